@@ -1,0 +1,35 @@
+# Everything a newcomer types. Each target sets itself up: a virtual environment in .venv with the package and its tools.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check clean
+
+help:  ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: $(READY)  ## make the virtual environment in .venv and install everything
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed"; exit 1; }
+	$(PYTHON) -m venv .venv || { echo "On Debian: apt-get install python3-venv"; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)  ## train six clients with FedHCA² on rendered scenes, and compare with training alone
+	$(BIN)/fedhca2 run demo
+
+test: check  ## run every test
+	$(BIN)/pytest -m slow
+
+check: $(READY)  ## format, lint, imports, types, fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/pytest -m 'not slow'
+
+clean:  ## remove the virtual environment and caches
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Federated multi-task learning among clients that do not share a task list."""

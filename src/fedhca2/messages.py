@@ -1,0 +1,90 @@
+"""What crosses between server and clients: orders down, replies up, and the profile a client introduces itself with.
+
+No other thing crosses. Rows are flat tensors in the layout that the profile names; the rest are small numbers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from fedhca2.params import Layout, Part, Slot
+
+Kind = Literal["updates", "parameters"]
+Base = Literal["trained", "start", "nothing"]
+BatchNorm = Literal[
+    "local", "average", "recalibrate"
+]  # what becomes of running statistics when parameters are aggregated
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Who a client is, as far as the server needs to know."""
+
+    client: str
+    dataset: str
+    tasks: tuple[str, ...]
+    samples: int
+    layouts: Mapping[Slot, Layout]
+
+
+@dataclass(frozen=True)
+class Addend:
+    """A row to add, scaled by one number or by one per layer.
+
+    A client keeps a remembered row, and reports how its next update agrees with it.
+    """
+
+    row: Tensor
+    scale: tuple[float, ...] = (1.0,)
+    remember: bool = False
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A slot's next value: base + Σ scale · row, where base is its own after or before training."""
+
+    base: Base
+    addends: tuple[Addend, ...]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the server asks of one client: take these rows, then evaluate, then train, then send those parts.
+
+    `finish` comes with the last rows: the client fine-tunes first if the method has it so.
+    """
+
+    round: int
+    deliveries: Mapping[Slot, Delivery] = field(default_factory=dict)
+    finish: bool = False
+    evaluate: bool = False
+    train: bool = True
+    upload: Mapping[Part, Kind] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows and their scales (8 each)."""
+        addends = [addend for delivery in self.deliveries.values() for addend in delivery.addends]
+        return sum(addend.row.nbytes + 8 * len(addend.scale) for addend in addends)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client sends back."""
+
+    client: str
+    round: int
+    rows: Mapping[Slot, Tensor] = field(default_factory=dict)
+    agreement: Mapping[Slot, tuple[float, ...]] = field(default_factory=dict)
+    losses: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows and of every number (8 each)."""
+        numbers = sum(len(values) for values in self.agreement.values()) + len(self.losses)
+        numbers += sum(len(values) for values in self.metrics.values())
+        return sum(row.nbytes for row in self.rows.values()) + 8 * numbers

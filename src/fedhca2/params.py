@@ -1,0 +1,129 @@
+"""A model's parameters by part, and rows: one flat vector per part, with a layout that names its pieces."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import prod
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+# The norms are the running statistics of normalisation layers: no parameters, and local unless a method shares them.
+Part = Literal["encoder", "decoder", "head", "encoder_norms", "decoder_norms"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+
+@dataclass(frozen=True, order=True)
+class Slot:
+    """One place in a client's model: its encoder, or the decoder or head of one of its tasks.
+
+    >>> str(Slot("decoder", "semseg")), Slot.parse("encoder")
+    ('decoder.semseg', Slot(part='encoder', task=''))
+    """
+
+    part: Part
+    task: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.part}.{self.task}" if self.task else self.part
+
+    @classmethod
+    def parse(cls, text: str) -> "Slot":
+        """The slot that `str` wrote."""
+        part, _, task = text.partition(".")
+        if part not in PARTS or part.startswith("encoder") == bool(task):
+            raise ValueError(f"a slot should be one of {', '.join(PARTS)}, then .TASK but for encoders, found {text!r}")
+        return cls(part, task)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of the tensors in a row, in order.
+
+    A layer is what a tensor's name says before its last dot: a weight and its bias are one layer.
+
+    >>> layout = Layout(("fuse.weight", "fuse.bias", "norm.weight"), ((2, 3), (2,), (2,)))
+    >>> layout.numel, layout.layers, layout.layer_of
+    (10, ('fuse', 'norm'), (0, 0, 1))
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> "Layout":
+        """The layout of these tensors."""
+        return cls(tuple(tensors), tuple(tuple(tensor.shape) for tensor in tensors.values()))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of values of each tensor."""
+        return tuple(prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each tensor starts in the row, and after the last one the length of the row."""
+        return tuple(accumulate(self.sizes, initial=0))
+
+    @property
+    def numel(self) -> int:
+        """Length of the row."""
+        return self.offsets[-1]
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers, in order."""
+        return tuple(dict.fromkeys(name.rpartition(".")[0] for name in self.names))
+
+    @cached_property
+    def layer_of(self) -> tuple[int, ...]:
+        """Which layer each tensor belongs to."""
+        return tuple(self.layers.index(name.rpartition(".")[0]) for name in self.names)
+
+
+def flatten(tensors: Mapping[str, Tensor], layout: Layout) -> Tensor:
+    """A new row that holds these tensors."""
+    return torch.cat([tensors[name].detach().reshape(-1) for name in layout.names])
+
+
+def unflatten(row: Tensor, layout: Layout) -> dict[str, Tensor]:
+    """The tensors of a row, as views of it."""
+    pieces = torch.split(row, list(layout.sizes))
+    return {name: piece.view(shape) for name, piece, shape in zip(layout.names, pieces, layout.shapes, strict=True)}
+
+
+@torch.no_grad()
+def assign(tensors: Mapping[str, Tensor], row: Tensor, layout: Layout) -> None:
+    """Copy a row into these tensors."""
+    for name, value in unflatten(row, layout).items():
+        tensors[name].copy_(value)
+
+
+def layer_products(a: Tensor, b: Tensor, layout: Layout) -> Tensor:
+    """Inner product of two rows, layer by layer, in float64.
+
+    >>> layout = Layout(("a.weight", "b.weight"), ((2,), (1,)))
+    >>> layer_products(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0]), layout)
+    tensor([14., 18.], dtype=torch.float64)
+    """
+    products = torch.zeros(len(layout.layers), dtype=torch.float64, device=a.device)
+    for layer, start, size in zip(layout.layer_of, layout.offsets, layout.sizes, strict=False):
+        piece = slice(start, start + size)
+        products[layer] += a[piece].double() @ b[piece].double()
+    return products
+
+
+def add_scaled(row: Tensor, addend: Tensor, scale: Tensor, layout: Layout) -> Tensor:
+    """`row + scale · addend` as a new row, with one scale for all or one per layer.
+
+    >>> layout = Layout(("a.weight", "b.weight"), ((2,), (1,)))
+    >>> add_scaled(torch.zeros(3), torch.ones(3), torch.tensor([2.0, 5.0]), layout)
+    tensor([2., 2., 5.])
+    """
+    if scale.numel() == 1:
+        return torch.add(row, addend, alpha=float(scale))
+    of_tensor = scale[list(layout.layer_of)].to(row)
+    sizes = torch.tensor(layout.sizes, device=row.device)
+    return torch.addcmul(row, addend, of_tensor.repeat_interleave(sizes))
