@@ -1,0 +1,44 @@
+"""Processor time of odsF for one image, all 99 thresholds: `python benchmarks/edges.py [repeats]`."""
+
+import sys
+from time import process_time
+
+import numpy as np
+from scipy.ndimage import gaussian_filter
+
+from fedhca2.metrics.edges.evaluate import boundaries
+from fedhca2.metrics.edges.ods_f import PRESETS, image_counts
+
+BOUND_MS = 80.0
+
+
+def scene(height: int, width: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """A map of about 40 regions, and edges as a network draws them: wide, uneven, shifted, with false ones."""
+    seeds = rng.uniform(0, 1, (40, 2)) * (height, width)
+    grid = np.stack(np.mgrid[:height, :width], axis=-1)
+    grid = grid + np.stack([gaussian_filter(rng.normal(0, 60, (height, width)), 12) for _ in range(2)], axis=-1)
+    regions = ((grid[:, :, None] - seeds) ** 2).sum(-1).argmin(-1)
+    truth = boundaries(regions)
+    texture = gaussian_filter(rng.normal(0, 1, (height, width)), 2)
+    strength = gaussian_filter(rng.uniform(0, 1, (height, width)), 20)
+    strength = (strength - strength.min()) / np.ptp(strength)
+    logits = 14 * gaussian_filter(np.roll(truth, (1, 1), (0, 1)).astype(float), 2) * (0.3 + strength) + 6 * texture - 3
+    return (255 / (1 + np.exp(-logits))).astype(np.uint8), truth.astype(np.uint8)
+
+
+def main() -> None:
+    """Print milliseconds per image at the sizes of both data sets."""
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    rng = np.random.default_rng(0)
+    for name, size, max_dist in (("PASCAL", (375, 500), 0.0075), ("NYUD", (425, 560), 0.011)):
+        images = [scene(*size, rng) for _ in range(repeats)]
+        image_counts(*images[0], max_dist, PRESETS["seism"])
+        start = process_time()
+        predicted = [image_counts(*image, max_dist, PRESETS["seism"])[0, 1] for image in images]
+        ms = 1000 * (process_time() - start) / repeats
+        note = f"{ms / BOUND_MS:.2f} of the bound of {BOUND_MS:.0f} ms" if name == "PASCAL" else ""
+        print(f"{name} {size[0]}×{size[1]}: {ms:.1f} ms an image, {np.mean(predicted):.0f} pixels at .01 {note}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""odsF, OIS and AP of edge maps, as SEISM computes them, but with exact matching and no randomness."""
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedhca2.labels import IGNORE
+from fedhca2.metrics.metric import Sums
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class EdgeRules:
+    """How an edge map is read.
+
+    `radius`, `border`, `smooth`: non-maximum suppression. `in_bytes`: its result is rounded to 8 bits. `strict`: on
+    means > a threshold, not ≥. `ground_truth`: labels are edges (1 = edge), or label maps whose boundaries are meant.
+    """
+
+    radius: int = 4
+    border: int = 5
+    smooth: bool = True
+    in_bytes: bool = True
+    thresholds: tuple[float, ...] = tuple(k / 100 for k in range(1, 100))
+    strict: bool = False
+    ground_truth: Literal["edges", "label_map"] = "edges"
+
+
+PRESETS = {"seism": EdgeRules(), "invpt": EdgeRules(radius=1, smooth=False, in_bytes=False)}
+
+
+def f_measure(counts: Counts) -> NDArray[np.float64]:
+    r"""$F = 2PR/(P + R) = 2\,\text{matched}/(\text{predicted} + \text{true})$ of counts [..., 3]; 0 without any edge.
+
+    >>> float(f_measure(np.array([2, 4, 4])))
+    0.5
+    """
+    f: NDArray[np.float64] = 2 * counts[..., 0] / np.maximum(counts[..., 1] + counts[..., 2], 1)
+    return f
+
+
+def average_precision(counts: Counts) -> float:
+    """Area under precision over recall, sampled at recalls 0, .01 … 1, and 0 beyond the recalls that were reached."""
+    matched, predicted, true = counts.T
+    recall, first = np.unique(matched / np.maximum(true, 1), return_index=True)
+    precision = (matched / np.maximum(predicted, 1))[first]
+    return float(np.interp(np.arange(101) / 100, recall, precision, left=0, right=0).sum() / 100)
+
+
+def crop(label: NDArray[np.uint8]) -> tuple[slice, slice]:
+    """The part of a label that is not padding: the bounding box of what is not ignored."""
+    valid = label != IGNORE
+    rows, columns = np.flatnonzero(valid.any(axis=1)), np.flatnonzero(valid.any(axis=0))
+    if not len(rows):
+        return slice(0, 0), slice(0, 0)
+    return slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+
+
+def image_counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: float, rules: EdgeRules) -> Counts:
+    """Counts [thresholds + 2, 3] of one image: each threshold's, the best one's, and (1, 0, 0) for the image itself."""
+    from fedhca2.metrics.edges.evaluate import counts  # numba takes a second to import
+
+    at = counts(edges, label, max_dist, rules)
+    return np.concatenate((at, at[f_measure(at).argmax()][None], [[1, 0, 0]]))
+
+
+class OdsF(Sums):
+    """Best F in % of one threshold for the whole split (ODS), with OIS (the best per image) and AP as extras.
+
+    `max_dist`: how far a match may be, as a share of the image's diagonal. Images are evaluated by `workers` threads
+    (default: one per core) while the caller goes on; `compute` and `merge` wait for them.
+    """
+
+    name = "ods_f"
+    higher_is_better = True
+
+    def __init__(self, max_dist: float, rules: EdgeRules = PRESETS["seism"], workers: int | None = None) -> None:
+        super().__init__(len(rules.thresholds) + 2, 3, dtype=torch.int64)
+        self.max_dist, self.rules = max_dist, rules
+        self.workers = workers or os.cpu_count() or 1
+        self.pool: ThreadPoolExecutor | None = None
+        self.pending: list[Future[Counts]] = []
+
+    def update(self, prediction: Tensor, label: Tensor) -> None:
+        """Add probabilities and labels [B, 1, H, W]; the padding of an image is where its label is 255."""
+        self.pool = self.pool or ThreadPoolExecutor(self.workers)
+        edges = (prediction[:, 0].float() * 255).to(torch.uint8).cpu().numpy()
+        for image, truth in zip(edges, label[:, 0].to(torch.uint8).cpu().numpy(), strict=True):
+            box = crop(truth)
+            if truth[box].size:
+                copies = image[box].copy(), truth[box].copy()
+                self.pending.append(self.pool.submit(image_counts, *copies, self.max_dist, self.rules))
+
+    def gather(self) -> None:
+        """Wait for the images under way and add them up."""
+        for future in self.pending:
+            self.add(torch.from_numpy(future.result()))
+        self.pending.clear()
+        if self.pool:
+            self.pool.shutdown()
+            self.pool = None
+
+    def merge(self, other: Self) -> None:
+        """Add what another accumulator of the same kind has seen."""
+        self.gather()
+        other.gather()
+        super().merge(other)
+
+    def compute(self) -> dict[str, float]:
+        """ODS, OIS, AP, and the threshold of the ODS."""
+        self.gather()
+        sums = self.sums.numpy()
+        if not sums[-1, 0]:
+            return dict.fromkeys((self.name, "ois_f", "ap", "threshold"), float("nan"))
+        f = f_measure(sums[:-2])
+        return {
+            self.name: 100 * float(f.max()),
+            "ois_f": 100 * float(f_measure(sums[-2])),
+            "ap": 100 * average_precision(sums[:-2]),
+            "threshold": self.rules.thresholds[int(f.argmax())],
+        }

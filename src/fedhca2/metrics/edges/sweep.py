@@ -1,0 +1,114 @@
+"""All thresholds of one edge map in one go, from the highest down: each adds pixels, thins and mends the matching.
+
+numba's cache looks at this file alone: after a change in `match.py` or `thin.py`, delete `__pycache__/*.nb*` here.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedhca2.metrics.edges.match import augment, disc, neighbours
+from fedhca2.metrics.edges.thin import switch, thin_in_place
+
+
+@njit(cache=True, nogil=True)
+def _changes(on, active, pixels, partner, prediction_of, added, freed):  # type: ignore[no-untyped-def]
+    """List what is on but not yet active, and take out what is active but no longer on, freeing its true pixels.
+
+    Gives the number of added pixels, of freed true pixels, and of pixels taken out.
+    """
+    new, lost, left = 0, 0, 0
+    for pixel in pixels:
+        if on[pixel] and not active[pixel]:
+            added[new] = pixel
+            new += 1
+        elif active[pixel] and not on[pixel]:
+            active[pixel] = 0
+            left += 1
+            true = partner[pixel]
+            if true >= 0:
+                freed[lost] = true
+                lost += 1
+                partner[pixel], prediction_of[true] = -1, -1
+    return new, lost, left
+
+
+@njit(cache=True, nogil=True)
+def _sweep(candidate, pixels, ends, truth, offsets, stride):  # type: ignore[no-untyped-def]
+    size, count = candidate.size, ends.size - 2
+    on, code = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
+    work, queued = np.empty((2, pixels.size), np.int64), np.zeros((2, size), np.uint8)
+    gone, added, freed = (
+        np.empty(pixels.size, np.int64),
+        np.empty(pixels.size, np.int64),
+        np.empty(truth.size, np.int64),
+    )
+
+    start, near, start_back, near_back = neighbours(candidate, truth, offsets)
+    active, always = np.zeros(size, np.uint8), np.ones(size, np.uint8)
+    partner, prediction_of = np.full(size, -1, np.int32), np.full(size, -1, np.int32)
+    dead, dead_back = np.zeros(size, np.int32), np.zeros(size, np.int32)
+    seen, seen_back = np.zeros(size, np.int32), np.zeros(size, np.int32)
+    parent, queue = np.empty(size, np.int32), np.empty(max(pixels.size, truth.size) + 1, np.int32)
+
+    counts = np.zeros((2, count), np.int64)
+    matches, predictions, stamp, epoch = 0, 0, 0, 1
+    for k in range(count, 0, -1):
+        if ends[k] > ends[k + 1]:
+            for pixel in pixels[ends[k + 1] : ends[k]]:
+                switch(on, code, pixel, stride)
+            deleted = thin_in_place(on, code, pixels[: ends[k]], stride, work, queued, gone)
+            new, lost, left = _changes(on, active, pixels[: ends[k]], partner, prediction_of, added, freed)
+            for pixel in gone[:deleted]:
+                switch(on, code, pixel, stride)
+            predictions, matches = predictions + new - left, matches - lost
+            for true in freed[:lost]:
+                if dead[true] == epoch:
+                    epoch += 1
+            for true in freed[:lost]:
+                stamp += 1
+                matches += augment(
+                    true,
+                    start_back,
+                    near_back,
+                    active,
+                    prediction_of,
+                    partner,
+                    dead_back,
+                    k,
+                    seen_back,
+                    stamp,
+                    parent,
+                    queue,
+                )
+            for pixel in added[:new]:
+                active[pixel] = 1
+                stamp += 1
+                matches += augment(
+                    pixel, start, near, always, partner, prediction_of, dead, epoch, seen, stamp, parent, queue
+                )
+        counts[0, k - 1], counts[1, k - 1] = matches, predictions
+    return counts
+
+
+def sweep(level: NDArray[np.uint8], truth: NDArray[np.bool_], count: int, radius: float) -> NDArray[np.int64]:
+    """Matched [0] and predicted [1] pixels at each of `count` thresholds.
+
+    A pixel is on at threshold k = 1 … count if its level is at least k. What is on is thinned, and matched one to one
+    with true pixels at most `radius` away, as many as possible.
+
+    >>> line = np.array([[0, 0, 0, 0], [2, 1, 2, 0]], np.uint8)
+    >>> sweep(line, np.array([[0, 1, 1, 0], [0, 0, 0, 0]], bool), count=2, radius=1.0)
+    array([[2, 1],
+           [3, 2]])
+    """
+    margin = int(radius) + 1
+    padded = np.pad(level, margin)
+    flat, stride, true = padded.ravel(), padded.shape[1], np.flatnonzero(np.pad(truth, margin))
+    pixels = np.flatnonzero(flat)
+    pixels = pixels[np.argsort(count - flat[pixels], kind="stable")]
+    # ends[k]: how many pixels reach level k; the entry after the last level is 0.
+    ends = np.bincount(flat, minlength=count + 2)[::-1].cumsum()[::-1].copy()
+    candidate = (flat > 0).astype(np.uint8)
+    counts: NDArray[np.int64] = _sweep(candidate, pixels, ends, true, disc(radius, stride), stride)
+    return counts

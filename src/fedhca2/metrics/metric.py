@@ -1,0 +1,51 @@
+"""What every metric offers, and the running sums that most of them are made of."""
+
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+
+class Metric(Protocol):
+    """Accumulates over a whole validation split; `compute` gives the headline first, then extras.
+
+    The headline is NaN if nothing valid was seen, and only then.
+    """
+
+    name: str
+    higher_is_better: bool
+
+    def update(self, prediction: Tensor, label: Tensor) -> None:
+        """Add a batch: predictions in the task's final form, labels with 255 where a pixel does not count."""
+
+    def merge(self, other: Self) -> None:
+        """Add what another accumulator of the same kind has seen."""
+
+    def compute(self) -> dict[str, float]:
+        """The scores of everything seen so far."""
+
+
+class Sums:
+    """Running sums on the device of what is added, in int64 or float64, without waiting for that device."""
+
+    def __init__(self, *shape: int, dtype: torch.dtype) -> None:
+        self.sums = torch.zeros(shape, dtype=dtype)
+
+    def add(self, addend: Tensor) -> None:
+        """Add to the sums, which move to the device of the first addend."""
+        self.sums = self.sums.to(addend.device)
+        self.sums += addend
+
+    def merge(self, other: Self) -> None:
+        """Add what another accumulator of the same kind has seen."""
+        self.add(other.sums.to(self.sums.device))
+
+
+def histogram(index: Tensor, bins: int) -> Tensor:
+    """How often each of 0 … bins − 1 occurs, in int64; unlike `torch.bincount` it never waits for the device.
+
+    >>> histogram(torch.tensor([[0, 2], [2, 2]]), bins=3)
+    tensor([1, 0, 3])
+    """
+    flat = index.reshape(-1)
+    return torch.zeros(bins, dtype=torch.int64, device=index.device).scatter_add_(0, flat, torch.ones_like(flat))

@@ -1,0 +1,188 @@
+"""The six tasks, each declared once: what a model puts out, what it costs, how it is judged and painted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedhca2 import losses, metrics, painting
+from fedhca2.labels import IGNORE
+
+
+@dataclass(frozen=True)
+class LabelSpace:
+    """What one data set's labels of one task look like."""
+
+    classes: int | None = None
+    names: tuple[str, ...] = ()
+    edge_tolerance: float = 0.0075
+
+
+def unchanged(label: Tensor, scale: float | Tensor = 1.0) -> Tensor:
+    """The label as it is: what most tasks do with it."""
+    return label
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kind of dense prediction.
+
+    Labels are [C, H, W] or [B, C, H, W] with 255 = ignore. `predict` turns raw output [B, C, H, W] into the form that
+    `metric` and `paint` take. `fill` is what padding puts into a label; `rescaled(label, s)` what a label becomes in
+    an image enlarged by s, `flipped` in a mirrored one (the map itself is mirrored already), and `ignored` puts 255
+    where there is nothing to learn from.
+    """
+
+    name: str
+    title: str
+    channels: int | None
+    weight: float
+    loss: Callable[[Tensor, Tensor], Tensor]
+    predict: Callable[[Tensor], Tensor]
+    metric: Callable[[LabelSpace], metrics.Metric]
+    unit: str
+    paint: Callable[[Tensor, LabelSpace], Tensor]
+    label_channels: int = 1
+    fill: float = IGNORE
+    rescaled: Callable[[Tensor, float | Tensor], Tensor] = unchanged
+    flipped: Callable[[Tensor], Tensor] = unchanged
+    ignored: Callable[[Tensor], Tensor] = unchanged
+    counts_in_delta_m: bool = True
+
+    def channels_for(self, space: LabelSpace) -> int:
+        """Channels of the output on a data set: the task's own number, or the data set's number of classes.
+
+        >>> TASKS["depth"].channels_for(LabelSpace()), TASKS["semseg"].channels_for(LabelSpace(classes=40))
+        (1, 40)
+        """
+        channels = self.channels if self.channels is not None else space.classes
+        if channels is None:
+            raise ValueError(f"{self.name}: the label space should give a number of classes, found {space}")
+        return channels
+
+
+def _most_likely(output: Tensor) -> Tensor:
+    return output.argmax(dim=1, keepdim=True)
+
+
+def _mean_iou(space: LabelSpace) -> metrics.Metric:
+    if space.classes is None:
+        raise ValueError(f"mIoU: the label space should give a number of classes, found {space}")
+    return metrics.MeanIoU(space.classes)
+
+
+def _without_parts_ignored(label: Tensor) -> Tensor:
+    part = (label > 0) & (label != IGNORE)
+    return label.masked_fill(~part.any(dim=-1, keepdim=True).any(dim=-2, keepdim=True), IGNORE)
+
+
+def _x_negated(label: Tensor) -> Tensor:
+    negated = torch.cat((-label[..., :1, :, :], label[..., 1:, :, :]), dim=-3)
+    return torch.where(label == IGNORE, label, negated)
+
+
+def _zero_length_ignored(label: Tensor) -> Tensor:
+    return label.masked_fill((label == 0).all(dim=-3, keepdim=True), IGNORE)
+
+
+def _nearer(label: Tensor, scale: float | Tensor) -> Tensor:
+    return torch.where(label == IGNORE, label, label / scale)
+
+
+def _unmeasured_ignored(label: Tensor) -> Tensor:
+    return label.masked_fill(label == 0, IGNORE)
+
+
+SEMSEG = Task(
+    name="semseg",
+    title="Semantic segmentation",
+    channels=None,
+    weight=1.0,
+    loss=losses.cross_entropy,
+    predict=_most_likely,
+    metric=_mean_iou,
+    unit="%",
+    paint=lambda map, space: painting.paint_classes(map),
+)
+HUMAN_PARTS = Task(
+    name="human_parts",
+    title="Human parts",
+    channels=7,
+    weight=2.0,
+    loss=losses.cross_entropy,
+    predict=_most_likely,
+    metric=lambda space: metrics.MeanIoU(7),
+    unit="%",
+    paint=lambda map, space: painting.paint_classes(map),
+    ignored=_without_parts_ignored,
+)
+SAL = Task(
+    name="sal",
+    title="Saliency",
+    channels=2,
+    weight=5.0,
+    loss=losses.balanced_cross_entropy,
+    predict=lambda output: output.float().softmax(dim=1)[:, 1:],
+    metric=lambda space: metrics.MaxF(),
+    unit="%",
+    paint=lambda map, space: painting.paint_grey(map),
+)
+NORMALS = Task(
+    name="normals",
+    title="Surface normals",
+    channels=3,
+    label_channels=3,
+    weight=10.0,
+    loss=losses.normals_l1,
+    predict=lambda output: functional.normalize(output.float(), dim=1),
+    metric=lambda space: metrics.AngularError(),
+    unit="°",
+    paint=lambda map, space: painting.paint_normals(map),
+    fill=0,
+    flipped=_x_negated,
+    ignored=_zero_length_ignored,
+)
+EDGE = Task(
+    name="edge",
+    title="Edges",
+    channels=1,
+    weight=50.0,
+    loss=losses.edge_bce,
+    predict=lambda output: output.float().sigmoid(),
+    metric=lambda space: metrics.OdsF(space.edge_tolerance),
+    unit="%",
+    paint=lambda map, space: painting.paint_grey(map),
+)
+DEPTH = Task(
+    name="depth",
+    title="Depth",
+    channels=1,
+    weight=1.0,
+    loss=losses.depth_l1,
+    predict=lambda output: output.float().clamp(min=0),
+    metric=lambda space: metrics.DepthRMSE(),
+    unit="m",
+    paint=lambda map, space: painting.paint_depth(map),
+    fill=0,
+    rescaled=_nearer,
+    ignored=_unmeasured_ignored,
+)
+
+TASKS: dict[str, Task] = {task.name: task for task in (SEMSEG, HUMAN_PARTS, SAL, NORMALS, EDGE, DEPTH)}
+
+
+def get_task(name: str) -> Task:
+    """The task of that name.
+
+    >>> get_task("detph")
+    Traceback (most recent call last):
+    ValueError: 'detph' is not a task. Did you mean 'depth'? (semseg, human_parts, sal, normals, edge, depth)
+    """
+    if name not in TASKS:
+        close = get_close_matches(name, TASKS, n=1)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        raise ValueError(f"'{name}' is not a task.{hint} ({', '.join(TASKS)})")
+    return TASKS[name]

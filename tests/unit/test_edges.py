@@ -1,0 +1,233 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import gaussian_filter
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_bipartite_matching
+from skimage.morphology import thin as skimage_thin
+
+from fedhca2.metrics import OdsF
+from fedhca2.metrics.edges.evaluate import boundaries, levels
+from fedhca2.metrics.edges.nms import suppress_non_maxima, triangle
+from fedhca2.metrics.edges.ods_f import PRESETS, EdgeRules, average_precision
+from fedhca2.metrics.edges.sweep import sweep
+from fedhca2.metrics.edges.thin import thin
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def smooth_map(rng, height, width, sigma=1.5):
+    values = gaussian_filter(rng.random((height, width)), sigma)
+    return (values - values.min()) / (np.ptp(values) + 1e-9)
+
+
+def near(level, truth, k, radius):
+    """Which pixels of the thinned map at threshold k are within the radius of which true pixels."""
+    predicted, true = np.argwhere(skimage_thin(level >= k)), np.argwhere(truth)
+    return ((predicted[:, None] - true[None]) ** 2).sum(-1) <= radius**2
+
+
+def most_pairs(near):
+    """Size of the largest one-to-one choice, by trying every one."""
+    if not near.size:
+        return 0
+    without = most_pairs(near[1:])
+    return max([without] + [1 + most_pairs(np.delete(near[1:], j, axis=1)) for j in np.flatnonzero(near[0])])
+
+
+@pytest.mark.parametrize("density", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("seed", range(8))
+def test_thinning_is_that_of_scikit_image(density, seed):
+    rng = np.random.default_rng(seed)
+    mask = rng.random(rng.integers(1, 40, 2)) < density
+    np.testing.assert_array_equal(thin(mask), skimage_thin(mask))
+
+
+def test_thinning_of_wide_strokes_is_that_of_scikit_image(rng):
+    mask = smooth_map(rng, 120, 150, sigma=4) > 0.5
+    np.testing.assert_array_equal(thin(mask), skimage_thin(mask))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_matching_is_as_large_as_brute_force_finds(seed):
+    rng = np.random.default_rng(seed)
+    level, truth = rng.integers(0, 4, (3, 4)).astype(np.uint8), rng.random((3, 4)) < 0.4
+    expected = [most_pairs(near(level, truth, k, 1.5)) for k in (1, 2, 3)]
+    assert sweep(level, truth, 3, 1.5)[0].tolist() == expected
+
+
+@pytest.mark.parametrize("radius", [0.5, 1.0, 2.3, 4.7])
+@pytest.mark.parametrize("seed", range(5))
+def test_matching_is_as_large_as_scipy_finds(radius, seed):
+    rng = np.random.default_rng(seed)
+    level = np.floor(smooth_map(rng, 40, 50, sigma=1.2) * 20.99).astype(np.uint8)
+    truth = rng.random(level.shape) < 0.1
+    pairs = [csr_matrix(near(level, truth, k, radius)) for k in range(1, 21)]
+    expected = [int((maximum_bipartite_matching(p, perm_type="column") >= 0).sum()) for p in pairs]
+    assert sweep(level, truth, 20, radius)[0].tolist() == expected
+
+
+def test_predictions_are_counted_after_thinning_each_threshold_on_its_own(rng):
+    level = np.floor(smooth_map(rng, 60, 70) * 10.99).astype(np.uint8)
+    expected = [int(skimage_thin(level >= k).sum()) for k in range(1, 11)]
+    assert sweep(level, np.zeros(level.shape, bool), 10, 3.0)[1].tolist() == expected
+
+
+def test_one_true_pixel_is_matched_once():
+    level = np.zeros((9, 9), np.uint8)
+    level[4, 2] = level[4, 6] = 1
+    truth = np.zeros((9, 9), bool)
+    truth[4, 4] = True
+    assert sweep(level, truth, 1, 3.0)[:, 0].tolist() == [1, 2]
+
+
+def test_a_match_may_be_exactly_at_the_distance():
+    level, truth = np.zeros((6, 7), np.uint8), np.zeros((6, 7), bool)
+    level[1, 1], truth[4, 5] = 1, True
+    assert [sweep(level, truth, 1, radius)[0, 0] for radius in (4.99, 5.0)] == [0, 1]
+
+
+def reference_suppression(image, radius):
+    """The definition, with angles, in float64."""
+    smooth = triangle(image, 4).astype(np.float64)
+    oy, ox = np.gradient(smooth)
+    oxx, oxy, oyy = np.gradient(ox)[1], np.gradient(oy)[1], np.gradient(oy)[0]
+    angle = np.mod(np.arctan(oyy * np.sign(-oxy) / (oxx + 1e-5)), np.pi)
+    kept = np.ones(image.shape, bool)
+    for (i, j), a in np.ndenumerate(angle):
+        for d in (d for d in range(-radius, radius + 1) if d):
+            y = np.clip(i + d * np.sin(a), 0, image.shape[0] - 1.001)
+            x = np.clip(j + d * np.cos(a), 0, image.shape[1] - 1.001)
+            top, left = int(y), int(x)
+            weights = np.outer([1 - (y - top), y - top], [1 - (x - left), x - left])
+            kept[i, j] &= 1.01 * image[i, j] >= (image[top : top + 2, left : left + 2] * weights).sum()
+    return np.where(kept, image, 0)
+
+
+@pytest.mark.parametrize("radius", [1, 4])
+def test_suppression_follows_its_definition(radius, rng):
+    image = smooth_map(rng, 40, 50, sigma=2).astype(np.float32)
+    differing = suppress_non_maxima(image, radius, border=0, smooth=False) != reference_suppression(image, radius)
+    assert differing.mean() < 2e-3
+
+
+def test_suppression_keeps_the_crest_of_a_wide_stroke():
+    image = np.tile(np.exp(-((np.arange(41) - 20.0) ** 2) / 18), (41, 1)).astype(np.float32)
+    ridge = suppress_non_maxima(image, radius=4, border=0, smooth=True)
+    assert set(np.nonzero(ridge)[1]) == {20}
+
+
+def test_the_rim_fades_to_nothing():
+    image = np.ones((20, 20), np.float32)
+    ridge = suppress_non_maxima(image, radius=4, border=5, smooth=True)
+    np.testing.assert_allclose(ridge[10, :6], [0, 0.2, 0.4, 0.6, 0.8, 1], rtol=1e-6)
+
+
+def test_triangle_keeps_a_constant():
+    np.testing.assert_allclose(triangle(np.full((3, 5), 0.7, np.float32), 4), 0.7, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("strict", "expected"), [(False, 20), (True, 19)])
+def test_value_on_a_threshold(strict, expected):
+    edges = np.full((15, 15), 51, np.uint8)
+    assert levels(edges, EdgeRules(strict=strict))[7, 7] == expected
+
+
+def test_last_row_looks_east_and_last_column_south():
+    assert boundaries(np.array([[1, 1], [1, 2]])).tolist() == [[True, True], [True, False]]
+
+
+def score(edges, label, **options):
+    metric = OdsF(0.02, workers=1, **options)
+    metric.update(torch.as_tensor(edges)[None, None], torch.as_tensor(label)[None, None])
+    return metric.compute()
+
+
+def square():
+    label = np.zeros((60, 70), np.uint8)
+    label[20:40, 20] = label[20:40, 50] = label[20, 20:51] = label[39, 20:51] = 1
+    return label
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_clear_drawing_of_the_truth_is_nearly_perfect(preset):
+    edges = np.minimum(gaussian_filter(square().astype(np.float32), 1.5) * 3, 1)
+    assert score(edges, square(), rules=PRESETS[preset])["ods_f"] > 97
+
+
+def test_an_empty_map_scores_zero():
+    assert score(np.zeros((60, 70), np.float32), square())["ods_f"] == 0
+
+
+def test_padding_does_not_count(rng):
+    edges, label = smooth_map(rng, 60, 70).astype(np.float32), square()
+    padded = np.pad(edges, 9, constant_values=0.9), np.pad(label, 9, constant_values=255)
+    assert score(*padded) == score(edges, label)
+
+
+def test_an_image_without_a_valid_pixel_gives_nan():
+    assert np.isnan(score(np.zeros((9, 9), np.float32), np.full((9, 9), 255))["ods_f"])
+
+
+def test_label_maps_are_read_on_request(rng):
+    regions = (smooth_map(rng, 60, 70, sigma=6) > 0.5).astype(np.uint8)
+    edges = smooth_map(rng, 60, 70).astype(np.float32)
+    read = score(edges, regions, rules=EdgeRules(ground_truth="label_map"))
+    assert read == score(edges, boundaries(regions).astype(np.uint8))
+
+
+@pytest.fixture
+def batch(rng):
+    edges = torch.as_tensor(np.stack([smooth_map(rng, 60, 70) for _ in range(4)])).float()[:, None]
+    return edges, torch.as_tensor(square())[None, None].expand(4, -1, -1, -1)
+
+
+def test_workers_do_not_change_the_result(batch):
+    one, three = OdsF(0.02, workers=1), OdsF(0.02, workers=3)
+    one.update(*batch)
+    three.update(*batch)
+    assert one.compute() == three.compute()
+
+
+def test_merged_halves_are_the_whole(batch):
+    edges, label = batch
+    whole, first, second = OdsF(0.02, workers=1), OdsF(0.02, workers=1), OdsF(0.02, workers=1)
+    whole.update(edges, label)
+    first.update(edges[:1], label[:1])
+    second.update(edges[1:], label[1:])
+    first.merge(second)
+    assert first.compute() == whole.compute()
+
+
+def test_update_goes_on_after_compute(batch):
+    edges, label = batch
+    whole, parts = OdsF(0.02, workers=1), OdsF(0.02, workers=1)
+    whole.update(edges, label)
+    for half in (slice(0, 2), slice(2, 4)):
+        parts.update(edges[half], label[half])
+        result = parts.compute()
+    assert result == whole.compute()
+
+
+def test_the_best_threshold_of_each_image_is_at_least_as_good(batch):
+    metric = OdsF(0.02, workers=1)
+    metric.update(*batch)
+    scores = metric.compute()
+    assert scores["ois_f"] >= scores["ods_f"] > 0
+
+
+def test_average_precision_of_a_straight_curve():
+    """Precision falls from 1 at recall 0.5 to 0.5 at recall 1, so the area from .5 to 1 is 51 samples of mean .75."""
+    counts = np.array([[100, 200, 100], [50, 50, 100]])
+    assert average_precision(counts) == pytest.approx(0.51 * 0.75)
+
+
+def test_tasks_do_not_load_numba():
+    code = "import sys, fedhca2.tasks; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

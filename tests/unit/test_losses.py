@@ -1,0 +1,94 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedhca2.tasks import TASKS, LabelSpace
+
+SPACE = LabelSpace(classes=5)
+
+
+@pytest.fixture
+def rng():
+    return torch.Generator().manual_seed(0)
+
+
+def example(task, rng, batch=2):
+    output = torch.randn(batch, task.channels_for(SPACE), 6, 7, generator=rng)
+    shape = (batch, task.label_channels, 6, 7)
+    if task.label_channels == 3 or task.name == "depth":
+        label = torch.rand(shape, generator=rng) + 0.1
+    else:
+        label = torch.randint(0, 2, shape, generator=rng).float()
+    return output, label
+
+
+@pytest.fixture(params=TASKS.values(), ids=TASKS.keys())
+def task(request):
+    return request.param
+
+
+def test_ignored_pixels_do_not_change_the_loss(task, rng):
+    output, label = example(task, rng)
+    label[..., 3:, :] = 255
+    assert_close(task.loss(output, label), task.loss(output[..., :3, :], label[..., :3, :]))
+
+
+def test_ignored_pixels_have_no_gradient(task, rng):
+    output, label = example(task, rng)
+    output.requires_grad_()
+    label[..., 3:, :] = 255
+    task.loss(output, label).backward()
+    assert not output.grad[..., 3:, :].any()
+
+
+def test_zero_output_at_an_ignored_pixel_keeps_the_gradient_finite(task, rng):
+    output, label = example(task, rng)
+    output[..., 0, 0], label[..., 0, 0] = 0, 255
+    output.requires_grad_()
+    task.loss(output, label).backward()
+    assert output.grad.isfinite().all()
+
+
+def test_nothing_valid_costs_nothing(task, rng):
+    output, label = example(task, rng)
+    assert task.loss(output, torch.full_like(label, 255)) == 0
+
+
+def test_low_precision_output_gives_a_float32_loss(task, rng):
+    output, label = example(task, rng)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = task.loss(output.bfloat16(), label)
+    assert loss.dtype == torch.float32
+
+
+def test_autocast_does_not_change_the_loss(task, rng):
+    output, label = example(task, rng)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = task.loss(output, label)
+    assert_close(loss, task.loss(output, label), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["semseg", "human_parts", "sal", "edge"])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+def test_integer_labels_give_the_same_loss(name, dtype, rng):
+    task = TASKS[name]
+    output, label = example(task, rng)
+    label[..., 0] = 255
+    assert_close(task.loss(output, label.to(dtype)), task.loss(output, label), rtol=0, atol=0)
+
+
+def test_loss_is_one_graph_without_a_wait_for_the_device(task, rng):
+    output, label = example(task, rng)
+    explained = torch._dynamo.explain(task.loss)(output, label)
+    assert explained.graph_break_count == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_loss_and_gradient_never_wait_for_the_gpu(task, rng):
+    output, label = (tensor.cuda() for tensor in example(task, rng))
+    output.requires_grad_()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        task.loss(output, task.ignored(task.flipped(label))).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,178 @@
+from math import isnan
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedhca2.metrics import AngularError, DepthRMSE, MaxF, MeanIoU, delta_m, relative_gain
+from fedhca2.metrics.angular_error import angle
+
+
+@pytest.fixture
+def rng():
+    return torch.Generator().manual_seed(0)
+
+
+def classes(rng):
+    return torch.randint(0, 5, (4, 1, 8, 9), generator=rng), torch.randint(0, 5, (4, 1, 8, 9), generator=rng)
+
+
+def probabilities(rng):
+    return torch.rand(4, 1, 8, 9, generator=rng), torch.randint(0, 2, (4, 1, 8, 9), generator=rng)
+
+
+def vectors(rng):
+    return torch.randn(4, 3, 8, 9, generator=rng), torch.randn(4, 3, 8, 9, generator=rng)
+
+
+def depths(rng):
+    return torch.rand(4, 1, 8, 9, generator=rng), torch.rand(4, 1, 8, 9, generator=rng)
+
+
+KINDS = {
+    "miou": (lambda: MeanIoU(5), classes),
+    "max_f": (MaxF, probabilities),
+    "angle": (AngularError, vectors),
+    "rmse": (DepthRMSE, depths),
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS.keys())
+def kind(request):
+    return request.param
+
+
+def score(make, *batches):
+    metric = make()
+    for prediction, label in batches:
+        metric.update(prediction, label)
+    return metric.compute()
+
+
+def test_batches_do_not_matter(kind, rng):
+    make, example = kind
+    p, g = example(rng)
+    assert score(make, (p[:1], g[:1]), (p[1:], g[1:])) == pytest.approx(score(make, (p, g)), rel=1e-12)
+
+
+def test_merged_halves_are_the_whole(kind, rng):
+    make, example = kind
+    p, g = example(rng)
+    first, second = make(), make()
+    first.update(p[:2], g[:2])
+    second.update(p[2:], g[2:])
+    first.merge(second)
+    assert first.compute() == pytest.approx(score(make, (p, g)), rel=1e-12)
+
+
+def test_ignored_pixels_do_not_count(kind, rng):
+    make, example = kind
+    p, g = example(rng)
+    g[..., 5:] = 255
+    assert score(make, (p, g)) == pytest.approx(score(make, (p[..., :5], g[..., :5])), rel=1e-12)
+
+
+def test_inputs_are_not_changed(kind, rng):
+    make, example = kind
+    p, g = example(rng)
+    before = p.clone(), g.clone()
+    make().update(p, g)
+    assert_close((p, g), before, rtol=0, atol=0)
+
+
+def test_nothing_valid_gives_nan(kind, rng):
+    make, example = kind
+    p, g = example(rng)
+    metric = make()
+    metric.update(p, torch.full_like(g, 255))
+    assert isnan(metric.compute()[metric.name])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_update_never_waits_for_the_gpu(kind, rng):
+    make, example = kind
+    p, g = (tensor.cuda() for tensor in example(rng))
+    metric = make()
+    metric.update(p, g)  # the first update moves the sums to the device
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        metric.update(p, g)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_headline_comes_first(kind, rng):
+    make, example = kind
+    metric = make()
+    metric.update(*example(rng))
+    assert next(iter(metric.compute())) == metric.name
+
+
+def test_mean_iou_equals_sets_of_pixels(rng):
+    p, g = classes(rng)
+    expected = [float(((p == c) & (g == c)).sum() / ((p == c) | (g == c)).sum()) for c in range(5)]
+    assert score(lambda: MeanIoU(5), (p, g))["miou"] == pytest.approx(100 * sum(expected) / 5, rel=1e-6)
+
+
+def test_absent_class_is_left_out():
+    p = g = torch.tensor([[[[0, 1]]]])
+    assert score(lambda: MeanIoU(4), (p, g)) == {"miou": 100.0, "classes": 2.0}
+
+
+def test_absent_class_counts_as_zero_on_request():
+    p = g = torch.tensor([[[[0, 1]]]])
+    assert score(lambda: MeanIoU(4, absent="zero"), (p, g)) == {"miou": 50.0, "classes": 2.0}
+
+
+def test_unknown_class_is_an_error():
+    with pytest.raises(ValueError, match=r"0 … 1 or 255 \(ignored\), found 1 pixels"):
+        score(lambda: MeanIoU(2), (torch.tensor([[[[0, 1]]]]), torch.tensor([[[[0, 2]]]])))
+
+
+def test_max_f_equals_a_loop_over_thresholds(rng):
+    p, g = probabilities(rng)
+    p[0, 0, 0, :3] = torch.tensor([0.05, 0.5, 0.95])
+    best = 0.0
+    for t in range(1, 20):
+        on = p >= torch.tensor(t) / 20
+        hits = float((on & (g == 1)).sum())
+        precision, recall = hits / max(float(on.sum()), 1), hits / float((g == 1).sum())
+        best = max(best, 1.3 * precision * recall / max(0.3 * precision + recall, 1e-9))
+    assert score(MaxF, (p, g))["max_f"] == pytest.approx(100 * best, rel=1e-9)
+
+
+def test_max_f_without_a_salient_pixel_is_zero(rng):
+    p, g = probabilities(rng)
+    assert score(MaxF, (p, torch.zeros_like(g)))["max_f"] == 0
+
+
+@pytest.mark.parametrize("degrees", [0.0, 1e-6, 30.0, 90.0, 179.999999, 180.0])
+def test_angle_is_accurate_at_both_ends(degrees):
+    turn = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    turned = torch.stack((turn.cos(), turn.sin(), torch.zeros_like(turn)))[None]
+    assert float(angle(torch.tensor([[3.0, 0.0, 0.0]]), turned)) == pytest.approx(degrees, abs=1e-12)
+
+
+@pytest.mark.parametrize("other", [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+def test_zero_vector_is_at_a_right_angle(other):
+    assert float(angle(torch.zeros(1, 3), torch.tensor([other]))) == pytest.approx(90)
+
+
+def test_rmse_leaves_out_unmeasured_depth():
+    label = torch.tensor([[[[2.0, 0.0, 80.0, 255.0]]]])
+    assert score(DepthRMSE, (torch.full((1, 1, 1, 4), 5.0), label)) == {"rmse": 3.0}
+
+
+def test_gain_over_nothing_is_undefined():
+    assert isnan(relative_gain(1.0, 0.0, higher_is_better=True))
+
+
+def test_delta_m_weighs_pairs_not_clients():
+    scores = {"a": {"semseg": 2.0}, "b": {"semseg": 1.0, "depth": 1.0}}
+    alone = {"a": {"semseg": 1.0}, "b": {"semseg": 1.0, "depth": 1.0}}
+    assert delta_m(scores, alone, {"semseg": True, "depth": False}) == pytest.approx(100 / 3)
+
+
+def test_delta_m_wants_the_same_pairs():
+    with pytest.raises(ValueError, match="should be of the baseline's clients and tasks"):
+        delta_m({"a": {"semseg": 1.0}}, {"a": {"semseg": 1.0, "depth": 1.0}}, {"semseg": True, "depth": False})

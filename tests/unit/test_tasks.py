@@ -1,0 +1,94 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedhca2.painting import DARK_GREY, voc_palette
+from fedhca2.tasks import TASKS, LabelSpace, get_task
+
+SPACE = LabelSpace(classes=5)
+
+
+@pytest.fixture(params=TASKS.values(), ids=TASKS.keys())
+def task(request):
+    return request.param
+
+
+def output_of(task):
+    return torch.randn(2, task.channels_for(SPACE), 6, 7, generator=torch.Generator().manual_seed(0))
+
+
+def test_weights_are_the_papers():
+    weights = {name: task.weight for name, task in TASKS.items()}
+    assert weights == {"semseg": 1, "human_parts": 2, "sal": 5, "normals": 10, "edge": 50, "depth": 1}
+
+
+def test_prediction_has_the_shape_of_a_label(task):
+    assert task.predict(output_of(task)).shape == (2, task.label_channels, 6, 7)
+
+
+def test_metric_takes_a_prediction_as_its_own_label(task):
+    metric, prediction = task.metric(SPACE), task.predict(output_of(task))
+    label = prediction.round() if task.name in ("sal", "edge") else prediction
+    metric.update(prediction, label)
+    assert next(iter(metric.compute())) == metric.name
+
+
+def test_all_ignored_label_is_painted_grey(task):
+    image = task.paint(torch.full((task.label_channels, 6, 7), 255.0), SPACE)
+    assert (image == DARK_GREY).all()
+
+
+def test_prediction_is_painted_in_bytes(task):
+    image = task.paint(task.predict(output_of(task))[0], SPACE)
+    assert (image.dtype, image.shape) == (torch.uint8, (3, 6, 7))
+
+
+def test_ignored_stays_ignored(task):
+    label = torch.full((2, task.label_channels, 6, 7), 255.0)
+    assert_close(task.ignored(task.flipped(task.rescaled(label, 1.7))), label, rtol=0, atol=0)
+
+
+def test_padding_ends_up_ignored(task):
+    label = torch.full((task.label_channels, 6, 7), 1.0)
+    label[..., 0, :] = task.fill
+    assert (task.ignored(label)[..., 0, :] == 255).all()
+
+
+def test_label_hooks_treat_a_batch_as_its_samples(task):
+    batch = torch.randint(0, 3, (4, task.label_channels, 2, 2), generator=torch.Generator().manual_seed(1)).float()
+    whole = task.ignored(task.flipped(task.rescaled(batch, 2.0)))
+    assert_close(whole, torch.stack([task.ignored(task.flipped(task.rescaled(one, 2.0))) for one in batch]))
+
+
+def test_normals_in_a_mirror_point_the_other_way():
+    label = torch.tensor([0.6, 0.0, 0.8]).view(3, 1, 1)
+    assert TASKS["normals"].flipped(label).flatten().tolist() == pytest.approx([-0.6, 0.0, 0.8])
+
+
+def test_depth_shrinks_in_an_enlarged_image():
+    assert float(TASKS["depth"].rescaled(torch.full((1, 1, 1), 3.0), 2.0)) == 1.5
+
+
+def test_parts_map_without_parts_is_ignored_but_others_are_kept():
+    label = torch.zeros(2, 1, 2, 2, dtype=torch.uint8)
+    label[1, 0, 0, 0] = 3
+    assert TASKS["human_parts"].ignored(label).flatten().tolist() == [255] * 4 + [3, 0, 0, 0]
+
+
+def test_number_of_classes_is_asked_for():
+    with pytest.raises(ValueError, match="semseg: the label space should give a number of classes"):
+        TASKS["semseg"].channels_for(LabelSpace())
+
+
+def test_unknown_task_without_a_near_name():
+    with pytest.raises(ValueError, match=r"^'xyz' is not a task\. \(semseg"):
+        get_task("xyz")
+
+
+def test_palette_gives_the_last_voc_class_its_colour():
+    assert voc_palette()[20].tolist() == [0, 64, 128]
+
+
+def test_far_is_lighter_than_near():
+    near, far = (TASKS["depth"].paint(torch.full((1, 1, 1), metres), SPACE).float().mean() for metres in (1.0, 9.0))
+    assert far > near
