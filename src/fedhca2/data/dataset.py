@@ -1,0 +1,35 @@
+"""What a data set is to the rest of the package: samples by index, with the labels that are asked for."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from fedhca2.tasks import LabelSpace
+
+Split = Literal["train", "val"]
+
+# "image" is uint8 [3, H, W]. Labels are [C, H, W]: classes and sal uint8, 255 where unknown; edge float32 in
+# 0 … 1; normals float32 unit vectors, zero where unknown; depth float32 in metres, zero where unknown.
+Sample = dict[str, Tensor]
+
+
+class Dataset(Protocol):
+    """One split of a data set."""
+
+    @property
+    def labels(self) -> Mapping[str, LabelSpace]:
+        """The tasks that it has labels for."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the network's input."""
+
+    def __len__(self) -> int:
+        """Number of images."""
+
+    def usable(self, tasks: Sequence[str]) -> Sequence[int]:
+        """The images that a client with exactly these tasks can learn from."""
+
+    def load(self, index: int, tasks: Sequence[str]) -> Sample:
+        """An image with the labels of these tasks."""

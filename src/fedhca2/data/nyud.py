@@ -1,0 +1,133 @@
+"""NYUD-v2 as its multi-task archive lies on disk."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+
+from fedhca2.config import Config
+from fedhca2.data.boundaries import boundaries
+from fedhca2.data.dataset import Dataset, Split
+from fedhca2.data.files import (
+    Archive,
+    BrokenFileError,
+    Paths,
+    Size,
+    Source,
+    class_codes,
+    read_colours,
+    read_mat,
+    read_normals,
+    read_npy,
+    read_values,
+)
+from fedhca2.tasks import LabelSpace
+
+CLASS_NAMES = (
+    *("wall", "floor", "cabinet", "bed", "chair", "sofa", "table", "door", "window", "bookshelf"),
+    *("picture", "counter", "blinds", "desk", "shelves", "curtain", "dresser", "pillow", "mirror", "floor mat"),
+    *("clothes", "ceiling", "books", "refrigerator", "television", "paper", "towel", "shower curtain", "box"),
+    *("whiteboard", "person", "night stand", "toilet", "sink", "lamp", "bathtub", "bag", "otherstructure"),
+    *("otherfurniture", "otherprop"),
+)
+LABELS = {
+    "semseg": LabelSpace(len(CLASS_NAMES), CLASS_NAMES),
+    "normals": LabelSpace(),
+    "edge": LabelSpace(edge_tolerance=0.011),
+    "depth": LabelSpace(),
+}
+
+
+def _image(paths: Paths, size: Size) -> Tensor:
+    return read_colours(paths[0])
+
+
+def _semseg(paths: Paths, size: Size) -> Tensor:
+    codes = class_codes(paths[0], read_values(paths[0]), len(CLASS_NAMES) + 1)
+    return torch.where(codes == 255, 255, codes - 1)  # 0, unlabelled, wraps round to 255
+
+
+def _normals(paths: Paths, size: Size) -> Tensor:
+    return read_normals(paths[0])
+
+
+def _edge(paths: Paths, size: Size) -> Tensor:
+    return read_values(paths[0]).float() / 255
+
+
+def _edge_is_there(paths: Paths, size: Size) -> Tensor:
+    return (read_values(paths[0]) > 0).float()
+
+
+def _annotated_edge(paths: Paths, size: Size) -> Tensor:
+    """The boundaries of the annotation's map "Boundaries", which odsF treats like any label map."""
+    drawn = read_mat(paths[0], "groundTruth")[0, 0]["Boundaries"][0, 0]
+    return boundaries(torch.from_numpy(drawn.astype(np.int32))).float()[None]
+
+
+def _depth(paths: Paths, size: Size) -> Tensor:
+    depth = read_npy(paths[0])
+    if depth.ndim != 2 or depth.dtype.kind != "f":
+        raise BrokenFileError(paths[0], f"should be a map of floats, found {depth.dtype} {depth.shape}")
+    if not np.isfinite(depth).all() or depth.min() < 0:
+        raise BrokenFileError(paths[0], f"should hold metres from 0 up, found {depth.min()} to {depth.max()}")
+    return torch.from_numpy(depth.astype(np.float32))[None]
+
+
+class Nyud(Archive):
+    """One split of NYUD-v2. In validation, edges are what odsF compares with: from `edge_mat` where that is there."""
+
+    spaces = LABELS
+
+    def __init__(
+        self,
+        root: Path,
+        split: Split,
+        *,
+        tasks: Sequence[str] | None = (),
+        size: Size = (448, 576),
+        cache: bool = False,
+    ) -> None:
+        super().__init__(root, split, tasks=tasks, size=size, cache=cache)
+
+    def list_file(self) -> Path:
+        """The file with the ids of this split."""
+        return self.root / "gt_sets" / f"{self.split}.txt"
+
+    def find_sources(self) -> Mapping[str, Source]:
+        """Where the labels of every task are, and under "image" the images."""
+        if self.split == "train":
+            edge = Source(("edge/*.png",), _edge)
+        elif (self.root / "edge_mat").is_dir():
+            edge = Source(("edge_mat/*.mat",), _annotated_edge)
+        else:
+            edge = Source(("edge/*.png",), _edge_is_there)
+        return {
+            "image": Source(("images/*.png",), _image),
+            "semseg": Source(("segmentation/*.png",), _semseg),
+            "normals": Source(("normals/*.png",), _normals),
+            "edge": edge,
+            "depth": Source(("depth/*.npy",), _depth),
+        }
+
+
+class NyudData(Config):
+    """NYUD-v2 in a folder."""
+
+    kind: Literal["nyud"] = "nyud"
+    root: Path
+    size: tuple[PositiveInt, PositiveInt] = (448, 576)
+    cache: bool = False
+
+    @property
+    def labels(self) -> Mapping[str, LabelSpace]:
+        """The tasks that the whole archive has labels for; whether they are there shows when it is opened and used."""
+        return LABELS
+
+    def open(self, split: Split) -> Dataset:
+        """One split of it."""
+        return Nyud(self.root, split, size=self.size, cache=self.cache)

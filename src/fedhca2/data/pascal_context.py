@@ -1,0 +1,247 @@
+"""PASCAL-Context as its multi-task archive lies on disk."""
+
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import PositiveInt
+from scipy import ndimage
+from torch import Tensor
+
+from fedhca2.config import Config
+from fedhca2.data.boundaries import boundaries
+from fedhca2.data.dataset import Dataset, Sample, Split
+from fedhca2.data.files import (
+    Archive,
+    BrokenFileError,
+    Paths,
+    Size,
+    Source,
+    class_codes,
+    read_colours,
+    read_json,
+    read_mat,
+    read_normals,
+    read_values,
+)
+from fedhca2.labels import IGNORE
+from fedhca2.tasks import LabelSpace
+
+CLASS_NAMES = (
+    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+PART_NAMES = ("background", "head", "torso", "upper arms", "lower arms", "upper legs", "lower legs")
+PART_CLASS = {
+    **dict.fromkeys(("hair", "head", "lear", "rear", "lebrow", "rebrow", "leye", "reye", "mouth", "nose"), 1),
+    **dict.fromkeys(("neck", "torso"), 2),
+    **dict.fromkeys(("luarm", "ruarm"), 3),
+    **dict.fromkeys(("llarm", "rlarm", "lhand", "rhand"), 4),
+    **dict.fromkeys(("luleg", "ruleg"), 5),
+    **dict.fromkeys(("llleg", "rlleg", "lfoot", "rfoot"), 6),
+}
+PERSON = 15
+CONTEXT_CLASSES = 459
+SALIENT_FROM = 128
+LABELS = {
+    "semseg": LabelSpace(len(CLASS_NAMES), CLASS_NAMES),
+    "human_parts": LabelSpace(len(PART_NAMES), PART_NAMES),
+    "sal": LabelSpace(),
+    "normals": LabelSpace(),
+    "edge": LabelSpace(edge_tolerance=0.0075),
+}
+
+
+def training_edges(label_map: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
+    """Where the 4-neighbour Laplacian of a label map (mirrored at the borders) is not 0, thinned to lines."""
+    from fedhca2.metrics.edges.thin import thin  # numba is slow to import, and only edges need it
+
+    return thin(ndimage.laplace(label_map.astype(np.int32), mode="mirror") != 0)
+
+
+def part_map(path: Path, shape: Size) -> Tensor:
+    """The parts of all people in a PASCAL-Part annotation, painted in the file's order; uint8 [1, H, W].
+
+    Without any part pixel all of it is unknown, 255.
+    """
+    painted = np.zeros(shape, np.uint8)
+    annotation = read_mat(path, "anno")
+    # Fields by position. anno: image name, objects; an object: name, class, mask, parts; a part: name, mask.
+    people = [item for item in annotation[0][0][1].flat if item[1].item() == PERSON]
+    parts = [(str(part[0].item()), part[1]) for person in people for part in person[3].flat]
+    for name, mask in parts:
+        if name not in PART_CLASS:
+            raise BrokenFileError(path, f"a person's part should be one of {', '.join(PART_CLASS)}, found '{name}'")
+        if mask.shape != shape:
+            raise BrokenFileError(path, f"should be {shape[0]}×{shape[1]} like its image, found {name} {mask.shape}")
+        painted[mask.astype(bool)] = PART_CLASS[name]
+    if not painted.any():
+        painted.fill(IGNORE)
+    return torch.from_numpy(painted)[None]
+
+
+def classes_with_normals(nyu: Collection[str], context: Mapping[str, int]) -> NDArray[np.bool_]:
+    """For every id of the label map: are its normals valid, that is, does NYUD have a class of that name?
+
+    >>> classes_with_normals(["chair", "unknown"], {"chair": 2, "sky": 3, "tvmonitor": 4, "unknown": 5}).nonzero()[0]
+    array([2, 4])
+    """
+    valid = np.zeros(CONTEXT_CLASSES + 1, bool)
+    valid[[number for name, number in context.items() if name in nyu and name != "unknown"]] = True
+    valid[context["tvmonitor"]] = True  # NYUD calls it "television"
+    return valid
+
+
+def read_label_map(path: Path) -> NDArray[np.int32]:
+    """The classes of PASCAL-Context, 1 … 459, int32 [H, W]."""
+    found = read_mat(path, "LabelMap")
+    if found.ndim != 2 or found.min() < 0 or found.max() > CONTEXT_CLASSES:
+        raise BrokenFileError(
+            path, f"LabelMap should hold classes up to {CONTEXT_CLASSES}, found {found.shape} up to {found.max()}"
+        )
+    label_map: NDArray[np.int32] = found.astype(np.int32)
+    return label_map
+
+
+def _image(paths: Paths, size: Size) -> Tensor:
+    return read_colours(paths[0])
+
+
+def _semseg(paths: Paths, size: Size) -> Tensor:
+    return class_codes(paths[0], read_values(paths[0]), len(CLASS_NAMES))
+
+
+def _human_parts(paths: Paths, size: Size) -> Tensor:
+    return part_map(paths[0], size)
+
+
+def _sal(paths: Paths, size: Size) -> Tensor:
+    return (read_values(paths[0]) >= SALIENT_FROM).to(torch.uint8)
+
+
+def _training_edge(paths: Paths, size: Size) -> Tensor:
+    return torch.from_numpy(training_edges(read_label_map(paths[0]))).float()[None]
+
+
+def _validation_edge(paths: Paths, size: Size) -> Tensor:
+    return boundaries(torch.from_numpy(read_label_map(paths[0]))).float()[None]
+
+
+class PascalContext(Archive):
+    """One split of PASCAL-Context.
+
+    Edges are thinned lines in training; in validation what odsF compares with, the boundaries of the label map.
+    """
+
+    spaces = LABELS
+
+    def __init__(
+        self,
+        root: Path,
+        split: Split,
+        *,
+        tasks: Sequence[str] | None = (),
+        size: Size = (512, 512),
+        cache: bool = False,
+        released_parts_index: bool = False,
+    ) -> None:
+        super().__init__(root, split, tasks=tasks, size=size, cache=cache)
+        self.released_parts_index = released_parts_index
+        self._misread: dict[int, int] = {}
+
+    def dealt(self, indices: Sequence[int]) -> Self:
+        """The data set as a client sees it whose share are these images, in this order: the same for everybody.
+
+        Except with `released_parts_index`: the authors' released code asks for the k-th image of a share whether the
+        k-th image of the whole split has a person, and drops the image, or its parts, by the answer.
+        """
+        share = copy(self)
+        if self.released_parts_index:
+            share._misread = {index: k for k, index in enumerate(indices)}
+        return share
+
+    def list_file(self) -> Path:
+        """The file with the ids of this split."""
+        return self.root / "ImageSets" / "Context" / f"{self.split}.txt"
+
+    def find_sources(self) -> Mapping[str, Source]:
+        """Where the labels of every task are, and under "image" the images."""
+        label_map = "pascal-context/trainval/*.mat"
+        edge = _training_edge if self.split == "train" else _validation_edge
+        return {
+            "image": Source(("JPEGImages/*.jpg",), _image),
+            "semseg": Source(("semseg/VOC12/*.png",), _semseg, otherwise="semseg/pascal-context/*.png"),
+            "human_parts": Source(("human_parts/*.mat",), _human_parts),
+            "sal": Source(("sal_distill/*.png",), _sal),
+            "normals": Source(("normals_distill/*.png", label_map), self._normals),
+            "edge": Source((label_map,), edge),
+        }
+
+    @cached_property
+    def _valid(self) -> NDArray[np.bool_]:
+        folder = self.root / "json"
+        nyu, context = read_json(folder / "nyu_classes.json"), read_json(folder / "context_classes.json")
+        if "tvmonitor" not in context:
+            raise BrokenFileError(folder / "context_classes.json", "should have a class 'tvmonitor', found none")
+        return classes_with_normals(nyu, context)
+
+    def _normals(self, paths: Paths, size: Size) -> Tensor:
+        normals, label_map = read_normals(paths[0]), read_label_map(paths[1])
+        if normals.shape[-2:] != label_map.shape:
+            raise BrokenFileError(
+                paths[1], f"should be {normals.shape[-2:]} like {paths[0].name}, found {label_map.shape}"
+            )
+        return normals * torch.from_numpy(self._valid[label_map])
+
+    @cached_property
+    def _objects(self) -> dict[str, list[int]]:
+        path = self.root / "ImageSets" / "Parts" / f"{self.split}.txt"
+        objects: dict[str, list[int]] = read_json(path)
+        missing = [id for id in self.ids if id not in objects]
+        if missing:
+            raise BrokenFileError(path, f"should have every id of the split, found none for {', '.join(missing[:3])}")
+        return objects
+
+    def has_person(self, index: int) -> bool:
+        """Whether there is a person in an image, as the split's list says."""
+        return PERSON in self._objects[self.ids[self._misread.get(index, index)]]
+
+    def usable(self, tasks: Sequence[str]) -> Sequence[int]:
+        """All images; for human parts alone, those with a person."""
+        everything = super().usable(tasks)
+        if set(tasks) == {"human_parts"}:
+            return [index for index in everything if self.has_person(index)]
+        return everything
+
+    def load(self, index: int, tasks: Sequence[str]) -> Sample:
+        """An image with the labels of these tasks, at its own size."""
+        sample = super().load(index, tasks)
+        if "human_parts" in tasks and index in self._misread and not self.has_person(index):
+            sample["human_parts"].fill_(IGNORE)
+        return sample
+
+
+class PascalContextData(Config):
+    """PASCAL-Context in a folder."""
+
+    kind: Literal["pascal_context"] = "pascal_context"
+    root: Path
+    size: tuple[PositiveInt, PositiveInt] = (512, 512)
+    cache: bool = False
+    released_parts_index: bool = False
+
+    @property
+    def labels(self) -> Mapping[str, LabelSpace]:
+        """The tasks that the whole archive has labels for; whether they are there shows when it is opened and used."""
+        return LABELS
+
+    def open(self, split: Split) -> Dataset:
+        """One split of it."""
+        return PascalContext(
+            self.root, split, size=self.size, cache=self.cache, released_parts_index=self.released_parts_index
+        )

@@ -1,0 +1,72 @@
+"""Rendered scenes as a data set: no file is needed."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from fedhca2.config import Config
+from fedhca2.data.dataset import Sample, Split
+from fedhca2.data.scenes import LABELS, Domain, render
+from fedhca2.tasks import LabelSpace
+
+FIRST_VAL_SCENE = 1_000_000  # scenes of the two splits never meet
+CHUNK = 16
+
+
+class ScenesData(Config):
+    """Scenes that are rendered when a run starts, and kept in memory."""
+
+    kind: Literal["scenes"] = "scenes"
+    domain: Domain
+    size: tuple[Annotated[int, Field(ge=32, multiple_of=32)], Annotated[int, Field(ge=32, multiple_of=32)]] = (64, 64)
+    train: Annotated[int, Field(ge=1, description="images in the training split")] = 200
+    val: Annotated[int, Field(ge=1, description="images in the validation split")] = 100
+    seed: Annotated[int, Field(ge=0, description="which scenes; the experiment's seed does not change them")] = 0
+
+    @property
+    def labels(self) -> Mapping[str, LabelSpace]:
+        """The tasks that the scenes have labels for."""
+        return LABELS[self.domain]
+
+    def open(self, split: Split) -> "RenderedScenes":
+        """One split."""
+        return RenderedScenes(self, split)
+
+
+class RenderedScenes:
+    """One split of rendered scenes."""
+
+    def __init__(self, config: ScenesData, split: Split) -> None:
+        self.config = config
+        self.labels = config.labels
+        self.size = config.size
+        self.first, self.count = (0, config.train) if split == "train" else (FIRST_VAL_SCENE, config.val)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def usable(self, tasks: Sequence[str]) -> Sequence[int]:
+        """A client that has human parts alone leaves out scenes without people."""
+        if list(tasks) != ["human_parts"]:
+            return range(len(self))
+        return self._samples["human_parts"].flatten(1).any(dim=1).nonzero().flatten().tolist()
+
+    def load(self, index: int, tasks: Sequence[str]) -> Sample:
+        """An image with the labels of these tasks."""
+        return {name: self._samples[name][index] for name in ("image", *tasks)}
+
+    @cached_property
+    def _samples(self) -> Sample:
+        chunks = [
+            render(
+                self.config.domain,
+                range(start, min(start + CHUNK, self.first + self.count)),
+                size=self.size,
+                seed=self.config.seed,
+            )
+            for start in range(self.first, self.first + self.count, CHUNK)
+        ]
+        return {name: torch.cat([chunk[name] for chunk in chunks]) for name in ("image", *self.labels)}

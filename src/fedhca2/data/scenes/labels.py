@@ -1,0 +1,94 @@
+"""What the scenes' labels mean: domains, class names, the context ids, and the 8-bit coding of normals."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedhca2.tasks import LabelSpace
+
+Domain = Literal["outdoor", "indoor"]
+
+VOC_NAMES = (
+    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+NYUD_NAMES = (
+    *("wall", "floor", "cabinet", "bed", "chair", "sofa", "table", "door", "window", "bookshelf"),
+    *("picture", "counter", "blinds", "desk", "shelves", "curtain", "dresser", "pillow", "mirror", "floor mat"),
+    *("clothes", "ceiling", "books", "refrigerator", "television", "paper", "towel", "shower curtain", "box"),
+    *("whiteboard", "person", "night stand", "toilet", "sink", "lamp", "bathtub", "bag", "otherstructure"),
+    *("otherfurniture", "otherprop"),
+)
+NAMES: dict[Domain, tuple[str, ...]] = {"outdoor": VOC_NAMES, "indoor": NYUD_NAMES}
+CLASSES: dict[Domain, int] = {domain: len(names) for domain, names in NAMES.items()}
+
+PART_NAMES = ("background", "head", "torso", "upper arms", "lower arms", "upper legs", "lower legs")
+
+LABELS: dict[Domain, dict[str, LabelSpace]] = {
+    "outdoor": {
+        "semseg": LabelSpace(len(VOC_NAMES), VOC_NAMES),
+        "human_parts": LabelSpace(len(PART_NAMES), PART_NAMES),
+        "sal": LabelSpace(),
+        "normals": LabelSpace(),
+        "edge": LabelSpace(edge_tolerance=0.0075),
+    },
+    "indoor": {
+        "semseg": LabelSpace(len(NYUD_NAMES), NYUD_NAMES),
+        "depth": LabelSpace(),
+        "normals": LabelSpace(),
+        "edge": LabelSpace(edge_tolerance=0.011),
+    },
+}
+
+# Ids of the LabelMap (1..459), numbered as PASCAL-Context numbers them.
+CONTEXT_IDS: dict[str, int] = {
+    "aeroplane": 2,
+    "bottle": 34,
+    "building": 44,
+    "bus": 45,
+    "car": 59,
+    "chair": 72,
+    "cow": 98,
+    "dog": 113,
+    "fence": 144,
+    "grass": 187,
+    "ground": 189,
+    "mountain": 259,
+    "person": 284,
+    "pottedplant": 308,
+    "road": 324,
+    "rock": 326,
+    "sheep": 347,
+    "sidewalk": 354,
+    "sky": 360,
+    "snow": 366,
+    "diningtable": 397,
+    "tree": 420,
+    "wall": 440,
+    "water": 445,
+}
+CONTEXT_NAMES = {number: name for name, number in CONTEXT_IDS.items()}
+
+
+def encode_normals(normals: Tensor) -> Tensor:
+    """Normals as an 8-bit image holds them: $v = round(127.5 (n + 1))$.
+
+    >>> encode_normals(torch.tensor([-1.0, 0.2, 1.0]))
+    tensor([  0, 153, 255], dtype=torch.uint8)
+    """
+    return ((normals + 1) * 127.5).round().to(torch.uint8)
+
+
+def decode_normals(code: Tensor) -> Tensor:
+    """Normals read back from an 8-bit image: $n = 2v/255 - 1$.
+
+    >>> decode_normals(torch.tensor([0, 153, 255], dtype=torch.uint8))
+    tensor([-1.0000,  0.2000,  1.0000])
+    """
+    return 2 * code.float() / 255 - 1
+
+
+def quantise_normals(normals: Tensor) -> Tensor:
+    """Normals [B, 3, H, W] rounded to what their 8-bit image gives back; a zero vector (no surface) stays zero."""
+    return decode_normals(encode_normals(normals)) * (normals != 0).any(dim=1, keepdim=True)

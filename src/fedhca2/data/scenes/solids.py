@@ -1,0 +1,128 @@
+"""Solids as rows of numbers: how one is described, built and moved.
+
+A scene is a table with one row per solid. A frame has x to the right, y up and z towards the viewer. A solid has a
+centre, three axes (the rows of a rotation) and half sizes along them; a capsule lies along its y axis, half sizes
+(radius, half length, radius); a plane is seen from the side its y axis points to.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from math import cos, hypot, sin
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = tuple[float, float, float]
+Row = list[float]
+Table = NDArray[np.float64]
+
+
+class Kind(IntEnum):
+    """The shapes that rays can meet; the sky is met where nothing else is."""
+
+    SKY = 0
+    PLANE = 1
+    BOX = 2
+    ELLIPSOID = 3
+    CAPSULE = 4
+
+
+CENTRE, AXES, HALF, COLOURS = slice(0, 3), slice(3, 12), slice(12, 15), slice(15, 21)
+TEXTURE, FREQUENCY, OFFSET, KIND, SEMSEG, PART, CONTEXT, OBJECT = range(21, 29)
+
+# The distance of the sky, in metres.
+FAR = 2000.0
+
+UPRIGHT: tuple[Vector, Vector, Vector] = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+
+
+class Paint(NamedTuple):
+    """Two colours and the texture that mixes them: 0 plain, 1 checks, 2 stripes, 3 blotches, 4 cells."""
+
+    colours: tuple[float, ...]
+    texture: int
+    frequency: float
+    offset: float
+
+
+def _row(kind: Kind, centre: Vector, axes: Sequence[Vector], half: Vector, paint: Paint, part: int, semseg: int) -> Row:
+    (ax, ay, az), (colours, texture, frequency, offset) = axes, paint
+    return [*centre, *ax, *ay, *az, *half, *colours, texture, frequency, offset, kind, semseg, part, 0.0, 0.0]
+
+
+def sky(paint: Paint) -> Row:
+    """What a ray meets that meets nothing: a dome whose own unit of length is its radius."""
+    shrunk = [(x / FAR, y / FAR, z / FAR) for x, y, z in UPRIGHT]
+    return _row(Kind.SKY, (0.0, 0.0, 0.0), shrunk, (1.0, 1.0, 1.0), paint, 0, 0)
+
+
+def plane(point: Vector, axes: Sequence[Vector], paint: Paint, semseg: int = 0) -> Row:
+    """A plane through a point, its second axis the normal."""
+    return _row(Kind.PLANE, point, axes, (1.0, 1.0, 1.0), paint, 0, semseg)
+
+
+def box(centre: Vector, half: Vector, paint: Paint, semseg: int = 0) -> Row:
+    """An upright box."""
+    return _row(Kind.BOX, centre, UPRIGHT, half, paint, 0, semseg)
+
+
+def ellipsoid(centre: Vector, half: Vector, paint: Paint, semseg: int = 0, part: int = 0) -> Row:
+    """An upright ellipsoid."""
+    return _row(Kind.ELLIPSOID, centre, UPRIGHT, half, paint, part, semseg)
+
+
+def capsule(a: Vector, b: Vector, radius: float, paint: Paint, semseg: int = 0, part: int = 0) -> Row:
+    """All points within `radius` of the segment from a to b."""
+    x, y, z = (q - p for p, q in zip(a, b, strict=True))
+    length = (x * x + y * y + z * z) ** 0.5
+    x, y, z = x / length, y / length, z / length
+    # Any perpendicular will do: in the horizontal plane, but for a capsule that stands upright.
+    flat = hypot(x, z)
+    px, pz = (z / flat, -x / flat) if flat > 1e-6 else (1.0, 0.0)
+    axes = ((px, 0.0, pz), (x, y, z), (-y * pz, x * pz - z * px, y * px))
+    centre = ((a[0] + b[0]) / 2, (a[1] + b[1]) / 2, (a[2] + b[2]) / 2)
+    return _row(Kind.CAPSULE, centre, axes, (radius, length / 2, radius), paint, part, semseg)
+
+
+def turn(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Table:
+    """The rotation that rolls about z, then pitches about x, then turns about y."""
+    cy, sy, cp, sp, cr, sr = cos(yaw), sin(yaw), cos(pitch), sin(pitch), cos(roll), sin(roll)
+    about_y = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]])
+    about_x = np.array([[1, 0, 0], [0, cp, -sp], [0, sp, cp]])
+    about_z = np.array([[cr, -sr, 0], [sr, cr, 0], [0, 0, 1]])
+    turned: Table = about_y @ about_x @ about_z
+    return turned
+
+
+def moved(table: Table, rotation: Table, shift: Sequence[float] | Table) -> Table:
+    """The solids after a rotation about the origin and then a shift."""
+    table = table.copy()
+    table[:, CENTRE] = table[:, CENTRE] @ rotation.T + shift
+    table[:, AXES] = (table[:, AXES].reshape(-1, 3, 3) @ rotation.T).reshape(-1, 9)
+    return table
+
+
+def reach(table: Table) -> Table:
+    """How far each solid extends from its centre along x, y and z [solids, 3] (planes aside)."""
+    axes, half, kind = np.abs(table[:, AXES].reshape(-1, 3, 3)), table[:, HALF], table[:, KIND, None]
+    spans = axes * half[:, :, None]
+    as_capsule = spans[:, 1] + half[:, :1]
+    as_ellipsoid = np.sqrt((spans**2).sum(1))
+    extent: Table = np.where(kind == Kind.BOX, spans.sum(1), np.where(kind == Kind.CAPSULE, as_capsule, as_ellipsoid))
+    return extent
+
+
+def standing(rows: list[Row]) -> Table:
+    """One object's solids, centred on the y axis and lifted or lowered until the lowest point touches y = 0."""
+    table = np.array(rows)
+    extent = reach(table)
+    low, high = (table[:, CENTRE] - extent).min(0), (table[:, CENTRE] + extent).max(0)
+    table[:, CENTRE] -= ((low[0] + high[0]) / 2, low[1], (low[2] + high[2]) / 2)
+    return table
+
+
+def size(table: Table) -> Table:
+    """Width, height and depth of a standing object."""
+    extent: Table = (np.abs(table[:, CENTRE]) * (2, 1, 2) + reach(table) * (2, 1, 2)).max(0)
+    return extent

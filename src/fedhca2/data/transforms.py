@@ -1,0 +1,161 @@
+"""From a sample to what the network sees: scale, crop, flip, distort, normalise, pad, ignore (in that order).
+
+Scaling, cropping, flipping and padding act on each axis alone, so together they are one look-up per axis. What is
+random is drawn first, from a generator of the sample's own, and applied after: the result does not depend on who
+computes it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedhca2.data.dataset import Sample
+from fedhca2.data.photometric import Distortion, distort, draw_distortion
+from fedhca2.labels import IGNORE
+from fedhca2.seeds import derive
+from fedhca2.tasks import TASKS
+
+IMAGE_MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1) * 255
+IMAGE_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255
+CROP_TRIES = 10
+LARGEST_SHARE = 0.75
+CROP_TASK = "semseg"  # the crop rule looks at this task's labels where the client has them
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Everything that is random about one training sample."""
+
+    scale: float
+    crops: tuple[tuple[float, float], ...]
+    mirrored: bool
+    distortion: Distortion
+
+
+def draw_augmentation(seed: int, client: str, epoch: int, index: int) -> Augmentation:
+    """The augmentation of one image in one epoch of one client."""
+    rng = np.random.default_rng(derive(seed, "augment", client, epoch, index))
+    crops = rng.uniform(size=(CROP_TRIES, 2))
+    return Augmentation(
+        scale=rng.uniform(0.5, 2.0),
+        crops=tuple((float(y), float(x)) for y, x in crops),
+        mirrored=bool(rng.random() < 0.5),
+        distortion=draw_distortion(rng),
+    )
+
+
+@dataclass(frozen=True)
+class Axis:
+    """For every output position along one axis: which source positions it reads, and whether it lies in the image."""
+
+    nearest: Tensor
+    low: Tensor
+    high: Tensor
+    share: Tensor
+    inside: Tensor
+
+
+def axis(length: int, scaled: int, start: int, target: int, *, mirrored: bool = False) -> Axis:
+    """Scale an axis to `scaled`, crop `target` positions from `start`, flip, and pad to `target` around the centre.
+
+    >>> axis(4, 4, 0, 6).nearest
+    tensor([0, 0, 1, 2, 3, 3])
+    """
+    kept = min(scaled, target)
+    before = (target - kept) // 2
+    position = np.arange(target) - before
+    inside = (position >= 0) & (position < kept)
+    position = np.clip(position, 0, kept - 1)
+    if mirrored:
+        position = kept - 1 - position
+    source = (position + start + 0.5) * (length / scaled)
+    exact = np.clip(source - 0.5, 0, length - 1)
+    low = exact.astype(np.int64)
+    return Axis(
+        nearest=torch.from_numpy(np.minimum(source.astype(np.int64), length - 1)),
+        low=torch.from_numpy(low),
+        high=torch.from_numpy(np.minimum(low + 1, length - 1)),
+        share=torch.from_numpy((exact - low).astype(np.float32)),
+        inside=torch.from_numpy(inside),
+    )
+
+
+def _linear(image: Tensor, rows: Axis, columns: Axis) -> Tensor:
+    lines = torch.lerp(image[:, rows.low].float(), image[:, rows.high].float(), rows.share[:, None])
+    return torch.lerp(lines[..., columns.low], lines[..., columns.high], columns.share)
+
+
+def _nearest(label: Tensor, rows: Axis, columns: Axis) -> Tensor:
+    return label[:, rows.nearest][..., columns.nearest]
+
+
+def is_varied(label: Tensor) -> bool:
+    """Whether a crop of a class map shows more than one class, and none on three quarters of it or more."""
+    counts = torch.bincount(label[label != IGNORE].long())
+    return bool((counts > 0).sum() > 1 and counts.max() < LARGEST_SHARE * counts.sum())
+
+
+def _choose_crop(
+    sample: Sample, scaled: tuple[int, int], size: tuple[int, int], augmentation: Augmentation
+) -> tuple[Axis, Axis]:
+    height, width = sample["image"].shape[-2:]
+    room = [max(s - t, 0) for s, t in zip(scaled, size, strict=True)]
+    for y, x in augmentation.crops:
+        rows = axis(height, scaled[0], int(y * (room[0] + 1)), size[0])
+        columns = axis(width, scaled[1], int(x * (room[1] + 1)), size[1], mirrored=augmentation.mirrored)
+        if CROP_TASK not in sample or room == [0, 0]:
+            break
+        crop = sample[CROP_TASK][:, rows.nearest[rows.inside]][..., columns.nearest[columns.inside]]
+        if is_varied(crop):
+            break
+    return rows, columns
+
+
+def _labels(sample: Sample, rows: Axis, columns: Axis, scale: float, mirrored: bool) -> Sample:
+    inside = rows.inside[:, None] & columns.inside
+    labels = {}
+    for name, source in sample.items():
+        if name == "image":
+            continue
+        task = TASKS[name]
+        label = task.rescaled(_nearest(source, rows, columns), scale)
+        if mirrored:
+            label = task.flipped(label)
+        filled = torch.where(inside, label, torch.tensor(task.fill, dtype=label.dtype))
+        labels[name] = task.ignored(filled)
+    return labels
+
+
+def _normalise(image: Tensor, rows: Axis, columns: Axis) -> Tensor:
+    inside = rows.inside[:, None] & columns.inside
+    return torch.where(inside, (image - IMAGE_MEAN) / IMAGE_DEVIATION, 0.0)
+
+
+def for_training(sample: Sample, size: tuple[int, int], augmentation: Augmentation) -> Sample:
+    """The sample as it is trained on: float image and labels, all of the network's size."""
+    height, width = sample["image"].shape[-2:]
+    scaled = (max(round(height * augmentation.scale), 1), max(round(width * augmentation.scale), 1))
+    rows, columns = _choose_crop(sample, scaled, size, augmentation)
+    image = distort(_linear(sample["image"], rows, columns), augmentation.distortion)
+    labels = _labels(sample, rows, columns, augmentation.scale, augmentation.mirrored)
+    return {"image": _normalise(image, rows, columns), **labels}
+
+
+def for_evaluation(sample: Sample, size: tuple[int, int]) -> Sample:
+    """The sample as it is evaluated on: normalised and padded, nothing random."""
+    height, width = sample["image"].shape[-2:]
+    if height > size[0] or width > size[1]:
+        raise ValueError(
+            f"an image should be at most {size[0]}×{size[1]} (the data set's `size`), found {height}×{width}"
+        )
+    rows, columns = axis(height, height, 0, size[0]), axis(width, width, 0, size[1])
+    labels = _labels(sample, rows, columns, 1.0, mirrored=False)
+    return {"image": _normalise(_linear(sample["image"], rows, columns), rows, columns), **labels}
+
+
+def collate(samples: Sequence[Sample]) -> Sample:
+    """A batch."""
+    return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}

@@ -1,0 +1,113 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedhca2.data.check import CELL, TITLE_HEIGHT, check, contact_sheet, kind_of
+from fedhca2.data.layouts import write_scenes
+from fedhca2.data.pascal_context import PascalContext
+
+SIZE = (24, 32)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_scenes("pascal_context", tmp_path / "scenes", 3, 2, SIZE, 0)
+    return tmp_path / "scenes"
+
+
+def contents(root: Path) -> dict[Path, tuple[int, int]]:
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*")}
+
+
+def first(root: Path, folder: str) -> Path:
+    return min((root / folder).iterdir())
+
+
+def test_a_whole_data_set_is_ok(root):
+    assert check(root).ok
+
+
+def test_images_are_counted_by_split_and_size(root):
+    assert {split: dict(found.sizes) for split, found in check(root).splits.items()} == {
+        "train": {SIZE: 3},
+        "val": {SIZE: 2},
+    }
+
+
+def test_ranges_are_those_of_known_labels(root):
+    path = first(root, "semseg/VOC12")
+    Image.fromarray(np.where(np.eye(*SIZE), 20, 255).astype(np.uint8)).save(path)
+    assert check(root).splits["train"].ranges["semseg"] == (0, 20)
+
+
+def test_a_missing_label_is_named(root):
+    path = first(root, "sal_distill")
+    path.unlink()
+    assert check(root).missing == [path]
+
+
+def test_a_missing_image_is_named(root):
+    path = first(root, "JPEGImages")
+    path.unlink()
+    assert check(root).missing == [path]
+
+
+def test_a_missing_list_is_named_and_the_other_split_is_read(root):
+    path = root / "ImageSets" / "Context" / "val.txt"
+    path.unlink()
+    report = check(root)
+    assert (report.missing, list(report.splits)) == ([path], ["train"])
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["JPEGImages", "semseg/VOC12", "human_parts", "pascal-context/trainval", "normals_distill", "ImageSets/Parts"],
+)
+def test_a_damaged_file_is_named_once(root, folder):
+    path = first(root, folder)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert list(check(root).broken) == [path]
+
+
+def test_a_label_of_another_size_is_broken(root):
+    path = first(root, "sal_distill")
+    Image.fromarray(np.zeros((3, 4), np.uint8)).save(path)
+    assert check(root).broken == {path: "should be 24×32 like its image, found 3×4"}
+
+
+def test_what_is_wrong_stands_in_the_report(root):
+    path = first(root, "sal_distill")
+    path.unlink()
+    assert f"missing: {path}" in list(check(root).lines())
+
+
+def test_a_task_without_a_folder_stands_in_the_report(root):
+    (root / "normals_distill").rename(root.parent / "elsewhere")
+    assert "no folder with labels for normals" in list(check(root).lines())
+
+
+def test_nothing_is_written(root):
+    before = contents(root)
+    check(root)
+    assert contents(root) == before
+
+
+def test_progress_is_told(root):
+    heard: list[tuple[int, int]] = []
+    check(root, progress=lambda done, total: heard.append((done, total)))
+    assert heard == [(number, 5) for number in range(1, 6)]
+
+
+def test_a_folder_that_is_neither_archive_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"should have ImageSets/ .* or gt_sets/ .*, found neither"):
+        kind_of(tmp_path)
+
+
+def test_a_contact_sheet_has_a_row_per_sample_and_a_column_per_label(root):
+    assert contact_sheet(PascalContext(root, "train"), 2).size == (6 * CELL[0], TITLE_HEIGHT + 2 * CELL[1])
+
+
+def test_a_contact_sheet_of_a_small_data_set_shows_all_of_it(root):
+    assert contact_sheet(PascalContext(root, "train"), 10).size[1] == TITLE_HEIGHT + 3 * CELL[1]

@@ -1,0 +1,217 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedhca2.data.boundaries import boundaries
+from fedhca2.data.scenes import CLASSES, CONTEXT_NAMES, LABELS, NAMES, decode_normals, encode_normals, render
+from fedhca2.data.scenes.dice import Dice
+from fedhca2.data.scenes.indoor import draw_room
+from fedhca2.data.scenes.outdoor import draw_street
+from fedhca2.data.scenes.rendering import see
+from fedhca2.data.scenes.salience import salient
+from fedhca2.data.scenes.scene import photographed
+from fedhca2.data.scenes.solids import AXES, CENTRE, UPRIGHT, Paint, box, capsule, ellipsoid, plane, sky, turn
+
+DOMAINS = ("outdoor", "indoor")
+WHITE = Paint((0.5,) * 6, 0, 1.0, 0.0)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def batches():
+    return {domain: render(domain, range(20), size=(32, 40), seed=5) for domain in DOMAINS}
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("size", [(32, 32), (19, 45)])
+def test_a_scene_does_not_depend_on_its_batch(domain, size):
+    together = render(domain, [3, 11, 4], size=size, seed=1)
+    for place, index in enumerate([3, 11]):
+        alone = render(domain, [index], size=size, seed=1)
+        for name, label in alone.items():
+            assert torch.equal(label[0], together[name][place]), name
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_scenes_rendered_at_once_are_those_rendered_one_by_one(domain):
+    draw = {"outdoor": draw_street, "indoor": draw_room}[domain]
+    scenes = [draw(Dice([2, i])) for i in range(4)]
+    together = see(scenes, (32, 32), CPU)
+    alone = torch.cat([see([scene], (32, 32), CPU)["depth"] for scene in scenes])
+    assert ((together["depth"] - alone).abs() > 1e-4).float().mean() < 1e-3
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_rendering_twice_is_the_same(domain):
+    first, second = (render(domain, range(2), size=(32, 32), seed=0) for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_other_seeds_and_other_numbers_are_other_scenes(domain):
+    scenes = [render(domain, [i], size=(32, 32), seed=seed)["normals"] for i in (0, 1) for seed in (0, 1)]
+    assert len({scene.numpy().tobytes() for scene in scenes}) == 4
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_labels_are_those_declared(domain, batches):
+    assert set(LABELS[domain]) | {"image"} == set(batches[domain]) - {"context"}
+
+
+@pytest.mark.parametrize(("domain", "least"), [("outdoor", 7), ("indoor", 12)])
+def test_classes_are_in_range_and_many_occur(domain, least, batches):
+    classes = batches[domain]["semseg"].unique()
+    assert classes.max() < CLASSES[domain] == len(NAMES[domain])
+    assert len(classes) >= least
+
+
+def test_context_ids_have_names(batches):
+    assert set(batches["outdoor"]["context"].unique().tolist()) <= set(CONTEXT_NAMES)
+
+
+@pytest.mark.parametrize(("domain", "labels"), [("outdoor", "context"), ("indoor", "semseg")])
+def test_edges_are_the_boundaries_of_the_label_map(domain, labels, batches):
+    batch = batches[domain]
+    assert torch.equal(batch["edge"].bool(), boundaries(batch[labels]))
+
+
+def test_boundaries_look_east_south_and_south_east():
+    labels = torch.randint(0, 3, (9, 7), generator=torch.Generator().manual_seed(0))
+    for y in range(9):
+        for x in range(7):
+            near = [(y, x + 1), (y + 1, x), (y + 1, x + 1)]
+            differs = any(labels[y, x] != labels[p] for p in near if p[0] < 9 and p[1] < 7)
+            assert boundaries(labels)[y, x] == differs
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_normals_have_unit_length_but_in_the_sky(domain, batches):
+    batch = batches[domain]
+    length = batch["normals"].norm(dim=1)
+    solid = torch.ones_like(length) if domain == "indoor" else (batch["context"][:, 0] != 360).float()
+    assert_close(length, solid, atol=2 / 255, rtol=0)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_normals_are_what_an_8_bit_image_gives_back(domain, batches):
+    normals = batches[domain]["normals"]
+    kept = decode_normals(encode_normals(normals))
+    assert torch.equal(torch.where((normals == 0).all(1, keepdim=True), 0, kept), normals)
+
+
+def test_surfaces_face_the_camera():
+    normals = render("indoor", range(4), size=(32, 32), seed=0)["normals"]
+    focal = torch.tensor([draw_room(Dice([0, 1, i])).light[11] for i in range(4)]).float()[:, None, None]
+    right = ((torch.arange(32) + 0.5) / 16 - 1) / focal
+    up = -((torch.arange(32) + 0.5) / 16 - 1)[:, None] / focal
+    towards = -(normals[:, 0] * right + normals[:, 1] * up - normals[:, 2])
+    assert towards.min() > -0.01
+
+
+def test_normals_agree_with_the_slope_of_the_depth():
+    size, index = 96, 3
+    batch = render("indoor", [index], size=(size, size), seed=0)
+    focal = float(draw_room(Dice([0, 1, index])).light[11])
+    grid = ((torch.arange(size) + 0.5) / (size / 2) - 1) / focal
+    depth, normals = batch["depth"][0, 0].double(), batch["normals"][0].double()
+    points = torch.stack([grid * depth, -grid[:, None] * depth, -depth])
+    across = (points[:, 1:-1, 2:] - points[:, 1:-1, :-2]) / 2
+    down = (points[:, 2:, 1:-1] - points[:, :-2, 1:-1]) / 2
+    slope = torch.nn.functional.normalize(torch.linalg.cross(down, across, dim=0), dim=0)
+    around = torch.stack([normals[:, y : y + size - 2, x : x + size - 2] for y in range(3) for x in range(3)])
+    label = torch.stack([batch["semseg"][0, :, y : y + size - 2, x : x + size - 2] for y in range(3) for x in range(3)])
+    flat = ((around - around[4]).abs().amax((0, 1)) == 0) & (label == label[4]).all(0).all(0)
+    cosine = torch.cosine_similarity(slope, around[4], dim=0)[flat]
+    assert flat.float().mean() > 0.4
+    assert (cosine > 0.9999).float().mean() > 0.98
+
+
+def test_depth_is_positive_and_below_ten_metres(batches):
+    depth = batches["indoor"]["depth"]
+    assert 0 < depth.min() < depth.max() < 10
+
+
+def test_human_parts_lie_on_people_and_all_occur(batches):
+    batch = batches["outdoor"]
+    assert torch.equal(batch["human_parts"] > 0, batch["semseg"] == 15)
+    assert batch["human_parts"].unique().tolist() == list(range(7))
+
+
+def test_every_outdoor_scene_has_an_object_and_most_a_person(batches):
+    semseg = batches["outdoor"]["semseg"].flatten(1)
+    assert (semseg > 0).any(1).all()
+    assert 0.45 < (semseg == 15).any(1).float().mean() < 0.95
+
+
+def test_what_is_salient_is_an_object_and_there_is_one(batches):
+    batch = batches["outdoor"]
+    assert not (batch["sal"].bool() & (batch["semseg"] == 0)).any()
+    assert batch["sal"].flatten(1).any(1).all()
+
+
+def test_a_large_object_in_the_middle_is_salient_and_a_small_one_aside_is_not():
+    objects = torch.zeros(1, 1, 20, 20, dtype=torch.long)
+    objects[..., 6:14, 6:14] = 2
+    objects[..., :4, :4] = 1
+    assert torch.equal(salient(objects), objects == 2)
+
+
+def test_nothing_is_salient_where_there_is_no_object():
+    assert not salient(torch.zeros(1, 1, 4, 4, dtype=torch.long)).any()
+
+
+@pytest.mark.parametrize("draw", [draw_street, draw_room])
+def test_a_mirrored_scene_has_mirrored_labels_and_negated_x_normals(draw):
+    scene = draw(Dice([9]))
+    solids = scene.solids.copy()
+    solids[:, CENTRE.start] *= -1
+    solids[:, AXES.start : AXES.stop : 3] *= -1
+    there, mirrored = (see([s], (32, 48), CPU) for s in (scene, replace(scene, solids=solids)))
+    expected = there["normals"].flip(3) * torch.tensor([-1.0, 1, 1])[:, None, None]
+    # Pixels on a silhouette may fall either way.
+    assert ((mirrored["normals"] - expected).abs() > 1e-3).float().mean() < 0.005
+
+
+def _before_the_camera(*rows):
+    world = [torch.tensor(row, dtype=torch.float64).numpy()[None] for row in rows]
+    return photographed(
+        Dice([0]), world, sky(WHITE), eye=[0.0, 0.0, 0.0], view=turn(0.0), focal=1.0, elevation=(1.2, 1.3), haze=0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("solid", "depth"),
+    [
+        (box((0, 0, -5), (1, 1, 1), WHITE), 4.0),
+        (ellipsoid((0, 0, -5), (1, 1, 2), WHITE), 3.0),
+        (capsule((-1, 0, -5), (1, 0, -5), 0.5, WHITE), 4.5),
+        (capsule((0, 0, -5), (0, 0, -7), 0.5, WHITE), 4.5),
+        (plane((0, 0, -5), ((1, 0, 0), (0, 0, 1), (0, 1, 0)), WHITE), 5.0),
+    ],
+)
+def test_distance_to_a_solid_straight_ahead(solid, depth):
+    seen = see([_before_the_camera(solid)], (1, 1), CPU)
+    assert_close(seen["depth"].item(), depth, atol=1e-4, rtol=0)
+    assert_close(seen["normals"].flatten(), torch.tensor([0.0, 0, 1]), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "roof",
+    [
+        box((0, 2, -4), (9, 0.1, 9), WHITE),
+        ellipsoid((0, 3, -4), (9, 1, 9), WHITE),
+        capsule((0, 30, -4), (0, 40, -4), 25, WHITE),
+    ],
+)
+def test_a_solid_overhead_keeps_the_light_off_the_ground(roof):
+    ground = plane((0, -1, 0), UPRIGHT, WHITE)
+    below = (slice(None), slice(None), slice(6, None))
+    open_, roofed = (see([_before_the_camera(*rows)], (8, 8), CPU)["image"] for rows in ([ground], [ground, roof]))
+    assert roofed[below].float().mean() < open_[below].float().mean() - 20
+
+
+def test_an_unknown_domain_is_named():
+    with pytest.raises(ValueError, match="domain should be one of outdoor, indoor, found 'space'"):
+        render("space", [0], size=(8, 8), seed=0)
