@@ -1,0 +1,60 @@
+"""A method of one's own, outside the package: every encoder moves along the updates that agree with its own.
+
+A config names it by where it is, and sets its fields like those of any other method:
+
+    method: {name: "examples/add_a_method.py:FRIENDLY", sharpness: 2}
+
+Run this file to see that it does what it says.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedhca2.aggregation import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.federation.server import Server
+from fedhca2.messages import Kind, Profile, Reply
+from fedhca2.methods import Method, resolve
+from fedhca2.params import Layout, Slot
+
+
+class Friendly(Aggregator):
+    """Start + Σ_j w_ij Δ_j, where w_ij falls with the angle between updates: max(cos, 0)^sharpness, normalised."""
+
+    sends: ClassVar[Kind] = "updates"
+    measure: ClassVar[Measure] = "rows"
+
+    kind: Literal["friendly"] = "friendly"
+    sharpness: Annotated[float, Field(gt=0)] = 1.0
+
+    def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
+        """One mixed update per client."""
+        gram = products.sum(dim=0)
+        lengths = gram.diagonal().sqrt().clamp(min=1e-12)
+        weights = (gram / (lengths[:, None] * lengths)).clamp(min=0) ** self.sharpness
+        weights += 1e-12 * torch.eye(len(members))  # a client that did not move keeps to itself
+        return Mixing("start", (Blend(weights / weights.sum(dim=1, keepdim=True), tuple(range(len(members)))),))
+
+
+FRIENDLY = Method(encoder=Friendly(), reference="an example")
+
+
+def main() -> None:
+    """Three clients, two of which agree: these share their updates, and the third keeps its own."""
+    method = resolve(f"{__file__}:FRIENDLY", {"sharpness": 2})
+    encoder, layout = Slot("encoder"), Layout(("layer.weight",), ((2, 1),))
+    updates = {"ann": [1.0, 0.0], "bob": [1.0, 0.0], "eve": [0.0, -1.0]}
+    server = Server(method, [Profile(client, "demo", ("edge",), 1, {encoder: layout}) for client in updates])
+    replies = [Reply(client, 0, {encoder: torch.tensor(update)}) for client, update in updates.items()]
+    _, deliveries, _ = server.step(server.start(), replies)
+    for client, update in updates.items():
+        (addend,) = deliveries[client][encoder].addends
+        assert torch.allclose(addend.row, torch.tensor(update)), (client, addend.row)
+        print(f"{client} adds {addend.row.tolist()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Aggregation: inner products of rows in, mixing weights out. No model and no task is known here."""
+
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.aggregation.attentive import Attentive, attentive_weights
+from fedhca2.aggregation.conflict_averse import (
+    ConflictAverse,
+    conflict_averse,
+    conflict_averse_mixing,
+    conflict_averse_weights,
+)
+from fedhca2.aggregation.cross_attention import CrossAttention, attention, cross_attention
+from fedhca2.aggregation.grouped import Clustered, GroupMean, clusters_of, group_weights
+from fedhca2.aggregation.hyper_weights import HyperWeights, Weights
+from fedhca2.aggregation.mean import Mean, mean_weights
+from fedhca2.aggregation.rows import Rows
+from fedhca2.aggregation.solver import relative_gap
+from fedhca2.aggregation.voting import Voting, voting_weights
+
+__all__ = [
+    "Aggregator",
+    "Attentive",
+    "Blend",
+    "Clustered",
+    "ConflictAverse",
+    "CrossAttention",
+    "GroupMean",
+    "HyperWeights",
+    "Mean",
+    "Measure",
+    "Member",
+    "Mixing",
+    "Rows",
+    "Voting",
+    "Weights",
+    "attention",
+    "attentive_weights",
+    "clusters_of",
+    "conflict_averse",
+    "conflict_averse_mixing",
+    "conflict_averse_weights",
+    "cross_attention",
+    "group_weights",
+    "mean_weights",
+    "relative_gap",
+    "voting_weights",
+]

@@ -1,0 +1,65 @@
+"""What an aggregator is: inner products of rows in, a small mixing matrix out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from fedhca2.config import Config
+from fedhca2.messages import Base, Kind
+from fedhca2.params import Layout
+
+# Which inner products a mixing is computed from: none, of the rows, or of the rows less the first of them (which
+# keeps every digit of the differences between parameters that are close to each other).
+Measure = Literal["nothing", "rows", "differences"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """Whose row it is. Members of one group have the same data set and the same task or tasks."""
+
+    name: str
+    group: str
+    samples: int = 1
+
+
+@dataclass(frozen=True)
+class Blend:
+    """Rows mixed from all members' rows: `weights` is [M, N], or [P, M, N] with one matrix per tensor of the layout.
+
+    Member i gets mixed row `gets[i]`, times its own learned weight where `hyper` is set.
+    """
+
+    weights: Tensor
+    gets: tuple[int, ...]
+    hyper: bool = False
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """Every member's next value: `base` plus the blends that it gets."""
+
+    base: Base
+    blends: tuple[Blend, ...]
+
+
+class Aggregator(Config, ABC):
+    """Base of all aggregators: frozen settings and one pure function."""
+
+    sends: ClassVar[Kind]
+    measure: ClassVar[Measure]
+    learns: ClassVar[bool] = False  # whether members learn weights; then `first_weights` says where these start
+
+    kind: str = ""
+    every: Annotated[int, Field(ge=1, description="take part in every so many rounds")] = 1
+
+    def first_weights(self, layout: Layout) -> tuple[float, ...]:
+        """Where a member's learned weights start: one for the row, one per layer, or none where it learns none."""
+        return ()
+
+    @abstractmethod
+    def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
+        """The mixing for these inner products, [P, N, N] in float64, one matrix per tensor of the layout."""

@@ -1,0 +1,90 @@
+"""The conflict-averse direction: what FedHCA² adds to every encoder."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.aggregation.grouped import group_weights
+from fedhca2.aggregation.solver import solve
+from fedhca2.messages import Kind
+from fedhca2.params import Layout
+
+# A combination shorter than this share of the longest update has no direction: 0 is in the updates' convex hull.
+SHORTEST = 1e-6
+
+
+def conflict_averse_weights(gram: Tensor, c: float) -> Tensor:
+    r"""Weights of the least-conflicting combination of updates, FedHCA² Eq. (7), from their Gram matrix [N, N].
+
+    $$\min_{w \in \Delta_N} w^\top G b + c\,\lVert\bar\Delta\rVert \sqrt{w^\top G w}, \quad b = 1/N$$
+
+    >>> conflict_averse_weights(torch.eye(2), c=0.4)
+    tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    return torch.from_numpy(solve(gram.double().numpy(), c))
+
+
+def conflict_averse_mixing(gram: Tensor, c: float, rescale: bool = True) -> Tensor:
+    r"""Weights a of the update that is added, $\tilde U = \sum_i a_i \Delta_i$, FedHCA² Eq. (9), [N].
+
+    $$a_i = \left(\tfrac1N + c\,\lVert\bar\Delta\rVert\, w_i / \lVert U_w \rVert\right) / (1 + c^2)$$
+
+    Without `rescale` the division by 1 + c², which the released code has and the paper has not, is left out. Where 0
+    lies in the convex hull of the updates, and $U_w$ has no direction, the mean remains.
+
+    >>> conflict_averse_mixing(torch.eye(2), c=0.5)
+    tensor([0.6000, 0.6000], dtype=torch.float64)
+    """
+    gram = gram.double()
+    mean = torch.full((len(gram),), 1 / len(gram), dtype=torch.float64)
+    w = conflict_averse_weights(gram, c)
+    length = (w @ gram @ w).clamp(min=0).sqrt()
+    if length <= SHORTEST * gram.diagonal().max().sqrt():
+        return mean
+    added = c * (mean @ gram @ mean).clamp(min=0).sqrt() / length
+    return (mean + added * w) / (1 + c**2 if rescale else 1)
+
+
+def conflict_averse(updates: Tensor, c: float, rescale: bool = True) -> Tensor:
+    """The update that is added to every encoder, [D], from all clients' updates, [N, D]: FedHCA² Eq. (6) to (9).
+
+    >>> conflict_averse(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), c=0.5)
+    tensor([0.6000, 0.6000])
+    """
+    rows = updates.double()
+    return (conflict_averse_mixing((rows @ rows.T).cpu(), c, rescale).to(rows) @ rows).to(updates.dtype)
+
+
+class ConflictAverse(Aggregator):
+    """FedHCA² for encoders: θ + Δ + α·Ũ, with the same Ũ for all and an α that each client learns."""
+
+    sends: ClassVar[Kind] = "updates"
+    measure: ClassVar[Measure] = "rows"
+    learns: ClassVar[bool] = True
+
+    kind: Literal["conflict_averse"] = "conflict_averse"
+    c: Annotated[float, Field(ge=0, lt=1, description="radius around the mean update, relative to its length")] = 0.4
+    alpha: Annotated[float, Field(ge=0, le=1, description="where α starts")] = 0.1
+    rescale: Annotated[Literal["released", "none"], Field(description="divide by 1 + c², or Eq. (9) as printed")] = (
+        "released"
+    )
+    groups: Annotated[bool, Field(description="clients with the same data set and tasks continue from their mean")] = (
+        False
+    )
+
+    def first_weights(self, layout: Layout) -> tuple[float, ...]:
+        """One α."""
+        return (self.alpha,)
+
+    def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
+        """Ũ for all, scaled; with `groups` the group's mean update takes the place of the client's own."""
+        weights = conflict_averse_mixing(products.sum(dim=0), self.c, self.rescale == "released")
+        added = Blend(weights[None], (0,) * len(members), hyper=True)
+        if not self.groups:
+            return Mixing("trained", (added,))
+        means, gets = group_weights([member.group for member in members])
+        return Mixing("start", (Blend(means, gets), added))

@@ -1,0 +1,88 @@
+"""Means within groups: of the same data set and task, or of clusters found from the parameters."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.messages import Kind
+from fedhca2.params import Layout
+
+
+def group_weights(groups: Sequence[str | int], samples: Sequence[int] | None = None) -> tuple[Tensor, tuple[int, ...]]:
+    """Weights of each group's mean, [M, N], and which of them each member gets.
+
+    >>> group_weights(["a", "b", "a"])
+    (tensor([[0.5000, 0.0000, 0.5000],
+            [0.0000, 1.0000, 0.0000]], dtype=torch.float64), (0, 1, 0))
+    """
+    order = {group: m for m, group in enumerate(dict.fromkeys(groups))}
+    gets = tuple(order[group] for group in groups)
+    weights = torch.zeros(len(order), len(groups), dtype=torch.float64)
+    for member, group in enumerate(gets):
+        weights[group, member] = samples[member] if samples else 1
+    return weights / weights.sum(dim=1, keepdim=True), gets
+
+
+def cosines(gram: Tensor) -> Tensor:
+    """Cosines between vectors from their Gram matrix; 0 with a zero vector, and 1 of every vector with itself.
+
+    >>> cosines(torch.tensor([[4.0, 2.0], [2.0, 4.0]]))
+    tensor([[1.0000, 0.5000],
+            [0.5000, 1.0000]], dtype=torch.float64)
+    """
+    gram = gram.double()
+    lengths = gram.diagonal().clamp(min=0).sqrt()
+    cosine = gram / (lengths[:, None] * lengths).clamp(min=torch.finfo(torch.float64).tiny)
+    return cosine.clamp(-1, 1).fill_diagonal_(1)
+
+
+def clusters_of(gram: Tensor, count: int) -> list[int]:
+    r"""MaT-FL's clusters: average linkage on the cosine distance of θ_i − mean θ, cut into at most `count` groups.
+
+    >>> clusters_of(torch.tensor([[1.0, 1.0, -1.0], [1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]]), 2)
+    [1, 1, 2]
+    """
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    n = len(gram)
+    centre = torch.eye(n, dtype=torch.float64) - 1 / n
+    centred = centre @ gram.double() @ centre
+    if n == 1 or centred.diagonal().max() <= 1e-24 * gram.diagonal().max().clamp(min=1):
+        return [1] * n
+    distance = 1 - cosines((centred + centred.T) / 2)
+    tree = linkage(squareform(distance.numpy(), checks=False), method="average")
+    return [int(label) for label in fcluster(tree, count, criterion="maxclust")]
+
+
+class GroupMean(Aggregator):
+    """Mean of the parameters within each group of the same data set and task or tasks."""
+
+    sends: ClassVar[Kind] = "parameters"
+    measure: ClassVar[Measure] = "nothing"
+
+    kind: Literal["group_mean"] = "group_mean"
+    by: Literal["clients", "samples"] = "clients"
+
+    def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
+        """One mixed row per group."""
+        samples = [member.samples for member in members] if self.by == "samples" else None
+        return Mixing("nothing", (Blend(*group_weights([member.group for member in members], samples)),))
+
+
+class Clustered(Aggregator):
+    """Mean of the parameters within clusters of similar parameters: MaT-FL as released."""
+
+    sends: ClassVar[Kind] = "parameters"
+    measure: ClassVar[Measure] = "differences"
+
+    kind: Literal["clustered"] = "clustered"
+    clusters: Annotated[int, Field(ge=1, description="number of clusters")] = 2
+
+    def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
+        """One mixed row per cluster."""
+        return Mixing("nothing", (Blend(*group_weights(clusters_of(products.sum(dim=0), self.clusters))),))

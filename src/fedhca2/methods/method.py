@@ -1,0 +1,35 @@
+"""What a method is: how encoders, decoders and heads are aggregated, and what local training adds."""
+
+from collections.abc import Mapping
+
+from pydantic import SerializeAsAny
+
+from fedhca2.aggregation import Aggregator, HyperWeights, Mean
+from fedhca2.config import Config
+from fedhca2.messages import BatchNorm, Kind
+from fedhca2.objectives import Objective
+from fedhca2.params import Part
+
+
+class Method(Config):
+    """A federated method as a value. A part without an aggregator stays with its client."""
+
+    encoder: SerializeAsAny[Aggregator] | None = None
+    decoder: SerializeAsAny[Aggregator] | None = None
+    head: SerializeAsAny[Aggregator] | None = None
+    local: SerializeAsAny[Objective] = Objective()
+    weights: HyperWeights = HyperWeights()
+    batch_norm: BatchNorm = "local"
+    reference: str = ""
+
+    def aggregators(self, round: int) -> Mapping[Part, Aggregator]:
+        """Which aggregators take part in this round (counted from 0)."""
+        parts: dict[Part, Aggregator | None] = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head}
+        if self.batch_norm == "average":
+            parts["encoder_norms"] = Mean() if self.encoder else None
+            parts["decoder_norms"] = Mean() if self.decoder else None
+        return {part: found for part, found in parts.items() if found and (round + 1) % found.every == 0}
+
+    def uploads(self, round: int) -> Mapping[Part, Kind]:
+        """What every client sends after training in this round."""
+        return {part: aggregator.sends for part, aggregator in self.aggregators(round).items()}

@@ -1,0 +1,121 @@
+"""From what a config says to a method: a name, and settings that replace its defaults."""
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from fedhca2 import aggregation, objectives
+from fedhca2.aggregation import Aggregator
+from fedhca2.config import Config, suggest
+from fedhca2.methods.catalogue import METHODS
+from fedhca2.methods.import_path import imported
+from fedhca2.methods.method import Method
+from fedhca2.objectives import Objective
+
+AGGREGATED = ("encoder", "decoder", "head")
+COMPONENTS = (*AGGREGATED, "local", "weights")
+OWN = ("batch_norm", "reference")
+
+C = TypeVar("C", bound=Config)
+
+
+def resolve(name: str, settings: Mapping[str, Any] | None = None) -> Method:
+    """The method of this name, with these settings.
+
+    A name is one of METHODS, or "package.module:NAME", or "path/to/file.py:NAME". A setting sets the field of that
+    name wherever the method has it; `encoder: {c: 0.2}` sets it in one component, `decoder: null` drops one, and
+    `encoder: {kind: mean}` puts another in its place.
+
+    >>> resolve("fedhca2", {"c": 0.2, "decoder": None}).encoder.c
+    0.2
+    """
+    method = METHODS[name] if name in METHODS else imported(name)
+    settings = dict(settings or {})
+    nested = {key: settings.pop(key) for key in COMPONENTS if key in settings}
+    parts: dict[str, Config | None] = {key: getattr(method, key) for key in COMPONENTS}
+    for key, value in nested.items():
+        parts[key] = _component(name, key, parts[key], value)
+    own = {key: settings.pop(key) for key in OWN if key in settings}
+    for key, value in settings.items():
+        _set_everywhere(name, parts, key, value, nested)
+    return _validated(Method, f"{name}: ", {key: getattr(method, key) for key in OWN} | own | parts)
+
+
+def settings_of(method: Method) -> dict[str, Any]:
+    """The settings that can be written beside the method's name without one of its components, and their values.
+
+    >>> settings_of(METHODS["fedper"])
+    {'by': 'clients', 'batch_norm': 'local'}
+    """
+    found: dict[str, Any] = {}
+    for component in _components(method):
+        values = component.model_dump(exclude={"kind", "every"})
+        found |= {key: value for key, value in values.items() if key not in found}
+    return {**found, "batch_norm": method.batch_norm}
+
+
+def _components(method: Method) -> list[Config]:
+    """The components that have an effect."""
+    aggregators = [part for part in (method.encoder, method.decoder, method.head) if part]
+    learned = [method.weights] if any(part.learns for part in aggregators) else []
+    return [*aggregators, method.local, *learned]
+
+
+def _set_everywhere(
+    name: str, parts: dict[str, Config | None], key: str, value: object, nested: Mapping[str, Any]
+) -> None:
+    """Set a field in every component that has it; what was said of one component in particular stays."""
+    method = Method.model_validate(parts)
+    active = {part: parts[part] for part in COMPONENTS if parts[part] in _components(method)}
+    holders = [part for part, held in active.items() if held and key in type(held).model_fields and key != "kind"]
+    if not holders:
+        fields = {field for held in active.values() if held for field in type(held).model_fields} - {"kind"}
+        raise ValueError(
+            f"{name}: unknown setting {key!r}. {suggest(key, [*COMPONENTS, 'batch_norm', *sorted(fields)])}"
+        )
+    holders = [part for part in holders if not (isinstance(nested.get(part), Mapping) and key in nested[part])]
+    if len({repr(getattr(parts[part], key)) for part in holders}) > 1:
+        places = " or ".join(f"{part}: {{{key}: …}}" for part in holders)
+        raise ValueError(
+            f"{name}: {key!r} differs between components: it should be set as {places}, found {key}: {value!r}"
+        )
+    for part in holders:
+        parts[part] = _component(name, part, parts[part], {key: value})
+
+
+def _component(name: str, key: str, current: Config | None, value: object) -> Config | None:
+    """A component with some fields set, or another kind, or none."""
+    if value is None and key in AGGREGATED:
+        return None
+    if isinstance(value, Config):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name}: {key} should be settings by name, found {value!r}")
+    kind = value.get("kind", getattr(current, "kind", None))
+    if current is not None and kind == getattr(current, "kind", None):
+        return _validated(type(current), f"{name}: {key}.", {**current.model_dump(), **value})
+    kinds = _kinds(aggregation, Aggregator) if key in AGGREGATED else _kinds(objectives, Objective)
+    if kind not in kinds:
+        found = "none" if kind is None else repr(kind)
+        raise ValueError(f"{name}: {key}.kind should be a known kind, found {found}. {suggest(str(kind), kinds)}")
+    return _validated(kinds[kind], f"{name}: {key}.", value)
+
+
+def _kinds(module: ModuleType, base: type[Config]) -> dict[str, type[Config]]:
+    """The classes of a module that are of this base, by kind."""
+    classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, base)]
+    return {each.model_fields["kind"].default: each for each in classes if each.model_fields["kind"].default}
+
+
+def _validated(cls: type[C], place: str, values: Mapping[str, Any]) -> C:
+    """A record of these values, or one line that says what is wrong."""
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        if found["type"] == "value_error":
+            raise ValueError(f"{place.rstrip('.: ')}: {found['ctx']['error']}") from None
+        where = place + ".".join(map(str, found["loc"]))
+        raise ValueError(f"{where} {found['msg'].removeprefix('Input ')}, found {found['input']!r}") from None

@@ -1,0 +1,136 @@
+"""A federation of arrays: clients whose model is a row per slot, and whose training adds what it is told."""
+
+from dataclasses import dataclass
+
+import torch
+from hypothesis import strategies as st
+
+from fedhca2.federation.server import Server
+from fedhca2.messages import Profile, Reply
+from fedhca2.params import Layout, Slot, add_scaled, layer_products
+
+LAYOUTS = {
+    "encoder": Layout(("stem.weight", "stem.bias", "block.weight"), ((2, 3), (2,), (2, 2))),
+    "decoder": Layout(("fuse.weight", "fuse.bias", "norm.weight"), ((2, 2), (2,), (2,))),
+    "head": Layout(("last.weight",), ((1, 2),)),
+    "encoder_norms": Layout(("stem.mean",), ((2,),)),
+    "decoder_norms": Layout(("norm.mean",), ((2,),)),
+}
+TASKS = {"outdoor": ("semseg", "sal", "edge"), "indoor": ("semseg", "depth")}
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client as a scenario lists it."""
+
+    dataset: str
+    tasks: tuple[str, ...]
+
+
+def slots_of(site):
+    shared = [Slot("encoder"), Slot("encoder_norms")]
+    return [*shared, *(Slot(part, task) for part in ("decoder", "decoder_norms", "head") for task in site.tasks)]
+
+
+class ArrayClient:
+    """Does with a delivery what a client has to, and nothing else."""
+
+    def __init__(self, name, site, rows, samples=1):
+        self.rows = rows
+        self.profile = Profile(name, site.dataset, site.tasks, samples, {slot: LAYOUTS[slot.part] for slot in rows})
+        self.remembered = {}
+
+    def train(self, round, deltas, uploads):
+        self.start = self.rows
+        self.rows = {slot: row + deltas[slot] for slot, row in self.rows.items()}
+        sent = {"updates": deltas, "parameters": self.rows}
+        rows = {slot: sent[uploads[slot.part]][slot] for slot in self.rows if slot.part in uploads}
+        agreement = {}
+        for slot, (added, count) in self.remembered.items():
+            products = layer_products(added, deltas[slot], self.profile.layouts[slot])
+            agreement[slot] = tuple(products.tolist()) if count > 1 else (float(products.sum()),)
+        return Reply(self.profile.client, round, rows, agreement)
+
+    def receive(self, deliveries):
+        for slot, delivery in deliveries.items():
+            nothing = torch.zeros_like(self.rows[slot])
+            row = {"trained": self.rows[slot], "start": self.start[slot], "nothing": nothing}[delivery.base]
+            for addend in delivery.addends:
+                scale = torch.tensor(addend.scale, dtype=torch.float64)
+                row = add_scaled(row, addend.row, scale, self.profile.layouts[slot])
+                if addend.remember:
+                    self.remembered[slot] = (addend.row, len(addend.scale))
+            self.rows = {**self.rows, slot: row}
+
+
+def random_rows(site, rng, scale=1.0):
+    return {slot: scale * torch.randn(LAYOUTS[slot.part].numel, generator=rng) for slot in slots_of(site)}
+
+
+class ArrayFederation:
+    """Clients by name, and a server; `run` gives back the clients' rows."""
+
+    def __init__(self, method, sites, seed=0, names=None):
+        self.method, self.seed, self.sites = method, seed, sites
+        rng = torch.Generator().manual_seed(seed)
+        names = names or [f"c{i}" for i in range(len(sites))]
+        self.clients = [
+            ArrayClient(n, site, random_rows(site, rng), 1 + i)
+            for i, (n, site) in enumerate(zip(names, sites, strict=True))
+        ]
+        self.server = Server(method, [client.profile for client in self.clients])
+        self.state = self.server.start()
+
+    def replies(self, round):
+        """Every client's reply after training; what it adds depends on the seed and its place in the list alone."""
+        uploads = self.method.uploads(round)
+        rng = torch.Generator().manual_seed(1000 * self.seed + round + 1)
+        deltas = [random_rows(site, rng, 0.1) for site in self.sites]
+        return [client.train(round, delta, uploads) for client, delta in zip(self.clients, deltas, strict=True)]
+
+    def round(self, alter=lambda replies: replies):
+        """One round; `alter` may change what the server gets to see."""
+        replies = alter(self.replies(self.state.round))
+        self.state, deliveries, self.record = self.server.step(self.state, replies)
+        for client in self.clients:
+            client.receive(deliveries.get(client.profile.client, {}))
+        return deliveries
+
+    def run(self, rounds):
+        for _ in range(rounds):
+            self.round()
+        return [client.rows for client in self.clients]
+
+
+@st.composite
+def sites(draw, least=1):
+    """Any mixture of data sets and task lists, in any order."""
+    count = draw(st.integers(least, 5))
+    found = []
+    for _ in range(count):
+        dataset = draw(st.sampled_from(sorted(TASKS)))
+        tasks = draw(st.lists(st.sampled_from(TASKS[dataset]), min_size=1, unique=True))
+        found.append(Site(dataset, tuple(tasks)))
+    return found
+
+
+SCENARIOS = {
+    "multi-task clients with different task counts": [
+        Site("outdoor", ("semseg", "sal", "edge")),
+        Site("indoor", ("semseg", "depth")),
+        Site("outdoor", ("edge",)),
+    ],
+    "one data set with single-task and multi-task clients": [
+        Site("outdoor", ("semseg",)),
+        Site("outdoor", ("semseg", "edge")),
+        Site("outdoor", ("edge",)),
+    ],
+    "the same tasks, not adjacent": [Site("indoor", ("depth",)), Site("outdoor", ("sal",)), Site("indoor", ("depth",))],
+    "a single client": [Site("indoor", ("semseg", "depth"))],
+    "one task for all": [Site("outdoor", ("semseg",))] * 4,
+    "a client with every task": [
+        Site("outdoor", TASKS["outdoor"]),
+        Site("outdoor", ("sal",)),
+        Site("indoor", ("depth",)),
+    ],
+}

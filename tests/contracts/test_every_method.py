@@ -1,0 +1,221 @@
+"""What every method of the catalogue must keep, on random federations of arrays."""
+
+import json
+
+import pytest
+import torch
+from array_federation import SCENARIOS, ArrayFederation, Site, sites
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from fedhca2.federation.server import ServerState
+from fedhca2.methods import METHODS, resolve
+from fedhca2.params import Slot
+
+SHARED = {
+    "local": set(),
+    "fedper": {"encoder"},
+    "fedbabu": {"encoder"},
+    "matfl": {"encoder"},
+    "matfl_voting": {"encoder"},
+    **{key: {"encoder", "decoder"} for key in ("fedavg", "fedprox", "ditto", "fedamp", "single_task_fl", "fedhca2")},
+    "fedsta": {"encoder"},  # but for its unifying rounds
+}
+every_method = pytest.mark.parametrize("name", METHODS)
+brief = settings(max_examples=6, deadline=None)
+scenarios = st.tuples(sites(), st.integers(0, 99))
+
+
+def assert_same(found, expected, **tolerance):
+    for a, b in zip(found, expected, strict=True):
+        assert a.keys() == b.keys()
+        for slot in a:
+            assert_close(a[slot], b[slot], **tolerance)
+
+
+@every_method
+@brief
+@given(scenario=scenarios, data=st.data())
+def test_the_order_of_clients_and_replies_does_not_matter(name, scenario, data):
+    straight, shuffled = (ArrayFederation(METHODS[name], *scenario) for _ in range(2))
+    shuffled.server.profiles = dict(reversed(shuffled.server.profiles.items()))
+    order = data.draw(st.permutations(range(len(scenario[0]))))
+    for _ in range(3):
+        straight.round()
+        shuffled.round(lambda replies: [replies[i] for i in order])
+    assert_same([c.rows for c in shuffled.clients], [c.rows for c in straight.clients], rtol=0, atol=0)
+
+
+@every_method
+@brief
+@given(scenario=scenarios)
+def test_names_do_not_matter(name, scenario):
+    count = len(scenario[0])
+    named = ArrayFederation(METHODS[name], *scenario, names=[f"{'zebra'[i]}{i}" for i in range(count)]).run(3)
+    assert_same(named, ArrayFederation(METHODS[name], *scenario).run(3), rtol=1e-4, atol=1e-5)
+
+
+@every_method
+def test_identical_clients_stay_identical(name):
+    federation = ArrayFederation(METHODS[name], [Site("indoor", ("semseg", "depth"))] * 3)
+    for client in federation.clients:
+        client.rows = federation.clients[0].rows
+    for round in range(3):
+        first = federation.replies(round)
+        again = [type(reply)(reply.client, round, first[0].rows, first[0].agreement) for reply in first]
+        for client in federation.clients:
+            client.rows, client.start = federation.clients[0].rows, federation.clients[0].start
+        federation.state, deliveries, _ = federation.server.step(federation.state, again)
+        for client in federation.clients:
+            client.receive(deliveries[client.profile.client])
+    rows = [client.rows for client in federation.clients]
+    assert_same(rows[1:], [rows[0]] * 2, rtol=1e-6, atol=1e-6)
+
+
+@every_method
+@brief
+@given(scenario=scenarios)
+def test_what_the_clients_sent_is_not_changed(name, scenario):
+    federation = ArrayFederation(METHODS[name], *scenario)
+    replies = federation.replies(0)
+    before = [{slot: row.clone() for slot, row in reply.rows.items()} for reply in replies]
+    federation.server.step(federation.state, replies)
+    assert_same([reply.rows for reply in replies], before, rtol=0, atol=0)
+
+
+@every_method
+@brief
+@given(scenario=scenarios)
+def test_only_the_declared_parts_cross(name, scenario):
+    federation = ArrayFederation(METHODS[name], *scenario)
+    deliveries = federation.round()
+    found = {slot.part for delivered in deliveries.values() for slot in delivered}
+    assert found == SHARED[name]
+
+
+@every_method
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_client_gets_every_slot_of_a_shared_part(name, scenario):
+    federation = ArrayFederation(METHODS[name], SCENARIOS[scenario])
+    deliveries = federation.round()
+    expected = {
+        client.profile.client: {slot for slot in client.rows if slot.part in SHARED[name]}
+        for client in federation.clients
+    }
+    assert {client: set(delivered) for client, delivered in deliveries.items()} == expected
+
+
+@every_method
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_values_stay_finite(name, scenario):
+    rows = ArrayFederation(METHODS[name], SCENARIOS[scenario]).run(6)
+    assert all(row.isfinite().all() for client in rows for row in client.values())
+
+
+@every_method
+@brief
+@given(scenario=scenarios)
+def test_a_state_that_went_through_json_continues_alike(name, scenario):
+    straight, resumed = (ArrayFederation(METHODS[name], *scenario) for _ in range(2))
+    straight.run(3)
+    resumed.run(2)
+    resumed.state = ServerState.from_dict(json.loads(json.dumps(resumed.state.to_dict())))
+    resumed.run(1)
+    assert_same([c.rows for c in resumed.clients], [c.rows for c in straight.clients], rtol=0, atol=0)
+
+
+def broken(kind, reply):
+    """The reply of a client that went wrong."""
+    rows = dict(reply.rows)
+    slot = next(iter(rows))
+    match kind:
+        case "late":
+            return type(reply)(reply.client, reply.round - 1, rows)
+        case "nan":
+            rows[slot] = rows[slot].clone().fill_(float("nan"))
+        case "infinite":
+            rows[slot] = rows[slot].clone().fill_(float("inf"))
+        case "short":
+            rows[slot] = rows[slot][:-1]
+        case "oversized":
+            rows[Slot("head", "semseg")] = torch.zeros(10**4)
+        case "unknown":
+            return type(reply)("stranger", reply.round, rows)
+        case "agreement":
+            return type(reply)(reply.client, reply.round, rows, {slot: (1.0, 2.0, 3.0, 4.0)})
+        case "agreement nan":
+            return type(reply)(reply.client, reply.round, rows, {slot: (float("nan"),)})
+    return type(reply)(reply.client, reply.round, rows, reply.agreement)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "local"])
+@pytest.mark.parametrize(
+    "kind", ["late", "nan", "infinite", "short", "oversized", "unknown", "agreement", "agreement nan"]
+)
+def test_a_broken_reply_counts_as_an_absent_client(name, kind):
+    places = SCENARIOS["a client with every task"]
+    without, altered = (ArrayFederation(METHODS[name], places) for _ in range(2))
+    for federation in (without, altered):
+        federation.round()
+    without.round(lambda replies: replies[1:])
+    altered.round(lambda replies: [broken(kind, replies[0]), *replies[1:]])
+    assert_same([c.rows for c in altered.clients], [c.rows for c in without.clients], rtol=0, atol=0)
+
+
+@every_method
+def test_a_repeated_reply_counts_once(name):
+    places = SCENARIOS["multi-task clients with different task counts"]
+    once, twice = (ArrayFederation(METHODS[name], places) for _ in range(2))
+    once.round()
+    twice.round(lambda replies: [*replies, *replies])
+    assert_same([c.rows for c in twice.clients], [c.rows for c in once.clients], rtol=0, atol=0)
+
+
+@brief
+@given(scenario=scenarios)
+def test_zero_weights_are_local(scenario):
+    method = resolve("fedhca2", {"alpha": 0, "beta": 0, "learn": False})
+    assert_same(
+        ArrayFederation(method, *scenario).run(2), ArrayFederation(METHODS["local"], *scenario).run(2), rtol=0, atol=0
+    )
+
+
+@brief
+@given(scenario=scenarios)
+def test_no_mu_is_fedavg_on_the_server(scenario):
+    method = resolve("fedprox", {"mu": 0})
+    assert method.local.pull == 0
+    assert_same(
+        ArrayFederation(method, *scenario).run(2), ArrayFederation(METHODS["fedavg"], *scenario).run(2), rtol=0, atol=0
+    )
+
+
+@brief
+@given(scenario=scenarios)
+def test_one_cluster_is_fedper(scenario):
+    method = resolve("matfl", {"clusters": 1})
+    assert_same(
+        ArrayFederation(method, *scenario).run(2), ArrayFederation(METHODS["fedper"], *scenario).run(2), rtol=0, atol=0
+    )
+
+
+@brief
+@given(scenario=scenarios)
+def test_groups_of_one_with_no_other_friend_are_local(scenario):
+    places = list({(place.dataset, tuple(sorted(place.tasks))): place for place in scenario[0]}.values())
+    method = resolve("matfl_voting", {"friends": 1})
+    local = ArrayFederation(METHODS["local"], places, scenario[1]).run(2)
+    assert_same(ArrayFederation(method, places, scenario[1]).run(2), local, rtol=1e-6, atol=1e-6)
+
+
+def test_heads_cross_in_fedsta_s_unifying_rounds_alone():
+    federation = ArrayFederation(METHODS["fedsta"], SCENARIOS["one task for all"])
+    shared = [{slot.part for delivered in federation.round().values() for slot in delivered} for _ in range(10)]
+    assert [round for round, parts in enumerate(shared) if "head" in parts] == [4, 9]
+
+
+def test_running_statistics_cross_only_when_asked():
+    method = resolve("fedper", {"batch_norm": "average"})
+    deliveries = ArrayFederation(method, SCENARIOS["one task for all"]).round()
+    assert {slot.part for delivered in deliveries.values() for slot in delivered} == {"encoder", "encoder_norms"}

@@ -1,0 +1,211 @@
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedhca2.aggregation import (
+    Attentive,
+    Clustered,
+    ConflictAverse,
+    CrossAttention,
+    GroupMean,
+    Mean,
+    Member,
+    Rows,
+    Voting,
+    attentive_weights,
+    clusters_of,
+    conflict_averse,
+    cross_attention,
+    voting_weights,
+)
+from fedhca2.params import Layout
+
+LAYOUT = Layout(("a.weight", "a.bias", "b.weight"), ((40, 5), (7,), (10, 10)))
+MEMBERS = [Member("a", "x:seg", 1), Member("b", "y:seg", 2), Member("c", "x:seg", 3), Member("d", "y:edge", 4)]
+
+
+@pytest.fixture
+def data():
+    rng = torch.Generator().manual_seed(0)
+    return [torch.randn(LAYOUT.numel, generator=rng) for _ in MEMBERS]
+
+
+def mixed(aggregator, data, members=MEMBERS):
+    """Every member's next value if its start were zero and training had added its row."""
+    rows = Rows(members, LAYOUT, data)
+    mixing = aggregator.mixing(rows.products(aggregator.measure), members, LAYOUT)
+    totals = [row.clone() if mixing.base == "trained" else torch.zeros_like(row) for row in data]
+    for blend in mixing.blends:
+        found = rows.mix(blend.weights)
+        totals = [total + found[gets] for total, gets in zip(totals, blend.gets, strict=True)]
+    return torch.stack(totals)
+
+
+def test_products_are_those_of_each_tensor(data):
+    stack = torch.stack(data).double()
+    expected = torch.stack([piece @ piece.T for piece in stack.split(LAYOUT.sizes, dim=1)])
+    assert_close(Rows(MEMBERS, LAYOUT, data).products("rows"), expected)
+
+
+def test_differences_keep_the_digits_of_close_rows(data):
+    offset = [1000 + row * 1e-3 for row in data]
+    stack = torch.stack(offset).double()
+    exact = (stack - stack[0]) @ (stack - stack[0]).T
+    assert_close(Rows(MEMBERS, LAYOUT, offset).products("differences").sum(dim=0), exact, rtol=1e-12, atol=1e-15)
+
+
+def test_chunks_do_not_show_in_products(data):
+    whole = Rows(MEMBERS, LAYOUT, data).products("rows")
+    assert_close(Rows(MEMBERS, LAYOUT, data, chunk=13).products("rows"), whole, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("chunk", [1, 29, 256, 1000])
+def test_a_shared_mixture_has_the_same_bits_whatever_the_chunks(data, chunk):
+    weights = torch.tensor([[0.1, 0.2, 0.3, 0.4]], dtype=torch.float64)
+    whole = Rows(MEMBERS, LAYOUT, data).mix(weights)
+    assert torch.equal(Rows(MEMBERS, LAYOUT, data, chunk=chunk).mix(weights)[0], whole[0])
+
+
+def test_mixtures_with_a_matrix_per_tensor(data):
+    weights = torch.rand(3, 6, 4, dtype=torch.float64)
+    pieces = torch.stack(data).double().split(LAYOUT.sizes, dim=1)
+    expected = torch.cat([matrix @ piece for matrix, piece in zip(weights, pieces, strict=True)], dim=1)
+    assert_close(torch.stack(Rows(MEMBERS, LAYOUT, data, chunk=50).mix(weights)), expected.float())
+
+
+def test_rows_may_be_bfloat16(data):
+    rows = [row.bfloat16() for row in data]
+    weights = torch.tensor([[0.0, 1.0, 0.0, 0.0]])
+    assert_close(Rows(MEMBERS, LAYOUT, rows).mix(weights)[0], rows[1].float(), rtol=0, atol=0)
+
+
+def test_rows_may_be_memory_mapped(data, tmp_path):
+    mapped = np.memmap(tmp_path / "row.bin", dtype=np.float32, mode="w+", shape=(LAYOUT.numel,))
+    mapped[:] = data[0].numpy()
+    rows = [torch.from_numpy(mapped), *data[1:]]
+    assert_close(Rows(MEMBERS, LAYOUT, rows).products("rows"), Rows(MEMBERS, LAYOUT, data).products("rows"))
+
+
+def test_a_row_of_another_length_is_an_error(data):
+    with pytest.raises(ValueError, match=r"c: row should have shape \(307,\), found \(306,\)"):
+        Rows(MEMBERS, LAYOUT, [*data[:2], data[2][1:], data[3]])
+
+
+def test_mean_is_uniform(data):
+    assert_close(mixed(Mean(), data)[0], torch.stack(data).mean(dim=0))
+
+
+def test_mean_by_samples(data):
+    expected = (torch.tensor([0.1, 0.2, 0.3, 0.4])[:, None] * torch.stack(data)).sum(dim=0)
+    assert_close(mixed(Mean(by="samples"), data)[0], expected)
+
+
+def test_group_mean_is_by_key_and_not_by_place(data):
+    assert_close(mixed(GroupMean(), data)[[0, 2]], ((data[0] + data[2]) / 2).expand(2, -1))
+
+
+def test_group_mean_by_samples(data):
+    assert_close(mixed(GroupMean(by="samples"), data)[0], 0.25 * data[0] + 0.75 * data[2])
+
+
+def test_zero_radius_is_the_mean(data):
+    assert_close(conflict_averse(torch.stack(data), c=0.0), torch.stack(data).mean(dim=0))
+
+
+@pytest.mark.parametrize("rescale", ["released", "none"])
+def test_both_forms_of_conflict_averse_agree(data, rescale):
+    added = mixed(ConflictAverse(rescale=rescale), data) - torch.stack(data)
+    expected = conflict_averse(torch.stack(data), 0.4, rescale == "released")
+    assert_close(added, expected.expand(4, -1), rtol=1e-5, atol=1e-6)
+
+
+def test_with_groups_the_group_s_mean_takes_the_place_of_the_own_update(data):
+    added = conflict_averse(torch.stack(data), 0.4)
+    assert_close(mixed(ConflictAverse(groups=True), data)[2], (data[0] + data[2]) / 2 + added, rtol=1e-5, atol=1e-6)
+
+
+def test_both_forms_of_cross_attention_agree(data):
+    expected = torch.cat([cross_attention(piece) for piece in torch.stack(data).split(LAYOUT.sizes, dim=1)], dim=1)
+    assert_close(mixed(CrossAttention(), data) - torch.stack(data), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_per_layer_takes_weight_and_bias_together(data):
+    added = mixed(CrossAttention(per="layer"), data) - torch.stack(data)
+    expected = cross_attention(torch.stack(data)[:, :207])
+    assert_close(added[:, :207], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_cosine_attention_does_not_depend_on_length(data):
+    stack = torch.stack(data)
+    added = cross_attention(stack, "cosine", temperature=0.5)
+    assert_close(cross_attention(100 * stack, "cosine", temperature=0.5), 100 * added)
+
+
+def test_a_low_temperature_attends_to_itself(data):
+    assert_close(cross_attention(torch.stack(data), "cosine", temperature=1e-3), torch.stack(data))
+
+
+def test_fedamp_is_a_convex_mixture_even_of_equal_models():
+    weights = attentive_weights(torch.zeros(5, 5))
+    assert (weights >= 0).all()
+
+
+def test_fedamp_of_two_models_is_the_formula():
+    models = torch.tensor([[0.0], [0.8]])
+    xi = np.exp(-0.64 / 0.5) * 0.3 / 0.5
+    expected = torch.tensor([[1 - xi, xi], [xi, 1 - xi]])
+    assert_close(attentive_weights(models @ models.T, alpha=0.3, sigma=0.5), expected, check_dtype=False)
+
+
+def test_fedamp_leaves_far_models_alone(data):
+    assert_close(mixed(Attentive(), data), torch.stack(data))
+
+
+def test_clusters_ignore_what_all_have_in_common():
+    theta = torch.tensor([[100.0, 1.0], [100.0, 1.1], [100.0, -1.0], [100.0, -0.9]], dtype=torch.float64)
+    labels = clusters_of(theta @ theta.T, 2)
+    assert (labels[0] == labels[1], labels[2] == labels[3], labels[0] == labels[2]) == (True, True, False)
+
+
+def test_equal_models_are_one_cluster():
+    assert clusters_of(torch.full((4, 4), 3.0), 2) == [1, 1, 1, 1]
+
+
+def test_clustered_gives_every_member_its_cluster_s_mean():
+    data = [torch.full((LAYOUT.numel,), value) for value in (1.0, 1.2, 3.0, 3.2)]
+    assert_close(mixed(Clustered(), data)[:, 0], torch.tensor([1.1, 1.1, 3.1, 3.1]))
+
+
+def test_votes_are_counted_over_layers():
+    near_1 = torch.tensor([1.0, 0.9, 0.8, 0.1])
+    near_3 = torch.tensor([1.0, 0.2, 0.1, 0.9])
+    layers = torch.stack([torch.eye(4), torch.eye(4), torch.eye(4)])
+    layers[:, 0] = torch.stack([near_1, near_1, near_3])
+    assert voting_weights(layers, friends=2)[0].nonzero().flatten().tolist() == [0, 1]
+
+
+def test_voting_weights_are_the_mean_of_normalised_similarities():
+    layers = torch.tensor([[[1.0, 0.5], [0.5, 1.0]], [[1.0, -0.5], [-0.5, 1.0]]])
+    assert_close(voting_weights(layers, friends=2)[0], torch.tensor([5 / 6, 1 / 6], dtype=torch.float64))
+
+
+def test_only_weights_of_layers_vote():
+    layout = Layout(
+        ("a.weight", "a.bias", "table", "norm.weight", "b.weight"), ((2, 2), (2,), (3, 3), (2,), (2, 2, 1, 1))
+    )
+    assert Voting().voters(layout) == [0, 4]
+
+
+def test_the_last_layers_vote():
+    assert Voting(layers=1).voters(LAYOUT) == [2]
+
+
+def test_voting_ends_with_one_update_per_group(data):
+    found = mixed(Voting(friends=2), data)
+    assert torch.equal(found[0], found[2])
+
+
+def test_voting_without_any_layer_is_an_error():
+    with pytest.raises(ValueError, match="should have a weight of two or more dimensions"):
+        Voting().voters(Layout(("a.bias",), ((2,),)))

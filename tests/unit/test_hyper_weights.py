@@ -1,0 +1,59 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedhca2.aggregation import HyperWeights, Weights
+
+AGREEMENTS = st.lists(st.floats(-50, 50), min_size=1, max_size=12)
+
+
+def by_torch(learned, start, agreements):
+    """The same with torch's SGD."""
+    weight = torch.tensor([start], dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.SGD([weight], lr=learned.lr, momentum=learned.momentum, weight_decay=learned.weight_decay)
+    for agreement in agreements:
+        inside = (weight >= 0) & (weight <= 1)
+        weight.grad = -agreement * inside.double()
+        optimiser.step()
+    return weight.item()
+
+
+@settings(deadline=None)
+@given(st.floats(0, 1), AGREEMENTS)
+def test_steps_are_those_of_sgd(start, agreements):
+    learned = HyperWeights(weight_decay=0.01)
+    weights = Weights.start([start])
+    for agreement in agreements:
+        weights = learned.step(weights, [agreement])
+    assert weights.value[0] == pytest.approx(by_torch(learned, start, agreements), rel=1e-12, abs=1e-12)
+
+
+def test_what_is_applied_is_within_bounds():
+    assert Weights((-0.2, 0.3, 1.7), (0.0,) * 3).applied == (0.0, 0.3, 1.0)
+
+
+def test_masked_weights_drift_on_their_momentum():
+    learned = HyperWeights(weight_decay=0)
+    outside = learned.step(Weights((1.05,), (-1.0,)), [-100.0])
+    assert outside.value[0] == pytest.approx(1.05 + 0.01 * 0.9)
+
+
+def test_projected_weights_stay_inside_and_lose_their_momentum():
+    learned = HyperWeights(clamp="project", weight_decay=0)
+    assert learned.step(Weights((0.95,), (-10.0,)), [0.0]) == Weights((1.0,), (0.0,))
+
+
+def test_fixed_weights_do_not_move():
+    weights = Weights.start([0.1, 0.2])
+    assert HyperWeights(learn=False).step(weights, [5.0, 5.0]) == weights
+
+
+def test_each_layer_learns_on_its_own():
+    learned = HyperWeights(weight_decay=0)
+    assert learned.step(Weights.start([0.5, 0.5]), [1.0, 0.0]).value == pytest.approx((0.51, 0.5))
+
+
+def test_agreement_of_another_length_is_an_error():
+    with pytest.raises(ValueError, match="zip"):
+        HyperWeights().step(Weights.start([0.1]), [1.0, 2.0])

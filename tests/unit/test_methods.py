@@ -1,0 +1,117 @@
+import pytest
+
+from fedhca2.aggregation import ConflictAverse, CrossAttention, Mean
+from fedhca2.methods import METHODS, Method, resolve, settings_of
+from fedhca2.objectives import Proximal
+
+OUTSIDE = """
+from fedhca2.aggregation import Mean
+from fedhca2.methods import Method
+
+OURS = Method(encoder=Mean(by="samples"))
+NUMBER = 3
+"""
+
+
+@pytest.fixture
+def outside(tmp_path):
+    path = tmp_path / "ours.py"
+    path.write_text(OUTSIDE)
+    return path
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_full_settings_give_the_method_back(name):
+    assert resolve("local", METHODS[name].model_dump(mode="json")) == METHODS[name]
+
+
+def test_full_settings_with_changes_give_the_method_back():
+    method = resolve("fedhca2", {"c": 0.2, "decoder": None, "clamp": "project", "batch_norm": "average"})
+    assert resolve("fedhca2", method.model_dump(mode="json")) == method
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_reference(name):
+    assert METHODS[name].reference
+
+
+def test_every_setting_that_is_named_can_be_set():
+    for name, method in METHODS.items():
+        assert resolve(name, settings_of(method)) == method
+
+
+def test_a_setting_goes_to_every_component_that_has_it():
+    method = resolve("fedamp", {"alpha": 0.5})
+    assert (method.encoder.alpha, method.decoder.alpha, method.local.alpha) == (0.5, 0.5, 0.5)
+
+
+def test_a_setting_of_one_component():
+    method = resolve("fedavg", {"decoder": {"by": "samples"}})
+    assert (method.encoder.by, method.decoder.by) == ("clients", "samples")
+
+
+def test_what_is_said_of_one_component_wins():
+    method = resolve("fedavg", {"by": "samples", "decoder": {"by": "clients"}})
+    assert (method.encoder.by, method.decoder.by) == ("samples", "clients")
+
+
+def test_a_component_can_be_dropped():
+    assert resolve("fedhca2", {"decoder": None}) == Method(encoder=ConflictAverse(), reference="Lu et al., CVPR 2024")
+
+
+def test_a_component_can_be_of_another_kind():
+    assert resolve("fedper", {"decoder": {"kind": "cross_attention", "beta": 0.5}}).decoder == CrossAttention(beta=0.5)
+
+
+def test_a_local_term_can_be_of_another_kind():
+    assert resolve("fedper", {"local": {"kind": "proximal", "mu": 0.5}}).local == Proximal(mu=0.5)
+
+
+def test_how_weights_are_learned_can_be_set():
+    assert resolve("fedhca2", {"lr": 0.05, "learn": False}).weights.model_dump(include={"lr", "learn"}) == {
+        "lr": 0.05,
+        "learn": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("fedhca3", {}, "unknown method 'fedhca3'. Did you mean 'fedhca2'?"),
+        ("fedhca2", {"alhpa": 0.2}, "fedhca2: unknown setting 'alhpa'. Did you mean 'alpha'?"),
+        ("fedhca2", {"c": 1.5}, "fedhca2: encoder.c should be less than 1, found 1.5"),
+        ("fedhca2", {"encoder": {"radius": 1}}, "fedhca2: encoder: unknown key 'radius'. (kind, every, c"),
+        ("fedhca2", {"encoder": {"kind": "maen"}}, "found 'maen'. Did you mean 'mean'?"),
+        ("fedhca2", {"encoder": 3}, "fedhca2: encoder should be settings by name, found 3"),
+        (
+            "fedhca2",
+            {"batch_norm": "shared"},
+            "fedhca2: batch_norm should be 'local', 'average' or 'recalibrate', found",
+        ),
+        ("fedhca2", {"local": None}, "fedhca2: local should be settings by name, found None"),
+        ("fedper", {"decoder": {"beta": 1}}, "fedper: decoder.kind should be a known kind, found none."),
+        ("fedavg", {"lr": 0.1}, "fedavg: unknown setting 'lr'."),
+        ("fedsta", {"every": 3}, "it should be set as encoder: {every: …} or decoder: {every: …} or head: {every: …}"),
+        ("no.such.module:X", {}, "no.such.module cannot be imported"),
+        ("no_such_file.py:X", {}, "no_such_file.py cannot be imported"),
+    ],
+)
+def test_a_mistake_is_named_in_one_line(name, settings, message):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        resolve(name, settings)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_method_from_a_file(outside):
+    assert resolve(f"{outside}:OURS", {"by": "clients"}) == Method(encoder=Mean())
+
+
+def test_a_method_from_a_module(outside, monkeypatch):
+    monkeypatch.syspath_prepend(outside.parent)
+    assert resolve("ours:OURS") == Method(encoder=Mean(by="samples"))
+
+
+def test_a_file_without_that_method_is_an_error(outside):
+    with pytest.raises(ValueError, match=r"NUMBER should be a Method, found int. \(OURS\)"):
+        resolve(f"{outside}:NUMBER")

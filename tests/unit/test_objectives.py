@@ -1,0 +1,70 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedhca2.methods import METHODS
+from fedhca2.objectives import Attracted, Frozen, Objective, PersonalCopy, Proximal, squared_distance
+
+PULLING = {"fedprox": 0.01, "ditto": 0.1, "fedamp": 1.0}
+
+
+def problem():
+    rng = torch.Generator().manual_seed(0)
+    values = [torch.randn(3, 2, generator=rng, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    anchors = [torch.randn(3, 2, generator=rng, dtype=torch.float64) for _ in range(2)]
+    return values, anchors
+
+
+def added(objective, values, anchors):
+    return objective.pull / 2 * squared_distance(values, anchors)
+
+
+@pytest.mark.parametrize("name", PULLING)
+def test_the_pull_has_the_strength_of_the_paper(name):
+    assert METHODS[name].local.pull == PULLING[name]
+
+
+@pytest.mark.parametrize("name", PULLING)
+def test_the_gradient_points_away_from_the_anchor(name):
+    values, anchors = problem()
+    added(METHODS[name].local, values, anchors).backward()
+    assert_close(values[0].grad, PULLING[name] * (values[0] - anchors[0]).detach())
+
+
+@pytest.mark.parametrize("name", PULLING)
+def test_the_gradient_agrees_with_finite_differences(name):
+    values, anchors = problem()
+    assert torch.autograd.gradcheck(lambda *v: added(METHODS[name].local, v, anchors), values)
+
+
+@pytest.mark.parametrize("name", PULLING)
+def test_the_anchor_gets_no_gradient(name):
+    values, anchors = problem()
+    anchors[0].requires_grad_()
+    added(METHODS[name].local, values, anchors).backward()
+    assert anchors[0].grad is None
+
+
+@pytest.mark.parametrize("objective", [Proximal(mu=0), PersonalCopy(lam=0), Attracted(lam=0), Objective(), Frozen()])
+def test_without_strength_there_is_no_pull(objective):
+    assert objective.pull == 0
+
+
+def test_the_strength_of_fedamp_is_lambda_over_alpha():
+    assert Attracted(lam=3, alpha=2).pull == 1.5
+
+
+def test_fedbabu_freezes_all_but_the_encoder():
+    assert Frozen().frozen == {"decoder", "decoder_norms", "head"}
+
+
+def test_only_fedbabu_trains_after_the_last_round():
+    assert [name for name, method in METHODS.items() if method.local.final_epochs] == ["fedbabu"]
+
+
+def test_only_ditto_keeps_a_copy():
+    assert [name for name, method in METHODS.items() if method.local.own_copy] == ["ditto"]
+
+
+def test_only_fedamp_is_pulled_towards_what_it_received():
+    assert [name for name, method in METHODS.items() if method.local.anchor == "received"] == ["fedamp"]

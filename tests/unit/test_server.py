@@ -1,0 +1,110 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedhca2.federation.server import Server
+from fedhca2.messages import Profile, Reply
+from fedhca2.methods import resolve
+from fedhca2.params import Layout, Slot
+
+ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")
+LAYOUT = Layout(("a.weight", "b.weight"), ((2, 2), (2, 1)))
+PROFILES = [Profile(name, "outdoor", ("edge",), 1, {ENCODER: LAYOUT, EDGE: LAYOUT}) for name in ("a", "b", "c")]
+
+
+def reply(client, round=0, agreement=None, seed=0):
+    rng = torch.Generator().manual_seed(100 * seed + ord(client))
+    rows = {ENCODER: torch.randn(6, generator=rng), EDGE: torch.randn(6, generator=rng)}
+    return Reply(client, round, rows, agreement or {})
+
+
+def all_replies(round=0, agreement=None):
+    return [reply(profile.client, round, agreement) for profile in PROFILES]
+
+
+def first_round(settings=None):
+    server = Server(resolve("fedhca2", settings), PROFILES)
+    return server, *server.step(server.start(), all_replies())
+
+
+def test_the_shared_update_is_one_object_for_all():
+    _, _, deliveries, _ = first_round()
+    assert len({id(deliveries[client][ENCODER].addends[0].row) for client in "abc"}) == 1
+
+
+def test_one_weight_scales_the_encoder_and_one_per_layer_the_decoder():
+    _, _, deliveries, _ = first_round()
+    scales = {slot: delivery.addends[0].scale for slot, delivery in deliveries["a"].items()}
+    assert scales == {ENCODER: (0.1,), EDGE: (0.1, 0.1)}
+
+
+def test_learned_rows_are_remembered():
+    _, _, deliveries, _ = first_round()
+    assert deliveries["a"][ENCODER].addends[0].remember
+
+
+def test_rows_with_fixed_weights_are_not_remembered():
+    _, _, deliveries, _ = first_round({"learn": False})
+    assert not deliveries["a"][ENCODER].addends[0].remember
+
+
+def test_weights_are_learned_before_they_are_applied():
+    server, state, _, _ = first_round({"weight_decay": 0})
+    _, deliveries, _ = server.step(state, all_replies(1, {ENCODER: (2.0,)}))
+    assert deliveries["a"][ENCODER].addends[0].scale == pytest.approx((0.12,))
+
+
+def test_applied_weights_are_clamped():
+    server, state, _, _ = first_round()
+    _, deliveries, _ = server.step(state, all_replies(1, {ENCODER: (1e4,)}))
+    assert deliveries["a"][ENCODER].addends[0].scale == (1.0,)
+
+
+def test_an_absent_client_keeps_its_weights():
+    server, state, _, _ = first_round()
+    after, _, _ = server.step(state, all_replies(1, {ENCODER: (2.0,)})[1:])
+    assert after.weights["a/encoder"] == state.weights["a/encoder"]
+
+
+def test_an_absent_client_gets_no_delivery():
+    server, state, _, _ = first_round()
+    _, deliveries, _ = server.step(state, all_replies(1)[1:])
+    assert sorted(deliveries) == ["b", "c"]
+
+
+def test_no_reply_at_all_only_counts_the_round():
+    server, state, _, _ = first_round()
+    after, deliveries, _ = server.step(state, [])
+    assert (after.round, after.weights, deliveries) == (2, state.weights, {})
+
+
+def test_slots_with_different_layouts_are_aggregated_apart():
+    small = Layout(("a.weight",), ((2, 2),))
+    profiles = [*PROFILES, Profile("d", "outdoor", ("edge",), 1, {ENCODER: small, EDGE: small})]
+    server = Server(resolve("fedavg"), profiles)
+    other = Reply("d", 0, {ENCODER: torch.ones(4), EDGE: torch.ones(4)})
+    _, deliveries, _ = server.step(server.start(), [*all_replies(), other])
+    assert_close(deliveries["d"][ENCODER].addends[0].row, torch.ones(4))
+
+
+def test_the_record_names_members_and_products():
+    _, _, _, record = first_round()
+    encoder = record.aggregations[0]
+    rows = torch.stack([reply(client).rows[ENCODER] for client in "abc"]).double()
+    assert encoder.members == ("a", "b", "c")
+    assert_close(encoder.products, rows @ rows.T)
+
+
+def test_the_record_says_why_a_reply_was_refused():
+    server = Server(resolve("fedhca2"), PROFILES)
+    _, _, record = server.step(server.start(), [reply("a", round=3), reply("b")])
+    assert record.refused == {"a": "round should be 0, found 3"}
+
+
+def test_decoders_of_a_multi_task_client_are_members_of_their_own():
+    tasks = ("sal", "edge")
+    layouts = {ENCODER: LAYOUT, EDGE: LAYOUT, Slot("decoder", "sal"): LAYOUT}
+    server = Server(resolve("fedavg"), [Profile("m", "outdoor", tasks, 1, layouts), *PROFILES])
+    many = Reply("m", 0, {slot: torch.zeros(6) for slot in layouts})
+    _, _, record = server.step(server.start(), [many, *all_replies()])
+    assert record.aggregations[1].members == ("a/edge", "b/edge", "c/edge", "m/edge", "m/sal")

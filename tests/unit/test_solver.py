@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedhca2.aggregation.solver import relative_gap, solve
+
+KINDS = ("random", "common", "scales", "low rank", "conflict")
+
+
+def gram_of(kind, n, seed):
+    rng = np.random.default_rng(seed)
+    updates = rng.normal(size=(n, 7 if kind == "low rank" else 60))
+    if kind == "common":
+        updates = 0.3 * updates + rng.normal(size=60)
+    if kind == "scales":
+        updates *= 10 ** rng.uniform(-2, 0, (n, 1))
+    if kind == "conflict":
+        updates += rng.normal(size=60) * rng.choice([-1, 1.5], (n, 1))
+    if kind == "low rank":
+        updates += 4 * rng.normal(size=7) / 7**0.5
+    return updates @ updates.T
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(KINDS), st.integers(2, 40), st.integers(0, 10**6), st.floats(0.01, 0.99))
+def test_the_gap_is_certified_where_the_direction_is_defined(kind, n, seed, c):
+    gram = gram_of(kind, n, seed)
+    w = solve(gram, c)
+    if w @ gram @ w > 1e-8 * gram.max():
+        assert relative_gap(gram, w, c) <= 1e-9
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sampled_from(KINDS), st.integers(1, 40), st.integers(0, 10**6), st.floats(0, 0.99))
+def test_weights_are_on_the_simplex(kind, n, seed, c):
+    w = solve(gram_of(kind, n, seed), c)
+    assert (w >= 0).all()
+    assert w.sum() == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-4, 1e8])
+def test_the_solution_does_not_depend_on_the_scale(scale):
+    gram = gram_of("conflict", 8, 0)
+    np.testing.assert_allclose(solve(scale * gram, 0.4), solve(gram, 0.4), atol=1e-9)
+
+
+def test_a_worse_point_has_a_gap():
+    gram = gram_of("conflict", 8, 0)
+    assert relative_gap(gram, np.full(8, 1 / 8), 0.4) > 0.1
+
+
+def test_two_updates_agree_with_a_fine_grid():
+    gram = gram_of("conflict", 2, 3)
+    kappa = 0.4 * np.sqrt(gram.mean())
+    first = np.linspace(0, 1, 100_001)
+    points = np.stack([first, 1 - first])
+    values = points.T @ gram.mean(axis=1) + kappa * np.sqrt(np.einsum("ik,ij,jk->k", points, gram, points))
+    assert solve(gram, 0.4)[0] == pytest.approx(first[values.argmin()], abs=2e-5)
+
+
+DEGENERATE = {
+    "one update": np.array([[2.0]]),
+    "zero": np.zeros((3, 3)),
+    "identical": np.ones((4, 4)),
+    "opposite": np.array([[1.0, -1.0], [-1.0, 1.0]]),
+    "zero in the hull": np.array([[1.0, -0.5, -0.5], [-0.5, 1.0, -0.5], [-0.5, -0.5, 1.0]]),
+    "one of them zero": np.array([[1.0, 0.0], [0.0, 0.0]]),
+}
+
+
+@pytest.mark.parametrize("c", [0.0, 0.4, 0.99])
+@pytest.mark.parametrize("kind", DEGENERATE)
+def test_degenerate_problems_have_finite_weights_on_the_simplex(kind, c):
+    w = solve(DEGENERATE[kind], c)
+    assert (w >= 0).all()
+    assert w.sum() == pytest.approx(1)
