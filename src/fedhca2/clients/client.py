@@ -1,0 +1,178 @@
+"""A client: its own data, tasks and model. It carries out orders, wherever it runs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from fedhca2.clients.evaluation import evaluate
+from fedhca2.clients.normalisation import recalibrate
+from fedhca2.clients.training import Learner, Training
+from fedhca2.data.batches import Batches
+from fedhca2.data.dataset import Sample
+from fedhca2.messages import BatchNorm, Delivery, Order, Profile, Reply
+from fedhca2.models.multitask import MultiTaskModel, layouts
+from fedhca2.objectives import Objective
+from fedhca2.params import Slot, add_scaled, assign, flatten, layer_products, unflatten
+
+BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in all, loss of the last one
+PULLED_PARTS = ("encoder", "decoder")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a client works on, and for how long."""
+
+    dataset: str
+    train: Batches
+    val: Batches
+    rounds: int
+    epochs: int
+    seed: int
+
+
+class Client:
+    """Trains, evaluates, and takes what the server sends; data never leave it."""
+
+    def __init__(
+        self,
+        name: str,
+        model: MultiTaskModel,
+        work: Work,
+        training: Training,
+        *,
+        objective: Objective,
+        batch_norm: BatchNorm = "local",
+        device: torch.device,
+    ) -> None:
+        self.name = name
+        self.work = work
+        self.objective = objective
+        self.batch_norm = batch_norm
+        self.training = training
+        self.device = device
+        self.layouts = layouts(model)
+        self.personal = Learner(model, training, device)
+        self.shared = Learner(deepcopy(model), training, device) if self.objective.own_copy else self.personal
+        self.start: dict[Slot, Tensor] = {}  # rows before the last training, of the parts that went up
+        self.received: dict[Slot, Tensor] = {}  # the rows sent by the server that local training is pulled towards
+        self.remembered: dict[Slot, tuple[Tensor, int]] = {}  # last aggregated update, and how many weights scale it
+
+    @property
+    def profile(self) -> Profile:
+        """What the server may know."""
+        tasks = tuple(self.personal.model.decoders)
+        return Profile(self.name, self.work.dataset, tasks, len(self.work.train.indices), self.layouts)
+
+    def perform(self, order: Order, watch: BatchWatch = lambda *_: None) -> Reply:
+        """Take what was sent, then evaluate, then train, then answer."""
+        began = perf_counter()
+        self._receive(order.deliveries)
+        if self.batch_norm == "recalibrate" and order.deliveries:
+            recalibrate(self.shared.model, self._batches(order.round * self.work.epochs), self.device)
+        if order.finish:
+            self._fine_tune(watch)
+        metrics = self.evaluate() if order.evaluate else {}
+        if not order.train:
+            return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began)
+        uploads = [slot for slot in self.layouts if slot.part in order.upload]
+        self.start = {slot: self._row(slot) for slot in {*uploads, *self.remembered}}
+        losses = self._train(order.round, watch)
+        trained = {slot: self._row(slot) for slot in self.start}
+        updates = {slot: trained[slot] - start for slot, start in self.start.items()}
+        rows = {slot: updates[slot] if order.upload[slot.part] == "updates" else trained[slot] for slot in uploads}
+        agreement = {slot: self._agreement(slot, update) for slot, update in updates.items() if slot in self.remembered}
+        return Reply(self.name, order.round, rows, agreement, losses, metrics, perf_counter() - began)
+
+    def evaluate(self) -> dict[str, dict[str, float]]:
+        """Scores on the validation split."""
+        batches = self.work.val.evaluation()
+        return evaluate(self.personal.model, batches, self.work.val.data.labels, self.device, self.training.precision)
+
+    def _row(self, slot: Slot) -> Tensor:
+        return flatten(self.shared.model.slots()[slot], self.layouts[slot])
+
+    def _receive(self, deliveries: Mapping[Slot, Delivery]) -> None:
+        """Next value of a slot: its base plus what was sent; some methods are only pulled towards it."""
+        for slot, delivery in deliveries.items():
+            layout = self.layouts[slot]
+            if delivery.base == "nothing":
+                row = torch.zeros(layout.numel, device=self.device)
+            else:
+                row = self.start[slot] if delivery.base == "start" else self._row(slot)
+            for addend in delivery.addends:
+                sent = addend.row.to(self.device)
+                row = add_scaled(row, sent, torch.tensor(addend.scale, dtype=torch.float64), layout)
+                if addend.remember:
+                    self.remembered[slot] = (sent, len(addend.scale))
+            if self.objective.anchor == "received" and not self.objective.own_copy:
+                self.received[slot] = row
+            else:
+                assign(self.shared.model.slots()[slot], row, layout)
+
+    def _agreement(self, slot: Slot, update: Tensor) -> tuple[float, ...]:
+        """⟨last aggregated update, own update⟩ for each weight that scaled the former: minus the weight's gradient."""
+        sent, weights = self.remembered[slot]
+        products = layer_products(sent, update, self.layouts[slot])
+        return tuple(products.tolist()) if weights > 1 else (float(products.sum()),)
+
+    def _train(self, round: int, watch: BatchWatch) -> dict[str, float]:
+        """The epochs of one round: of the copy that is shared, if there is one, and of the personal model."""
+        pulled = self._pulled()
+        learners = list(dict.fromkeys((self.shared, self.personal)))
+        epochs = self.work.epochs
+        steps = _Steps(self.name, len(self.work.train) * epochs * len(learners), watch)
+        losses: dict[str, float] = {}
+        for epoch in range(round * epochs, (round + 1) * epochs):
+            rate = self.training.schedule.rate(epoch, self.work.rounds * epochs, self.training.learning_rate)
+            for learner in learners:
+                losses = learner.train_epoch(
+                    self._batches(epoch),
+                    rate,
+                    frozen=self.objective.frozen,
+                    pull=self.objective.pull,
+                    pulled=pulled if learner is self.personal else (),
+                    watch=steps,
+                )
+        return losses
+
+    def _fine_tune(self, watch: BatchWatch) -> None:
+        """The method's last epochs, of the whole model, from the full learning rate down."""
+        first, count = self.work.rounds * self.work.epochs, self.objective.final_epochs
+        schedule = self.training.schedule.model_copy(update={"warmup_epochs": 0, "lag": False})
+        steps = _Steps(self.name, len(self.work.train) * count, watch)
+        for epoch in range(count):
+            rate = schedule.rate(epoch, count, self.training.learning_rate)
+            self.personal.train_epoch(self._batches(first + epoch), rate, watch=steps)
+
+    def _batches(self, epoch: int) -> Iterator[Sample]:
+        augment = self.training.augment
+        return self.work.train.training(seed=self.work.seed, client=self.name, epoch=epoch, augment=augment)
+
+    def _pulled(self) -> list[tuple[Tensor, Tensor]]:
+        """Pairs of a personal parameter and what the objective pulls it towards."""
+        if not self.objective.pull or self.objective.anchor == "none":
+            return []
+        rows = self.received
+        if self.objective.anchor == "start":
+            rows = {slot: self._row(slot) for slot in self.layouts if slot.part in PULLED_PARTS}
+        own = self.personal.model.slots()
+        return [
+            (own[slot][name], anchor)
+            for slot, row in rows.items()
+            for name, anchor in unflatten(row, self.layouts[slot]).items()
+        ]
+
+
+class _Steps:
+    """Counts batches for whoever watches."""
+
+    def __init__(self, client: str, total: int, watch: BatchWatch) -> None:
+        self.client, self.total, self.watch, self.done = client, total, watch, 0
+
+    def __call__(self, loss: Tensor) -> None:
+        self.done += 1
+        self.watch(self.client, self.done, self.total, loss)

@@ -1,0 +1,31 @@
+"""The learning rate of every epoch."""
+
+from math import cos, pi
+from typing import Annotated
+
+from pydantic import Field
+
+from fedhca2.config import Config
+
+
+class Schedule(Config):
+    """A linear warm-up, then half a cosine down to `lowest`."""
+
+    warmup_epochs: Annotated[int, Field(ge=0)] = 5
+    warmup_from: Annotated[float, Field(ge=0)] = 1.25e-7
+    lowest: Annotated[float, Field(ge=0)] = 1.25e-6
+    lag: Annotated[
+        bool, Field(description="each epoch runs at the rate of the one before, as the authors' code does")
+    ] = True
+
+    def rate(self, epoch: int, epochs: int, peak: float) -> float:
+        """The rate of one epoch out of so many.
+
+        >>> [Schedule().rate(epoch, 10, 1e-4) for epoch in (0, 1, 6)]
+        [1.25e-07, 1.25e-07, 0.0001]
+        """
+        step = max(epoch - 1, 0) if self.lag else epoch
+        if step < self.warmup_epochs:
+            return self.warmup_from + step * (peak - self.warmup_from) / self.warmup_epochs
+        progress = (step - self.warmup_epochs) / max(epochs - self.warmup_epochs, 1)
+        return self.lowest + 0.5 * (peak - self.lowest) * (1 + cos(pi * min(progress, 1.0)))

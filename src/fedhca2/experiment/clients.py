@@ -1,0 +1,88 @@
+"""Clients as a config declares them, and the list that this stands for."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, field_validator, model_validator
+
+from fedhca2.config import Config, suggest
+from fedhca2.experiment.errors import ConfigError
+from fedhca2.tasks import LabelSpace
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class ClientSpec:
+    """One client."""
+
+    name: str
+    data: str
+    tasks: tuple[str, ...]
+    epochs: int
+
+
+class ClientEntry(Config):
+    """One line of `clients`: a client with these `tasks`, or with `split` one single-task client for each of them."""
+
+    data: Annotated[str, Field(description="which of the data sets")]
+    tasks: Annotated[tuple[str, ...] | None, Field(min_length=1)] = None
+    split: Annotated[tuple[str, ...] | None, Field(min_length=1)] = None
+    name: Annotated[str | None, Field(description="by default the data set's, with the task where `split` is used")] = (
+        None
+    )
+    copies: Annotated[int, Field(ge=1, le=10_000, description="so many clients of each kind")] = 1
+    epochs: Annotated[int, Field(ge=1, description="local epochs in a round")] = 1
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_plain(cls, name: str | None) -> str | None:
+        if name is not None and not NAME.fullmatch(name):
+            raise ValueError(f"a name should be letters, digits, '-', '_' and '.', found {name!r}")
+        return name
+
+    @model_validator(mode="after")
+    def _tasks_or_split(self) -> "ClientEntry":
+        if (self.tasks is None) == (self.split is None):
+            raise ValueError("a client should have either 'tasks' or 'split'")
+        names = self.tasks or self.split or ()
+        if len(set(names)) < len(names):
+            raise ValueError(f"a task should be named once, found {', '.join(names)}")
+        return self
+
+    def expand(self) -> list[ClientSpec]:
+        """The clients that this line stands for."""
+        base = self.name or self.data
+        kinds = [(base, self.tasks)] if self.tasks else [(f"{base}-{task}", (task,)) for task in self.split or ()]
+        specs = []
+        for name, tasks in kinds:
+            for copy in range(self.copies):
+                specs.append(
+                    ClientSpec(f"{name}-{copy + 1}" if self.copies > 1 else name, self.data, tasks, self.epochs)
+                )
+        return specs
+
+
+def expand(entries: Sequence[ClientEntry], labels: Mapping[str, Mapping[str, LabelSpace]]) -> list[ClientSpec]:
+    """All clients, checked against the data sets' tasks."""
+    lines: list[str] = []
+    for i, entry in enumerate(entries):
+        if entry.data not in labels:
+            lines.append(
+                f"clients[{i}].data: {entry.data!r} is not a data set of this experiment. {suggest(entry.data, labels)}"
+            )
+            continue
+        key = "tasks" if entry.tasks else "split"
+        for task in entry.tasks or entry.split or ():
+            if task not in labels[entry.data]:
+                hint = suggest(task, labels[entry.data])
+                lines.append(f"clients[{i}].{key}: {task!r} is not a task of data set {entry.data!r}. {hint}")
+    specs = [spec for entry in entries for spec in entry.expand()]
+    names = [spec.name for spec in specs]
+    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+        lines.append(f"clients: {names.count(name)} clients are called {name!r}; give each a 'name', or use 'copies'")
+    if lines:
+        raise ConfigError(lines)
+    return specs

@@ -1,0 +1,1 @@
+"""The server, the round, and the fleets that carry it out."""

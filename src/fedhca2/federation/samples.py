@@ -1,0 +1,41 @@
+"""A few validation images of a client with labels and predictions, to look at."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedhca2.clients import Client
+from fedhca2.data.batches import Batches
+from fedhca2.tasks import TASKS
+
+COUNT = 4
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+def sample_indices(client: Client) -> list[int]:
+    """Images spread evenly over the client's validation split."""
+    indices = client.work.val.indices
+    return [indices[i * len(indices) // COUNT] for i in range(min(COUNT, len(indices)))]
+
+
+def sample_labels(client: Client) -> Arrays:
+    """Images and labels: `image`, `label.TASK`."""
+    data, tasks = client.work.val.data, client.work.val.tasks
+    samples = [data.load(index, tasks) for index in sample_indices(client)]
+    keys = {"image": "image"} | {task: f"label.{task}" for task in tasks}
+    if len({sample["image"].shape for sample in samples}) > 1:
+        samples = samples[:1]  # images of different sizes do not stack
+    return {key: torch.stack([sample[name] for sample in samples]).numpy() for name, key in keys.items()}
+
+
+@torch.inference_mode()
+def sample_predictions(client: Client, when: str) -> Arrays:
+    """What the client's model makes of these images now: `WHEN.TASK`."""
+    val = client.work.val
+    model = client.personal.model.eval()
+    batch = next(Batches(val.data, sample_indices(client), val.tasks, batch_size=COUNT).evaluation())
+    outputs = model(batch["image"].to(client.device))
+    predictions = {task: TASKS[task].predict(output).cpu() for task, output in outputs.items()}
+    return {f"{when}.{task}": prediction.numpy() for task, prediction in predictions.items()}

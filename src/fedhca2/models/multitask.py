@@ -1,0 +1,70 @@
+"""A client's model: one encoder, and one decoder and one head per task."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedhca2.models.decoder import Decoder
+from fedhca2.models.encoder import Encoder, EncoderConfig
+from fedhca2.models.head import Head
+from fedhca2.params import Layout, Slot
+from fedhca2.seeds import derive
+
+
+class MultiTaskModel(nn.Module):
+    """Every parameter belongs to one slot: the encoder, or a task's decoder or head."""
+
+    def __init__(self, encoder: EncoderConfig, channels: Mapping[str, int], size: tuple[int, int]) -> None:
+        super().__init__()
+        self.encoder = Encoder(encoder, size)
+        widths = self.encoder.channels
+        self.decoders = nn.ModuleDict({task: Decoder(widths) for task in channels})
+        self.heads = nn.ModuleDict({task: Head(widths[0], count) for task, count in channels.items()})
+
+    def forward(self, image: Tensor) -> dict[str, Tensor]:
+        """Raw outputs of all tasks at the size of the image."""
+        features = self.encoder(image)
+        outputs = {task: self.heads[task](decoder(features)) for task, decoder in self.decoders.items()}
+        size = image.shape[-2:]
+        return {task: self._resize(output, size) for task, output in outputs.items()}
+
+    @staticmethod
+    def _resize(output: Tensor, size: torch.Size) -> Tensor:
+        if output.shape[-2:] == size:
+            return output
+        return functional.interpolate(output, size=size, mode="bilinear", align_corners=False)
+
+    def slots(self) -> dict[Slot, dict[str, Tensor]]:
+        """All tensors by slot: parameters, and running statistics of normalisation layers where there are any."""
+        modules: dict[tuple[str, str], nn.Module] = {("encoder", ""): self.encoder}
+        modules |= {("decoder", task): decoder for task, decoder in self.decoders.items()}
+        slots: dict[Slot, dict[str, Tensor]] = {}
+        for (part, task), module in modules.items():
+            slots[Slot(part, task)] = dict(module.named_parameters())  # type: ignore[arg-type]
+            norms = {name: buffer for name, buffer in module.named_buffers() if ".running_" in f".{name}"}
+            if norms:
+                slots[Slot(f"{part}_norms", task)] = norms  # type: ignore[arg-type]
+        return slots | {Slot("head", task): dict(head.named_parameters()) for task, head in self.heads.items()}
+
+
+def layouts(model: MultiTaskModel) -> dict[Slot, Layout]:
+    """How each slot's tensors lie in a row."""
+    return {slot: Layout.of(tensors) for slot, tensors in model.slots().items()}
+
+
+def build_model(
+    encoder: EncoderConfig, channels: Mapping[str, int], size: tuple[int, int], *, seed: int, client: str
+) -> MultiTaskModel:
+    """A model whose encoder is the same for every client of an experiment, and whose decoders and heads are its own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "encoder"))
+        model = MultiTaskModel(encoder, channels, size)
+        for task in channels:
+            for part, module in (("decoder", model.decoders[task]), ("head", model.heads[task])):
+                torch.manual_seed(derive(seed, part, client, task))
+                for layer in module.modules():
+                    if isinstance(layer, (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase)):
+                        layer.reset_parameters()
+    return model

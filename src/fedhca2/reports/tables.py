@@ -1,0 +1,54 @@
+"""What a run came to, as a table."""
+
+from rich.table import Table
+
+from fedhca2.federation.result import Headline, Result, headline
+from fedhca2.metrics import relative_gain
+from fedhca2.tasks import TASKS
+
+ARROWS = {True: "↑", False: "↓"}
+
+
+def result_table(result: Result) -> Table:
+    """One row per client and task: its metric, the Local baseline, the relative gain."""
+    table = Table(title=f"{result.name}: {result.method} after {result.rounds} rounds", title_justify="left")
+    table.add_column("client")
+    table.add_column("task")
+    table.add_column("metric")
+    if result.baseline:
+        table.add_column("local", justify="right")
+    table.add_column(result.method, justify="right")
+    if result.baseline:
+        table.add_column("gain", justify="right")
+    for client, tasks in result.clients.items():
+        for i, (task, scores) in enumerate(tasks.items()):
+            ours = headline(task, scores)
+            cells = [client if i == 0 else "", task, f"{ours.metric} {ARROWS[ours.higher_is_better]}"]
+            if result.baseline:
+                theirs = headline(task, result.baseline[client][task])
+                cells += [_number(task, theirs), _number(task, ours), _gain(ours, theirs)]
+            else:
+                cells.append(_number(task, ours))
+            table.add_row(*cells)
+    return table
+
+
+def conclusion(result: Result) -> str:
+    """Δm in a sentence, as far as it is known."""
+    if result.delta_m is None:
+        return "Δm needs a Local baseline: train it along with `--set baseline=true`, or give `--baseline RUN`."
+    left_out = sorted(
+        {task for tasks in result.clients.values() for task in tasks if not TASKS[task].counts_in_delta_m}
+    )
+    besides = f" ({', '.join(left_out)} left out)" if left_out else ""
+    return f"Δm {result.delta_m:+.2f} %: the mean gain over training alone, all clients and tasks{besides}."
+
+
+def _number(task: str, score: Headline) -> str:
+    return f"{score.value:.4g}{TASKS[task].unit}" if abs(score.value) < 1 else f"{score.value:.2f}{TASKS[task].unit}"
+
+
+def _gain(ours: Headline, theirs: Headline) -> str:
+    gain = relative_gain(ours.value, theirs.value, ours.higher_is_better)
+    colour = "green" if gain > 0 else "red"
+    return f"[{colour}]{gain:+.1f} %[/]"
