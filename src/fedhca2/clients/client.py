@@ -67,6 +67,11 @@ class Client:
         tasks = tuple(self.personal.model.decoders)
         return Profile(self.name, self.work.dataset, tasks, len(self.work.train.indices), self.layouts)
 
+    @property
+    def load(self) -> int:
+        """How much there is to do in a round, roughly: images through decoders."""
+        return len(self.work.train.indices) * self.work.epochs * (1 + len(self.personal.model.decoders))
+
     def perform(self, order: Order, watch: BatchWatch = lambda *_: None) -> Reply:
         """Take what was sent, then evaluate, then train, then answer."""
         began = perf_counter()

@@ -84,9 +84,9 @@ def build_client(
     training, method = experiment.training, experiment.resolved_method
     channels = {task: TASKS[task].channels_for(data.train.labels[task]) for task in spec.tasks}
     try:
-        model = build_model(experiment.encoder, channels, data.train.size, seed=experiment.seed, client=spec.name)
+        model = build_model(experiment.model, channels, data.train.size, seed=experiment.seed, client=spec.name)
     except (ValueError, RuntimeError, KeyError) as error:
-        raise ConfigError([f"encoder: {experiment.encoder.name!r} cannot be built: {error}"]) from error
+        raise ConfigError([f"model: cannot be built: {error}"]) from error
 
     def batches(split: Dataset, indices: list[int]) -> Batches:
         return Batches(split, indices, spec.tasks, batch_size=training.batch_size, workers=training.workers)

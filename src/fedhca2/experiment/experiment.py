@@ -15,8 +15,9 @@ from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.errors import ConfigError, describe
 from fedhca2.experiment.overrides import apply_overrides
 from fedhca2.methods import Method, resolve
-from fedhca2.models import EncoderConfig
+from fedhca2.models import ModelConfig
 
+DEFAULT_METHOD = "fedhca2"
 EMBEDDED = resources.files("fedhca2") / "configs"
 
 
@@ -28,10 +29,10 @@ class Experiment(Config):
         int, Field(ge=0, lt=2**31, description="of partition, initial values, shuffling and augmentation")
     ] = 0
     rounds: Annotated[int, Field(ge=1)] = 100
-    method: Annotated[dict[str, Any], Field(default_factory=lambda: {"name": "fedhca2"})]
+    method: Annotated[dict[str, Any], Field(description="a name, and settings that replace its defaults")]
     baseline: Annotated[bool, Field(description="train Local along, to compare with")] = False
     evaluate_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0: only at the end")] = 0
-    encoder: EncoderConfig = EncoderConfig()
+    model: ModelConfig = ModelConfig()
     training: Training = Training()
     data: Annotated[dict[str, DataConfig], Field(min_length=1)]
     clients: Annotated[tuple[ClientEntry, ...], Field(min_length=1)]
@@ -39,16 +40,23 @@ class Experiment(Config):
     @model_validator(mode="before")
     @classmethod
     def _method_by_name(cls, values: Any) -> Any:
-        if isinstance(values, dict) and isinstance(values.get("method"), str):
-            return {**values, "method": {"name": values["method"]}}
-        return values
+        if not isinstance(values, dict):
+            return values
+        method = values.get("method", {})
+        method = {"name": method} if isinstance(method, str) else method
+        return {**values, "method": {"name": DEFAULT_METHOD, **method} if isinstance(method, dict) else method}
+
+    @property
+    def method_name(self) -> str:
+        """What the method is called."""
+        return str(self.method["name"])
 
     @cached_property
     def resolved_method(self) -> Method:
         """The method with its settings."""
         settings = dict(self.method)
         try:
-            return resolve(settings.pop("name", "fedhca2"), settings)
+            return resolve(settings.pop("name"), settings)
         except ValueError as error:
             raise ConfigError([f"method: {error}"]) from None
 
@@ -84,7 +92,7 @@ class Experiment(Config):
         """Everything, with all defaults filled in, as plain data that `parse` reads."""
         values = self.model_dump(mode="json", exclude_none=True)
         method = self.resolved_method.model_dump(mode="json", exclude={"reference"})
-        return {**values, "method": {"name": self.method.get("name", "fedhca2"), **method}}
+        return {**values, "method": {"name": self.method_name, **method}}
 
     def to_yaml(self) -> str:
         """The same as a YAML document."""

@@ -87,7 +87,7 @@ def _train(
         folder.save_samples(client.name, samples[client.name] | sample_predictions(client, "after"))
     result = Result(
         name=experiment.name,
-        method=str(experiment.method["name"]),
+        method=experiment.method_name,
         rounds=experiment.rounds,
         seed=experiment.seed,
         clients=scores,

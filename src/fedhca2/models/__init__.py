@@ -1,6 +1,7 @@
 """Encoders, decoders and heads."""
 
-from fedhca2.models.encoder import Encoder, EncoderConfig
+from fedhca2.models.config import EncoderConfig, ModelConfig
+from fedhca2.models.encoder import Encoder
 from fedhca2.models.multitask import MultiTaskModel, build_model, layouts
 
-__all__ = ["Encoder", "EncoderConfig", "MultiTaskModel", "build_model", "layouts"]
+__all__ = ["Encoder", "EncoderConfig", "ModelConfig", "MultiTaskModel", "build_model", "layouts"]

@@ -10,9 +10,8 @@ from torch.nn import functional
 class Decoder(nn.Module):
     """The papers' simple FCN: its six layers are the four projections, the fusing convolution and its BatchNorm."""
 
-    def __init__(self, channels: Sequence[int]) -> None:
+    def __init__(self, channels: Sequence[int], width: int) -> None:
         super().__init__()
-        width = channels[0]
         self.projections = nn.ModuleList(nn.Conv2d(c, width, kernel_size=1) for c in channels)
         self.fuse = nn.Conv2d(len(channels) * width, width, kernel_size=1)
         self.norm = nn.BatchNorm2d(width)

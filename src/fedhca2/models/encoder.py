@@ -1,16 +1,15 @@
 """Encoders: any timm backbone with four feature maps at strides 4, 8, 16 and 32."""
 
-from typing import Annotated, Any
+from typing import Any
 
 import timm
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from fedhca2.config import Config
+from fedhca2.models.config import SWIN_T, EncoderConfig
+from fedhca2.models.pretrained import load_weights
 
 STRIDES = [4, 8, 16, 32]
-SWIN_T = "swin_tiny_patch4_window7_224"
 
 # Small Swin transformers that timm has no name for: they train in minutes on a CPU. Windows are never cut to the size
 # of a map, so that the parameters fit images of every size.
@@ -19,13 +18,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "swin_mini": {"embed_dim": 32, "depths": (2, 2, 2, 2), "num_heads": (1, 2, 4, 8)},
 }
 SMALL_WINDOWS = {"window_size": 4, "always_partition": True}
-
-
-class EncoderConfig(Config):
-    """Which backbone."""
-
-    name: Annotated[str, Field(description="a timm model, or swin_micro or swin_mini for runs on a CPU")] = SWIN_T
-    drop_path: Annotated[float, Field(ge=0, lt=1, description="stochastic depth")] = 0.0
 
 
 class Encoder(nn.Module):
@@ -50,6 +42,8 @@ class Encoder(nn.Module):
         self.channels: list[int] = _feature_info(self.body).channels()
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
         self.norms = nn.ModuleList(nn.LayerNorm(channels) for channels in self.channels) if channels_last else None
+        if config.weights != "none":
+            load_weights(self, config.name, config.weights)
 
     def forward(self, image: Tensor) -> list[Tensor]:
         """Four maps, from fine to coarse."""

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedhca2.models.config import ModelConfig
 from fedhca2.models.decoder import Decoder
-from fedhca2.models.encoder import Encoder, EncoderConfig
+from fedhca2.models.encoder import Encoder
 from fedhca2.models.head import Head
 from fedhca2.params import Layout, Slot
 from fedhca2.seeds import derive
@@ -16,12 +17,12 @@ from fedhca2.seeds import derive
 class MultiTaskModel(nn.Module):
     """Every parameter belongs to one slot: the encoder, or a task's decoder or head."""
 
-    def __init__(self, encoder: EncoderConfig, channels: Mapping[str, int], size: tuple[int, int]) -> None:
+    def __init__(self, config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int]) -> None:
         super().__init__()
-        self.encoder = Encoder(encoder, size)
-        widths = self.encoder.channels
-        self.decoders = nn.ModuleDict({task: Decoder(widths) for task in channels})
-        self.heads = nn.ModuleDict({task: Head(widths[0], count) for task, count in channels.items()})
+        self.encoder = Encoder(config.encoder, size)
+        width = config.decoder_width or self.encoder.channels[0]
+        self.decoders = nn.ModuleDict({task: Decoder(self.encoder.channels, width) for task in channels})
+        self.heads = nn.ModuleDict({task: Head(width, count) for task, count in channels.items()})
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """Raw outputs of all tasks at the size of the image."""
@@ -55,12 +56,12 @@ def layouts(model: MultiTaskModel) -> dict[Slot, Layout]:
 
 
 def build_model(
-    encoder: EncoderConfig, channels: Mapping[str, int], size: tuple[int, int], *, seed: int, client: str
+    config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int], *, seed: int, client: str
 ) -> MultiTaskModel:
     """A model whose encoder is the same for every client of an experiment, and whose decoders and heads are its own."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "encoder"))
-        model = MultiTaskModel(encoder, channels, size)
+        model = MultiTaskModel(config, channels, size)
         for task in channels:
             for part, module in (("decoder", model.decoders[task]), ("head", model.heads[task])):
                 torch.manual_seed(derive(seed, part, client, task))

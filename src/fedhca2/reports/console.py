@@ -55,7 +55,7 @@ class ConsoleWatcher:
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
         """Say what is going to be trained."""
-        name = str(experiment.method["name"])
+        name = experiment.method_name
         images = sum(len(shard.train) for shard in shards.values())
         self.console.print(
             f"[bold]{name}[/]: {len(shards)} clients, {images} training images, {experiment.rounds} rounds"

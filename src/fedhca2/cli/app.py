@@ -1,0 +1,51 @@
+"""The command itself, and how every part of it says what is wrong with its input."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from fedhca2.version import __version__
+
+app = typer.Typer(
+    name="fedhca2",
+    help="Federated multi-task learning among clients that do not share a task list.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+WRONG_INPUT = 2
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedhca2 {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Federated multi-task learning among clients that do not share a task list."""
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """What is wrong with the input is a line or two on standard error and exit code 2, without a traceback."""
+    from fedhca2.experiment import ConfigError
+
+    try:
+        yield
+    except ConfigError as error:
+        for line in error.lines:
+            typer.echo(f"error: {line}", err=True)
+        raise typer.Exit(WRONG_INPUT) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"error: {where}{error.strerror or error}", err=True)
+        raise typer.Exit(WRONG_INPUT) from None
