@@ -1,0 +1,33 @@
+"""A federation that trains in a second: two single-task clients and one with two tasks."""
+
+import torch
+
+from fedhca2.clients import Client
+from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data
+
+SMALL = {
+    "name": "small",
+    "rounds": 2,
+    "model": {"encoder": {"name": "swin_micro"}},
+    "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0, "lag": False}},
+    "data": {
+        "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 12, "val": 4},
+        "indoor": {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 6, "val": 4},
+    },
+    "clients": [
+        {"data": "outdoor", "split": ["semseg", "normals"]},
+        {"name": "home", "data": "indoor", "tasks": ["semseg", "depth"]},
+    ],
+}
+
+
+def small(**changes: object) -> Experiment:
+    """The experiment with other settings."""
+    return Experiment.parse({**SMALL, **changes})
+
+
+def clients(experiment: Experiment) -> dict[str, Client]:
+    """Its clients, on the CPU."""
+    data = open_data(experiment)
+    built = build_clients(experiment, data, assign_shards(experiment, data), torch.device("cpu"))
+    return {client.name: client for client in built}

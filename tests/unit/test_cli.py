@@ -1,0 +1,43 @@
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.version import __version__
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, list(words))
+
+
+def test_the_command_line_starts_without_torch():
+    code = "import sys, fedhca2.cli; sys.exit('torch' in sys.modules or 'pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_version_is_printed():
+    assert invoke("--version").output == f"fedhca2 {__version__}\n"
+
+
+def test_methods_lists_the_whole_catalogue():
+    from fedhca2.methods import METHODS
+
+    output = invoke("methods").output
+    assert [name for name in METHODS if name not in output] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["no-such-experiment"], "error: no-such-experiment: neither a .yaml file nor an embedded experiment."),
+        (["no-such-file.yaml"], "error: no-such-file.yaml: cannot be read: No such file or directory"),
+        (["demo", "--set", "rounds"], "error: --set rounds: should be KEY=VALUE"),
+        (["demo", "--set", "rounds=none"], "error: rounds: input should be a valid integer"),
+        (["demo", "--baseline", "no-such-run"], "error: --baseline no-such-run: not a finished run"),
+    ],
+)
+def test_wrong_input_is_a_line_and_exit_code_2(words, line, tmp_path):
+    done = invoke("run", *words, "--out", str(tmp_path / "x"))
+    assert (done.exit_code, line in done.output, "Traceback" in done.output) == (2, True, False), done.output

@@ -1,0 +1,137 @@
+import pytest
+import yaml
+
+from fedhca2.experiment import ConfigError, Experiment, assign_shards, open_data
+from fedhca2.experiment.overrides import apply_overrides
+from small import SMALL
+
+
+def small(**changes):
+    return {**SMALL, **changes}
+
+
+def wrong(values):
+    with pytest.raises(ConfigError) as caught:
+        Experiment.parse(values)
+    return caught.value.lines
+
+
+def names(values):
+    return [spec.name for spec in Experiment.parse(values).specs]
+
+
+def test_the_embedded_demo_is_valid():
+    assert len(Experiment.load("demo").specs) == 6
+
+
+def test_a_split_is_one_client_for_each_task():
+    assert names(SMALL) == ["outdoor-semseg", "outdoor-normals", "home"]
+
+
+def test_copies_are_numbered():
+    assert names(small(clients=[{"data": "indoor", "split": ["depth"], "copies": 2}])) == [
+        "indoor-depth-1",
+        "indoor-depth-2",
+    ]
+
+
+def test_single_task_clients_share_the_images():
+    experiment = Experiment.parse(SMALL)
+    shards = assign_shards(experiment, open_data(experiment))
+    assert sorted(shards["outdoor-semseg"].train + shards["outdoor-normals"].train) == list(range(12))
+
+
+def test_multi_task_clients_share_the_images_among_themselves():
+    clients = [*SMALL["clients"], {"name": "street", "data": "outdoor", "tasks": ["semseg", "sal"]}]
+    experiment = Experiment.parse(small(clients=clients))
+    assert sorted(assign_shards(experiment, open_data(experiment))["street"].train) == list(range(12))
+
+
+def test_a_client_of_human_parts_alone_leaves_out_scenes_without_people():
+    experiment = Experiment.parse(small(clients=[{"data": "outdoor", "split": ["human_parts"]}]))
+    data = open_data(experiment)
+    shard = assign_shards(experiment, data)["outdoor-human_parts"]
+    assert all(data["outdoor"].train.load(i, ["human_parts"])["human_parts"].any() for i in shard.train)
+
+
+def test_the_written_config_is_read_back_as_the_same():
+    experiment = Experiment.parse(small(method={"name": "fedhca2", "c": 0.2, "decoder": None}))
+    again = Experiment.parse(yaml.safe_load(experiment.to_yaml()))
+    assert (again.to_dict(), again.resolved_method) == (experiment.to_dict(), experiment.resolved_method)
+
+
+def test_another_method_is_really_another_method():
+    experiment = Experiment.parse(SMALL)
+    assert experiment.resolved_method != experiment.with_method("local").resolved_method
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"round": 3}, "config: unknown key 'round'. Did you mean 'rounds'?"),
+        ({"rounds": 0}, "rounds: input should be greater than or equal to 1, found 0"),
+        ({"training": {"learning_rat": 1}}, "training: unknown key 'learning_rat'. Did you mean 'learning_rate'?"),
+        ({"method": "fedhca"}, "Did you mean 'fedhca2'?"),
+        ({"method": {"name": "fedhca2", "c": 2}}, "found 2"),
+        ({"method": 7}, "method: input should be a valid dictionary, found 7"),
+        ({"clients": []}, "clients: "),
+        (
+            {"clients": [{"data": "indoor", "tasks": ["detph"]}]},
+            "'detph' is not a task of data set 'indoor'. Did you mean 'depth'?",
+        ),
+        (
+            {"clients": [{"data": "indor", "tasks": ["depth"]}]},
+            "'indor' is not a data set of this experiment. Did you mean 'indoor'?",
+        ),
+        ({"clients": [{"data": "indoor"}]}, "clients[0]: a client should have either 'tasks' or 'split'"),
+        ({"clients": [{"data": "indoor", "tasks": ["depth", "depth"]}]}, "a task should be named once"),
+        ({"clients": [{"data": "indoor", "tasks": ["depth"]}] * 2}, "2 clients are called 'indoor'"),
+        ({"clients": [{"data": "indoor", "tasks": ["depth"], "name": "../x"}]}, "a name should be letters"),
+        ({"data": {"indoor": {"kind": "scenes", "domain": "indoor", "size": [30, 32]}}}, "multiple of 32"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_place(changes, line):
+    lines = wrong(small(**changes))
+    assert any(line in found for found in lines), lines
+
+
+def test_what_is_no_mapping_is_refused():
+    assert wrong(["rounds"]) == ["config: should be a mapping of keys to values, found ['rounds']"]
+
+
+def test_a_shard_smaller_than_a_batch_is_refused_before_training():
+    experiment = Experiment.parse(small(training={"batch_size": 8}))
+    with pytest.raises(
+        ConfigError, match=r"'outdoor-semseg' has 6 training images, fewer than training\.batch_size = 8"
+    ):
+        assign_shards(experiment, open_data(experiment))
+
+
+def test_more_clients_than_images_are_refused():
+    experiment = Experiment.parse(small(clients=[{"data": "indoor", "split": ["depth"], "copies": 9}]))
+    with pytest.raises(ConfigError, match=r"6 images cannot be split over 9 clients"):
+        assign_shards(experiment, open_data(experiment))
+
+
+def test_a_method_by_name_can_be_given_settings():
+    assert apply_overrides({"method": "fedhca2"}, ["method.c=0.2"]) == {"method": {"name": "fedhca2", "c": 0.2}}
+
+
+@pytest.mark.parametrize("override", ["rounds", "=3", "clients.9.epochs=1", "rounds.deep=1", "rounds=[1"])
+def test_an_override_that_cannot_be_applied_is_refused(override):
+    with pytest.raises(ConfigError, match="--set"):
+        apply_overrides(SMALL, [override])
+
+
+def test_overrides_leave_the_original():
+    values = {"rounds": 1}
+    apply_overrides(values, ["rounds=2"])
+    assert values == {"rounds": 1}
+
+
+def test_broken_yaml_is_one_line(tmp_path):
+    path = tmp_path / "broken.yaml"
+    path.write_text("rounds: [1")
+    with pytest.raises(ConfigError, match="not valid YAML") as caught:
+        Experiment.load(path)
+    assert len(caught.value.lines) == 1

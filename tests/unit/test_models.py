@@ -1,0 +1,86 @@
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel, build_model, layouts
+from fedhca2.params import Slot, flatten
+
+MICRO = ModelConfig(encoder=EncoderConfig(name="swin_micro"))
+
+
+@pytest.fixture(scope="module")
+def swin_t():
+    with torch.device("meta"):
+        return layouts(MultiTaskModel(ModelConfig(), {"semseg": 21}, (512, 512)))
+
+
+@pytest.mark.parametrize(
+    ("slot", "numbers", "tensors"),
+    [(Slot("encoder"), 27_520_698, 177), (Slot("decoder", "semseg"), 175_776, 12), (Slot("head", "semseg"), 23_637, 6)],
+)
+def test_swin_t_has_the_papers_parameters(swin_t, slot, numbers, tensors):
+    assert (swin_t[slot].numel, len(swin_t[slot].names)) == (numbers, tensors)
+
+
+def test_a_decoder_has_six_layers(swin_t):
+    assert swin_t[Slot("decoder", "semseg")].layers == (*(f"projections.{i}" for i in range(4)), "fuse", "norm")
+
+
+def test_every_parameter_belongs_to_one_slot():
+    model = build_model(MICRO, {"semseg": 5, "depth": 1}, (32, 32), seed=0, client="a")
+    in_slots = [id(p) for slot, part in model.slots().items() if "norms" not in slot.part for p in part.values()]
+    assert sorted(in_slots) == sorted(map(id, model.parameters()))
+
+
+def test_running_statistics_are_no_parameters():
+    model = build_model(MICRO, {"semseg": 5}, (32, 32), seed=0, client="a")
+    assert set(model.slots()[Slot("decoder_norms", "semseg")]) == {"norm.running_mean", "norm.running_var"}
+
+
+def built(client, seed=0):
+    model = build_model(MICRO, {"semseg": 5}, (32, 32), seed=seed, client=client)
+    return {slot: flatten(part, layouts(model)[slot]) for slot, part in model.slots().items()}
+
+
+def test_encoders_start_equal():
+    assert_close(built("a")[Slot("encoder")], built("b")[Slot("encoder")], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("part", ["decoder", "head"])
+def test_decoders_and_heads_start_different(part):
+    assert not torch.equal(built("a")[Slot(part, "semseg")], built("b")[Slot(part, "semseg")])
+
+
+def test_another_seed_starts_elsewhere():
+    assert not torch.equal(built("a")[Slot("encoder")], built("a", seed=1)[Slot("encoder")])
+
+
+def test_building_leaves_the_global_generator_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    built("a")
+    assert_close(torch.rand(1), expected)
+
+
+@pytest.mark.parametrize("name", ["swin_micro", "resnet18", "convnext_atto"])
+def test_outputs_have_the_size_of_the_image(name):
+    model = MultiTaskModel(ModelConfig(encoder=EncoderConfig(name=name)), {"semseg": 5, "normals": 3}, (64, 96))
+    outputs = model.eval()(torch.zeros(1, 3, 64, 96))
+    assert {task: tuple(o.shape) for task, o in outputs.items()} == {
+        "semseg": (1, 5, 64, 96),
+        "normals": (1, 3, 64, 96),
+    }
+
+
+def test_embedded_weights_replace_the_random_ones():
+    config = ModelConfig(encoder=EncoderConfig(name="swin_micro", weights="scenes"))
+    model = build_model(config, {"semseg": 5}, (64, 64), seed=0, client="a")
+    assert not torch.equal(
+        flatten(model.slots()[Slot("encoder")], layouts(model)[Slot("encoder")]), built("a")[Slot("encoder")]
+    )
+
+
+def test_an_encoder_with_other_strides_is_refused():
+    with pytest.raises(ValueError, match="strides 4, 8, 16 and 32"):
+        MultiTaskModel(ModelConfig(encoder=EncoderConfig(name="levit_128s")), {"semseg": 5}, (224, 224))

@@ -1,0 +1,131 @@
+"""Whole runs: what a user gets from `fedhca2 run`."""
+
+import json
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from small import SMALL
+
+pytestmark = pytest.mark.slow
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "small.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, "baseline": True}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory):
+    """A run of FedHCA² with its Local baseline."""
+    out = tmp_path_factory.mktemp("run") / "out"
+    done = invoke("run", config, "--out", out)
+    assert done.exit_code == 0, done.output
+    return out, done.output
+
+
+def result(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_the_table_has_a_row_for_each_client_and_task(finished):
+    words = (
+        "outdoor-semseg",
+        "outdoor-normals",
+        "home",
+        "miou",
+        "mean_error",
+        "rmse",
+        "local",
+        "fedhca2",
+        "gain",
+        "Δm",
+    )
+    assert [word for word in words if word not in finished[1]] == []
+
+
+def test_the_result_says_all_that_a_reader_needs(finished):
+    keys = {"method", "rounds", "seed", "clients", "baseline", "delta_m", "seconds", "bytes", "versions", "device"}
+    assert keys <= set(result(finished[0]))
+
+
+def test_the_table_prints_the_numbers_of_the_result(finished):
+    assert f"{result(finished[0])['clients']['outdoor-normals']['normals']['mean_error']:.2f}°" in finished[1]
+
+
+def test_the_baseline_is_a_run_of_local(finished):
+    baseline = result(finished[0] / "baseline")
+    assert (baseline["method"], baseline["clients"]) == ("local", result(finished[0])["baseline"])
+
+
+def test_local_sends_nothing_but_losses_and_scores(finished):
+    up = [e["bytes_up"] for e in events(finished[0] / "baseline") if e["event"] == "client"]
+    assert max(up) < 100
+
+
+def events(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_bytes_add_up(finished):
+    found = [event for event in events(finished[0]) if event["event"] == "client"]
+    total = {"up": sum(e["bytes_up"] for e in found), "down": sum(e["bytes_down"] for e in found)}
+    assert total == result(finished[0])["bytes"]
+
+
+def test_every_round_is_logged(finished):
+    assert [event["round"] for event in events(finished[0]) if event["event"] == "round"] == [0, 1]
+
+
+def test_weights_are_logged_for_every_client(finished):
+    weights = next(event["weights"] for event in events(finished[0]) if event["event"] == "weights")
+    assert {"home/encoder", "home/decoder.depth", "outdoor-semseg/encoder"} <= set(weights)
+
+
+def test_models_can_be_read_without_this_package(finished):
+    tensors = load_file(finished[0] / "models" / "home.safetensors")
+    assert {name.split(".")[0] for name in tensors} == {"encoder", "decoders", "heads"}
+
+
+def test_the_same_seed_gives_the_same_scores(config, finished, tmp_path):
+    invoke("run", config, "--out", tmp_path / "again")
+    scores = [
+        {key: result(folder)[key] for key in ("clients", "baseline", "delta_m", "bytes")}
+        for folder in (finished[0], tmp_path / "again")
+    ]
+    assert scores[0] == scores[1]
+
+
+def test_the_written_config_gives_the_same_run(finished, tmp_path):
+    invoke("run", finished[0] / "config.yaml", "--out", tmp_path / "again", "--set", "baseline=false")
+    assert result(tmp_path / "again")["clients"] == result(finished[0])["clients"]
+
+
+def test_a_finished_run_is_a_baseline(config, finished, tmp_path):
+    invoke("run", config, "--out", tmp_path / "avg", "--set", "method=fedavg", "--baseline", finished[0] / "baseline")
+    assert result(tmp_path / "avg")["baseline"] == result(finished[0])["baseline"]
+
+
+@pytest.mark.parametrize("change", ["seed=1", "rounds=3", "data.outdoor.seed=4", "training.batch_size=3"])
+def test_a_run_with_other_settings_is_no_baseline(config, finished, tmp_path, change):
+    done = invoke("run", config, "--out", tmp_path / "x", "--set", change, "--baseline", finished[0])
+    assert (done.exit_code, "found other" in done.output, (tmp_path / "x").exists()) == (2, True, False)
+
+
+def test_a_folder_with_files_is_not_written_to(config, finished):
+    done = invoke("run", config, "--out", finished[0])
+    assert (done.exit_code, "should be a new or empty folder" in done.output) == (2, True)
+
+
+def test_a_mistake_leaves_no_folder(config, tmp_path):
+    done = invoke("run", config, "--out", tmp_path / "x", "--set", "training.batch_size=100")
+    assert (done.exit_code, (tmp_path / "x").exists()) == (2, False)
