@@ -1,1 +1,37 @@
 """Federated multi-task learning among clients that do not share a task list."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fedhca2.version import __version__
+
+if TYPE_CHECKING:
+    from fedhca2.experiment import ConfigError
+    from fedhca2.federation.result import Result
+    from fedhca2.methods import METHODS, Method
+    from fedhca2.runs import Experiment, Run
+    from fedhca2.tasks import TASKS, Task
+
+__all__ = ["METHODS", "TASKS", "ConfigError", "Experiment", "Method", "Result", "Run", "Task", "__version__"]
+
+# Each name is imported when it is first used: `import fedhca2` alone costs nothing.
+_HOMES = {
+    "METHODS": "methods",
+    "TASKS": "tasks",
+    "ConfigError": "experiment",
+    "Experiment": "runs",
+    "Method": "methods",
+    "Result": "federation.result",
+    "Run": "runs",
+    "Task": "tasks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedhca2' has no attribute {name!r}")
+    return getattr(import_module(f"fedhca2.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -81,10 +81,11 @@ class Reply:
     losses: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
+    failed: str = ""  # why the client has nothing to send
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows and of every number (8 each)."""
+        """Bytes of the rows, of every number (8 each), and of what went wrong."""
         numbers = sum(len(values) for values in self.agreement.values()) + len(self.losses)
         numbers += sum(len(values) for values in self.metrics.values())
-        return sum(row.nbytes for row in self.rows.values()) + 8 * numbers
+        return sum(row.nbytes for row in self.rows.values()) + 8 * numbers + len(self.failed.encode())

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from fedhca2 import losses, metrics, painting
+from fedhca2.config import suggest
 from fedhca2.labels import IGNORE
 
 
@@ -19,6 +19,7 @@ class LabelSpace:
     classes: int | None = None
     names: tuple[str, ...] = ()
     edge_tolerance: float = 0.0075
+    edge_thresholds: int = 99
 
 
 def unchanged(label: Tensor, scale: float | Tensor = 1.0) -> Tensor:
@@ -51,6 +52,7 @@ class Task:
     flipped: Callable[[Tensor], Tensor] = unchanged
     ignored: Callable[[Tensor], Tensor] = unchanged
     counts_in_delta_m: bool = True
+    reading: str = ""  # of raw output, in words: for whoever uses an exported model
 
     def channels_for(self, space: LabelSpace) -> int:
         """Channels of the output on a data set: the task's own number, or the data set's number of classes.
@@ -103,6 +105,7 @@ SEMSEG = Task(
     weight=1.0,
     loss=losses.cross_entropy,
     predict=_most_likely,
+    reading="scores of the classes; the prediction is the class with the highest one",
     metric=_mean_iou,
     unit="%",
     paint=lambda map, space: painting.paint_classes(map),
@@ -114,6 +117,7 @@ HUMAN_PARTS = Task(
     weight=2.0,
     loss=losses.cross_entropy,
     predict=_most_likely,
+    reading="scores of the classes; the prediction is the class with the highest one",
     metric=lambda space: metrics.MeanIoU(7),
     unit="%",
     paint=lambda map, space: painting.paint_classes(map),
@@ -126,6 +130,7 @@ SAL = Task(
     weight=5.0,
     loss=losses.balanced_cross_entropy,
     predict=lambda output: output.float().softmax(dim=1)[:, 1:],
+    reading="scores of background and salient object; the prediction is the second channel of their softmax, 0 to 1",
     metric=lambda space: metrics.MaxF(),
     unit="%",
     paint=lambda map, space: painting.paint_grey(map),
@@ -138,6 +143,7 @@ NORMALS = Task(
     weight=10.0,
     loss=losses.normals_l1,
     predict=lambda output: functional.normalize(output.float(), dim=1),
+    reading="x, y, z; the prediction is the vector divided by its length",
     metric=lambda space: metrics.AngularError(),
     unit="°",
     paint=lambda map, space: painting.paint_normals(map),
@@ -152,7 +158,8 @@ EDGE = Task(
     weight=50.0,
     loss=losses.edge_bce,
     predict=lambda output: output.float().sigmoid(),
-    metric=lambda space: metrics.OdsF(space.edge_tolerance),
+    reading="one score; the prediction is its sigmoid, the probability of an edge",
+    metric=lambda space: metrics.OdsF(space.edge_tolerance, metrics.edge_rules(space.edge_thresholds)),
     unit="%",
     paint=lambda map, space: painting.paint_grey(map),
 )
@@ -163,6 +170,7 @@ DEPTH = Task(
     weight=1.0,
     loss=losses.depth_l1,
     predict=lambda output: output.float().clamp(min=0),
+    reading="metres; the prediction is the value, and 0 where it is negative",
     metric=lambda space: metrics.DepthRMSE(),
     unit="m",
     paint=lambda map, space: painting.paint_depth(map),
@@ -182,7 +190,5 @@ def get_task(name: str) -> Task:
     ValueError: 'detph' is not a task. Did you mean 'depth'? (semseg, human_parts, sal, normals, edge, depth)
     """
     if name not in TASKS:
-        close = get_close_matches(name, TASKS, n=1)
-        hint = f" Did you mean '{close[0]}'?" if close else ""
-        raise ValueError(f"'{name}' is not a task.{hint} ({', '.join(TASKS)})")
+        raise ValueError(f"{name!r} is not a task. {suggest(name, TASKS)}")
     return TASKS[name]

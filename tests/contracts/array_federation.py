@@ -1,13 +1,14 @@
-"""A federation of arrays: clients whose model is a row per slot, and whose training adds what it is told."""
+"""A federation of array clients, whose training adds random numbers."""
 
 from dataclasses import dataclass
 
 import torch
 from hypothesis import strategies as st
 
+from array_client import ArrayClient
 from fedhca2.federation.server import Server
-from fedhca2.messages import Profile, Reply
-from fedhca2.params import Layout, Slot, add_scaled, layer_products
+from fedhca2.messages import Profile
+from fedhca2.params import Layout, Slot
 
 LAYOUTS = {
     "encoder": Layout(("stem.weight", "stem.bias", "block.weight"), ((2, 3), (2,), (2, 2))),
@@ -32,37 +33,6 @@ def slots_of(site):
     return [*shared, *(Slot(part, task) for part in ("decoder", "decoder_norms", "head") for task in site.tasks)]
 
 
-class ArrayClient:
-    """Does with a delivery what a client has to, and nothing else."""
-
-    def __init__(self, name, site, rows, samples=1):
-        self.rows = rows
-        self.profile = Profile(name, site.dataset, site.tasks, samples, {slot: LAYOUTS[slot.part] for slot in rows})
-        self.remembered = {}
-
-    def train(self, round, deltas, uploads):
-        self.start = self.rows
-        self.rows = {slot: row + deltas[slot] for slot, row in self.rows.items()}
-        sent = {"updates": deltas, "parameters": self.rows}
-        rows = {slot: sent[uploads[slot.part]][slot] for slot in self.rows if slot.part in uploads}
-        agreement = {}
-        for slot, (added, count) in self.remembered.items():
-            products = layer_products(added, deltas[slot], self.profile.layouts[slot])
-            agreement[slot] = tuple(products.tolist()) if count > 1 else (float(products.sum()),)
-        return Reply(self.profile.client, round, rows, agreement)
-
-    def receive(self, deliveries):
-        for slot, delivery in deliveries.items():
-            nothing = torch.zeros_like(self.rows[slot])
-            row = {"trained": self.rows[slot], "start": self.start[slot], "nothing": nothing}[delivery.base]
-            for addend in delivery.addends:
-                scale = torch.tensor(addend.scale, dtype=torch.float64)
-                row = add_scaled(row, addend.row, scale, self.profile.layouts[slot])
-                if addend.remember:
-                    self.remembered[slot] = (addend.row, len(addend.scale))
-            self.rows = {**self.rows, slot: row}
-
-
 def random_rows(site, rng, scale=1.0):
     return {slot: scale * torch.randn(LAYOUTS[slot.part].numel, generator=rng) for slot in slots_of(site)}
 
@@ -74,10 +44,11 @@ class ArrayFederation:
         self.method, self.seed, self.sites = method, seed, sites
         rng = torch.Generator().manual_seed(seed)
         names = names or [f"c{i}" for i in range(len(sites))]
-        self.clients = [
-            ArrayClient(n, site, random_rows(site, rng), 1 + i)
-            for i, (n, site) in enumerate(zip(names, sites, strict=True))
-        ]
+        self.clients = []
+        for i, (name, site) in enumerate(zip(names, sites, strict=True)):
+            rows = random_rows(site, rng)
+            profile = Profile(name, site.dataset, site.tasks, 1 + i, {slot: LAYOUTS[slot.part] for slot in rows})
+            self.clients.append(ArrayClient(profile, rows))
         self.server = Server(method, [client.profile for client in self.clients])
         self.state = self.server.start()
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from array_client import ArrayClient
 from fedhca2.federation.server import Server
-from fedhca2.messages import Profile, Reply
+from fedhca2.messages import Profile
 from fedhca2.methods import resolve
-from fedhca2.params import Layout, Slot, add_scaled, layer_products
+from fedhca2.params import Layout, Slot
 
 DATA = np.load(Path(__file__).parent / "data" / "server_trace.npz")
 META = json.loads(str(DATA["meta"]))
@@ -25,36 +26,6 @@ METHODS = {
 LEARNED = ("main", "homo2")
 
 
-class Replayed:
-    """A client whose training adds the recorded updates."""
-
-    def __init__(self, profile, rows):
-        self.profile, self.rows = profile, rows
-        self.remembered = {}
-
-    def train(self, round, deltas, uploads):
-        self.start = self.rows
-        self.rows = {slot: row + deltas[slot] for slot, row in self.rows.items()}
-        sent = {"updates": deltas, "parameters": self.rows}
-        rows = {slot: sent[uploads[slot.part]][slot] for slot in self.rows if slot.part in uploads}
-        agreement = {}
-        for slot, (added, count) in self.remembered.items():
-            products = layer_products(added, deltas[slot], self.profile.layouts[slot])
-            agreement[slot] = tuple(products.tolist()) if count > 1 else (float(products.sum()),)
-        return Reply(self.profile.client, round, rows, agreement)
-
-    def receive(self, deliveries):
-        for slot, delivery in deliveries.items():
-            zero = torch.zeros_like(self.rows[slot])
-            row = {"trained": self.rows[slot], "start": self.start[slot], "nothing": zero}[delivery.base]
-            for addend in delivery.addends:
-                scale = torch.tensor(addend.scale, dtype=torch.float64)
-                row = add_scaled(row, addend.row, scale, self.profile.layouts[slot])
-                if addend.remember:
-                    self.remembered[slot] = (addend.row, len(addend.scale))
-            self.rows = {**self.rows, slot: row}
-
-
 def by_client(tag, name):
     """The recorded rows, as one mapping of slots per client."""
     encoders, decoders = (iter(torch.from_numpy(DATA[f"{tag}/{name}/{part}"])) for part in ("encoder", "decoder"))
@@ -65,7 +36,7 @@ def by_client(tag, name):
 
 
 def replay(tag):
-    """States after every round, and clients' rows after every round."""
+    """States after every round, clients' rows after every round, and the update that all encoders were sent."""
     layouts = {
         part: Layout(tuple(META[tag][part][0]), tuple(map(tuple, META[tag][part][1])))
         for part in ("encoder", "decoder")
@@ -73,9 +44,9 @@ def replay(tag):
     clients = []
     for i, (client, rows) in enumerate(zip(META[tag]["clients"], by_client(tag, "init"), strict=True)):
         places = {slot: layouts[slot.part] for slot in rows}
-        clients.append(Replayed(Profile(f"c{i}", client["dataset"], tuple(client["tasks"]), 1, places), rows))
+        clients.append(ArrayClient(Profile(f"c{i}", client["dataset"], tuple(client["tasks"]), 1, places), rows))
     server = Server(METHODS[tag], [client.profile for client in clients])
-    state, states, values = server.start(), [], []
+    state, states, values, shared = server.start(), [], [], []
     for round in range(META[tag]["rounds"]):
         uploads = METHODS[tag].uploads(round)
         deltas = by_client(tag, f"r{round}/delta")
@@ -86,27 +57,19 @@ def replay(tag):
             client.receive(deliveries[client.profile.client])
         states.append(state)
         values.append([client.rows for client in clients])
-    return states, values
+        shared.append(deliveries["c0"][Slot("encoder")].addends[-1].row)
+    return states, values, shared
 
 
-def assert_weights(tag, states, tolerance):
+def assert_learned(tag, states, field, suffix, **tolerance):
+    """α and β, or from the second round on their momenta."""
     for round, state in enumerate(states):
-        keys = sorted(key for key in state.weights if key.endswith("/encoder"))
-        alpha = torch.tensor([state.weights[key].value[0] for key in keys])
-        assert_close(alpha, torch.from_numpy(DATA[f"{tag}/r{round}/alpha"]), rtol=0, atol=tolerance)
-        keys = sorted(key for key in state.weights if "/decoder" in key)
-        beta = torch.tensor([state.weights[key].value for key in keys])
-        assert_close(beta, torch.from_numpy(DATA[f"{tag}/r{round}/beta"]), rtol=0, atol=tolerance)
-
-
-def assert_momentum(tag, states, rtol):
-    for round, state in enumerate(states[1:], start=1):
-        keys = sorted(key for key in state.weights if key.endswith("/encoder"))
-        alpha = torch.tensor([state.weights[key].momentum[0] for key in keys])
-        assert_close(alpha, torch.from_numpy(DATA[f"{tag}/r{round}/alpha_mom"]), rtol=rtol, atol=1e-6)
-        keys = sorted(key for key in state.weights if "/decoder" in key)
-        beta = torch.tensor([state.weights[key].momentum for key in keys])
-        assert_close(beta, torch.from_numpy(DATA[f"{tag}/r{round}/beta_mom"]), rtol=rtol, atol=1e-6)
+        if suffix and round == 0:
+            continue
+        for part, name in (("/encoder", "alpha"), ("/decoder", "beta")):
+            found = [getattr(state.weights[key], field) for key in sorted(state.weights) if part in key]
+            recorded = torch.from_numpy(DATA[f"{tag}/r{round}/{name}{suffix}"])
+            assert_close(torch.tensor(found).view(recorded.shape), recorded, **tolerance)
 
 
 def assert_parameters(tag, values, tolerance):
@@ -129,31 +92,39 @@ def recorded_solver(monkeypatch):
 
 @pytest.mark.parametrize("tag", META)
 def test_parameters(tag):
-    _, values = replay(tag)
+    _, values, _ = replay(tag)
     assert_parameters(tag, values, 1e-5)
 
 
 @pytest.mark.parametrize("tag", LEARNED)
+def test_with_the_recorded_solution_the_shared_update_agrees_to_2e_6(tag, recorded_solver):
+    recorded_solver(tag)
+    _, _, shared = replay(tag)
+    for round, row in enumerate(shared):
+        assert_close(row, torch.from_numpy(DATA[f"{tag}/r{round}/U"]), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("tag", LEARNED)
 def test_learned_weights(tag):
-    states, _ = replay(tag)
-    assert_weights(tag, states, 2e-5)
+    states, _, _ = replay(tag)
+    assert_learned(tag, states, "value", "", rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("tag", LEARNED)
 def test_momentum(tag):
-    states, _ = replay(tag)
-    assert_momentum(tag, states, 1e-3)
+    states, _, _ = replay(tag)
+    assert_learned(tag, states, "momentum", "_mom", rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("tag", LEARNED)
 def test_with_the_recorded_solution_parameters_agree_to_2e_6(tag, recorded_solver):
     recorded_solver(tag)
-    _, values = replay(tag)
+    _, values, _ = replay(tag)
     assert_parameters(tag, values, 2e-6)
 
 
 @pytest.mark.parametrize("tag", LEARNED)
 def test_with_the_recorded_solution_learned_weights_agree_to_2e_6(tag, recorded_solver):
     recorded_solver(tag)
-    states, _ = replay(tag)
-    assert_weights(tag, states, 2e-6)
+    states, _, _ = replay(tag)
+    assert_learned(tag, states, "value", "", rtol=0, atol=2e-6)

@@ -10,7 +10,8 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from skimage.morphology import thin as skimage_thin
 
 from fedhca2.metrics import OdsF
-from fedhca2.metrics.edges.evaluate import boundaries, levels
+from fedhca2.metrics.edges.boundaries import boundaries
+from fedhca2.metrics.edges.evaluate import levels
 from fedhca2.metrics.edges.nms import suppress_non_maxima, triangle
 from fedhca2.metrics.edges.ods_f import PRESETS, EdgeRules, average_precision
 from fedhca2.metrics.edges.sweep import sweep
@@ -140,7 +141,7 @@ def test_value_on_a_threshold(strict, expected):
 
 
 def test_last_row_looks_east_and_last_column_south():
-    assert boundaries(np.array([[1, 1], [1, 2]])).tolist() == [[True, True], [True, False]]
+    assert boundaries(torch.tensor([[1, 1], [1, 2]])).tolist() == [[True, True], [True, False]]
 
 
 def score(edges, label, **options):
@@ -179,7 +180,7 @@ def test_label_maps_are_read_on_request(rng):
     regions = (smooth_map(rng, 60, 70, sigma=6) > 0.5).astype(np.uint8)
     edges = smooth_map(rng, 60, 70).astype(np.float32)
     read = score(edges, regions, rules=EdgeRules(ground_truth="label_map"))
-    assert read == score(edges, boundaries(regions).astype(np.uint8))
+    assert read == score(edges, boundaries(torch.from_numpy(regions)).numpy().astype(np.uint8))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.data.boundaries import boundaries
 from fedhca2.data.scenes import CLASSES, CONTEXT_NAMES, LABELS, NAMES, decode_normals, encode_normals, render
 from fedhca2.data.scenes.dice import Dice
 from fedhca2.data.scenes.indoor import draw_room
@@ -13,6 +12,7 @@ from fedhca2.data.scenes.rendering import see
 from fedhca2.data.scenes.salience import salient
 from fedhca2.data.scenes.scene import photographed
 from fedhca2.data.scenes.solids import AXES, CENTRE, UPRIGHT, Paint, box, capsule, ellipsoid, plane, sky, turn
+from fedhca2.metrics.edges.boundaries import boundaries
 
 DOMAINS = ("outdoor", "indoor")
 WHITE = Paint((0.5,) * 6, 0, 1.0, 0.0)

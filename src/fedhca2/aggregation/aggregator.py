@@ -15,6 +15,7 @@ from fedhca2.params import Layout
 # Which inner products a mixing is computed from: none, of the rows, or of the rows less the first of them (which
 # keeps every digit of the differences between parameters that are close to each other).
 Measure = Literal["nothing", "rows", "differences"]
+By = Annotated[Literal["clients", "samples"], Field(description="what counts alike in a mean: clients, or images")]
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,14 @@ class Blend:
 
 @dataclass(frozen=True)
 class Mixing:
-    """Every member's next value: `base` plus the blends that it gets."""
+    """Every member's next value: `base` plus the blends that it gets.
+
+    Where layers vote, `votes` [L, N, N] says how: for reports.
+    """
 
     base: Base
     blends: tuple[Blend, ...]
+    votes: Tensor | None = None
 
 
 class Aggregator(Config, ABC):

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.aggregation.grouped import cosines
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
@@ -25,12 +26,7 @@ def attention(gram: Tensor, numel: int, scale: Scale = "paper", temperature: flo
     tensor([[0.5000, 0.5000],
             [0.5000, 0.5000]], dtype=torch.float64)
     """
-    gram = gram.double()
-    if scale == "paper":
-        logits = gram / numel**0.5
-    else:
-        lengths = gram.diagonal().clamp(min=0).sqrt()
-        logits = gram / (lengths[:, None] * lengths).clamp(min=torch.finfo(torch.float64).tiny)
+    logits = gram.double() / numel**0.5 if scale == "paper" else cosines(gram)
     return torch.softmax(logits / temperature, dim=1)
 
 

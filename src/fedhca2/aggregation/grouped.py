@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.aggregation.aggregator import Aggregator, Blend, By, Measure, Member, Mixing
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
@@ -66,7 +66,7 @@ class GroupMean(Aggregator):
     measure: ClassVar[Measure] = "nothing"
 
     kind: Literal["group_mean"] = "group_mean"
-    by: Literal["clients", "samples"] = "clients"
+    by: By = "clients"
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """One mixed row per group."""

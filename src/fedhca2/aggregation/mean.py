@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.aggregation.aggregator import Aggregator, Blend, By, Measure, Member, Mixing
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
@@ -28,7 +28,7 @@ class Mean(Aggregator):
     measure: ClassVar[Measure] = "nothing"
 
     kind: Literal["mean"] = "mean"
-    by: Literal["clients", "samples"] = "clients"
+    by: By = "clients"
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """One mixed row for all, in place of their own."""

@@ -13,6 +13,21 @@ from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
 
+def layer_votes(similarity: Tensor, friends: int) -> Tensor:
+    """Votes of each layer of each client, [L, N, N]: K for the most similar client, K − 1 for the next, and so on.
+
+    >>> layer_votes(torch.tensor([[[1.0, 0.5, 0.1], [0.5, 1.0, 0.0], [0.1, 0.0, 1.0]]]), friends=2)[0]
+    tensor([[2., 1., 0.],
+            [1., 2., 0.],
+            [1., 0., 2.]], dtype=torch.float64)
+    """
+    similarity = similarity.double()
+    k = min(friends, similarity.shape[1])
+    best = similarity.argsort(dim=2, descending=True, stable=True)[:, :, :k]
+    votes = torch.arange(k, 0, -1, dtype=torch.float64).expand(best.shape)
+    return torch.zeros_like(similarity).scatter(2, best, votes)
+
+
 def voting_weights(similarity: Tensor, friends: int) -> Tensor:
     r"""Weights of every client's friends, [N, N], from the cosines of updates in each voting layer, [L, N, N].
 
@@ -30,10 +45,7 @@ def voting_weights(similarity: Tensor, friends: int) -> Tensor:
     """
     similarity = similarity.double()
     k = min(friends, similarity.shape[1])
-    best = similarity.argsort(dim=2, descending=True, stable=True)[:, :, :k]
-    votes = torch.arange(k, 0, -1, dtype=torch.float64).expand(best.shape)
-    counted = torch.zeros_like(similarity).scatter(2, best, votes).sum(dim=0)
-    chosen = counted.argsort(dim=1, descending=True, stable=True)[:, :k]
+    chosen = layer_votes(similarity, k).sum(dim=0).argsort(dim=1, descending=True, stable=True)[:, :k]
     positive = similarity.clamp(min=0)
     mean = (positive / positive.sum(dim=2, keepdim=True)).mean(dim=0)
     weights = torch.zeros_like(mean).scatter(1, chosen, mean.gather(1, chosen))
@@ -53,9 +65,10 @@ class Voting(Aggregator):
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """One mixed row per group, of updates: the group's mean of what each of its clients would take."""
         voters = self.voters(layout)
-        weights = voting_weights(torch.stack([cosines(products[p]) for p in voters]), self.friends)
+        similarity = torch.stack([cosines(products[p]) for p in voters])
+        weights = voting_weights(similarity, self.friends)
         means, gets = group_weights([member.group for member in members])
-        return Mixing("start", (Blend(means @ weights, gets),))
+        return Mixing("start", (Blend(means @ weights, gets),), votes=layer_votes(similarity, self.friends))
 
     def voters(self, layout: Layout) -> list[int]:
         """Which tensors vote: the last weights of convolutions and linear layers."""

@@ -2,10 +2,40 @@
 
 import sys
 
-from fedhca2.cli import methods, run
+from fedhca2.cli import (
+    compare,
+    data,
+    evaluate,
+    experiments,
+    export,
+    flower,
+    methods,
+    picture,
+    predict,
+    report,
+    resume,
+    run,
+    watch,
+)
 from fedhca2.cli.app import app
 
-__all__ = ["app", "main", "methods", "run"]
+__all__ = [
+    "app",
+    "compare",
+    "data",
+    "evaluate",
+    "experiments",
+    "export",
+    "flower",
+    "main",
+    "methods",
+    "picture",
+    "predict",
+    "report",
+    "resume",
+    "run",
+    "watch",
+]
 
 
 def main() -> None:

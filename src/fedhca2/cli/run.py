@@ -1,13 +1,20 @@
 """`fedhca2 run`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from fedhca2.cli.app import app, clear_errors
+
+if TYPE_CHECKING:
+    from fedhca2.federation.result import Result
+
+BY_SIGNAL = 128  # what shells add to the number of the signal that ended a process
 
 
 @app.command()
@@ -19,19 +26,54 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; a new one under runs/ by default.")] = None,
     baseline: Annotated[Path | None, typer.Option(help="A finished run of 'local' to compare with.")] = None,
+    engine: Annotated[
+        Literal["in-process", "flower-local", "flower-ray"],
+        typer.Option(help="Where clients run: here, in a process each over Flower, or in Flower's Ray simulation."),
+    ] = "in-process",
 ) -> None:
     """Train a federation and say what it gave each client."""
     console = Console()
-    with clear_errors():
+    with clear_errors(), stopped():
         from fedhca2.experiment import Experiment
         from fedhca2.federation.run import run as run_experiment
         from fedhca2.reports.console import ConsoleWatcher
-        from fedhca2.reports.tables import conclusion, result_table
 
         experiment = Experiment.load(config, overrides or [])
         folder = out or Path("runs") / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
         with ConsoleWatcher(console) as watcher:
-            result = run_experiment(experiment, folder, watcher, baseline)
+            if engine == "in-process":
+                result = run_experiment(experiment, folder, watcher, baseline)
+            else:
+                from fedhca2.federation.flower.engines import run_on
+
+                result = run_on(engine, experiment, folder, watcher, baseline)
+    conclude(console, result, folder)
+
+
+@contextmanager
+def stopped() -> Iterator[None]:
+    """A run that was asked to stop says how to go on, and ends as if by the signal."""
+    from fedhca2.federation.stopping import Interrupted
+
+    try:
+        yield
+    except Interrupted as interrupted:
+        typer.echo(str(interrupted), err=True)
+        raise typer.Exit(BY_SIGNAL + interrupted.signal) from None
+
+
+def conclude(console: Console, result: "Result", folder: Path) -> None:
+    """Say what a run came to."""
+    from fedhca2.reports.page import write_page
+    from fedhca2.reports.run_files import RunFiles
+    from fedhca2.reports.tables import conclusion, result_table
+
     console.print(result_table(result))
     console.print(conclusion(result))
+    page = write_page([RunFiles.open(folder)], folder / "report.html")
+    for client, faults in result.skipped.items():
+        console.print(f"{client}: {len(faults)} files could not be read and were left out, as {faults[0]}")
+    if result.epsilon is not None:
+        console.print(f"client-level differential privacy: ε = {result.epsilon:.3g} at δ = 1e-5")
     console.print(f"{result.seconds:.0f} s for {result.method}; everything is in {folder}/", highlight=False)
+    console.print(f"To see what happened, open {page}", highlight=False)

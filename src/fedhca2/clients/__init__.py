@@ -1,7 +1,20 @@
 """A client, and how it trains and evaluates."""
 
 from fedhca2.clients.client import BatchWatch, Client, Work
+from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.schedule import Schedule
+from fedhca2.clients.state_file import ClientState, StateFileError, load_state, save_state
 from fedhca2.clients.training import Training
 
-__all__ = ["BatchWatch", "Client", "Schedule", "Training", "Work"]
+__all__ = [
+    "BatchWatch",
+    "Client",
+    "ClientState",
+    "Privacy",
+    "Schedule",
+    "StateFileError",
+    "Training",
+    "Work",
+    "load_state",
+    "save_state",
+]

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from math import isfinite
+from secrets import token_hex
 from time import perf_counter
 
 import torch
@@ -10,6 +12,9 @@ from torch import Tensor
 
 from fedhca2.clients.evaluation import evaluate
 from fedhca2.clients.normalisation import recalibrate
+from fedhca2.clients.privacy import Privacy, privatise
+from fedhca2.clients.state import client_state, restore_client
+from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.training import Learner, Training
 from fedhca2.data.batches import Batches
 from fedhca2.data.dataset import Sample
@@ -20,6 +25,7 @@ from fedhca2.params import Slot, add_scaled, assign, flatten, layer_products, un
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in all, loss of the last one
 PULLED_PARTS = ("encoder", "decoder")
+NO_PRIVACY = Privacy()
 
 
 @dataclass(frozen=True)
@@ -46,12 +52,14 @@ class Client:
         *,
         objective: Objective,
         batch_norm: BatchNorm = "local",
+        privacy: Privacy = NO_PRIVACY,
         device: torch.device,
     ) -> None:
         self.name = name
         self.work = work
         self.objective = objective
         self.batch_norm = batch_norm
+        self.privacy = privacy
         self.training = training
         self.device = device
         self.layouts = layouts(model)
@@ -60,6 +68,8 @@ class Client:
         self.start: dict[Slot, Tensor] = {}  # rows before the last training, of the parts that went up
         self.received: dict[Slot, Tensor] = {}  # the rows sent by the server that local training is pulled towards
         self.remembered: dict[Slot, tuple[Tensor, int]] = {}  # last aggregated update, and how many weights scale it
+        self.published: dict[Slot, Tensor] = {}  # with privacy, the rows as the server knows them already
+        self.noise_secret = token_hex(16)
 
     @property
     def profile(self) -> Profile:
@@ -73,29 +83,76 @@ class Client:
         return len(self.work.train.indices) * self.work.epochs * (1 + len(self.personal.model.decoders))
 
     def perform(self, order: Order, watch: BatchWatch = lambda *_: None) -> Reply:
-        """Take what was sent, then evaluate, then train, then answer."""
+        """Take what was sent, then evaluate, then train, then answer.
+
+        A client whose training ends in values that are not finite goes back to where it was before, and says so.
+        """
         began = perf_counter()
+        if self.privacy.active and not self.published:
+            self.published = {slot: self._row(slot) for slot in self.layouts}
         self._receive(order.deliveries)
         if self.batch_norm == "recalibrate" and order.deliveries:
             recalibrate(self.shared.model, self._batches(order.round * self.work.epochs), self.device)
-        if order.finish:
-            self._fine_tune(watch)
+        failed = ""
+        if order.finish and self.objective.final_epochs:
+            good = self.state()
+            failed = self._fault(self._fine_tune(watch), good)
         metrics = self.evaluate() if order.evaluate else {}
         if not order.train:
-            return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began)
+            return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began, failed=failed)
         uploads = [slot for slot in self.layouts if slot.part in order.upload]
         self.start = {slot: self._row(slot) for slot in {*uploads, *self.remembered}}
+        good = self.state()
         losses = self._train(order.round, watch)
-        trained = {slot: self._row(slot) for slot in self.start}
-        updates = {slot: trained[slot] - start for slot, start in self.start.items()}
-        rows = {slot: updates[slot] if order.upload[slot.part] == "updates" else trained[slot] for slot in uploads}
+        if failed := self._fault(losses, good):
+            return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began, failed=failed)
+        rows, updates = self._leaving(order, uploads)
         agreement = {slot: self._agreement(slot, update) for slot, update in updates.items() if slot in self.remembered}
+        losses = {} if self.privacy.noise else losses  # no noise hides them
         return Reply(self.name, order.round, rows, agreement, losses, metrics, perf_counter() - began)
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Scores on the validation split."""
         batches = self.work.val.evaluation()
         return evaluate(self.personal.model, batches, self.work.val.data.labels, self.device, self.training.precision)
+
+    def state(self) -> ClientState:
+        """All that the next round depends on, but for data and settings; a copy."""
+        return client_state(self)
+
+    def restore(self, state: ClientState) -> None:
+        """Go on from a state of this client; ValueError where it is another's or does not fit."""
+        restore_client(self, state)
+
+    def _fault(self, losses: Mapping[str, float], good: ClientState) -> str:
+        """What went wrong in training, after which the client is back in its good state; or nothing."""
+        bad = [f"the loss of {task!r} became {loss}" for task, loss in losses.items() if not isfinite(loss)]
+        learners = {self.shared, self.personal}
+        parameters = [parameter.detach() for learner in learners for parameter in learner.model.parameters()]
+        if not bad and not torch.stack(torch._foreach_norm(parameters)).isfinite().all():
+            bad = ["parameters became NaN or infinite"]
+        if bad:
+            self.restore(good)
+        return "; ".join(bad)
+
+    def _leaving(self, order: Order, uploads: list[Slot]) -> tuple[dict[Slot, Tensor], dict[Slot, Tensor]]:
+        """The rows that are sent, and the updates that agreement is measured on."""
+        trained = {slot: self._row(slot) for slot in self.start}
+        updates = {slot: trained[slot] - start for slot, start in self.start.items()}
+        wants_updates = {slot: order.upload[slot.part] == "updates" for slot in uploads}
+        if not self.privacy.active:
+            return {slot: updates[slot] if wants_updates[slot] else trained[slot] for slot in uploads}, updates
+        # Parameters go up as what the server knows already plus a clipped and noised change: what was trained in
+        # earlier rounds shows in no other way than it did then. Agreement is measured on what is sent anyway.
+        changes = {
+            slot: updates[slot] if wants_updates[slot] else trained[slot] - self.published[slot] for slot in uploads
+        }
+        changes = privatise(changes, self.privacy, self.noise_secret, order.round)
+        rows = {
+            slot: change if wants_updates[slot] else self.published[slot] + change for slot, change in changes.items()
+        }
+        self.published |= {slot: row for slot, row in rows.items() if not wants_updates[slot]}
+        return rows, {slot: row for slot, row in rows.items() if wants_updates[slot]}
 
     def _row(self, slot: Slot) -> Tensor:
         return flatten(self.shared.model.slots()[slot], self.layouts[slot])
@@ -115,8 +172,10 @@ class Client:
                     self.remembered[slot] = (sent, len(addend.scale))
             if self.objective.anchor == "received" and not self.objective.own_copy:
                 self.received[slot] = row
-            else:
-                assign(self.shared.model.slots()[slot], row, layout)
+                continue
+            assign(self.shared.model.slots()[slot], row, layout)
+            if self.privacy.active and delivery.base == "nothing":
+                self.published[slot] = row
 
     def _agreement(self, slot: Slot, update: Tensor) -> tuple[float, ...]:
         """⟨last aggregated update, own update⟩ for each weight that scaled the former: minus the weight's gradient."""
@@ -144,14 +203,16 @@ class Client:
                 )
         return losses
 
-    def _fine_tune(self, watch: BatchWatch) -> None:
+    def _fine_tune(self, watch: BatchWatch) -> dict[str, float]:
         """The method's last epochs, of the whole model, from the full learning rate down."""
         first, count = self.work.rounds * self.work.epochs, self.objective.final_epochs
         schedule = self.training.schedule.model_copy(update={"warmup_epochs": 0, "lag": False})
         steps = _Steps(self.name, len(self.work.train) * count, watch)
+        losses: dict[str, float] = {}
         for epoch in range(count):
             rate = schedule.rate(epoch, count, self.training.learning_rate)
-            self.personal.train_epoch(self._batches(first + epoch), rate, watch=steps)
+            losses = self.personal.train_epoch(self._batches(first + epoch), rate, watch=steps)
+        return losses
 
     def _batches(self, epoch: int) -> Iterator[Sample]:
         augment = self.training.augment

@@ -4,8 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from fedhca2.data.nyud import NyudData
+from fedhca2.data.pascal_context import PascalContextData
 from fedhca2.data.rendered import ScenesData
 
-DataConfig = Annotated[ScenesData, Field(discriminator="kind")]
+DataConfig = Annotated[ScenesData | PascalContextData | NyudData, Field(discriminator="kind")]
 
-__all__ = ["DataConfig", "ScenesData"]
+__all__ = ["DataConfig", "NyudData", "PascalContextData", "ScenesData"]

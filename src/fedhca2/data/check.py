@@ -10,8 +10,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
+from fedhca2.data.archive import Archive, Size
 from fedhca2.data.dataset import Dataset, Split
-from fedhca2.data.files import Archive, FileError, MissingFileError, Size
+from fedhca2.data.files import FileError, MissingFileError
 from fedhca2.data.layouts import Layout
 from fedhca2.data.nyud import Nyud
 from fedhca2.data.pascal_context import PascalContext

@@ -1,7 +1,7 @@
 """What a data set is to the rest of the package: samples by index, with the labels that are asked for."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 from torch import Tensor
 
@@ -25,8 +25,15 @@ class Dataset(Protocol):
     def size(self) -> tuple[int, int]:
         """Height and width of the network's input."""
 
+    @property
+    def ids(self) -> Sequence[str]:
+        """What the images are called, in order."""
+
     def __len__(self) -> int:
         """Number of images."""
+
+    def dealt(self, indices: Sequence[int]) -> Self:
+        """The data set as a client sees it whose share are these images, in this order: mostly the same for all."""
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
         """The images that a client with exactly these tasks can learn from."""

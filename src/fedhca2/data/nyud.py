@@ -10,14 +10,10 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from fedhca2.config import Config
-from fedhca2.data.boundaries import boundaries
+from fedhca2.data.archive import Archive, Paths, Size, Source
 from fedhca2.data.dataset import Dataset, Split
 from fedhca2.data.files import (
-    Archive,
     BrokenFileError,
-    Paths,
-    Size,
-    Source,
     class_codes,
     read_colours,
     read_mat,
@@ -25,6 +21,8 @@ from fedhca2.data.files import (
     read_npy,
     read_values,
 )
+from fedhca2.data.partition import Even, PartitionConfig
+from fedhca2.metrics.edges.boundaries import boundaries
 from fedhca2.tasks import LabelSpace
 
 CLASS_NAMES = (
@@ -122,6 +120,7 @@ class NyudData(Config):
     root: Path
     size: tuple[PositiveInt, PositiveInt] = (448, 576)
     cache: bool = False
+    partition: PartitionConfig = Even()
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
@@ -130,4 +129,7 @@ class NyudData(Config):
 
     def open(self, split: Split) -> Dataset:
         """One split of it."""
-        return Nyud(self.root, split, size=self.size, cache=self.cache)
+        data = Nyud(self.root, split, size=self.size, cache=self.cache)
+        if split == "val":
+            data.require_fit()
+        return data

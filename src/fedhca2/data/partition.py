@@ -1,23 +1,204 @@
-"""Which images each client has."""
+"""Which of a data set's training images each client has."""
 
-from collections.abc import Sequence
+import json
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, model_validator
+
+from fedhca2.config import Config, suggest
+from fedhca2.data.dataset import Dataset
+from fedhca2.data.statistics import STATISTICS, label_groups
+
+Parts = dict[str, list[int]]  # {client: indices of images}
+DRAWS = 100
 
 
-def even_split(count: int, shares: int, seed: int) -> list[list[int]]:
-    """A seeded permutation of `count` indices, cut into `shares` parts whose sizes differ by one at the most.
+def even_split(count: int, shares: int, rng: np.random.RandomState) -> list[list[int]]:
+    """A permutation of `count` indices, cut into `shares` parts whose sizes differ by one at the most.
 
-    >>> even_split(5, 2, seed=0)
+    >>> even_split(5, 2, np.random.RandomState(0))
     [[2, 0, 1], [3, 4]]
     """
     if shares > count:
         raise ValueError(f"{count} images cannot be split over {shares} clients")
-    order = np.random.RandomState(seed).permutation(count)
-    return [part.tolist() for part in np.array_split(order, shares)]
+    return [part.tolist() for part in np.array_split(rng.permutation(count), shares)]
+
+
+def proportional_split(indices: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
+    """The indices in their order, cut in proportion to `shares`, each cut rounded to the nearest image.
+
+    >>> proportional_split([7, 8, 9, 5], [3, 1])
+    [[7, 8, 9], [5]]
+    """
+    ends = np.rint(np.cumsum(shares) / np.sum(shares) * len(indices)).astype(int)
+    return [list(indices[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def keep(indices: Sequence[int], usable: Sequence[int]) -> list[int]:
     """The indices that are usable, in their order."""
     allowed = set(usable)
     return [index for index in indices if index in allowed]
+
+
+class Partition(Config):
+    """How images are dealt. Single-task clients of a data set divide it among themselves, and so do multi-task ones."""
+
+    kind: str
+
+    def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
+        """Why all clients of a data set with labels for these tasks cannot be dealt to, or nothing."""
+        return ""
+
+    @abstractmethod
+    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+        """The images of clients that divide a data set among themselves."""
+
+
+class Even(Partition):
+    """The papers' partition: a random permutation in equal parts."""
+
+    kind: Literal["even"] = "even"
+
+    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+        """Equal parts."""
+        return dict(zip(clients, even_split(len(data), len(clients), rng), strict=True))
+
+
+class Shares(Partition):
+    """Parts of a random permutation whose sizes are as the numbers that the clients are given."""
+
+    kind: Literal["shares"] = "shares"
+    shares: Annotated[dict[str, PositiveFloat], Field(description="a number for every client of the data set")]
+
+    def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
+        """Every client should have a share, and nobody else."""
+        return _names_fault("shares", self.shares, clients)
+
+    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+        """Parts in proportion."""
+        order = rng.permutation(len(data)).tolist()
+        parts = proportional_split(order, [self.shares[client] for client in clients])
+        return dict(zip(clients, parts, strict=True))
+
+
+class Draws(Partition):
+    """Every client draws its own share of all images, whatever the others have."""
+
+    kind: Literal["draws"] = "draws"
+    share: Annotated[float, Field(gt=0, le=1)]
+
+    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+        """Parts that may overlap."""
+        count = round(self.share * len(data))
+        return {client: rng.permutation(len(data))[:count].tolist() for client in clients}
+
+
+class Dirichlet(Partition):
+    """Images are grouped by a statistic of a label; each group is divided by shares drawn from a Dirichlet.
+
+    The smaller `alpha`, the less the clients' images have in common.
+    """
+
+    kind: Literal["dirichlet"] = "dirichlet"
+    by: Annotated[str, Field(description="the task: images are grouped by its largest class, or by its mean value")]
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    at_least: Annotated[int, Field(ge=1, description="images of every client; shares are drawn until it is so")] = 8
+
+    def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
+        """The task should be one that images can be grouped by."""
+        known = [task for task in tasks if task in STATISTICS]
+        return "" if self.by in known else f"by: images cannot be grouped by {self.by!r}. {suggest(self.by, known)}"
+
+    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+        """Parts whose labels are distributed differently."""
+        groups = label_groups(data, self.by)
+        for _ in range(DRAWS):
+            parts = self._draw(groups, clients, rng)
+            if min(map(len, parts.values())) >= self.at_least:
+                return parts
+        raise ValueError(
+            f"dirichlet: every client should have {self.at_least} images, found none of {DRAWS} draws where it is so; "
+            "choose a larger alpha or a smaller at_least"
+        )
+
+    def _draw(self, groups: NDArray[np.int64], clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+        parts: Parts = {client: [] for client in clients}
+        for group in np.unique(groups):
+            members = rng.permutation(np.flatnonzero(groups == group)).tolist()
+            shares = rng.dirichlet(np.full(len(clients), self.alpha))
+            for client, part in zip(clients, proportional_split(members, shares.tolist()), strict=True):
+                parts[client] += part
+        return parts
+
+
+class Lists(Partition):
+    """Fixed lists: for every client the numbers or the ids of its images, here or in a JSON file.
+
+    The file may be the `partition.json` of a run.
+    """
+
+    kind: Literal["lists"] = "lists"
+    lists: dict[str, list[int | str]] | None = None
+    file: Path | None = None
+
+    @model_validator(mode="after")
+    def _here_or_there(self) -> "Lists":
+        if (self.lists is None) == (self.file is None):
+            raise ValueError("a partition by lists should have either 'lists' or 'file'")
+        return self
+
+    def read(self) -> Mapping[str, Sequence[int | str]]:
+        """The lists, wherever they are."""
+        if self.file is None:
+            return self.lists or {}
+        try:
+            found = json.loads(self.file.read_text("utf-8"))
+            return {client: _trained_on(entry) for client, entry in found.items()}
+        except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
+            raise ValueError(f"{self.file}: should be JSON, {{client: [image, …]}}, found {error}") from None
+
+    def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
+        """Every client should have a list; a file may have more."""
+        try:
+            lists = self.read()
+        except ValueError as error:
+            return str(error)
+        return _names_fault("lists", {name: lists[name] for name in lists if self.lists or name in clients}, clients)
+
+    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+        """The images that are listed."""
+        places = {id: index for index, id in enumerate(data.ids)}
+        lists = self.read()
+        parts: Parts = {}
+        for client in clients:
+            part = [image if isinstance(image, int) else places.get(image, -1) for image in lists[client]]
+            wrong = [image for image, index in zip(lists[client], part, strict=True) if not 0 <= index < len(data)]
+            if wrong:
+                raise ValueError(f"lists: {client!r} has {wrong[0]!r}, which is not an image of the training split")
+            if len(set(part)) < len(part):
+                raise ValueError(f"lists: {client!r} should have every image once, found one twice")
+            parts[client] = part
+        return parts
+
+
+PartitionConfig = Annotated[Even | Shares | Draws | Dirichlet | Lists, Field(discriminator="kind")]
+
+
+def _trained_on(entry: Any) -> list[int | str]:
+    images = entry["train"] if isinstance(entry, dict) else entry
+    if not isinstance(images, list) or not all(isinstance(image, int | str) for image in images):
+        raise TypeError(f"{images!r}")
+    return images
+
+
+def _names_fault(key: str, given: Mapping[str, object], clients: Sequence[str]) -> str:
+    unknown = [name for name in given if name not in clients]
+    if unknown:
+        return f"{key}: {unknown[0]!r} is not a client of this data set. {suggest(unknown[0], clients)}"
+    missing = [name for name in clients if name not in given]
+    return f"{key}: should name every client of this data set, found nothing for {missing[0]!r}" if missing else ""

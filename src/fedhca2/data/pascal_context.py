@@ -14,14 +14,10 @@ from scipy import ndimage
 from torch import Tensor
 
 from fedhca2.config import Config
-from fedhca2.data.boundaries import boundaries
+from fedhca2.data.archive import Archive, Paths, Size, Source
 from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.files import (
-    Archive,
     BrokenFileError,
-    Paths,
-    Size,
-    Source,
     class_codes,
     read_colours,
     read_json,
@@ -29,7 +25,9 @@ from fedhca2.data.files import (
     read_normals,
     read_values,
 )
+from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.labels import IGNORE
+from fedhca2.metrics.edges.boundaries import boundaries
 from fedhca2.tasks import LabelSpace
 
 CLASS_NAMES = (
@@ -234,6 +232,7 @@ class PascalContextData(Config):
     size: tuple[PositiveInt, PositiveInt] = (512, 512)
     cache: bool = False
     released_parts_index: bool = False
+    partition: PartitionConfig = Even()
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
@@ -242,6 +241,9 @@ class PascalContextData(Config):
 
     def open(self, split: Split) -> Dataset:
         """One split of it."""
-        return PascalContext(
+        data = PascalContext(
             self.root, split, size=self.size, cache=self.cache, released_parts_index=self.released_parts_index
         )
+        if split == "val":
+            data.require_fit()
+        return data

@@ -32,13 +32,14 @@ def draw_distortion(rng: np.random.Generator) -> Distortion:
 
 def distort(image: Tensor, distortion: Distortion) -> Tensor:
     """Change the colours of an image [3, H, W] with values 0 … 255; contrast is before or after hue."""
-    image = (image + distortion.brightness).clamp(0, 255)
-    if distortion.contrast_first:
+    if distortion.brightness != 0.0:
+        image = (image + distortion.brightness).clamp(0, 255)
+    if distortion.contrast_first and distortion.contrast != 1.0:
         image = (image * distortion.contrast).clamp(0, 255)
     if distortion.saturation != 1.0 or distortion.hue != 0.0:
         hue, saturation, value = to_hsv(image)
         image = from_hsv((hue + distortion.hue) % 1.0, (saturation * distortion.saturation).clamp(0, 1), value)
-    if not distortion.contrast_first:
+    if not distortion.contrast_first and distortion.contrast != 1.0:
         image = (image * distortion.contrast).clamp(0, 255)
     return image
 

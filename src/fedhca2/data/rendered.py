@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field
 
 from fedhca2.config import Config
 from fedhca2.data.dataset import Sample, Split
+from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.data.scenes import LABELS, Domain, render
 from fedhca2.tasks import LabelSpace
 
@@ -25,6 +26,7 @@ class ScenesData(Config):
     train: Annotated[int, Field(ge=1, description="images in the training split")] = 200
     val: Annotated[int, Field(ge=1, description="images in the validation split")] = 100
     seed: Annotated[int, Field(ge=0, description="which scenes; the experiment's seed does not change them")] = 0
+    partition: PartitionConfig = Even()
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
@@ -47,6 +49,15 @@ class RenderedScenes:
 
     def __len__(self) -> int:
         return self.count
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The scenes' numbers, as `fedhca2 data scenes` names their files."""
+        return [f"{number:07d}" for number in range(self.first, self.first + self.count)]
+
+    def dealt(self, indices: Sequence[int]) -> Self:
+        """The same for everybody."""
+        return self
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
         """A client that has human parts alone leaves out scenes without people."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedhca2.data.dataset import Sample
@@ -23,6 +24,9 @@ IMAGE_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255
 CROP_TRIES = 10
 LARGEST_SHARE = 0.75
 CROP_TASK = "semseg"  # the crop rule looks at this task's labels where the client has them
+
+
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -51,50 +55,60 @@ def draw_augmentation(seed: int, client: str, epoch: int, index: int) -> Augment
 class Axis:
     """For every output position along one axis: which source positions it reads, and whether it lies in the image."""
 
-    nearest: Tensor
-    low: Tensor
-    high: Tensor
+    nearest: Indices
+    low: Indices
+    high: Indices
     share: Tensor
-    inside: Tensor
+    inside: slice
 
 
 def axis(length: int, scaled: int, start: int, target: int, *, mirrored: bool = False) -> Axis:
     """Scale an axis to `scaled`, crop `target` positions from `start`, flip, and pad to `target` around the centre.
 
     >>> axis(4, 4, 0, 6).nearest
-    tensor([0, 0, 1, 2, 3, 3])
+    array([0, 0, 1, 2, 3, 3])
     """
     kept = min(scaled, target)
     before = (target - kept) // 2
-    position = np.arange(target) - before
-    inside = (position >= 0) & (position < kept)
-    position = np.clip(position, 0, kept - 1)
+    position = np.clip(np.arange(target) - before, 0, kept - 1)
     if mirrored:
         position = kept - 1 - position
     source = (position + start + 0.5) * (length / scaled)
     exact = np.clip(source - 0.5, 0, length - 1)
     low = exact.astype(np.int64)
     return Axis(
-        nearest=torch.from_numpy(np.minimum(source.astype(np.int64), length - 1)),
-        low=torch.from_numpy(low),
-        high=torch.from_numpy(np.minimum(low + 1, length - 1)),
+        nearest=np.minimum(source.astype(np.int64), length - 1),
+        low=low,
+        high=np.minimum(low + 1, length - 1),
         share=torch.from_numpy((exact - low).astype(np.float32)),
-        inside=torch.from_numpy(inside),
+        inside=slice(before, before + kept),
     )
 
 
+def _taken(tensor: Tensor, indices: Indices, dim: int) -> Tensor:
+    """What `index_select` gives, several times as fast as in torch."""
+    return torch.from_numpy(tensor.numpy().take(indices, axis=dim))
+
+
 def _linear(image: Tensor, rows: Axis, columns: Axis) -> Tensor:
-    lines = torch.lerp(image[:, rows.low].float(), image[:, rows.high].float(), rows.share[:, None])
-    return torch.lerp(lines[..., columns.low], lines[..., columns.high], columns.share)
+    above, below = _taken(image, rows.low, 1).float(), _taken(image, rows.high, 1).float()
+    lines = torch.lerp(above, below, rows.share[:, None])
+    return torch.lerp(_taken(lines, columns.low, 2), _taken(lines, columns.high, 2), columns.share)
 
 
-def _nearest(label: Tensor, rows: Axis, columns: Axis) -> Tensor:
-    return label[:, rows.nearest][..., columns.nearest]
+def _fill_outside(values: Tensor, rows: Axis, columns: Axis, fill: float) -> Tensor:
+    """Put padding around the image, in place."""
+    values[:, : rows.inside.start] = fill
+    values[:, rows.inside.stop :] = fill
+    values[..., : columns.inside.start] = fill
+    values[..., columns.inside.stop :] = fill
+    return values
 
 
 def is_varied(label: Tensor) -> bool:
     """Whether a crop of a class map shows more than one class, and none on three quarters of it or more."""
-    counts = torch.bincount(label[label != IGNORE].long())
+    counts = np.bincount(label.numpy().reshape(-1), minlength=IGNORE + 1)
+    counts[IGNORE] = 0
     return bool((counts > 0).sum() > 1 and counts.max() < LARGEST_SHARE * counts.sum())
 
 
@@ -108,30 +122,28 @@ def _choose_crop(
         columns = axis(width, scaled[1], int(x * (room[1] + 1)), size[1], mirrored=augmentation.mirrored)
         if CROP_TASK not in sample or room == [0, 0]:
             break
-        crop = sample[CROP_TASK][:, rows.nearest[rows.inside]][..., columns.nearest[columns.inside]]
-        if is_varied(crop):
+        crop = _taken(sample[CROP_TASK], rows.nearest[rows.inside], 1)
+        if is_varied(_taken(crop, columns.nearest[columns.inside], 2)):
             break
     return rows, columns
 
 
 def _labels(sample: Sample, rows: Axis, columns: Axis, scale: float, mirrored: bool) -> Sample:
-    inside = rows.inside[:, None] & columns.inside
+    places = rows.nearest[:, None] * sample["image"].shape[-1] + columns.nearest
     labels = {}
     for name, source in sample.items():
         if name == "image":
             continue
         task = TASKS[name]
-        label = task.rescaled(_nearest(source, rows, columns), scale)
+        label = task.rescaled(_taken(source.flatten(1), places, 1), scale)
         if mirrored:
             label = task.flipped(label)
-        filled = torch.where(inside, label, torch.tensor(task.fill, dtype=label.dtype))
-        labels[name] = task.ignored(filled)
+        labels[name] = task.ignored(_fill_outside(label, rows, columns, task.fill))
     return labels
 
 
 def _normalise(image: Tensor, rows: Axis, columns: Axis) -> Tensor:
-    inside = rows.inside[:, None] & columns.inside
-    return torch.where(inside, (image - IMAGE_MEAN) / IMAGE_DEVIATION, 0.0)
+    return _fill_outside((image - IMAGE_MEAN) / IMAGE_DEVIATION, rows, columns, 0.0)
 
 
 def for_training(sample: Sample, size: tuple[int, int], augmentation: Augmentation) -> Sample:

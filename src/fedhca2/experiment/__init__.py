@@ -1,18 +1,26 @@
 """Experiments: config files, their checks, and what is built from them."""
 
-from fedhca2.experiment.build import OpenData, Shard, assign_shards, build_client, build_clients, open_data
+from fedhca2.experiment.broken import without_broken
+from fedhca2.experiment.build import build_client, build_clients
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.errors import ConfigError
 from fedhca2.experiment.experiment import Experiment
+from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
+from fedhca2.experiment.shards import OpenData, Shard, assign_shards, open_data, save_partition
 
 __all__ = [
+    "CheckpointPlan",
     "ClientSpec",
     "ConfigError",
     "Experiment",
+    "GuardBounds",
     "OpenData",
+    "Participation",
     "Shard",
     "assign_shards",
     "build_client",
     "build_clients",
     "open_data",
+    "save_partition",
+    "without_broken",
 ]

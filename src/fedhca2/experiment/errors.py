@@ -22,14 +22,26 @@ def place(location: Iterable[int | str]) -> str:
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).removeprefix(".")
 
 
+def _written(location: tuple[int | str, ...]) -> list[int | str]:
+    """The steps that a config has: pydantic also names the `kind` that it chose below `data.NAME` and `partition`."""
+    chosen = {2} if location[:1] == ("data",) else set()
+    chosen |= {place + 1 for place, step in enumerate(location) if step == "partition" and location[0] == "data"}
+    return [step for place, step in enumerate(location) if place not in chosen]
+
+
 def describe(error: ValidationError) -> list[str]:
     """A line for each thing that pydantic found."""
     lines = []
     for found in error.errors(include_url=False):
-        where = place(found["loc"]) or "config"
+        where = place(_written(found["loc"])) or "config"
         match found["type"]:
             case "missing":
                 lines.append(f"{where}: missing")
+            case "union_tag_not_found":
+                lines.append(f"{where}.kind: missing")
+            case "union_tag_invalid":
+                context = found["ctx"]
+                lines.append(f"{where}.kind: should be {context['expected_tags']}, found {context['tag']!r}")
             case "value_error":
                 lines.append(f"{where}: {found['ctx']['error']}")
             case _:

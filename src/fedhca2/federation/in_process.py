@@ -3,10 +3,13 @@
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import torch
 
-from fedhca2.clients import BatchWatch, Client
+from fedhca2.clients import BatchWatch, Client, load_state, save_state
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.checkpoints import unusable
 from fedhca2.messages import Order, Profile, Reply
 
 
@@ -26,10 +29,40 @@ class InProcess:
         """Carry out every order, those of the clients with most to do first."""
         busiest = sorted((self.clients[name] for name in orders), key=lambda client: client.load, reverse=True)
         waiting = {
-            client.name: self.pools[client.device].submit(client.perform, orders[client.name], watch)
+            client.name: self.pools[client.device].submit(_perform, client, orders[client.name], watch)
             for client in busiest
         }
         return {name: waiting[name].result() for name in orders}
+
+    def save(self, folder: Path) -> Mapping[str, str]:
+        """Write every client's state; returns their checksums."""
+        return {name: save_state(folder / _file(name), client.state()) for name, client in self.clients.items()}
+
+    def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
+        """Put the clients that have a state here where they were; others are new and stay as they are."""
+        for name, client in self.clients.items():
+            if name in checksums:
+                try:
+                    client.restore(load_state(folder / _file(name), checksums[name]))
+                except (ValueError, KeyError) as error:
+                    raise unusable(folder, error) from None
+
+
+def _file(client: str) -> str:
+    return f"client-{client}.safetensors"
+
+
+def _perform(client: Client, order: Order, watch: BatchWatch) -> Reply:
+    try:
+        return client.perform(order, watch)
+    except torch.OutOfMemoryError:
+        batch = client.training.batch_size
+        raise ConfigError(
+            [
+                f"client {client.name!r}: {client.device} is out of memory. Lower training.batch_size (now {batch}), "
+                "the size of the images or the encoder"
+            ]
+        ) from None
 
 
 def _pool(device: torch.device, clients: int) -> ThreadPoolExecutor:

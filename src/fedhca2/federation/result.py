@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.version import __version__
 
 Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}, the headline metric first
-FREE = {"name", "method", "baseline", "evaluate_every"}  # what a run and its baseline may differ in
+# What a run and its baseline may differ in: Local sends nothing, so neither guard nor privacy change it.
+FREE = {"name", "title", "belongs_to", "method", "baseline", "evaluate_every", "checkpoints", "guard", "privacy"}
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Result:
     bytes: dict[str, int]
     versions: dict[str, str]
     device: str
+    skipped: dict[str, list[str]] = field(default_factory=dict)  # files that could not be read, by client
+    epsilon: float | None = None  # of client-level differential privacy at δ = 1e-5, where updates are noised
 
     def to_dict(self) -> dict[str, Any]:
         """As data that JSON can hold."""
@@ -93,6 +96,17 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
             [f"--baseline {run}: should be a run of 'local', found {result['method']!r} without a baseline"]
         )
     return scores
+
+
+def finished_scores(run: Path, experiment: Experiment) -> Scores | None:
+    """The scores of a run of exactly this experiment, if it came to its end."""
+    try:
+        result = json.loads((run / "result.json").read_text("utf-8"))
+        config = (run / "config.yaml").read_text("utf-8")
+    except OSError:
+        return None
+    scores: Scores = result["clients"]
+    return scores if config == experiment.to_yaml() else None
 
 
 def versions() -> dict[str, str]:

@@ -1,17 +1,19 @@
 """The round loop: the papers' Algorithm 1, for every method and every fleet."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
 from torch import Tensor
 
 from fedhca2.federation.fleet import Fleet
-from fedhca2.federation.server import Server, ServerRecord
+from fedhca2.federation.server import Server, ServerRecord, ServerState
 from fedhca2.messages import Delivery, Order, Reply
 from fedhca2.params import Slot
 
 Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}
+Choose = Callable[[Iterable[str], int], Iterable[str]]  # of all clients, those that are asked in this round
 
 
 class Watcher(Protocol):
@@ -27,22 +29,52 @@ class Watcher(Protocol):
         """A round is over, after so many seconds."""
 
 
-def run_rounds(server: Server, fleet: Fleet, rounds: int, evaluate_every: int, watcher: Watcher) -> Scores:
-    """Train for so many rounds; returns every client's scores with its final model."""
-    state = server.start()
-    deliveries: Mapping[str, Mapping[Slot, Delivery]] = {}
-    for round in range(rounds):
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands between two rounds: the server's state, and what clients have still to be sent."""
+
+    state: ServerState = field(default_factory=ServerState)
+    pending: Mapping[str, Mapping[Slot, Delivery]] = field(default_factory=dict)
+
+
+def everyone(clients: Iterable[str], round: int) -> Iterable[str]:
+    """All clients in every round."""
+    return clients
+
+
+def run_rounds(
+    server: Server,
+    fleet: Fleet,
+    rounds: int,
+    evaluate_every: int,
+    watcher: Watcher,
+    *,
+    choose: Choose = everyone,
+    progress: Progress | None = None,
+    passed: Callable[[Progress], None] = lambda progress: None,
+) -> Scores:
+    """Train up to so many rounds, from the start or from where a run stood; returns scores with the final models.
+
+    `passed` hears where the run stands after every round. What a client is sent waits until it takes part again.
+    """
+    progress = progress or Progress(server.start())
+    for round in range(progress.state.round, rounds):
         began = perf_counter()
         evaluate = evaluate_every > 0 and round > 0 and round % evaluate_every == 0
         orders = {
-            client: Order(round, deliveries.get(client, {}), evaluate=evaluate, upload=server.method.uploads(round))
-            for client in fleet.profiles
+            client: Order(
+                round, progress.pending.get(client, {}), evaluate=evaluate, upload=server.method.uploads(round)
+            )
+            for client in choose(list(fleet.profiles), round)
         }
         replies = _ask(fleet, orders, watcher)
-        state, deliveries, record = server.step(state, replies.values())
+        state, deliveries, record = server.step(progress.state, replies.values())
+        waiting = {client: rows for client, rows in progress.pending.items() if client not in orders}
+        progress = Progress(state, {**waiting, **deliveries})
         watcher.aggregated(round, record, perf_counter() - began)
+        passed(progress)
     orders = {
-        client: Order(rounds, deliveries.get(client, {}), finish=True, evaluate=True, train=False)
+        client: Order(rounds, progress.pending.get(client, {}), finish=True, evaluate=True, train=False)
         for client in fleet.profiles
     }
     replies = _ask(fleet, orders, watcher)
@@ -52,5 +84,6 @@ def run_rounds(server: Server, fleet: Fleet, rounds: int, evaluate_every: int, w
 def _ask(fleet: Fleet, orders: Mapping[str, Order], watcher: Watcher) -> Mapping[str, Reply]:
     replies = fleet.perform(orders, watcher.batch)
     for client, reply in replies.items():
-        watcher.replied(orders[client], reply)
+        if client in orders:
+            watcher.replied(orders[client], reply)
     return replies

@@ -1,53 +1,19 @@
 """One run from an experiment to its folder."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from time import perf_counter
-from typing import Protocol
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, build_clients, open_data
-from fedhca2.federation.in_process import InProcess
-from fedhca2.federation.result import Result, Scores, device_name, overall_gain, read_baseline, versions
-from fedhca2.federation.rounds import Watcher, run_rounds
+from fedhca2.data.files import FileError
+from fedhca2.experiment import ConfigError, Experiment, assign_shards, open_data, save_partition, without_broken
+from fedhca2.federation.membership import check_changes, shards_after, shards_as_data
+from fedhca2.federation.result import Result, Scores, finished_scores, read_baseline
 from fedhca2.federation.run_folder import RunFolder
-from fedhca2.federation.samples import sample_labels, sample_predictions
-from fedhca2.federation.server import Server, ServerRecord
-from fedhca2.messages import Order, Reply
+from fedhca2.federation.training import Given, RunWatcher, choose_device, train
 
-
-class RunWatcher(Watcher, Protocol):
-    """Whoever wants to know how a run goes, from its start."""
-
-    def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
-        """A run begins; its Local baseline, where it has one, is a run of its own before it."""
-
-
-@dataclass(frozen=True)
-class _All:
-    """Tells several watchers."""
-
-    watchers: Sequence[Watcher]
-
-    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        for watcher in self.watchers:
-            watcher.batch(client, done, total, loss)
-
-    def replied(self, order: Order, reply: Reply) -> None:
-        for watcher in self.watchers:
-            watcher.replied(order, reply)
-
-    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        for watcher in self.watchers:
-            watcher.aggregated(round, record, seconds)
-
-
-def choose_device() -> torch.device:
-    """A GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+__all__ = ["RunWatcher", "choose_device", "resume", "run"]
 
 
 def run(experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path | None = None) -> Result:
@@ -58,45 +24,60 @@ def run(experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path |
     """
     known = read_baseline(baseline, experiment) if baseline else None
     data = open_data(experiment)
-    shards = assign_shards(experiment, data)
-    folder = RunFolder(out, experiment)
+    shards, skipped = without_broken(experiment, data, assign_shards(experiment, data))
+    beside = {"shards.json": shards_as_data(shards)} | ({"baseline.json": known} if known is not None else {})
+    with closing(RunFolder(out, experiment, beside=beside)) as folder, _files_named():
+        save_partition(out / "partition.json", experiment, data, shards)
+        return _run(experiment, Given(data, shards, skipped), folder, watcher, known)
+
+
+def resume(out: Path, watcher: RunWatcher, overrides: list[str] | None = None) -> Result:
+    """Go on with a run that was interrupted, or with a finished one for more rounds; some settings may be changed."""
+    if not (out / "config.yaml").is_file():
+        raise ConfigError([f"{out}: should be the folder of a run, found no config.yaml in it"])
+    before = Experiment.load(out / "config.yaml")
+    experiment = Experiment.load(out / "config.yaml", overrides)
+    check_changes(before, experiment)
+    known = _read(out / "baseline.json")
+    if known is not None and experiment.rounds != before.rounds:
+        raise ConfigError(
+            [f"rounds: should be {before.rounds}, as in the baseline of this run, found {experiment.rounds}"]
+        )
+    if (out / "result.json").exists() and experiment.rounds <= before.rounds:
+        raise ConfigError([f"{out}: has come to its end; --set rounds=… above {before.rounds} goes on"])
+    data = open_data(experiment)
+    shards = shards_after(experiment, data, _read(out / "shards.json") or {})
+    shards, skipped = without_broken(experiment, data, shards)
+    beside = {"shards.json": shards_as_data(shards)}
+    with closing(RunFolder(out, experiment, resume=True, beside=beside)) as folder, _files_named():
+        save_partition(out / "partition.json", experiment, data, shards)
+        return _run(experiment, Given(data, shards, skipped), folder, watcher, known)
+
+
+@contextmanager
+def _files_named() -> Iterator[None]:
+    """A file that cannot be read is a line that names it and says how to go on without it."""
+    try:
+        yield
+    except FileError as error:
+        raise ConfigError([f"{error} (skip_broken: true leaves such files out)"]) from None
+
+
+def _run(experiment: Experiment, given: Given, folder: RunFolder, watcher: RunWatcher, known: Scores | None) -> Result:
+    """The baseline, if it is trained along and not finished yet, and the run."""
     if known is None and experiment.baseline:
         local = experiment.with_method("local")
-        known = _train(local, data, shards, RunFolder(out / "baseline", local), watcher, None).clients
-    return _train(experiment, data, shards, folder, watcher, known)
+        place = folder.path / "baseline"
+        known = finished_scores(place, local)
+        if known is None:
+            with closing(RunFolder(place, local, resume=True)) as aside:
+                known = train(local, given, aside, watcher, None, folder.path).clients
+    return train(experiment, given, folder, watcher, known, folder.path)
 
 
-def _train(
-    experiment: Experiment,
-    data: Mapping[str, OpenData],
-    shards: Mapping[str, Shard],
-    folder: RunFolder,
-    watcher: RunWatcher,
-    baseline: Scores | None,
-) -> Result:
-    began = perf_counter()
-    device = choose_device()
-    watcher.started(experiment, shards)
-    clients = build_clients(experiment, data, shards, device)
-    samples = {client.name: sample_labels(client) | sample_predictions(client, "before") for client in clients}
-    fleet = InProcess(clients)
-    server = Server(experiment.resolved_method, fleet.profiles.values())
-    scores = run_rounds(server, fleet, experiment.rounds, experiment.evaluate_every, _All([folder, watcher]))
-    for client in clients:
-        folder.save_model(client.name, client.personal.model)
-        folder.save_samples(client.name, samples[client.name] | sample_predictions(client, "after"))
-    result = Result(
-        name=experiment.name,
-        method=experiment.method_name,
-        rounds=experiment.rounds,
-        seed=experiment.seed,
-        clients=scores,
-        baseline=baseline,
-        delta_m=overall_gain(scores, baseline) if baseline else None,
-        seconds=perf_counter() - began,
-        bytes={"up": folder.bytes_up, "down": folder.bytes_down},
-        versions=versions(),
-        device=device_name(device),
-    )
-    folder.finish(result.to_dict())
-    return result
+def _read(path: Path) -> Any:
+    """Plain data that the run wrote, or nothing."""
+    try:
+        return json.loads(path.read_text("utf-8")) if path.exists() else None
+    except ValueError as error:
+        raise ConfigError([f"{path}: should be JSON, found {error}"]) from None

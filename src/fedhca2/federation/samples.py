@@ -15,9 +15,11 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 def sample_indices(client: Client) -> list[int]:
-    """Images spread evenly over the client's validation split."""
-    indices = client.work.val.indices
-    return [indices[i * len(indices) // COUNT] for i in range(min(COUNT, len(indices)))]
+    """Images spread evenly over the client's validation split; a single one if sizes differ, as arrays must stack."""
+    indices, data = client.work.val.indices, client.work.val.data
+    chosen = [indices[i * len(indices) // COUNT] for i in range(min(COUNT, len(indices)))]
+    sizes = {data.load(index, ())["image"].shape for index in chosen}
+    return chosen if len(sizes) == 1 else chosen[:1]
 
 
 def sample_labels(client: Client) -> Arrays:
@@ -25,17 +27,21 @@ def sample_labels(client: Client) -> Arrays:
     data, tasks = client.work.val.data, client.work.val.tasks
     samples = [data.load(index, tasks) for index in sample_indices(client)]
     keys = {"image": "image"} | {task: f"label.{task}" for task in tasks}
-    if len({sample["image"].shape for sample in samples}) > 1:
-        samples = samples[:1]  # images of different sizes do not stack
     return {key: torch.stack([sample[name] for sample in samples]).numpy() for name, key in keys.items()}
 
 
 @torch.inference_mode()
 def sample_predictions(client: Client, when: str) -> Arrays:
-    """What the client's model makes of these images now: `WHEN.TASK`."""
+    """What the client's model makes of these images now, without the padding: `WHEN.TASK`."""
     val = client.work.val
     model = client.personal.model.eval()
-    batch = next(Batches(val.data, sample_indices(client), val.tasks, batch_size=COUNT).evaluation())
+    indices = sample_indices(client)
+    batch = next(Batches(val.data, indices, val.tasks, batch_size=COUNT).evaluation())
     outputs = model(batch["image"].to(client.device))
+    height, width = val.data.load(indices[0], ())["image"].shape[-2:]
+    top, left = ((padded - own) // 2 for padded, own in zip(val.data.size, (height, width), strict=True))
     predictions = {task: TASKS[task].predict(output).cpu() for task, output in outputs.items()}
-    return {f"{when}.{task}": prediction.numpy() for task, prediction in predictions.items()}
+    return {
+        f"{when}.{task}": prediction[..., top : top + height, left : left + width].numpy()
+        for task, prediction in predictions.items()
+    }

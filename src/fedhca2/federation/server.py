@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fedhca2.aggregation import Aggregator, Member, Mixing, Rows, Weights
+from fedhca2.aggregation import Aggregator, Measure, Member, Mixing, Rows, Weights
+from fedhca2.experiment.reliability import GuardBounds
+from fedhca2.federation.guard import Admission, Expected, admit
 from fedhca2.messages import Addend, Delivery, Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
@@ -17,21 +18,22 @@ Deliveries = dict[str, dict[Slot, Delivery]]
 
 @dataclass(frozen=True)
 class ServerState:
-    """All that the server keeps between rounds: its round, and the learned weights by 'client/slot'."""
+    """All that the server keeps between rounds: its round, learned weights by 'client/slot', and norms of late rows."""
 
     round: int = 0
     weights: Mapping[str, Weights] = field(default_factory=dict)
+    norms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by part, for the guard
 
     def to_dict(self) -> dict[str, Any]:
         """As data that JSON can hold, without loss."""
         weights = {key: {"value": [*w.value], "momentum": [*w.momentum]} for key, w in self.weights.items()}
-        return {"round": self.round, "weights": weights}
+        return {"round": self.round, "weights": weights, "norms": {part: [*n] for part, n in self.norms.items()}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ServerState":
         """The state that `to_dict` wrote."""
         weights = {key: Weights(tuple(w["value"]), tuple(w["momentum"])) for key, w in data["weights"].items()}
-        return cls(data["round"], weights)
+        return cls(data["round"], weights, {part: tuple(norms) for part, norms in data["norms"].items()})
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Aggregation:
 
     part: Part
     members: tuple[str, ...]
+    measure: Measure
     products: Tensor | None  # inner products of whole rows, [N, N], where they were measured
     mixing: Mixing
 
@@ -71,8 +74,9 @@ class _Entry:
 class Server:
     """Turns replies into deliveries. It holds no rows and no models, and its state is passed in and out."""
 
-    def __init__(self, method: Method, profiles: Iterable[Profile]) -> None:
+    def __init__(self, method: Method, profiles: Iterable[Profile], guard: GuardBounds | None = None) -> None:
         self.method = method
+        self.guard = guard or GuardBounds()
         self.profiles = {profile.client: profile for profile in profiles}
 
     def start(self) -> ServerState:
@@ -85,7 +89,8 @@ class Server:
         A reply that cannot be used is left out and named in the record, as if its client had been away: such a client
         keeps its weights and gets no delivery.
         """
-        used, refused = self._admit(state, replies)
+        admission = self._admit(state, replies)
+        used = admission.used
         state = self._learn(state, used)
         deliveries: Deliveries = {client: {} for client in used}
         aggregations = []
@@ -101,45 +106,13 @@ class Server:
                 for entry, delivery in zip(entries, delivered, strict=True):
                     deliveries[entry.client][entry.slot] = delivery
         applied = {key: learned.applied for key, learned in weights.items()}
-        record = ServerRecord(state.round, tuple(aggregations), applied, refused)
-        return ServerState(state.round + 1, weights), deliveries, record
+        record = ServerRecord(state.round, tuple(aggregations), applied, admission.refused)
+        return ServerState(state.round + 1, weights, admission.norms), deliveries, record
 
-    def _admit(self, state: ServerState, replies: Iterable[Reply]) -> tuple[dict[str, Reply], dict[str, str]]:
-        used: dict[str, Reply] = {}
-        refused: dict[str, str] = {}
-        for reply in replies:
-            if reply.client in used:
-                continue  # the same answer once more
-            if fault := self._fault(state, reply):
-                refused[reply.client] = fault
-            else:
-                used[reply.client] = reply
-        return dict(sorted(used.items())), {client: why for client, why in refused.items() if client not in used}
-
-    def _fault(self, state: ServerState, reply: Reply) -> str:
-        """Why this reply cannot be used, or nothing."""
-        profile = self.profiles.get(reply.client)
-        if profile is None:
-            return f"client should be one of {', '.join(self.profiles)}, found {reply.client!r}"
-        if reply.round != state.round:
-            return f"round should be {state.round}, found {reply.round}"
-        parts = self.method.uploads(state.round)
-        expected = {slot for slot in profile.layouts if slot.part in parts}
-        if set(reply.rows) != expected:
-            return f"rows should be {_listed(expected)}, found {_listed(reply.rows)}"
-        for slot, row in reply.rows.items():
-            if row.shape != (profile.layouts[slot].numel,) or not row.is_floating_point():
-                shape = f"{profile.layouts[slot].numel} floating numbers"
-                return f"{slot}: row should have {shape}, found {row.dtype} of shape {tuple(row.shape)}"
-            if not row.sum().isfinite():
-                return f"{slot}: row should be finite, found NaN, infinite or too large values"
-        for slot, agreement in reply.agreement.items():
-            known = state.weights.get(f"{reply.client}/{slot}")
-            if known is None or len(known.value) != len(agreement):
-                return f"{slot}: agreement should match the learned weights, found {len(agreement)} numbers"
-            if not torch.tensor(agreement).isfinite().all():
-                return f"{slot}: agreement should be finite, found {agreement}"
-        return ""
+    def _admit(self, state: ServerState, replies: Iterable[Reply]) -> Admission:
+        parts = frozenset(self.method.uploads(state.round))
+        expected = Expected(state.round, self.profiles, parts, state.weights)
+        return admit(replies, expected, state.norms, self.guard)
 
     def _learn(self, state: ServerState, replies: Mapping[str, Reply]) -> ServerState:
         """α and β after this round's agreement."""
@@ -180,7 +153,8 @@ class Server:
                 scale = weights[entry.key].applied if blend.hyper else (1.0,)
                 added.append(Addend(mixed[gets], scale, remember=blend.hyper and self.method.weights.learn))
         whole = products.sum(dim=0) if aggregator.measure != "nothing" else None
-        record = Aggregation(part, tuple(member.name for member in members), whole, mixing)
+        names = tuple(member.name for member in members)
+        record = Aggregation(part, names, aggregator.measure, whole, mixing)
         return record, [Delivery(mixing.base, tuple(added)) for added in addends]
 
 
@@ -189,7 +163,3 @@ def _member(profile: Profile, slot: Slot) -> Member:
     tasks = slot.task or "+".join(sorted(profile.tasks))
     name = f"{profile.client}/{slot.task}" if slot.task else profile.client
     return Member(name, f"{profile.dataset}:{tasks}", profile.samples)
-
-
-def _listed(slots: Iterable[Slot]) -> str:
-    return ", ".join(map(str, sorted(slots))) or "none"

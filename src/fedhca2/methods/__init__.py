@@ -2,6 +2,6 @@
 
 from fedhca2.methods.catalogue import METHODS
 from fedhca2.methods.method import Method
-from fedhca2.methods.resolve import resolve, settings_of
+from fedhca2.methods.resolve import components_of, resolve, settings_of
 
-__all__ = ["METHODS", "Method", "resolve", "settings_of"]
+__all__ = ["METHODS", "Method", "components_of", "resolve", "settings_of"]

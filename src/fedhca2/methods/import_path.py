@@ -20,7 +20,7 @@ def imported(name: str) -> Method:
         )
     try:
         module = _from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, SyntaxError) as error:
         raise ValueError(f"method {name!r}: {source} cannot be imported: {error}") from error
     method = getattr(module, attribute, None)
     if not isinstance(method, Method):

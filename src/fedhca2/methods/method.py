@@ -1,8 +1,9 @@
 """What a method is: how encoders, decoders and heads are aggregated, and what local training adds."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
-from pydantic import SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 
 from fedhca2.aggregation import Aggregator, HyperWeights, Mean
 from fedhca2.config import Config
@@ -19,8 +20,18 @@ class Method(Config):
     head: SerializeAsAny[Aggregator] | None = None
     local: SerializeAsAny[Objective] = Objective()
     weights: HyperWeights = HyperWeights()
-    batch_norm: BatchNorm = "local"
+    batch_norm: Annotated[
+        BatchNorm, Field(description="running statistics stay local, are averaged, or are measured anew")
+    ] = "local"
     reference: str = ""
+
+    @model_validator(mode="after")
+    def _statistics_belong_to_parameters(self) -> "Method":
+        if self.local.anchor == "received" and self.batch_norm != "local":
+            raise ValueError(
+                f"batch_norm should be 'local' where clients keep their own parameters, found {self.batch_norm!r}"
+            )
+        return self
 
     def aggregators(self, round: int) -> Mapping[Part, Aggregator]:
         """Which aggregators take part in this round (counted from 0)."""

@@ -43,6 +43,18 @@ def resolve(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     return _validated(Method, f"{name}: ", {key: getattr(method, key) for key in OWN} | own | parts)
 
 
+def components_of(method: Method) -> dict[str, Config]:
+    """The components that have an effect.
+
+    >>> list(components_of(METHODS["fedprox"]))
+    ['encoder', 'decoder', 'local']
+    """
+    parts: dict[str, Aggregator | None] = {key: getattr(method, key) for key in AGGREGATED}
+    found: dict[str, Config] = {key: part for key, part in parts.items() if part}
+    learning = any(part.learns for part in parts.values() if part)
+    return {**found, "local": method.local} | ({"weights": method.weights} if learning else {})
+
+
 def settings_of(method: Method) -> dict[str, Any]:
     """The settings that can be written beside the method's name without one of its components, and their values.
 
@@ -50,28 +62,20 @@ def settings_of(method: Method) -> dict[str, Any]:
     {'by': 'clients', 'batch_norm': 'local'}
     """
     found: dict[str, Any] = {}
-    for component in _components(method):
+    for component in components_of(method).values():
         values = component.model_dump(exclude={"kind", "every"})
         found |= {key: value for key, value in values.items() if key not in found}
     return {**found, "batch_norm": method.batch_norm}
-
-
-def _components(method: Method) -> list[Config]:
-    """The components that have an effect."""
-    aggregators = [part for part in (method.encoder, method.decoder, method.head) if part]
-    learned = [method.weights] if any(part.learns for part in aggregators) else []
-    return [*aggregators, method.local, *learned]
 
 
 def _set_everywhere(
     name: str, parts: dict[str, Config | None], key: str, value: object, nested: Mapping[str, Any]
 ) -> None:
     """Set a field in every component that has it; what was said of one component in particular stays."""
-    method = Method.model_validate(parts)
-    active = {part: parts[part] for part in COMPONENTS if parts[part] in _components(method)}
-    holders = [part for part, held in active.items() if held and key in type(held).model_fields and key != "kind"]
+    active = components_of(Method.model_validate(parts))
+    holders = [part for part, held in active.items() if key in type(held).model_fields and key != "kind"]
     if not holders:
-        fields = {field for held in active.values() if held for field in type(held).model_fields} - {"kind"}
+        fields = {field for held in active.values() for field in type(held).model_fields} - {"kind"}
         raise ValueError(
             f"{name}: unknown setting {key!r}. {suggest(key, [*COMPONENTS, 'batch_norm', *sorted(fields)])}"
         )

@@ -2,10 +2,10 @@
 
 from fedhca2.metrics.angular_error import AngularError
 from fedhca2.metrics.delta_m import delta_m, relative_gain
-from fedhca2.metrics.edges.ods_f import OdsF
+from fedhca2.metrics.edges.ods_f import OdsF, edge_rules
 from fedhca2.metrics.max_f import MaxF
 from fedhca2.metrics.metric import Metric
 from fedhca2.metrics.miou import MeanIoU
 from fedhca2.metrics.rmse import DepthRMSE
 
-__all__ = ["AngularError", "DepthRMSE", "MaxF", "MeanIoU", "Metric", "OdsF", "delta_m", "relative_gain"]
+__all__ = ["AngularError", "DepthRMSE", "MaxF", "MeanIoU", "Metric", "OdsF", "delta_m", "edge_rules", "relative_gain"]

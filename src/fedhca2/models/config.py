@@ -1,6 +1,6 @@
 """What a model is made of, as a config says it."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,16 +14,22 @@ class EncoderConfig(Config):
 
     name: Annotated[str, Field(description="a timm model, or swin_micro or swin_mini for runs on a CPU")] = SWIN_T
     weights: Annotated[
-        str, Field(description="'none' for random values, 'scenes' for the embedded ones, or a file")
+        str,
+        Field(description="'none' for random values, 'scenes' for the embedded ones, 'timm' for timm's own, or a file"),
     ] = "none"
+    sha256: Annotated[str | None, Field(description="of the file; a run notes it, and another file is an error")] = None
     drop_path: Annotated[float, Field(ge=0, lt=1, description="stochastic depth")] = 0.0
+    output_stride: Annotated[
+        Literal[8, 16, 32], Field(description="of the coarsest map; less than 32 where the encoder can be dilated")
+    ] = 32
 
 
 class ModelConfig(Config):
     """The encoder, and the decoders that go with it."""
 
     encoder: EncoderConfig = EncoderConfig()
+    decoder: Annotated[Literal["fcn", "deeplab"], Field(description="FedHCA²'s decoder, or MaT-FL's")] = "fcn"
     decoder_width: Annotated[
         int | None,
-        Field(ge=4, multiple_of=4, description="by default the encoder's first channels"),
+        Field(ge=4, multiple_of=4, description="by default the encoder's first channels, for deeplab 256"),
     ] = None

@@ -1,4 +1,4 @@
-"""Encoders: any timm backbone with four feature maps at strides 4, 8, 16 and 32."""
+"""Encoders: any timm backbone whose last four feature maps are at strides 4, 8, 16 and 32."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedhca2.models.config import SWIN_T, EncoderConfig
-from fedhca2.models.pretrained import load_weights
+from fedhca2.models.pretrained import digest, load_weights
 
 STRIDES = [4, 8, 16, 32]
 
@@ -33,16 +33,22 @@ class Encoder(nn.Module):
         options |= {"drop_path_rate": config.drop_path, "features_only": True}
         if "swin" in config.name:
             options["img_size"] = size
+        if config.output_stride != STRIDES[-1]:
+            options["output_stride"] = config.output_stride
         name = SWIN_T if small else config.name
-        with torch.device("meta"):
-            strides = _feature_info(timm.create_model(name, **options)).reduction()
-        if not set(STRIDES) <= set(strides):
+        try:
+            with torch.device("meta"):
+                strides = _feature_info(timm.create_model(name, **options)).reduction()
+        except TypeError as error:
+            raise ValueError(f"encoder {name!r}: {error}") from error
+        if strides[-4:] != [min(stride, config.output_stride) for stride in STRIDES]:
             raise ValueError(f"encoder {name!r} should have feature maps at strides 4, 8, 16 and 32, found {strides}")
-        self.body = timm.create_model(name, out_indices=[strides.index(stride) for stride in STRIDES], **options)
+        self.body = timm.create_model(name, out_indices=range(len(strides) - 4, len(strides)), **options)
         self.channels: list[int] = _feature_info(self.body).channels()
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
         self.norms = nn.ModuleList(nn.LayerNorm(channels) for channels in self.channels) if channels_last else None
         if config.weights != "none":
+            _check_digest(config)
             load_weights(self, config.name, config.weights)
 
     def forward(self, image: Tensor) -> list[Tensor]:
@@ -55,3 +61,8 @@ class Encoder(nn.Module):
 
 def _feature_info(body: nn.Module) -> Any:
     return body.feature_info
+
+
+def _check_digest(config: EncoderConfig) -> None:
+    if config.sha256 is not None and (found := digest(config.weights)) != config.sha256:
+        raise ValueError(f"weights {config.weights!r} should have sha256 {config.sha256}, found {found}")

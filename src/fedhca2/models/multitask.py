@@ -1,6 +1,6 @@
 """A client's model: one encoder, and one decoder and one head per task."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -8,10 +8,13 @@ from torch.nn import functional
 
 from fedhca2.models.config import ModelConfig
 from fedhca2.models.decoder import Decoder
+from fedhca2.models.deeplab import DeepLab
 from fedhca2.models.encoder import Encoder
 from fedhca2.models.head import Head
 from fedhca2.params import Layout, Slot
 from fedhca2.seeds import derive
+
+DEEPLAB_WIDTH = 256
 
 
 class MultiTaskModel(nn.Module):
@@ -20,8 +23,9 @@ class MultiTaskModel(nn.Module):
     def __init__(self, config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int]) -> None:
         super().__init__()
         self.encoder = Encoder(config.encoder, size)
-        width = config.decoder_width or self.encoder.channels[0]
-        self.decoders = nn.ModuleDict({task: Decoder(self.encoder.channels, width) for task in channels})
+        maps = self.encoder.channels
+        width = config.decoder_width or (maps[0] if config.decoder == "fcn" else DEEPLAB_WIDTH)
+        self.decoders = nn.ModuleDict({task: _decoder(config, maps, width) for task in channels})
         self.heads = nn.ModuleDict({task: Head(width, count) for task, count in channels.items()})
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
@@ -48,6 +52,12 @@ class MultiTaskModel(nn.Module):
             if norms:
                 slots[Slot(f"{part}_norms", task)] = norms  # type: ignore[arg-type]
         return slots | {Slot("head", task): dict(head.named_parameters()) for task, head in self.heads.items()}
+
+
+def _decoder(config: ModelConfig, channels: Sequence[int], width: int) -> nn.Module:
+    if config.decoder == "deeplab":
+        return DeepLab(channels, width, config.encoder.output_stride)
+    return Decoder(channels, width)
 
 
 def layouts(model: MultiTaskModel) -> dict[Slot, Layout]:

@@ -1,40 +1,95 @@
 """Encoders that do not start from random values."""
 
+from collections.abc import Mapping
+from hashlib import file_digest
 from importlib import resources
 from pathlib import Path
+from pickle import UnpicklingError
 
+import timm
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as load_bytes
 from torch import Tensor, nn
 
+from fedhca2.models.naming import own_names, to_timm
+
 EMBEDDED = resources.files("fedhca2") / "models" / "weights"
+NAMED = ("none", "scenes", "timm")
 
 
 def load_weights(encoder: nn.Module, name: str, source: str) -> None:
-    """Put pre-trained values into an encoder: 'scenes' for those that come with the package, or a file.
+    """Put pre-trained values into an encoder, from our own, timm's or mmseg's names.
 
-    It is an error if a single value is missing.
+    It is an error if a single value is missing: but the norms that a Swin encoder puts on its first three maps, which
+    classifiers do not have, are then left as they start, doing nothing but normalise.
     """
     tensors = read_weights(name, source)
     own = encoder.state_dict()
+    if not set(own) <= set(tensors):
+        tensors = _renamed(tensors, own)
     wrong = [key for key, value in own.items() if key not in tensors or tensors[key].shape != value.shape]
     if wrong:
-        found = f"{len(wrong)} of {len(own)} tensors missing or of another shape, among them {wrong[0]}"
+        shape = f"of shape {tuple(tensors[wrong[0]].shape)}" if wrong[0] in tensors else "missing"
+        found = f"{len(wrong)} of {len(own)} tensors missing or of another shape, among them {wrong[0]}, {shape}"
         raise ValueError(f"weights {source!r} should fit encoder {name!r}, found {found}")
-    encoder.load_state_dict({key: tensors[key].float() for key in own})
+    encoder.load_state_dict({key: tensors[key].to(value.dtype) for key, value in own.items()})
+
+
+def _renamed(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    found = to_timm(tensors)
+    ours = {}
+    for key, value in own.items():
+        theirs = next((name for name in own_names(key) if name in found), None)
+        if theirs is not None:
+            ours[key] = found[theirs]
+        elif key.startswith(("norms.0.", "norms.1.", "norms.2.")) or key.endswith("num_batches_tracked"):
+            ours[key] = value
+    return ours
 
 
 def read_weights(name: str, source: str) -> dict[str, Tensor]:
-    """The tensors of a file, or of the embedded one for this encoder."""
+    """The tensors of a file, of timm's model of this name, or of the embedded file for this encoder."""
     if source == "scenes":
         embedded = EMBEDDED / f"{name}.safetensors"
         if not embedded.is_file():
             raise ValueError(f"weights 'scenes' exist for swin_micro, found encoder {name!r}")
         return load_bytes(embedded.read_bytes())
-    path = Path(source)
+    return _from_timm(name) if source == "timm" else _from_file(Path(source))
+
+
+def digest(source: str) -> str | None:
+    """The SHA-256 of a file of weights; nothing for weights that go by a name."""
+    if source in NAMED:
+        return None
+    with _existing(Path(source)).open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def _from_timm(name: str) -> dict[str, Tensor]:
+    try:
+        return dict(timm.create_model(name, pretrained=True).state_dict())
+    except Exception as error:  # a hub that cannot be reached raises anything
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"weights 'timm': timm should have or fetch those of {name!r}, found {type(error).__name__}: {reason}"
+        ) from error
+
+
+def _from_file(path: Path) -> dict[str, Tensor]:
+    try:
+        if _existing(path).suffix == ".safetensors":
+            return load_bytes(path.read_bytes())
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, UnpicklingError, EOFError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"weights {str(path)!r} should be a file of tensors, found {reason}") from error
+    for key in ("state_dict", "model"):
+        found = found.get(key, found) if isinstance(found, Mapping) else {}
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def _existing(path: Path) -> Path:
     if not path.is_file():
-        raise ValueError(f"weights should be 'none', 'scenes' or a file, found {source!r}")
-    if path.suffix == ".safetensors":
-        return load_bytes(path.read_bytes())
-    found = torch.load(path, map_location="cpu", weights_only=True)
-    return dict(found.get("state_dict", found))
+        raise ValueError(f"weights should be one of {', '.join(NAMED)}, or a file, found no file {str(path)!r}")
+    return path

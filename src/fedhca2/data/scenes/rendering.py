@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedhca2.data.boundaries import boundaries
 from fedhca2.data.scenes.cast import Solids, dot, in_shadow, nearest, normals
 from fedhca2.data.scenes.dice import Dice
 from fedhca2.data.scenes.indoor import draw_room
@@ -16,6 +15,7 @@ from fedhca2.data.scenes.packing import pack
 from fedhca2.data.scenes.salience import salient
 from fedhca2.data.scenes.scene import Scene
 from fedhca2.data.scenes.solids import AXES, CENTRE, CONTEXT, OBJECT, PART, SEMSEG
+from fedhca2.metrics.edges.boundaries import boundaries
 
 _DRAW: dict[Domain, Callable[[Dice], Scene]] = {"outdoor": draw_street, "indoor": draw_room}
 

@@ -36,6 +36,15 @@ class EdgeRules:
 PRESETS = {"seism": EdgeRules(), "invpt": EdgeRules(radius=1, smooth=False, in_bytes=False)}
 
 
+def edge_rules(thresholds: int) -> EdgeRules:
+    """SEISM's rules with another number of thresholds, evenly spaced between 0 and 1.
+
+    >>> edge_rules(3).thresholds, edge_rules(99) == PRESETS["seism"]
+    ((0.25, 0.5, 0.75), True)
+    """
+    return EdgeRules(thresholds=tuple(k / (thresholds + 1) for k in range(1, thresholds + 1)))
+
+
 def f_measure(counts: Counts) -> NDArray[np.float64]:
     r"""$F = 2PR/(P + R) = 2\,\text{matched}/(\text{predicted} + \text{true})$ of counts [..., 3]; 0 without any edge.
 

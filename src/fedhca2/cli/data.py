@@ -1,0 +1,126 @@
+"""`fedhca2 data`: write, check and look at data sets in folders."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedhca2.cli.app import app, clear_errors
+
+FOUND_SOMETHING = 1
+
+data = typer.Typer(help="Write, check and look at data sets in folders.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+
+class LayoutName(StrEnum):
+    """A layout of folders."""
+
+    PASCAL_CONTEXT = "pascal_context"
+    NYUD = "nyud"
+
+
+Root = Annotated[Path, typer.Argument(help="The folder of the data set.")]
+Kind = Annotated[LayoutName | None, typer.Option("--layout", help="Its layout; found out by default.")]
+
+
+@data.command()
+def scenes(
+    layout: Annotated[LayoutName, typer.Option(help="Outdoor scenes as PASCAL-Context, indoor ones as NYUD-v2.")],
+    root: Annotated[Path, typer.Option(help="A new or empty folder.")],
+    count: Annotated[int, typer.Option(min=1, help="Images to train on.")] = 100,
+    val: Annotated[int | None, typer.Option(min=1, help="Images to evaluate on; a quarter as many by default.")] = None,
+    size: Annotated[str, typer.Option(help="Height and width, as in 256 or 448x576; multiples of 32.")] = "256",
+    seed: Annotated[int, typer.Option(min=0, help="Which scenes.")] = 0,
+) -> None:
+    """Render scenes and write them as one of the papers' archives lies on disk."""
+    console = Console()
+    height, width = _height_and_width(size)
+    with clear_errors():
+        from fedhca2.data.layouts import write_scenes
+
+        wanted = val or max(count // 4, 1)
+        with _bar(console, "writing") as progress:
+            write_scenes(layout.value, root, count, wanted, (height, width), seed, progress)
+    console.print(f"{count} training and {wanted} validation images in {root}", highlight=False)
+
+
+@data.command()
+def check(root: Root, layout: Kind = None) -> None:
+    """Read every image and label, and report what there is and what is wrong; exit code 1 if anything is."""
+    console = Console(soft_wrap=True)
+    with clear_errors():
+        from fedhca2.data.check import check as read_everything
+
+        chosen = _layout(root, layout)
+        with _bar(console, "reading") as progress:
+            report = read_everything(root, chosen.value, progress)
+    for line in report.lines():
+        console.print(line, highlight=False, markup=False)
+    console.print("everything is fine" if report.ok else "something is wrong", style="green" if report.ok else "red")
+    if not report.ok:
+        raise typer.Exit(FOUND_SOMETHING)
+
+
+@data.command()
+def info(
+    root: Root,
+    layout: Kind = None,
+    count: Annotated[int, typer.Option(min=1, help="How many samples.")] = 6,
+    split: Annotated[str, typer.Option(help="train or val.")] = "train",
+    out: Annotated[Path | None, typer.Option(help="The picture; ROOT's name and .png by default.")] = None,
+) -> None:
+    """Paint a few samples with their labels as one picture."""
+    console = Console(soft_wrap=True)
+    if split not in ("train", "val"):
+        raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
+    with clear_errors():
+        from fedhca2.data.check import ARCHIVES, contact_sheet
+        from fedhca2.data.files import FileError
+        from fedhca2.experiment import ConfigError
+
+        try:
+            samples = ARCHIVES[_layout(root, layout).value](root, "train" if split == "train" else "val")
+            sheet = contact_sheet(samples, count)
+        except FileError as error:
+            raise ConfigError([str(error)]) from None
+        picture = out or Path(f"{root.resolve().name}.png")
+        sheet.save(picture)
+    console.print(
+        f"{samples.root}: {len(samples)} images to {split}, with {', '.join(samples.labels)}", highlight=False
+    )
+    console.print(f"picture: {picture}", highlight=False)
+
+
+def _height_and_width(size: str) -> tuple[int, int]:
+    numbers = size.lower().replace("×", "x").split("x")
+    if len(numbers) > 2 or not all(number.isdigit() and int(number) >= 32 for number in numbers):
+        raise typer.BadParameter(f"should be like 256 or 448x576, found {size}", param_hint="--size")
+    return int(numbers[0]), int(numbers[-1])
+
+
+def _layout(root: Path, layout: LayoutName | None) -> LayoutName:
+    from fedhca2.data.check import kind_of
+    from fedhca2.experiment import ConfigError
+
+    if layout is not None:
+        return layout
+    try:
+        return LayoutName(kind_of(root))
+    except ValueError as error:
+        raise ConfigError([str(error)]) from None
+
+
+@contextmanager
+def _bar(console: Console, verb: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar that goes when it is done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(verb, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,147 @@
+"""`fedhca2 flower`: a federation over a network."""
+
+import logging
+import os
+import signal
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.run import BY_SIGNAL, conclude, stopped
+
+flower = typer.Typer(name="flower", help="Run a federation over a network with Flower.", no_args_is_help=True)
+app.add_typer(flower)
+
+Keys = Annotated[Path, typer.Option(help="The folder that 'fedhca2 flower keys' wrote.")]
+Address = Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Where the SuperLink is.")]
+
+
+@flower.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    sites: Annotated[str, typer.Option(help="The clients' names, with commas between them.")],
+    hosts: Annotated[str, typer.Option(help="Names and addresses of the SuperLink, with commas.")] = "",
+    days: Annotated[int, typer.Option(min=1, help="How long certificates are good for.")] = 365,
+) -> None:
+    """Make a test CA, the SuperLink's certificate, and keys for every site."""
+    with clear_errors():
+        from fedhca2.federation.flower.keys import make_keys
+
+        make_keys(folder, _listed(sites), _listed(hosts), days)
+    typer.echo(f"{folder}/: keep ca.key apart; take sites/NAME to each site, and nothing else")
+
+
+@flower.command()
+def register(
+    names: Annotated[list[str], typer.Argument(help="The sites' names.")],
+    superlink: Address,
+    keys: Keys,
+) -> None:
+    """Tell the SuperLink which sites it lets in."""
+    with clear_errors():
+        from fedhca2.federation.flower.superlink import SuperLink
+
+        link = SuperLink(superlink, keys / "ca.crt", keys / "secret")
+        for name in names:
+            node = link.register(name, keys / "sites" / name / "node.pub")
+            typer.echo(f"{name}: node {node}")
+
+
+@flower.command()
+def site(
+    file: Annotated[Path, typer.Argument(help="The site's own file: client, tasks, data, state.")],
+    superlink: Address,
+    keys: Keys,
+) -> None:
+    """Take part as one site, until stopped."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(BY_SIGNAL + signal.SIGTERM))
+    with clear_errors():
+        from fedhca2.federation.flower.site_config import SiteConfig
+        from fedhca2.federation.flower.worker import SiteKeys, work
+
+        config = SiteConfig.load(file)
+        try:
+            work(config, superlink, SiteKeys(keys))
+        except (KeyboardInterrupt, SystemExit):
+            os._exit(BY_SIGNAL + signal.SIGTERM)  # threads may wait for the network; what counts is on the disk
+
+
+@flower.command()
+def serve(
+    config: Annotated[str, typer.Argument(help="A YAML file, an embedded experiment, or a run's folder to resume.")],
+    superlink: Address,
+    keys: Keys,
+    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; a new one under runs/ by default.")] = None,
+    deadline: Annotated[float, typer.Option(help="Seconds for a round.")] = 3600,
+    min_clients: Annotated[int | None, typer.Option(help="Replies that a round needs; by default all.")] = None,
+    retries: Annotated[int, typer.Option(help="How often an order that failed is given again.")] = 2,
+    wire: Annotated[str, typer.Option(help="float32, or bfloat16 for half the bytes.")] = "float32",
+) -> None:
+    """Coordinate a run: wait for the sites, and go through the rounds."""
+    console = Console()
+    with clear_errors(), stopped():
+        import httpx
+
+        from fedhca2.experiment import ConfigError, Experiment
+        from fedhca2.federation.flower.fleet import TooFewClientsError
+        from fedhca2.federation.flower.run import NOTE, read_note, resume, run
+        from fedhca2.federation.flower.superlink import SuperLink
+        from fedhca2.reports.console import ConsoleWatcher
+
+        terms = make_terms(deadline=deadline, min_clients=min_clients, retries=retries, wire=wire)
+        link = SuperLink(superlink, keys / "ca.crt", keys / "secret")
+        going_on = (Path(config) / NOTE).is_file()
+        experiment = Experiment.load(Path(config) / "config.yaml" if going_on else config, overrides or [])
+        folder = Path(config) if going_on else out or new_folder(experiment.name)
+        if going_on:
+            link.stop(int(read_note(folder)["flower_run"]))
+        try:
+            with ConsoleWatcher(console) as watcher, link.run() as grid:
+                if going_on:
+                    result = resume(grid, folder, watcher, terms)
+                else:
+                    result = run(grid, experiment, folder, watcher, terms)
+        except (TooFewClientsError, httpx.HTTPError) as error:
+            raise ConfigError([f"{error}; go on with: fedhca2 flower serve {folder} …"]) from None
+    conclude(console, result, folder)
+
+
+@flower.command("app")
+def write_app(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> None:
+    """Write the Flower app for `flwr run`, Flower's own way."""
+    with clear_errors():
+        from fedhca2.federation.flower.app_bundle import write_app as write
+
+        write(folder)
+    typer.echo(f"{folder}/pyproject.toml; start it with: flwr run {folder} CONNECTION")
+
+
+def make_terms(**values: Any) -> Any:
+    """Terms from options; what is wrong with them is a line each."""
+    from pydantic import ValidationError
+
+    from fedhca2.experiment import ConfigError
+    from fedhca2.experiment.errors import describe
+    from fedhca2.federation.flower.terms import Terms
+
+    try:
+        return Terms.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError([f"--{line.replace('_', '-', 1)}" for line in describe(error)]) from None
+
+
+def new_folder(name: str) -> Path:
+    """A run's folder by default."""
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _listed(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,0 +1,46 @@
+"""`fedhca2 watch`."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedhca2.cli.app import app, clear_errors
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, running or finished.")],
+    once: Annotated[bool, typer.Option("--once", help="Show how it stands now, and end.")] = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write TensorBoard event files into this folder too.")
+    ] = None,
+    wandb: Annotated[str | None, typer.Option(metavar="PROJECT", help="Send the numbers to W&B too.")] = None,
+) -> None:
+    """Follow a run in the terminal until it is finished."""
+    from rich.live import Live
+
+    console = Console()
+    with clear_errors(), ExitStack() as stack:
+        from fedhca2.reports.board import Board
+        from fedhca2.reports.follow import follow
+        from fedhca2.reports.run_files import RunFiles
+        from fedhca2.reports.scalars import scalars
+        from fedhca2.reports.sinks import Sink, TensorBoard, Wandb
+
+        files = RunFiles.open(run)
+        board = Board(files)
+        sinks: list[Sink] = [TensorBoard(tensorboard)] if tensorboard else []
+        sinks += [Wandb(wandb, files)] if wandb else []
+        for sink in sinks:
+            stack.callback(sink.close)
+        with Live(board, console=console, auto_refresh=False) as live:
+            for events in follow(run, wait=not once):
+                for event in events:
+                    board.add(event)
+                    for sink in sinks:
+                        for scalar in scalars(event):
+                            sink.add(scalar)
+                live.refresh()

@@ -1,0 +1,102 @@
+"""Files that hold a state: tensors in safetensors with a JSON header, a checksum, and no way to be half written."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+FORMAT = "fedhca2 state 1"
+
+
+class StateFileError(ValueError):
+    """A file that should hold a state cannot be used."""
+
+    def __init__(self, path: Path, fault: str) -> None:
+        super().__init__(f"{path}: {fault}")
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """Tensors by name, and values that JSON can hold: all that a client or the server needs to go on."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def save_state(path: Path, state: ClientState) -> str:
+    """Write a state so that a crash leaves the earlier file or the new one; returns its checksum."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
+    values = json.dumps(state.values)
+    checksum = _checksum(tensors, values)
+    write_whole(path, save(tensors, {"format": FORMAT, "values": values, "checksum": checksum}))
+    return checksum
+
+
+def load_state(path: Path, checksum: str | None = None) -> ClientState:
+    """Read a state; a damaged or foreign file is a StateFileError, and so is one without the checksum asked for."""
+    try:
+        data = path.read_bytes()
+        header = _header(data)
+        tensors = load(data)
+    except FileNotFoundError:
+        raise StateFileError(path, "should be a state of fedhca2, found no file") from None
+    except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
+        raise StateFileError(path, f"should be a state of fedhca2, found a damaged or foreign file ({error})") from None
+    if header.get("format") != FORMAT:
+        raise StateFileError(path, f"should have format {FORMAT!r}, found {header.get('format', 'none')!r}")
+    found = _checksum(tensors, header.get("values", ""))
+    if found != header.get("checksum"):
+        raise StateFileError(path, f"is damaged: the checksum should be {header.get('checksum')}, found {found}")
+    if checksum is not None and found != checksum:
+        raise StateFileError(path, f"belongs to another checkpoint: the checksum should be {checksum}, found {found}")
+    return ClientState(tensors, json.loads(header["values"]))
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file aside, make sure that it is on the disk, and put it in its place."""
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    aside.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that names in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _header(data: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file: 8 bytes of length, then JSON."""
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _checksum(tensors: Mapping[str, Tensor], values: str) -> str:
+    digest = blake2b(values.encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        if tensor.numel():
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,186 @@
+"""One split of a data set in folders: what the two archives have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Self
+
+from torch import Tensor
+
+from fedhca2.data.dataset import Sample, Split
+from fedhca2.data.files import BrokenFileError, MissingFileError, read_file, read_size
+from fedhca2.tasks import LabelSpace, get_task
+
+CACHE_BYTES = 4 * 2**30
+Paths = tuple[Path, ...]
+Size = tuple[int, int]
+
+
+class Cache:
+    """Tensors by key, up to a number of bytes; one per process, shared by its threads.
+
+    What came first stays: epochs read everything in turn, and throwing out the oldest would then never find anything.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._lock = Lock()
+        self._kept: dict[tuple[str, str], Tensor] = {}
+
+    def __reduce__(self) -> tuple[type["Cache"], tuple[int]]:
+        return Cache, (self.limit,)  # another process starts with an empty one
+
+    def get(self, key: tuple[str, str], make: Callable[[], Tensor]) -> Tensor:
+        """The tensor of this key, the caller's own copy; made if it is not kept."""
+        kept = self._kept.get(key)
+        if kept is not None:
+            return kept.clone()
+        made = make()
+        with self._lock:
+            if key not in self._kept and self.used + made.nbytes <= self.limit:
+                self._kept[key] = made.clone()
+                self.used += made.nbytes
+        return made
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where something lies on disk, `*` for the id, and how its files become a tensor.
+
+    `read` gets the files and, for a label, the size of its image. An id that has no file at the first place has one at
+    `otherwise`.
+    """
+
+    places: tuple[str, ...]
+    read: Callable[[Paths, Size], Tensor]
+    otherwise: str | None = None
+
+
+class Archive(ABC):
+    """One split of a data set in folders: an image, and a file or two per task, for every id.
+
+    The files of images and `tasks` should be there when it is opened (None: nobody looks), those of other tasks when
+    they are asked for. Nothing is ever written.
+    """
+
+    spaces: Mapping[str, LabelSpace]
+
+    def __init__(self, root: Path, split: Split, *, tasks: Sequence[str] | None, size: Size, cache: bool) -> None:
+        self.root = Path(root)
+        self.split = split
+        self.size = size
+        self.sources = self.find_sources()
+        self.ids = self._read_ids()
+        self._names: dict[Path, frozenset[str]] = {}
+        self._cache = Cache(CACHE_BYTES if cache else 0)
+        if tasks is not None:
+            self._require_files("image")
+            self.require(tasks)
+
+    @abstractmethod
+    def list_file(self) -> Path:
+        """The file with the ids of this split."""
+
+    @abstractmethod
+    def find_sources(self) -> Mapping[str, Source]:
+        """Where the labels of every task are, and under "image" the images."""
+
+    def _read_ids(self) -> tuple[str, ...]:
+        path = self.list_file()
+        ids = tuple(read_file(path, "a list of ids", lambda path: path.read_text(encoding="utf-8")).split())
+        if not ids or len(set(ids)) != len(ids):
+            raise BrokenFileError(
+                path, f"should list every id once, found {len(ids)} ids, {len(set(ids))} of them different"
+            )
+        return ids
+
+    def _exists(self, path: Path) -> bool:
+        folder = path.parent
+        if folder not in self._names:  # a folder is listed once: far fewer calls than asking for every file
+            self._names[folder] = (
+                frozenset(entry.name for entry in folder.iterdir()) if folder.is_dir() else frozenset()
+            )
+        return path.name in self._names[folder]
+
+    def files(self, name: str, id: str) -> Paths:
+        """The files that hold an image, or its label of a task."""
+        source = self.sources[name]
+        paths = tuple(self.root / place.replace("*", id) for place in source.places)
+        if source.otherwise is not None and not self._exists(paths[0]):
+            instead = self.root / source.otherwise.replace("*", id)
+            return (instead,) if self._exists(instead) else paths
+        return paths
+
+    def missing(self, name: str) -> list[Path]:
+        """The files of a task (or "image") that are not there."""
+        return [path for id in self.ids for path in self.files(name, id) if not self._exists(path)]
+
+    def _require_files(self, name: str) -> None:
+        missing = self.missing(name)
+        if missing:
+            more = f" (and {len(missing) - 1} more)" if missing[1:] else ""
+            raise MissingFileError(
+                missing[0], f"'{name}' of the {self.split} split should be here, found no file{more}"
+            )
+
+    def require(self, tasks: Sequence[str]) -> None:
+        """An error if a file that these tasks need is not there."""
+        for task in tasks:
+            if get_task(task).name not in self.labels:
+                raise MissingFileError(
+                    self.root, f"should have labels for '{task}', found {', '.join(self.labels) or 'none'}"
+                )
+            self._require_files(task)
+
+    @property
+    def labels(self) -> Mapping[str, LabelSpace]:
+        """The tasks whose folders are there."""
+
+        def present(source: Source) -> bool:
+            first, *rest = [(self.root / place).parent.is_dir() for place in source.places]
+            instead = source.otherwise is not None and (self.root / source.otherwise).parent.is_dir()
+            return (first or instead) and all(rest)
+
+        return {task: space for task, space in self.spaces.items() if present(self.sources[task])}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def dealt(self, indices: Sequence[int]) -> Self:
+        """The same for everybody."""
+        return self
+
+    def require_fit(self) -> None:
+        """An error if an image is larger than the network's input: evaluation pads, and never cuts."""
+        for id in self.ids:
+            path = self.files("image", id)[0]
+            height, width = read_size(path)
+            if height > self.size[0] or width > self.size[1]:
+                largest = f"{self.size[0]}×{self.size[1]}, the data set's `size`"
+                raise BrokenFileError(path, f"should be at most {largest}, to be evaluated, found {height}×{width}")
+
+    def usable(self, tasks: Sequence[str]) -> Sequence[int]:
+        """All images; an error if a label of these tasks has no file."""
+        self.require(tasks)
+        return range(len(self))
+
+    def load(self, index: int, tasks: Sequence[str]) -> Sample:
+        """An image with the labels of these tasks, at its own size."""
+        id = self.ids[index]
+        image = self.read("image", id)
+        size = (image.shape[-2], image.shape[-1])
+        return {"image": image} | {task: self.read(task, id, size) for task in tasks}
+
+    def read(self, name: str, id: str, size: Size = (0, 0)) -> Tensor:
+        """An image, or its label of a task, which should have this size."""
+        paths = self.files(name, id)
+        decode = partial(read_file, paths[0], f"good for '{name}'", lambda _: self.sources[name].read(paths, size))
+        found = self._cache.get((id, name), decode)
+        if name != "image" and found.shape[-2:] != size:
+            height, width = found.shape[-2:]
+            raise BrokenFileError(paths[0], f"should be {size[0]}×{size[1]} like its image, found {height}×{width}")
+        return found

@@ -1,0 +1,5 @@
+"""Trained models in use: predictions for any image, and files for other programs."""
+
+from fedhca2.deployment.trained import Trained
+
+__all__ = ["Trained"]

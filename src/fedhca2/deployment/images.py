@@ -1,0 +1,40 @@
+"""Predictions of image files, as image files."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from fedhca2.deployment.trained import Trained
+from fedhca2.experiment import ConfigError
+from fedhca2.reports.pictures import overlay, paint
+from fedhca2.tasks import get_task
+
+
+def read_image(path: Path) -> Image.Image:
+    """An image in RGB, the right way up; ConfigError if it cannot be read."""
+    try:
+        with Image.open(path) as image:
+            return ImageOps.exif_transpose(image).convert("RGB")
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError) as error:
+        raise ConfigError([f"{path}: should be an image, found {error}"]) from None
+
+
+def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw: bool = False) -> Iterator[Path]:
+    """Write a coloured map and an overlay for each image and task, and with `raw` the array; gives what it wrote."""
+    stems = [path.stem for path in images]
+    if repeated := sorted({stem for stem in stems if stems.count(stem) > 1}):
+        raise ConfigError([f"images should have different names, found {', '.join(repeated)} more than once"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in images:
+        image = read_image(path)
+        for task, prediction in trained.predict(np.asarray(image).transpose(2, 0, 1)).items():
+            painted = paint(get_task(task), prediction)
+            pictures = {f"{path.stem}.{task}.png": painted, f"{path.stem}.{task}.overlay.png": overlay(image, painted)}
+            for name, picture in pictures.items():
+                picture.save(folder / name)
+                yield folder / name
+            if raw:
+                np.save(folder / f"{path.stem}.{task}.npy", prediction)
+                yield folder / f"{path.stem}.{task}.npy"

@@ -1,0 +1,115 @@
+"""Which images each client of an experiment has."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedhca2.data.dataset import Dataset
+from fedhca2.data.files import FileError
+from fedhca2.data.partition import keep
+from fedhca2.experiment.clients import ClientSpec
+from fedhca2.experiment.errors import ConfigError
+from fedhca2.experiment.experiment import Experiment
+from fedhca2.models.pretrained import digest
+
+
+@dataclass(frozen=True)
+class OpenData:
+    """Both splits of one data set."""
+
+    train: Dataset
+    val: Dataset
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which images a client trains and is evaluated on; `dealt` also has those that are of no use for its tasks."""
+
+    train: list[int]
+    val: list[int]
+    dealt: Sequence[int] = ()
+
+
+def open_data(experiment: Experiment) -> dict[str, OpenData]:
+    """The data sets that clients use; ConfigError if their files, or those of the encoder, are not there."""
+    _require_weights(experiment)
+    opened = {}
+    for name in dict.fromkeys(spec.data for spec in experiment.specs):
+        config = experiment.data[name]
+        root = getattr(config, "root", None)
+        if root is not None and not root.is_dir():
+            raise ConfigError([f"data.{name}.root: should be the folder of {config.kind}, found no folder {root}"])
+        try:
+            opened[name] = OpenData(config.open("train"), config.open("val"))
+        except FileError as error:
+            raise ConfigError([f"data.{name}: {error}"]) from None
+    return opened
+
+
+def _require_weights(experiment: Experiment) -> None:
+    try:
+        digest(experiment.model.encoder.weights)
+    except ValueError as error:
+        raise ConfigError([f"model.encoder.weights: {error}"]) from None
+
+
+def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[str, Shard]:
+    """Every client's images, by the partition of its data set.
+
+    The single-task clients of a data set share its images, and so do its multi-task clients among themselves. All draw
+    from one generator, first the single-task clients and then the others, as in the authors' code.
+    """
+    groups: dict[tuple[bool, str], list[ClientSpec]] = {}
+    for spec in sorted(experiment.specs, key=lambda spec: len(spec.tasks) > 1):
+        groups.setdefault((len(spec.tasks) > 1, spec.data), []).append(spec)
+    rng = np.random.RandomState(experiment.seed)
+    shards: dict[str, Shard] = {}
+    lines: list[str] = []
+    for (_, name), specs in groups.items():
+        try:
+            parts = experiment.data[name].partition.deal(data[name].train, [spec.name for spec in specs], rng)
+            shards |= {spec.name: _shard(spec, data[name], parts[spec.name]) for spec in specs}
+        except FileError as error:
+            lines.append(f"data.{name}: {error}")
+        except ValueError as error:
+            lines.append(f"data.{name}.partition: {error}")
+    lines += _too_small(shards, experiment.training.batch_size)
+    if lines:
+        raise ConfigError(lines)
+    return {spec.name: shards[spec.name] for spec in experiment.specs}
+
+
+def _shard(spec: ClientSpec, data: OpenData, part: Sequence[int]) -> Shard:
+    usable = data.train.dealt(part).usable(spec.tasks)
+    return Shard(keep(part, usable), list(data.val.usable(spec.tasks)), part)
+
+
+def _too_small(shards: Mapping[str, Shard], batch: int) -> list[str]:
+    lines = []
+    for name, shard in shards.items():
+        if len(shard.train) < batch:
+            lines.append(
+                f"clients: {name!r} has {len(shard.train)} training images, fewer than training.batch_size = {batch}"
+            )
+        if not shard.val:
+            lines.append(f"clients: {name!r} has no image to be evaluated on")
+    return lines
+
+
+def save_partition(
+    path: Path, experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]
+) -> None:
+    """Write every client's images by id: {client: {data, train, val}}, which `partition: {kind: lists}` reads."""
+    partition = {}
+    for spec in experiment.specs:
+        train, val = data[spec.data].train.ids, data[spec.data].val.ids
+        shard = shards[spec.name]
+        partition[spec.name] = {
+            "data": spec.data,
+            "train": [train[i] for i in shard.train],
+            "val": [val[i] for i in shard.val],
+        }
+    path.write_text(json.dumps(partition, indent=1) + "\n", "utf-8")

@@ -1,0 +1,111 @@
+"""Config files: where they are, what they inherit, and the ones that come with the package."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedhca2.config import suggest
+from fedhca2.experiment.errors import ConfigError
+
+EMBEDDED = resources.files("fedhca2") / "configs"
+SUFFIXES = (".yaml", ".yml")
+OWN = ("name", "title", "belongs_to")  # what a config says of itself alone
+
+
+@dataclass(frozen=True)
+class Listing:
+    """An embedded experiment: its name for `fedhca2 run`, what it is, and the tables and figures it belongs to."""
+
+    name: str
+    title: str
+    belongs_to: tuple[str, ...]
+
+
+def read_config(source: str | Path) -> Any:
+    """Plain data from a YAML file, or from the embedded config of that name, on top of what it `extends`."""
+    path = Path(source)
+    if path.suffix in SUFFIXES:
+        return _named(_read(path, str(source), ()), path.stem)
+    embedded = _embedded_file(str(source))
+    if embedded is None:
+        known = [listing.name for listing in embedded_experiments()]
+        raise ConfigError([f"{source}: neither a .yaml file nor an embedded experiment. {_near(str(source), known)}"])
+    return _named(_read(embedded, str(source), ()), str(source).replace("/", "-"))
+
+
+def embedded_experiments() -> list[Listing]:
+    """The experiments that come with the package."""
+    listings = []
+    for name, file in sorted(_walk(EMBEDDED, "")):
+        values = yaml.safe_load(file.read_text("utf-8"))
+        listings.append(Listing(name, values.get("title", ""), tuple(values.get("belongs_to", ()))))
+    return listings
+
+
+def merged(base: Any, changes: Any) -> Any:
+    """`changes` on top of `base`: mappings key by key, but one of another `kind` (or `name`) takes the other's place.
+
+    >>> merged({"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"c": 3}, "d": [2]})
+    {'a': {'b': 1, 'c': 3}, 'd': [2]}
+    >>> merged({"method": {"name": "fedhca2", "c": 0.2}}, {"method": "fedavg"})
+    {'method': 'fedavg'}
+    """
+    if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
+        return changes
+    if any(key in changes and changes[key] != base.get(key) for key in ("kind", "name")):
+        return changes
+    both = {key: merged(base[key], value) if key in base else value for key, value in changes.items()}
+    return {**base, **both}
+
+
+def _named(values: Any, name: str) -> Any:
+    """The config under its file's name, where it says no other."""
+    return {"name": re.sub(r"[^A-Za-z0-9_.-]", "-", name), **values} if isinstance(values, dict) else values
+
+
+def _read(file: Traversable, source: str, below: tuple[str, ...]) -> Any:
+    """The content of a file, merged with what it extends; `below` are the files that extend it."""
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([f"{source}: not valid YAML: {' '.join(str(error).split())}"]) from None
+    if not isinstance(values, dict) or "extends" not in values:
+        return values
+    parent = str(values.pop("extends"))
+    if parent in below:
+        raise ConfigError([f"{source}: extends {parent!r}, which extends it"])
+    if parent.endswith(SUFFIXES) and isinstance(file, Path):
+        base = _read(file.parent / parent, str(file.parent / parent), (*below, parent))
+    else:
+        embedded = _embedded_file(parent)
+        if embedded is None:
+            raise ConfigError([f"{source}: extends: {parent!r} is neither a .yaml file nor an embedded experiment"])
+        base = _read(embedded, parent, (*below, parent))
+    inherited = {key: value for key, value in (base or {}).items() if key not in OWN}
+    return merged(inherited, values)
+
+
+def _embedded_file(name: str) -> Traversable | None:
+    file = EMBEDDED.joinpath(*f"{name}.yaml".split("/"))
+    return file if ".." not in name and file.is_file() else None
+
+
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".yaml"):
+            yield prefix + entry.name.removesuffix(".yaml"), entry
+
+
+def _near(name: str, known: list[str]) -> str:
+    """The closest name; all of them are too many for a line."""
+    return f"{suggest(name, known).partition('(')[0]}`fedhca2 experiments` lists them"

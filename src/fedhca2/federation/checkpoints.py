@@ -1,0 +1,134 @@
+"""Checkpoints: the whole federation between two rounds, in a folder that appears at once or not at all."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from fedhca2.clients import ClientState, load_state, save_state
+from fedhca2.clients.state_file import sync_folder
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.rounds import Progress
+from fedhca2.federation.server import ServerState
+from fedhca2.messages import Addend, Delivery
+from fedhca2.params import Slot
+
+SERVER = "server.safetensors"
+
+
+class KeptClients(Protocol):
+    """Clients whose states can be written and read back."""
+
+    def save(self, folder: Path) -> Mapping[str, str]:
+        """Write every client's state; returns their checksums."""
+
+    def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
+        """Put the clients that have a state here where they were; others stay as they are."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint says apart from the clients' states."""
+
+    path: Path
+    progress: Progress
+    clients: Mapping[str, str]  # checksums of their states
+    notes: Mapping[str, Any]  # what the run's folder wants to find again
+
+
+class Checkpoints:
+    """The checkpoints of one run, the latest of which are kept."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def save(self, progress: Progress, clients: KeptClients, notes: Mapping[str, Any]) -> None:
+        """Write a checkpoint aside and put it in its place; earlier ones go only after that."""
+        self.folder.mkdir(exist_ok=True)
+        aside = self.folder / ".new"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        try:
+            checksums = dict(clients.save(aside))
+            tensors, pending = _pack(progress.pending)
+            values = {
+                "server": progress.state.to_dict(),
+                "pending": pending,
+                "clients": checksums,
+                "notes": dict(notes),
+            }
+            save_state(aside / SERVER, ClientState(tensors, values))
+        except OSError:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        place = self.folder / f"round-{progress.state.round:06d}"
+        shutil.rmtree(place, ignore_errors=True)
+        aside.rename(place)
+        sync_folder(self.folder)
+        self.prune(self.keep)
+
+    def prune(self, keep: int) -> None:
+        """Remove all but the latest."""
+        for old in self._found()[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def latest(self) -> Checkpoint | None:
+        """The latest checkpoint, if there is one; ConfigError where it is damaged."""
+        found = self._found()
+        if not found:
+            return None
+        try:
+            state = load_state(found[-1] / SERVER)
+            progress = Progress(ServerState.from_dict(state.values["server"]), _unpack(state))
+            return Checkpoint(found[-1], progress, state.values["clients"], state.values["notes"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise unusable(found[-1], error) from None
+
+    def _found(self) -> list[Path]:
+        return sorted(self.folder.glob("round-*"))
+
+
+def unusable(checkpoint: Path, error: Exception) -> ConfigError:
+    """What to say of a damaged checkpoint: an earlier one is used only if somebody decides so."""
+    return ConfigError([f"{error}; remove {checkpoint} to go on from the checkpoint before it"])
+
+
+def _pack(pending: Mapping[str, Mapping[Slot, Delivery]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Deliveries as tensors and JSON; a row that several clients get is kept once."""
+    tensors: dict[str, Tensor] = {}
+    names: dict[int, str] = {}
+
+    def name(row: Tensor) -> str:
+        if id(row) not in names:
+            names[id(row)] = f"row/{len(names)}"
+            tensors[names[id(row)]] = row.detach().cpu().clone()
+        return names[id(row)]
+
+    def addend(each: Addend) -> dict[str, Any]:
+        return {"row": name(each.row), "scale": each.scale, "remember": each.remember}
+
+    packed = {
+        client: {
+            str(slot): {"base": delivery.base, "addends": [addend(each) for each in delivery.addends]}
+            for slot, delivery in deliveries.items()
+        }
+        for client, deliveries in pending.items()
+    }
+    return tensors, packed
+
+
+def _unpack(state: ClientState) -> dict[str, dict[Slot, Delivery]]:
+    def addend(each: Mapping[str, Any]) -> Addend:
+        return Addend(state.tensors[each["row"]], tuple(each["scale"]), each["remember"])
+
+    return {
+        client: {
+            Slot.parse(slot): Delivery(each["base"], tuple(map(addend, each["addends"])))
+            for slot, each in deliveries.items()
+        }
+        for client, deliveries in state.values["pending"].items()
+    }

@@ -1,0 +1,94 @@
+"""A finished run with its models evaluated once more."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from fedhca2.clients import Client
+from fedhca2.clients.evaluation import evaluate
+from fedhca2.data.dataset import Split
+from fedhca2.experiment import ConfigError, Experiment, OpenData, Shard, build_client, open_data
+from fedhca2.federation.membership import shards_after
+from fedhca2.federation.result import Result, Scores, overall_gain
+from fedhca2.federation.run import choose_device
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What to evaluate a run's models on: a split, so many thresholds for edges, and all clients or one."""
+
+    split: Split = "val"
+    thresholds: int = 99
+    client: str | None = None
+
+
+def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
+    """The run's result with new scores, of its own models and of those of the Local baseline that it trained along.
+
+    `progress` hears which client is next.
+    """
+    result = Result(**_read(run / "result.json"))
+    experiment = _without_first_weights(Experiment.parse(_read(run / "config.yaml")))
+    names = [spec.name for spec in experiment.specs]
+    if wanted.client is not None and wanted.client not in names:
+        raise ConfigError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])
+    data = open_data(experiment)
+    shards = shards_after(experiment, data, _read(run / "shards.json"))
+    scores = _scores(run, experiment, data, shards, wanted, progress)
+    local = run / "baseline"
+    baseline = _scores(local, experiment, data, shards, wanted, progress) if local.is_dir() else None
+    gain = overall_gain(scores, baseline) if baseline else None
+    return replace(result, clients=scores, baseline=baseline, delta_m=gain)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError([f"{path.parent}: should be the folder of a finished run, found {error}"]) from None
+    return content
+
+
+def _without_first_weights(experiment: Experiment) -> Experiment:
+    """The encoder's first values need not be there any more: the trained ones replace them."""
+    encoder = experiment.model.encoder.model_copy(update={"weights": "none", "sha256": None})
+    return experiment.model_copy(update={"model": experiment.model.model_copy(update={"encoder": encoder})})
+
+
+def _scores(
+    run: Path,
+    experiment: Experiment,
+    data: Mapping[str, OpenData],
+    shards: Mapping[str, Shard],
+    wanted: Evaluation,
+    progress: Progress,
+) -> Scores:
+    scores = {}
+    for spec in experiment.specs:
+        if wanted.client in (None, spec.name):
+            progress(spec.name)
+            client = build_client(experiment, spec, data[spec.data], shards[spec.name], choose_device())
+            _load(client, run / "models" / f"{spec.name}.safetensors")
+            scores[spec.name] = _evaluate(client, wanted)
+    return scores
+
+
+def _load(client: Client, path: Path) -> None:
+    try:
+        client.personal.model.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError([f"{path}: should be the trained model of {client.name!r}, found {reason}"]) from None
+
+
+def _evaluate(client: Client, wanted: Evaluation) -> dict[str, dict[str, float]]:
+    batches = client.work.val if wanted.split == "val" else client.work.train
+    labels = {task: replace(space, edge_thresholds=wanted.thresholds) for task, space in batches.data.labels.items()}
+    return evaluate(client.personal.model, batches.evaluation(), labels, client.device, client.training.precision)

@@ -1,0 +1,35 @@
+"""The Flower app: names of two objects in this package. A run has to have one; the code is what each site installed."""
+
+from pathlib import Path
+
+from fedhca2.version import __version__
+
+APP = f"""\
+[project]
+name = "fedhca2"
+version = "{__version__}"
+description = "Federated multi-task learning among clients that do not share a task list"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedhca2"
+
+[tool.flwr.app.components]
+serverapp = "fedhca2.federation.flower.server_app:app"
+clientapp = "fedhca2.federation.flower.client_app:app"
+
+[tool.flwr.app.config]
+experiment = "demo"
+out = "runs/flower"
+deadline = 3600.0
+min-clients = 0
+retries = 2
+wire = "float32"
+"""
+
+
+def write_app(folder: Path) -> None:
+    """Write the app's folder, for `flwr run`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(APP, "utf-8")

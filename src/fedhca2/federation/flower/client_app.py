@@ -1,0 +1,83 @@
+"""The ClientApp: what a Flower message asks of the site, and the site's answer."""
+
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.flower.invitation import Invitation
+from fedhca2.federation.flower.records import Wire, decode_order, encode_profile, encode_reply, header_of, pack
+from fedhca2.federation.flower.site import RoundIsOverError, Site
+from fedhca2.federation.flower.site_config import SiteConfig
+
+SITE_KEY = "site"  # in the node config: where the site's file is
+PARTITION_KEY = "partition-id"  # what a simulation has in its place
+PATH = re.compile(r"(?<![\w.])/[^\s:;,'\"]+(?: [^\s:;,'\"]*/[^\s:;,'\"]*)*")
+log = logging.getLogger("fedhca2.site")
+
+
+def answer(site: Site, message: Message) -> Message:
+    """The answer to any message of the server. A site that cannot do what it is asked says why."""
+    header = header_of(message.content)
+    if "refused" in header:
+        log.error("the server refuses this site: %s", header["refused"])
+        return Message(pack({}), reply_to=message)
+    try:
+        invitation = Invitation.read(header)
+        profile = site.describe(invitation)
+        if "order" not in header:
+            return Message(encode_profile(profile), reply_to=message)
+        wire = header["wire"]
+        if wire not in get_args(Wire):
+            raise ConfigError([f"wire: should be one of {', '.join(get_args(Wire))}, found {wire!r}"])
+        order = decode_order(message.content, profile.layouts)
+        log.info("round %d of %s as %s", order.round + 1, invitation.experiment["name"], profile.client)
+        return Message(encode_reply(site.perform(invitation, order), wire), reply_to=message)
+    except Exception as error:  # whatever it is, the site goes on, and the server hears of it
+        expected = isinstance(error, ConfigError | RoundIsOverError)
+        log.error("cannot take part: %s", error, exc_info=None if expected else error)
+        kind = "" if expected else f"{type(error).__name__}: "
+        return Message(pack({"cannot": kind + without_paths("; ".join(str(error).splitlines()))}), reply_to=message)
+
+
+def without_paths(text: str) -> str:
+    """A site's paths are nobody else's business.
+
+    >>> without_paths("data.rooms.root: found no folder /data/ward 7/NYUDv2")
+    'data.rooms.root: found no folder …'
+    """
+    return PATH.sub("…", text)
+
+
+def make_app(site: Site | None = None, files: Sequence[Path] = ()) -> ClientApp:
+    """An app for one site; or for the site whose file the node config names, or which a simulation numbers."""
+    app = ClientApp()
+    sites: dict[Path, Site] = {}
+
+    def handle(message: Message, context: Context) -> Message:
+        if site is not None:
+            return answer(site, message)
+        path = _file(context, files)
+        if path not in sites:
+            sites[path] = Site(SiteConfig.load(path))
+        return answer(sites[path], message)
+
+    app.query()(handle)
+    app.train()(handle)
+    return app
+
+
+def _file(context: Context, files: Sequence[Path]) -> Path:
+    if files and PARTITION_KEY in context.node_config:
+        return files[int(context.node_config[PARTITION_KEY])]
+    if SITE_KEY not in context.node_config:
+        raise ConfigError([f'--node-config: should have {SITE_KEY}="FILE.yaml", found {[*context.node_config]}'])
+    return Path(str(context.node_config[SITE_KEY]))
+
+
+app = make_app()

@@ -1,0 +1,124 @@
+"""A test CA, the SuperLink's certificate, a key for every site, and the secrets of executors."""
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from secrets import token_hex
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), days: int = 365) -> None:
+    """Write everything that a federation with TLS and authenticated sites needs.
+
+    `ca.crt`, `ca.key`; `superlink.crt`, `superlink.key` for these hosts and loopback; `secret` for the coordinator;
+    and for every site a folder `sites/NAME` with `node.key`, `node.pub`, `secret` and `ca.crt`, to be taken there.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder}: should be a new or empty folder, found files in it")
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    authority, certificate = _authority(days)
+    _write_secret(folder / "ca.key", _pem(authority))
+    ca = certificate.public_bytes(Encoding.PEM)
+    (folder / "ca.crt").write_bytes(ca)
+    key = ec.generate_private_key(ec.SECP256R1())
+    signed = _sign(key.public_key(), [*LOOPBACK, *hosts], authority, certificate, days)
+    _write_secret(folder / "superlink.key", _pem(key))
+    (folder / "superlink.crt").write_bytes(signed.public_bytes(Encoding.PEM))
+    _write_secret(folder / "secret", token_hex(32).encode())
+    for site in sites:
+        make_site_keys(folder / "sites" / site, ca)
+
+
+def make_site_keys(folder: Path, ca: bytes) -> None:
+    """The files of one site; a site can also make its key itself and give nothing but `node.pub` away."""
+    folder.mkdir(parents=True)
+    folder.chmod(0o700)
+    key = ec.generate_private_key(ec.SECP384R1())
+    _write_secret(folder / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    (folder / "node.pub").write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
+    _write_secret(folder / "secret", token_hex(32).encode())
+    (folder / "ca.crt").write_bytes(ca)
+
+
+def _authority(days: int) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedhca2 test CA")])
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    certificate = (
+        _builder(name, name, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return key, certificate
+
+
+def _sign(
+    key: ec.EllipticCurvePublicKey,
+    hosts: Sequence[str],
+    authority: ec.EllipticCurvePrivateKey,
+    issuer: x509.Certificate,
+    days: int,
+) -> x509.Certificate:
+    """A server's certificate for these names and addresses."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedhca2 SuperLink")])
+    alternatives = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    return (
+        _builder(name, issuer.subject, key, days)
+        .add_extension(alternatives, critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(identifier, critical=False)
+        .sign(authority, hashes.SHA256())
+    )
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))  # clocks differ
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _write_secret(path: Path, data: bytes) -> None:
+    """A new file that nobody else can read, not even for a moment."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)

@@ -1,0 +1,144 @@
+"""A whole federation on this machine: a SuperLink, and a process for every site, on loopback with TLS and keys."""
+
+import shutil
+import ssl
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+import yaml
+
+from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.federation.flower.keys import make_keys
+from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.run import read_note, resume, run
+from fedhca2.federation.flower.site import MODEL
+from fedhca2.federation.flower.superlink import SuperLink
+from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.result import Result
+from fedhca2.federation.run import RunWatcher
+
+PATIENCE = 60.0  # seconds that a SuperLink has to start
+
+
+def run_local(
+    experiment: Experiment, out: Path, watcher: RunWatcher, terms: Terms, baseline: Path | None = None
+) -> Result:
+    """Run an experiment with every client in a process of its own; none is left when it ends, however it ends."""
+    with _federation(experiment, out) as link, link.run() as grid:
+        result = run(grid, experiment, out, watcher, terms, baseline, engine="flower-local")
+    collect_models(experiment, out)
+    return result
+
+
+def resume_local(out: Path, watcher: RunWatcher, terms: Terms) -> Result:
+    """Go on with such a run."""
+    experiment = Experiment.load(out / "config.yaml")
+    with _federation(experiment, out) as link, link.run() as grid:
+        result = resume(grid, out, watcher, terms)
+    collect_models(experiment, out)
+    return result
+
+
+@contextmanager
+def _federation(experiment: Experiment, out: Path) -> Iterator[SuperLink]:
+    """A SuperLink with a site for every client; logs and the sites' states are beside the run's folder."""
+    sites = sites_folder(out)
+    names = [spec.name for spec in experiment.specs]
+    with tempfile.TemporaryDirectory(prefix="fedhca2-flower-") as folder:
+        home = Path(folder)
+        make_keys(home / "keys", names)
+        files = write_sites(experiment, sites)
+        processes: list[Popen[bytes]] = []
+        try:
+            link, process = start_superlink(home, home / "keys", sites / "superlink.log")
+            processes.append(process)
+            wait_until_healthy(link, process)
+            for name in names:
+                link.register(name, home / "keys" / "sites" / name / "node.pub")
+                processes.append(start_site(link, files[name], home / "keys" / "sites" / name, home / name, sites))
+            yield link
+        finally:
+            stop(processes)
+
+
+def sites_folder(out: Path) -> Path:
+    """Where a local federation's sites have their states and logs."""
+    return out.with_name(f"{out.name}.sites")
+
+
+def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
+    """A file for every client's site, with the images that the experiment's partition gives it."""
+    shards = assign_shards(experiment, open_data(experiment))
+    files = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for spec in experiment.specs:
+        data = experiment.data[spec.data]
+        paths = {key: str(Path(value).resolve()) for key, value in data if isinstance(value, Path)}
+        lists = {"kind": "lists", "lists": {spec.name: [int(index) for index in shards[spec.name].dealt]}}
+        site = {
+            "client": spec.name,
+            "tasks": list(spec.tasks),
+            "state": str(folder.resolve() / "state"),
+            "data": {**paths, "partition": lists},
+            "own_methods": True,
+        }
+        weights = experiment.model.encoder.weights
+        if weights not in ("none", "scenes"):
+            site["weights"] = str(Path(weights).resolve())
+        files[spec.name] = folder / f"{spec.name}.yaml"
+        files[spec.name].write_text(yaml.safe_dump(site, sort_keys=False), "utf-8")
+    return files
+
+
+def start_superlink(
+    home: Path, keys: Path, output: Path, options: Sequence[str] = ()
+) -> tuple[SuperLink, Popen[bytes]]:
+    """A SuperLink on a free port of loopback, with TLS and authenticated sites."""
+    port = free_port()
+    command = [
+        "flower-superlink",
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--ssl-ca-certfile", str(keys / "ca.crt")),
+        *("--ssl-certfile", str(keys / "superlink.crt")),
+        *("--ssl-keyfile", str(keys / "superlink.key")),
+        *("--enable-supernode-auth", "--isolation", "process"),
+        *("--superexec-auth-secret-file", str(keys / "secret")),
+        *options,
+    ]
+    process = start(command, home / "superlink", output)
+    return SuperLink(f"127.0.0.1:{port}", keys / "ca.crt", keys / "secret"), process
+
+
+def start_site(link: SuperLink, site: Path, keys: Path, home: Path, logs: Path) -> Popen[bytes]:
+    """A site's process."""
+    command = ["fedhca2", "flower", "site", str(site), "--superlink", link.address, "--keys", str(keys)]
+    return start(command, home, logs / f"{site.stem}.log")
+
+
+def wait_until_healthy(link: SuperLink, process: Popen[bytes]) -> None:
+    """Return when the SuperLink answers."""
+    context = ssl.create_default_context(cafile=str(link.ca))
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"https://{link.address}/health", context=context, timeout=2):
+                return
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            time.sleep(0.1)
+    raise RuntimeError(f"the SuperLink should answer at {link.address}, found exit code {process.poll()}")
+
+
+def collect_models(experiment: Experiment, out: Path) -> None:
+    """Put the sites' models where those of a run in one process are."""
+    name = read_note(out)["run"]
+    (out / "models").mkdir(exist_ok=True)
+    for spec in experiment.specs:
+        found = sites_folder(out) / "state" / f"{experiment.name}-{name}" / spec.name / MODEL
+        if found.exists():
+            shutil.copy(found, out / "models" / f"{spec.name}.safetensors")

@@ -1,0 +1,70 @@
+"""Processes that end with the one that started them."""
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fedhca2.federation.flower import QUIET
+
+PATIENCE = 15.0  # seconds that a process has to end by itself
+PR_SET_PDEATHSIG = 1
+
+
+def start(command: Sequence[str], home: Path, log: Path | None = None) -> "subprocess.Popen[bytes]":
+    """Start a command of this environment with a Flower home of its own; it is told to end when this process does."""
+    home.mkdir(parents=True, exist_ok=True)
+    output = log.open("ab") if log else None
+    beside = Path(sys.executable).parent
+    try:
+        return subprocess.Popen(
+            [_executable(command[0]), *command[1:]],
+            env={**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if output else None,
+            start_new_session=True,  # Ctrl-C is for this process, which ends the others in order
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        )
+    finally:
+        if output:
+            output.close()
+
+
+def stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
+    """Ask all to end, and kill those that do not."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        process.terminate()
+    end = time.monotonic() + PATIENCE
+    for process in running:
+        try:
+            process.wait(max(end - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _executable(name: str) -> str:
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise FileNotFoundError(f"{name}: should be installed with pip install 'fedhca2[flower]', found nothing")
+    return found
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

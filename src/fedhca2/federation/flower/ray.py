@@ -1,0 +1,51 @@
+"""Flower's simulation with Ray: clients spread over several GPUs of one machine."""
+
+from pathlib import Path
+
+from flwr.app import ConfigRecordValues, Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.federation.flower.client_app import make_app
+from fedhca2.federation.flower.local import collect_models, sites_folder, write_sites
+from fedhca2.federation.flower.run import resume, run
+from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.result import Result
+from fedhca2.federation.run import RunWatcher
+
+
+def run_ray(
+    experiment: Experiment, out: Path, watcher: RunWatcher, terms: Terms, baseline: Path | None = None
+) -> Result:
+    """Run an experiment in a simulation, or go on with it if its folder is there; a client gets one CPU, or one GPU."""
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError(
+            ["--engine flower-ray: should have ray, found none; pip install 'fedhca2[flower-ray]'"]
+        ) from None
+    import torch
+    from flwr.simulation import run_simulation
+
+    files = list(write_sites(experiment, sites_folder(out)).values())
+    server = ServerApp()
+    results: list[Result] = []
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        going_on = (out / "config.yaml").exists()
+        if going_on:
+            results.append(resume(grid, out, watcher, terms))
+        else:
+            results.append(run(grid, experiment, out, watcher, terms, baseline, engine="flower-ray"))
+
+    gpus = torch.cuda.device_count()
+    resources: dict[str, ConfigRecordValues] = {"num_cpus": 1, "num_gpus": 1.0 if gpus else 0.0}
+    try:
+        run_simulation(server, make_app(files=files), len(files), backend_config={"client_resources": resources})
+    finally:
+        ray.shutdown()
+    if not results:
+        raise RuntimeError("the simulation ended without a result; its log says why")
+    collect_models(experiment, out)
+    return results[0]

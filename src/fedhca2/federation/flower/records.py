@@ -1,0 +1,220 @@
+"""Orders, replies and profiles as Flower's records: a JSON header, and flat arrays of rows.
+
+A header says where each row lies; a row that several clients get lies in an array of its own, which is the same object
+in each of their messages, so it is hashed once and pushed once.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from fedhca2.messages import Addend, Delivery, Order, Profile, Reply
+from fedhca2.params import Layout, Slot
+
+Wire = Literal["float32", "bfloat16"]
+DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+STYPE = "fedhca2.rows"  # little-endian values, one after another
+OWN = "own"
+
+Header = dict[str, Any]
+
+
+class MalformedMessageError(ValueError):
+    """A message that is not what it should be, however it came about."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a row lies: in which array, from which value on."""
+
+    array: str
+    start: int
+
+
+def pack(header: Header, arrays: Mapping[str, Array] | None = None) -> RecordDict:
+    """A message's content."""
+    content = RecordDict({"header": ConfigRecord({"json": json.dumps(header)})})
+    if arrays:
+        record = ArrayRecord()
+        record.update(arrays)  # its constructor would copy each, and forget the hashes of its chunks
+        content["rows"] = record
+    return content
+
+
+def header_of(content: RecordDict) -> Header:
+    """The JSON header of a message."""
+    try:
+        header = json.loads(str(content.config_records["header"]["json"]))
+    except (KeyError, ValueError) as error:
+        raise MalformedMessageError(f"header should be JSON, found {error!r}") from error
+    if not isinstance(header, dict):
+        raise MalformedMessageError(f"header should be a mapping, found {type(header).__name__}")
+    return header
+
+
+def to_array(rows: Sequence[Tensor], wire: Wire) -> Array:
+    """One flat array that holds these rows."""
+    flat = torch.cat([row.detach().to("cpu", DTYPES[wire]) for row in rows])
+    return Array(wire, (flat.numel(),), STYPE, flat.view(torch.uint8).numpy().tobytes())
+
+
+def to_rows(content: RecordDict) -> dict[str, Tensor]:
+    """The flat arrays of a message, in float32."""
+    if "rows" not in content.array_records:
+        return {}
+    found = {}
+    for name, array in content.array_records["rows"].items():
+        if array.stype != STYPE or array.dtype not in DTYPES:
+            raise MalformedMessageError(
+                f"array should be {STYPE} of {', '.join(DTYPES)}, found {array.stype} {array.dtype}"
+            )
+        dtype = DTYPES[array.dtype]
+        if array.shape != (len(array.data) // dtype.itemsize,) or len(array.data) % dtype.itemsize:
+            raise MalformedMessageError(
+                f"array of shape {array.shape} should have as many values, found {len(array.data)} B"
+            )
+        found[name] = torch.frombuffer(bytearray(array.data), dtype=dtype).float()
+    return found
+
+
+def encode_orders(orders: Mapping[str, Order], wire: Wire, common: Header) -> dict[str, RecordDict]:
+    """Every client's order. Rows that several clients get are packed once, and in the same array for all of them."""
+    receivers: dict[int, list[str]] = {}
+    rows: dict[int, Tensor] = {}
+    for client, order in orders.items():
+        for addend in _addends(order):
+            key = addend.row.data_ptr()
+            rows[key] = addend.row
+            receivers.setdefault(key, []).append(client)
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for key, clients in receivers.items():
+        groups.setdefault(tuple(dict.fromkeys(clients)), []).append(key)
+    places: dict[int, _Place] = {}
+    arrays: dict[str, dict[str, Array]] = {client: {} for client in orders}
+    for number, (group, keys) in enumerate(groups.items()):
+        name = OWN if len(group) == 1 else f"shared{number}"
+        start = 0
+        for key in keys:
+            places[key] = _Place(name, start)
+            start += rows[key].numel()
+        array = to_array([rows[key] for key in keys], wire)
+        for client in group:
+            arrays[client][name] = array
+    return {
+        client: pack({**common, "order": _order(order, places)}, arrays[client]) for client, order in orders.items()
+    }
+
+
+def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
+    """The order in a message."""
+    header, arrays = header_of(content)["order"], to_rows(content)
+    deliveries = {}
+    for text, delivery in header["deliveries"].items():
+        slot = Slot.parse(text)
+        size = layouts[slot].numel
+        addends = [
+            Addend(_cut(arrays, one["array"], one["start"], size), tuple(one["scale"]), one["remember"])
+            for one in delivery["addends"]
+        ]
+        deliveries[slot] = Delivery(delivery["base"], tuple(addends))
+    flags = {key: bool(header[key]) for key in ("finish", "evaluate", "train")}
+    return Order(header["round"], deliveries, **flags, upload=header["upload"])
+
+
+def encode_reply(reply: Reply, wire: Wire) -> RecordDict:
+    """A reply as a message's content."""
+    header = {
+        "client": reply.client,
+        "round": reply.round,
+        "slots": [str(slot) for slot in reply.rows],
+        "agreement": {str(slot): values for slot, values in reply.agreement.items()},
+        "losses": dict(reply.losses),
+        "metrics": {task: dict(scores) for task, scores in reply.metrics.items()},
+        "seconds": reply.seconds,
+        "failed": reply.failed,
+    }
+    return pack(header, {OWN: to_array(list(reply.rows.values()), wire)} if reply.rows else None)
+
+
+def decode_reply(content: RecordDict, profile: Profile) -> Reply:
+    """The reply in a message from this client; MalformedMessageError if it is none."""
+    try:
+        header, arrays = header_of(content), to_rows(content)
+        rows, start = {}, 0
+        for slot in map(Slot.parse, header["slots"]):
+            rows[slot] = _cut(arrays, OWN, start, profile.layouts[slot].numel)
+            start += rows[slot].numel()
+        if start != sum(row.numel() for row in arrays.values()):
+            raise MalformedMessageError(f"rows should have {start} values, found another number")
+        return Reply(
+            client=str(header["client"]),
+            round=int(header["round"]),
+            rows=rows,
+            agreement={Slot.parse(slot): tuple(map(float, values)) for slot, values in header["agreement"].items()},
+            losses={str(task): float(value) for task, value in header["losses"].items()},
+            metrics={
+                str(task): {str(name): float(value) for name, value in scores.items()}
+                for task, scores in header["metrics"].items()
+            },
+            seconds=float(header["seconds"]),
+            failed=str(header["failed"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise MalformedMessageError(f"reply of {profile.client} cannot be read: {error!r}") from error
+
+
+def encode_profile(profile: Profile) -> RecordDict:
+    """A profile as a message's content."""
+    layouts = {str(slot): [list(layout.names), list(layout.shapes)] for slot, layout in profile.layouts.items()}
+    return pack(
+        {
+            "client": profile.client,
+            "dataset": profile.dataset,
+            "tasks": list(profile.tasks),
+            "samples": profile.samples,
+            "layouts": layouts,
+        }
+    )
+
+
+def decode_profile(content: RecordDict) -> Profile:
+    """The profile in a message; MalformedMessageError if it is none."""
+    try:
+        header = header_of(content)
+        layouts = {
+            Slot.parse(slot): Layout(tuple(map(str, names)), tuple(tuple(map(int, shape)) for shape in shapes))
+            for slot, (names, shapes) in header["layouts"].items()
+        }
+        tasks = tuple(map(str, header["tasks"]))
+        return Profile(str(header["client"]), str(header["dataset"]), tasks, int(header["samples"]), layouts)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise MalformedMessageError(f"profile cannot be read: {error!r}") from error
+
+
+def _addends(order: Order) -> list[Addend]:
+    return [addend for delivery in order.deliveries.values() for addend in delivery.addends]
+
+
+def _order(order: Order, places: Mapping[int, _Place]) -> Header:
+    def one(addend: Addend) -> Header:
+        place = places[addend.row.data_ptr()]
+        return {"array": place.array, "start": place.start, "scale": addend.scale, "remember": addend.remember}
+
+    deliveries = {
+        str(slot): {"base": delivery.base, "addends": [one(addend) for addend in delivery.addends]}
+        for slot, delivery in order.deliveries.items()
+    }
+    flags = {"finish": order.finish, "evaluate": order.evaluate, "train": order.train}
+    return {"round": order.round, "deliveries": deliveries, **flags, "upload": dict(order.upload)}
+
+
+def _cut(arrays: Mapping[str, Tensor], name: str, start: int, size: int) -> Tensor:
+    row = arrays[name][start : start + size] if name in arrays else torch.empty(0)
+    if start < 0 or row.numel() != size:
+        raise MalformedMessageError(f"array {name!r} should have {size} values from {start} on, found {row.numel()}")
+    return row

@@ -1,0 +1,54 @@
+"""The ServerApp, for `flwr run`: Flower starts it beside the SuperLink, and the run config says what to do."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import Tensor
+
+from fedhca2.experiment import Experiment, Shard
+from fedhca2.federation.flower.run import resume, run
+from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.server import ServerRecord
+from fedhca2.messages import Order, Reply
+
+log = logging.getLogger("fedhca2.server")
+app = ServerApp()
+
+
+class LogWatcher:
+    """A line in the log for every round."""
+
+    def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
+        """Say what is going to be trained."""
+        log.info("%s: %d clients, %d rounds", experiment.method_name, len(shards), experiment.rounds)
+
+    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
+        """Batches are the sites' own."""
+
+    def replied(self, order: Order, reply: Reply) -> None:
+        """Replies are in the run's folder."""
+
+    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
+        """Say how long a round took, and who was left out."""
+        away = "".join(f"; without {client}: {why}" for client, why in record.refused.items())
+        log.info("round %d took %.1f s%s", round + 1, seconds, away)
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment of the run config, or go on with it if its folder is there already."""
+    config = context.run_config
+    terms = Terms(
+        deadline=float(config["deadline"]),
+        min_clients=int(config["min-clients"]) or None,
+        retries=int(config["retries"]),
+        wire=config["wire"],
+    )
+    out = Path(str(config["out"]))
+    if (out / "config.yaml").exists():
+        resume(grid, out, LogWatcher(), terms)
+    else:
+        run(grid, Experiment.load(str(config["experiment"])), out, LogWatcher(), terms)

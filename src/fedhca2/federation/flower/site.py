@@ -1,0 +1,125 @@
+"""A site: one client of the federation with its state on its own disk, asked over the network."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from fedhca2.clients import Client, ClientState, load_state, save_state
+from fedhca2.experiment import Experiment, assign_shards, build_client, open_data
+from fedhca2.federation.flower.invitation import Invitation
+from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.messages import Order, Profile, Reply
+from fedhca2.params import Slot
+
+STATE, REPLY, MODEL = "state.safetensors", "reply.safetensors", "model.safetensors"
+NO_FILE = (0, 0)
+
+
+class RoundIsOverError(ValueError):
+    """An order for a round that this client has left behind, and whose reply it no longer has."""
+
+
+@dataclass
+class _Seat:
+    """The site's client in one run, as far as it has come."""
+
+    run: str
+    client: Client
+    folder: Path
+    round: int  # the last round it has carried out, or -1
+    stamp: tuple[int, int]  # of the state on the disk, which another process may have changed
+
+
+class Site:
+    """Answers the server. What it has done is on the disk before it answers, so that it can die at any time."""
+
+    def __init__(self, config: SiteConfig) -> None:
+        self.config = config
+        self._seat: _Seat | None = None
+
+    def describe(self, invitation: Invitation) -> Profile:
+        """Who this site is in the experiment; ConfigError if it is nobody."""
+        return self._take_seat(invitation).client.profile
+
+    def perform(self, invitation: Invitation, order: Order) -> Reply:
+        """Carry out an order; one that was carried out before is answered as it was then."""
+        seat = self._take_seat(invitation)
+        if order.round == seat.round:
+            return _load_reply(seat.folder / REPLY)
+        if order.round < seat.round:
+            raise RoundIsOverError(f"round should be {seat.round} or later for {seat.client.name}, found {order.round}")
+        self._seat = None  # a client that fails half-way is built anew from the disk
+        reply = seat.client.perform(order)
+        _save_reply(seat.folder / REPLY, reply)
+        if order.finish:
+            model = {
+                name: tensor.cpu().contiguous() for name, tensor in seat.client.personal.model.state_dict().items()
+            }
+            save_file(model, seat.folder / MODEL)
+        state = seat.client.state()
+        save_state(seat.folder / STATE, ClientState(state.tensors, {**state.values, "round": order.round}))
+        seat.round, seat.stamp = order.round, _stamp(seat.folder / STATE)
+        self._seat = seat
+        return reply
+
+    def _take_seat(self, invitation: Invitation) -> _Seat:
+        seat = self._seat
+        if seat is None or seat.run != invitation.run or seat.stamp != _stamp(seat.folder / STATE):
+            self._seat = seat = self._sit_down(invitation)
+        return seat
+
+    def _sit_down(self, invitation: Invitation) -> _Seat:
+        """The client as it was when it last answered in this run, or as it is at the start."""
+        experiment, spec = invitation.accept(self.config)
+        folder = self.config.state / f"{experiment.name}-{invitation.run}" / spec.name
+        folder.mkdir(parents=True, exist_ok=True)
+        client = _build(experiment, spec.name, self._device())
+        stamp = _stamp(folder / STATE)
+        if stamp == NO_FILE:
+            return _Seat(invitation.run, client, folder, -1, stamp)
+        state = load_state(folder / STATE)
+        client.restore(state)
+        return _Seat(invitation.run, client, folder, int(state.values["round"]), stamp)
+
+    def _device(self) -> torch.device:
+        if self.config.device != "auto":
+            return torch.device(self.config.device)
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Something that is different after every writing of a file."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return NO_FILE
+    return found.st_ino, found.st_mtime_ns
+
+
+def _build(experiment: Experiment, name: str, device: torch.device) -> Client:
+    data = open_data(experiment)
+    shards = assign_shards(experiment, data)
+    spec = next(spec for spec in experiment.specs if spec.name == name)
+    return build_client(experiment, spec, data[spec.data], shards[name], device)
+
+
+def _save_reply(path: Path, reply: Reply) -> None:
+    values = {
+        "client": reply.client,
+        "round": reply.round,
+        "agreement": {str(slot): values for slot, values in reply.agreement.items()},
+        "losses": dict(reply.losses),
+        "metrics": {task: dict(scores) for task, scores in reply.metrics.items()},
+        "seconds": reply.seconds,
+        "failed": reply.failed,
+    }
+    save_state(path, ClientState({str(slot): row for slot, row in reply.rows.items()}, values))
+
+
+def _load_reply(path: Path) -> Reply:
+    state = load_state(path)
+    rows = {Slot.parse(slot): row for slot, row in state.tensors.items()}
+    agreement = {Slot.parse(slot): tuple(values) for slot, values in state.values["agreement"].items()}
+    return Reply(**{**state.values, "rows": rows, "agreement": agreement})

@@ -1,0 +1,142 @@
+"""The coordinator's side of a SuperLink: register sites, submit a run, and be its ServerApp in this process."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.cli.build import build_fab_from_disk
+from flwr.common.constant import SubStatus
+from flwr.common.serde import fab_to_proto, run_from_proto
+from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
+
+from fedhca2.federation.flower.app_bundle import write_app
+
+ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+POLL = 0.2
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """Where a SuperLink is, and what is needed to speak with it."""
+
+    address: str  # host:port
+    ca: Path
+    secret: Path
+
+    def register(self, name: str, public_key: Path) -> int:
+        """Let a site in that has this key, under this name; returns its node's number."""
+        key = load_ssh_public_key(public_key.read_bytes())
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise ValueError(f"{public_key}: should be an elliptic-curve key, found {type(key).__name__}")
+        with self._control() as control:
+            answer = control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
+        return int(answer.node_id)
+
+    def stop(self, run: int) -> None:
+        """End a run whose ServerApp is gone, so that no site waits for what it was about to send."""
+        with self._control() as control, suppress(httpx.HTTPStatusError):  # it may have ended by itself
+            control.StopRun(StopRunRequest(run_id=run))
+
+    @contextmanager
+    def run(self) -> Iterator[HttpGrid]:
+        """A new run of this SuperLink, whose ServerApp is whoever holds the grid."""
+        with tempfile.TemporaryDirectory() as folder:
+            write_app(Path(folder))
+            content = build_fab_from_disk(Path(folder))
+        with self._control() as control:
+            started = control.StartRun(StartRunRequest(fab=fab_to_proto(Fab(sha256(content).hexdigest(), content, {}))))
+        with _runtime(self.address, self.ca, self.secret) as runtime:
+            token = acquire(runtime, TaskType.SERVER_APP, run=started.run_id)
+        grid = HttpGrid(self.address, root_certificates=self.ca.read_bytes(), token=token)
+        with _task(grid):
+            yield grid
+
+    @contextmanager
+    def _control(self) -> Iterator[ControlHttpClient]:
+        client = ControlHttpClient.from_server_address(
+            self.address,
+            insecure=False,
+            root_certificates=self.ca.read_bytes(),
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+@contextmanager
+def _runtime(address: str, ca: Path | None, secret: Path) -> Iterator[RuntimeHttpClient]:
+    client = runtime_client(address, ca, secret)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def runtime_client(address: str, ca: Path | None, secret: Path) -> RuntimeHttpClient:
+    """A client of a SuperLink's or SuperNode's Runtime API that may take tasks; without a CA over plain HTTP."""
+    return RuntimeHttpClient.from_server_address(
+        address,
+        insecure=ca is None,
+        root_certificates=ca.read_bytes() if ca else None,
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+            SuperExecAuthHttpInterceptor(master_secret=secret.read_bytes(), protected_methods=ACQUIRE),
+        ],
+    )
+
+
+def acquire(client: RuntimeHttpClient, kind: TaskType, run: int) -> str:
+    """Wait for the task of a run; returns the token to carry it out with."""
+    while True:
+        answer = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
+        if answer.HasField("task") and answer.token and answer.task.run_id == run:
+            return str(answer.token)
+        time.sleep(POLL)
+
+
+@contextmanager
+def _task(grid: HttpGrid) -> Iterator[None]:
+    """Tell the SuperLink that the task is being carried out, and how it ended."""
+    client = grid._runtime_client
+    pulled = client.PullTaskInput(PullTaskInputRequest())
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = (
+        pulled.task_id,
+        pulled.run.run_id,
+        pulled.context.node_id,
+    )
+    grid.set_run(run_from_proto(pulled.run))
+    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heartbeat.start()
+    status, details = SubStatus.FAILED, "interrupted"
+    try:
+        yield
+        status, details = SubStatus.COMPLETED, ""
+    except Exception as error:
+        details = str(error)
+        raise
+    finally:
+        heartbeat.stop()
+        grid._retry_invoker.max_tries = 1
+        pulled.context.ClearField("state")
+        with suppress(httpx.HTTPError):
+            client.PushTaskOutput(PushTaskOutputRequest(context=pulled.context, sub_status=status, details=details))
+        grid.close()

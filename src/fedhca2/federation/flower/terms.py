@@ -1,0 +1,18 @@
+"""How long the server waits, for how many, and what rows look like on the wire."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from fedhca2.config import Config
+from fedhca2.federation.flower.records import Wire
+
+
+class Terms(Config):
+    """Deadlines and quorum of a federation over a network."""
+
+    deadline: Annotated[float, Field(gt=0, description="seconds for a round, from its orders to the last reply")] = 3600
+    min_clients: Annotated[int | None, Field(ge=1, description="replies a round needs; by default all clients'")] = None
+    retries: Annotated[int, Field(ge=0, description="how often an order that failed is given again")] = 2
+    wire: Annotated[Wire, Field(description="how rows travel; float32 loses nothing")] = "float32"
+    poll: Annotated[float, Field(gt=0, description="seconds between two looks for replies")] = 0.2

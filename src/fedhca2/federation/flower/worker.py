@@ -1,0 +1,148 @@
+"""A long-lived site: a SuperNode beside this process, and this process carries out its tasks.
+
+Flower's own way starts Python and torch anew for every message. Here they stay, and so does the client in memory. The
+code that a run brings along is not looked at: what is installed here runs.
+"""
+
+import logging
+import subprocess
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from flwr.app import Error, Message
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from fedhca2.federation.flower.client_app import make_app
+from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.site import Site
+from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.flower.superlink import runtime_client
+
+POLL = 0.2
+RESTART = 5.0  # seconds before a SuperNode that went away is started again
+log = logging.getLogger("fedhca2.site")
+
+
+@dataclass(frozen=True)
+class SiteKeys:
+    """The files of a site's folder that `fedhca2 flower keys` writes."""
+
+    folder: Path
+
+    @property
+    def node(self) -> Path:
+        """The private key that the SuperLink knows the site by."""
+        return self.folder / "node.key"
+
+    @property
+    def ca(self) -> Path:
+        """Who signed the SuperLink's certificate."""
+        return self.folder / "ca.crt"
+
+    @property
+    def secret(self) -> Path:
+        """What this process shows to the SuperNode beside it."""
+        return self.folder / "secret"
+
+
+def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
+    """Take part until interrupted; a SuperNode that goes away is started again."""
+    app = make_app(Site(config))
+    with tempfile.TemporaryDirectory(prefix="fedhca2-site-") as home:
+        while True:
+            port = free_port()
+            node = start(_command(superlink, keys, port), Path(home) / "flwr")
+            try:
+                _serve(app, node, f"127.0.0.1:{port}", keys.secret)
+            finally:
+                stop([node])
+            log.warning("the SuperNode ended with code %s; starting it again in %g s", node.returncode, RESTART)
+            time.sleep(RESTART)
+
+
+def _command(superlink: str, keys: SiteKeys, port: int) -> list[str]:
+    return [
+        "flower-supernode",
+        *("--superlink", superlink),
+        *("--root-certificates", str(keys.ca)),
+        *("--auth-supernode-private-key", str(keys.node)),
+        *("--isolation", "process"),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--superexec-auth-secret-file", str(keys.secret)),
+    ]
+
+
+def _serve(app: ClientApp, node: "subprocess.Popen[bytes]", address: str, secret: Path) -> None:
+    """Carry out the SuperNode's tasks for as long as it lives."""
+    client = runtime_client(address, None, secret)
+    turn = threading.Lock()
+    try:
+        while node.poll() is None:
+            try:
+                answer = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+            except httpx.HTTPError:
+                time.sleep(POLL)  # it is starting or stopping
+                continue
+            if answer.HasField("task") and answer.token:
+                # In a thread: a message whose run was stopped half-way never becomes complete, and waits in vain.
+                threading.Thread(target=_carry_out, args=(app, address, answer.token, turn), daemon=True).start()
+            else:
+                time.sleep(POLL)
+    finally:
+        client.close()
+
+
+def _carry_out(app: ClientApp, address: str, token: str, turn: threading.Lock) -> None:
+    """One message and its reply; one at a time is worked on."""
+    # Without Flower's retries, which end the process when a task has expired: the server gives the order again.
+    client = RuntimeHttpClient.from_server_address(
+        address,
+        insecure=True,
+        root_certificates=None,
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
+            RuntimeTokenHttpInterceptor(token),
+        ],
+    )
+    heartbeat = HeartbeatSender(lambda: _beat(client))
+    heartbeat.start()
+    context, status, details = None, SubStatus.FAILED, ""
+    try:
+        message, context, _, _ = pull_task_input(client)
+        try:
+            with turn:
+                reply = app(message=message, context=context)
+            status = SubStatus.COMPLETED
+        except Exception as error:
+            log.exception("a message of the server could not be answered")
+            details = f"{type(error).__name__}: {error}"
+            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
+        push_message(client, reply, context)
+    except Exception:
+        log.exception("a reply could not be delivered")
+    finally:
+        push_task_output(client, context, status, details)
+        heartbeat.stop()
+        client.close()
+
+
+def _beat(client: RuntimeHttpClient) -> bool:
+    """Flower's own heartbeat ends the process when a run is over; this one goes on to the next message."""
+    try:
+        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    except httpx.TransportError:
+        return False
+    except httpx.HTTPStatusError as error:
+        log.info("a task is over: %s", error)
+    return True

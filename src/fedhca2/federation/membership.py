@@ -1,0 +1,80 @@
+"""What may differ when a run is resumed: clients come and go, and those that stay keep their images."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedhca2.data.partition import keep
+from fedhca2.experiment import ClientSpec, ConfigError, Experiment, OpenData, Shard, assign_shards
+from fedhca2.federation.rounds import Progress
+
+FIXED = ("seed", "method", "model", "privacy")
+
+
+def check_changes(before: Experiment, after: Experiment) -> None:
+    """ConfigError where a run cannot go on with these settings."""
+    old, new = before.to_dict(), after.to_dict()
+    lines = [f"{key}: should be what the run began with, found another value" for key in FIXED if old[key] != new[key]]
+    for name, config in old["data"].items():
+        if name in new["data"] and new["data"][name] != config:
+            lines.append(f"data.{name}: should be what the run began with, found other settings")
+    known = {spec.name: spec for spec in before.specs}
+    for spec in after.specs:
+        if spec.name in known and replace(spec, epochs=known[spec.name].epochs) != known[spec.name]:
+            lines.append(f"clients: {spec.name!r} should keep its data and tasks, found {spec.data}: {_listed(spec)}")
+    if lines:
+        raise ConfigError(lines)
+
+
+def shards_after(
+    experiment: Experiment, data: Mapping[str, OpenData], kept: Mapping[str, Mapping[str, Sequence[int]]]
+) -> dict[str, Shard]:
+    """Every client's images: those of a client that was there before, and for others what nobody of their kind has."""
+    new = [spec for spec in experiment.specs if spec.name not in kept]
+    if not new and len(kept) == len(experiment.specs):
+        return assign_shards(experiment, data)
+    shards = {
+        spec.name: Shard(list(found["train"]), list(found["val"]), tuple(found["dealt"]))
+        for spec in experiment.specs
+        if (found := kept.get(spec.name)) is not None
+    }
+    lines: list[str] = []
+    for spec in new:
+        rivals = [other for other in experiment.specs if other.name in shards and _share(spec, other)]
+        taken = {index for other in rivals for index in (shards[other.name].dealt or shards[other.name].train)}
+        free = [index for index in range(len(data[spec.data].train)) if index not in taken]
+        waiting = [other for other in new if other.name not in shards and _share(spec, other)]
+        part = free[:: len(waiting)]
+        usable = keep(part, data[spec.data].train.dealt(part).usable(spec.tasks)) if part else []
+        if len(usable) < experiment.training.batch_size:
+            lines.append(
+                f"clients: {spec.name!r} should find {experiment.training.batch_size} images of {spec.data!r} that no "
+                f"other client has, found {len(usable)}; give it a data set of its own"
+            )
+        shards[spec.name] = Shard(usable, list(data[spec.data].val.usable(spec.tasks)), tuple(part))
+    if lines:
+        raise ConfigError(lines)
+    return {spec.name: shards[spec.name] for spec in experiment.specs}
+
+
+def shards_as_data(shards: Mapping[str, Shard]) -> dict[str, Any]:
+    """The content of `shards.json`."""
+    return {
+        name: {"train": [*shard.train], "val": [*shard.val], "dealt": [*shard.dealt]} for name, shard in shards.items()
+    }
+
+
+def without_strangers(progress: Progress, clients: Sequence[str]) -> Progress:
+    """Where a run stands without the clients that have left."""
+    weights = {key: held for key, held in progress.state.weights.items() if key.split("/")[0] in clients}
+    pending = {client: rows for client, rows in progress.pending.items() if client in clients}
+    return Progress(replace(progress.state, weights=weights), pending)
+
+
+def _share(one: ClientSpec, other: ClientSpec) -> bool:
+    """Whether two clients share a data set's images: single-task clients do, and multi-task clients do."""
+    return one.data == other.data and (len(one.tasks) > 1) == (len(other.tasks) > 1)
+
+
+def _listed(spec: ClientSpec) -> str:
+    return ", ".join(spec.tasks)

@@ -1,0 +1,50 @@
+"""Ctrl-C and SIGTERM: finish the round and its checkpoint first."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import current_thread, main_thread
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(Exception):  # noqa: N818
+    """A run was asked to stop, and did so after a checkpoint."""
+
+    def __init__(self, signal: int, run: Path, round: int) -> None:
+        super().__init__(f"stopped after round {round}; go on with: fedhca2 resume {run}")
+        self.signal = signal
+
+
+class Stopping:
+    """Which signal asked for an end, if one did."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Remember the first signal; a second one ends the process at once."""
+        if self.signal is not None:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self.signal = number
+        print("stopping when this round is over and saved; once more to stop now", file=sys.stderr)
+
+
+@contextmanager
+def stop_between_rounds() -> Iterator[Stopping]:
+    """Signals wait for the end of a round while this lasts (in the main thread, which alone hears them)."""
+    stopping = Stopping()
+    if current_thread() is not main_thread():
+        yield stopping
+        return
+    before = {number: signal.signal(number, stopping) for number in SIGNALS}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,111 @@
+"""From finished runs to the numbers of a table: a row per method, a column per group of clients and task."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.result import headline
+from fedhca2.metrics import relative_gain
+from fedhca2.reports.run_files import RunFiles
+
+
+@dataclass(frozen=True)
+class Column:
+    """One task of the clients that have the same data set and the same tasks."""
+
+    group: str
+    task: str
+    metric: str
+    higher_is_better: bool
+
+
+DELTA_M = Column("", "", "Δm", True)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The values of one cell, one per seed."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Their mean."""
+        return mean(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        """Their standard deviation (n − 1), where there are several."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Entries by method and column; the last column is Δm where every method has it."""
+
+    columns: Sequence[Column]
+    entries: Mapping[str, Mapping[Column, Entry]]
+
+    def is_best(self, method: str, column: Column) -> bool:
+        """Whether no other method has a better mean."""
+        sign = 1 if column.higher_is_better else -1
+        best = max(sign * row[column].mean for row in self.entries.values())
+        return len(self.entries) > 1 and sign * self.entries[method][column].mean == best
+
+    def gain(self, method: str, column: Column, over: str) -> float:
+        """The relative gain of a mean over another method's, in percent."""
+        theirs = self.entries[over][column].mean
+        return relative_gain(self.entries[method][column].mean, theirs, column.higher_is_better)
+
+
+def gather(runs: Sequence[RunFiles]) -> Comparison:
+    """Runs of the same method are taken for its seeds, and the clients of a group are averaged."""
+    by_method: dict[str, list[RunFiles]] = {}
+    for run in runs:
+        if run.result is None:
+            raise ConfigError([f"{run.path}: should be a finished run, found no result.json in it"])
+        by_method.setdefault(run.method, []).append(run)
+    found = {method: _entries(same) for method, same in by_method.items()}
+    columns = list(found[runs[0].method])
+    for method, row in found.items():
+        if set(row) - {DELTA_M} != set(columns) - {DELTA_M}:
+            raise ConfigError(
+                [f"{by_method[method][0].path}: should have the same clients and tasks as {runs[0].path}"]
+            )
+    kept = [column for column in columns if column != DELTA_M]
+    if all(DELTA_M in row for row in found.values()):
+        kept.append(DELTA_M)
+    return Comparison(kept, {method: {column: row[column] for column in kept} for method, row in found.items()})
+
+
+def _entries(runs: Sequence[RunFiles]) -> dict[Column, Entry]:
+    values: dict[Column, list[float]] = {}
+    for run in runs:
+        for column, value in _values(run).items():
+            values.setdefault(column, []).append(value)
+    return {column: Entry(tuple(held)) for column, held in values.items()}
+
+
+def _values(run: RunFiles) -> dict[Column, float]:
+    assert run.result is not None
+    groups, held = client_groups(run), dict[Column, list[float]]()
+    for client, tasks in run.result["clients"].items():
+        for task, scores in tasks.items():
+            main = headline(task, scores)
+            held.setdefault(Column(groups[client], task, main.metric, main.higher_is_better), []).append(main.value)
+    means = {column: mean(values) for column, values in held.items()}
+    delta_m = 0.0 if run.method == "local" else run.result["delta_m"]
+    return means if delta_m is None else means | {DELTA_M: delta_m}
+
+
+def client_groups(run: RunFiles) -> dict[str, str]:
+    """The group of each client: its data set, with its tasks if other clients of the data set have several too."""
+    profiles = {event["client"]: event for event in run.of("profile")}
+    groups = {}
+    for client, tasks in run.tasks.items():
+        data = profiles[client]["dataset"] if client in profiles else client
+        rivals = {t for c, t in run.tasks.items() if len(t) > 1 and c in profiles and profiles[c]["dataset"] == data}
+        kind = "single-task" if len(tasks) == 1 else "multi-task" if len(rivals) < 2 else "+".join(tasks)
+        groups[client] = f"{data}, {kind}"
+    return groups

@@ -1,0 +1,91 @@
+"""A comparison as Markdown, CSV and LaTeX."""
+
+import csv
+from io import StringIO
+from itertools import groupby
+
+from fedhca2.reports.comparison.gather import DELTA_M, Column, Comparison, Entry
+from fedhca2.reports.names import ARROWS, metric_title
+
+LATEX = {"↑": r"$\uparrow$", "↓": r"$\downarrow$", "Δ": r"$\Delta$", "±": r"$\pm$", "%": r"\%", "_": r"\_", "&": r"\&"}
+
+
+def shown(entry: Entry, column: Column) -> str:
+    """Mean ± standard deviation.
+
+    >>> shown(Entry((1.0, 3.0)), DELTA_M), shown(Entry((0.5,)), Column("home", "depth", "RMSE", False))
+    ('+2.00 ± 1.41', '0.500')
+    """
+    digits = 2 if column == DELTA_M or abs(entry.mean) >= 1 else 3
+    sign = "+" if column == DELTA_M else ""
+    spread = f" ± {entry.deviation:.{digits}f}" if entry.deviation is not None else ""
+    return f"{entry.mean:{sign}.{digits}f}{spread}"
+
+
+def heading(column: Column) -> str:
+    """What stands over a column."""
+    return (
+        f"Δm % {ARROWS[True]}"
+        if column == DELTA_M
+        else f"{column.task} {metric_title(column.metric)} {ARROWS[column.higher_is_better]}"
+    )
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """A Markdown table with the best of each column in bold."""
+    top = [
+        "method",
+        *(f"{column.group}: {heading(column)}" if column.group else heading(column) for column in comparison.columns),
+    ]
+    lines = [_line(top), _line(["---", *("---:" for _ in comparison.columns)])]
+    for method, row in comparison.entries.items():
+        cells = [
+            f"**{shown(row[c], c)}**" if comparison.is_best(method, c) else shown(row[c], c) for c in comparison.columns
+        ]
+        lines.append(_line([method, *cells]))
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def to_csv(comparison: Comparison) -> str:
+    """One line per method and column, with every digit: easy to read in again."""
+    held = StringIO()
+    writer = csv.writer(held, lineterminator="\n")
+    writer.writerow(
+        ["method", "group", "task", "metric", "higher_is_better", "seeds", "mean", "standard_deviation", "best"]
+    )
+    for method, row in comparison.entries.items():
+        for column in comparison.columns:
+            entry = row[column]
+            deviation = "" if entry.deviation is None else repr(entry.deviation)
+            about = [method, column.group, column.task, column.metric, column.higher_is_better, len(entry.values)]
+            writer.writerow([*about, repr(entry.mean), deviation, comparison.is_best(method, column)])
+    return held.getvalue()
+
+
+def to_latex(comparison: Comparison) -> str:
+    """The papers' layout for the booktabs package: groups over tasks over metrics, the best in bold."""
+    groups = [(group, len(list(columns))) for group, columns in groupby(comparison.columns, key=lambda c: c.group)]
+    spans = " & ".join(rf"\multicolumn{{{count}}}{{c}}{{{_tex(group)}}}" for group, count in groups)
+    tasks = " & ".join(_tex(column.task) for column in comparison.columns)
+    metrics = " & ".join(
+        _tex("Δm % ↑" if c == DELTA_M else f"{metric_title(c.metric)} {ARROWS[c.higher_is_better]}")
+        for c in comparison.columns
+    )
+    lines = [rf"\begin{{tabular}}{{l{'c' * len(comparison.columns)}}}", r"\toprule"]
+    lines += [rf" & {spans} \\", rf" & {tasks} \\", rf"Method & {metrics} \\", r"\midrule"]
+    for method, row in comparison.entries.items():
+        cells = [_tex(shown(row[c], c)) for c in comparison.columns]
+        bold = [
+            rf"\textbf{{{t}}}" if comparison.is_best(method, c) else t
+            for t, c in zip(cells, comparison.columns, strict=True)
+        ]
+        lines.append(rf"{_tex(method)} & {' & '.join(bold)} \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _tex(text: str) -> str:
+    return "".join(LATEX.get(letter, letter) for letter in text)

@@ -1,0 +1,69 @@
+"""Scores and losses over the rounds."""
+
+from fedhca2.federation.result import headline
+from fedhca2.reports.figures.figure import Figure, line, round_axes
+from fedhca2.reports.names import metric_title
+from fedhca2.reports.run_files import RunFiles
+from fedhca2.tasks import get_task
+
+Curve = tuple[list[int], list[float]]
+
+
+def curves(run: RunFiles, kind: str, task: str, metric: str) -> dict[str, Curve]:
+    """Every client's values of one metric by round; the last word counts where a round was repeated."""
+    found: dict[str, dict[int, float]] = {}
+    for event in run.of(kind):
+        if event["task"] == task and event["metric"] == metric:
+            found.setdefault(event["client"], {})[event["round"]] = event["value"]
+    return {client: (list(values), list(values.values())) for client, values in found.items()}
+
+
+def tasks_of(run: RunFiles) -> list[str]:
+    """All tasks of the federation."""
+    return list(dict.fromkeys(task for tasks in run.tasks.values() for task in tasks))
+
+
+def headline_name(run: RunFiles, task: str) -> tuple[str, bool] | None:
+    """The task's main metric and whether more of it is better, if the run has measured it."""
+    scores = {e["metric"]: e["value"] for e in run.of("metric") if e["task"] == task}
+    if not scores:
+        return None
+    main = headline(task, scores)
+    return main.metric, main.higher_is_better
+
+
+def metric_curves(run: RunFiles) -> list[Figure]:
+    """One figure per task: the main metric of each client that has it, and of its Local twin."""
+    figures = []
+    for task in tasks_of(run):
+        if (main := headline_name(run, task)) is None:
+            continue
+        metric, higher = main
+        traces = []
+        alone = curves(run.baseline, "metric", task, metric) if run.baseline else {}
+        for number, (client, (rounds, values)) in enumerate(curves(run, "metric", task, metric).items()):
+            traces.append(line(client, number, rounds, values))
+            if client in alone:
+                thin = {"color": "#777", "dash": "dot", "width": 1.5}
+                traces.append(line(f"{client}, local", number, *alone[client], line=thin, opacity=0.8))
+        unit = get_task(task).unit
+        layout = round_axes(run.rounds, f"{metric_title(metric)} ({unit}), {'higher' if higher else 'lower'} is better")
+        note = f"{metric_title(metric)} on each client's validation images."
+        figures.append(Figure(f"metric-{task}", get_task(task).title, note, traces, layout))
+    return figures
+
+
+def loss_curves(run: RunFiles) -> list[Figure]:
+    """One figure per task: the mean training loss of each client that has it."""
+    figures = []
+    for task in tasks_of(run):
+        found = curves(run, "loss", task, "loss")
+        traces = [
+            line(client, i, [r + 1 for r in rounds], values)
+            for i, (client, (rounds, values)) in enumerate(found.items())
+        ]
+        note = "Mean training loss in the last epoch of each round, before the task's weight."
+        figures.append(
+            Figure(f"loss-{task}", f"{get_task(task).title}, loss", note, traces, round_axes(run.rounds, "loss"))
+        )
+    return [figure for figure in figures if figure.data]

@@ -1,0 +1,83 @@
+"""Pictures of what models see and predict: painted maps, overlays, and a panel of a client's samples."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+
+from fedhca2.experiment import ConfigError
+from fedhca2.reports.run_files import Array, RunFiles
+from fedhca2.tasks import LabelSpace, Task, get_task
+
+COLUMNS = {"image": "input", "label": "label", "before": "before training", "after": "after training"}
+GAP, MARGIN, LINE = 6, 8, 26  # pixels between tiles, around the panel, and for a line of text
+INK, PAPER = (34, 34, 34), (255, 255, 255)
+
+
+def paint(task: Task, map: Array) -> Image.Image:
+    """A map [C, H, W] in the task's colours, and grey where it says ignore."""
+    return to_image(task.paint(torch.from_numpy(np.ascontiguousarray(map)).float(), LabelSpace()).numpy())
+
+
+def paint_label(task: Task, label: Array) -> Image.Image:
+    """A label map, and grey where there is nothing to learn from."""
+    return paint(task, task.ignored(torch.from_numpy(label).float()).numpy())
+
+
+def to_image(pixels: Array) -> Image.Image:
+    """An image from uint8 [3, H, W]."""
+    return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+
+
+def overlay(image: Image.Image, painted: Image.Image, strength: float = 0.55) -> Image.Image:
+    """A painted map laid over its image."""
+    return Image.blend(image.convert("RGB"), painted.resize(image.size, Image.Resampling.NEAREST), strength)
+
+
+def enlarged(image: Image.Image, width: int) -> Image.Image:
+    """An image at this width; small ones keep their pixels visible."""
+    height = max(1, round(image.height * width / image.width))
+    grows = width >= image.width
+    return image.resize((width, height), Image.Resampling.NEAREST if grows else Image.Resampling.LANCZOS)
+
+
+def sample_tiles(run: RunFiles, client: str, index: int) -> dict[str, dict[str, Image.Image]]:
+    """One sample of a client by task: {task: {"image" | "label" | "before" | "after": picture}}."""
+    arrays = run.samples(client)
+    if not arrays:
+        raise ConfigError([f"{run.path}: should have samples of client {client!r}, found {_listed(run.path)}"])
+    if not 0 <= index < len(arrays["image"]):
+        raise ConfigError([f"sample: should be below {len(arrays['image'])}, found {index}"])
+    tiles: dict[str, dict[str, Image.Image]] = {}
+    for task in [name.removeprefix("label.") for name in arrays if name.startswith("label.")]:
+        maps = {when: arrays[f"{when}.{task}"][index] for when in ("label", "before", "after")}
+        tiles[task] = {"image": to_image(arrays["image"][index]), "label": paint_label(get_task(task), maps["label"])}
+        tiles[task] |= {when: paint(get_task(task), maps[when]) for when in ("before", "after")}
+    return tiles
+
+
+def samples_panel(run: RunFiles, client: str, index: int = 0, tile: int = 192) -> Image.Image:
+    """One row per task of a client: input, label, and the prediction before and after training."""
+    rows = sample_tiles(run, client, index)
+    font, left = ImageFont.load_default(15), 150
+    height = max(enlarged(tiles["image"], tile).height for tiles in rows.values())
+    size = (
+        left + len(COLUMNS) * (tile + GAP) - GAP + MARGIN,
+        LINE + MARGIN + len(rows) * (height + GAP) - GAP + MARGIN,
+    )
+    panel = Image.new("RGB", size, PAPER)
+    draw = ImageDraw.Draw(panel)
+    for column, title in enumerate(COLUMNS.values()):
+        draw.text((left + column * (tile + GAP) + tile / 2, MARGIN), title, INK, font, anchor="mt")
+    for row, (task, tiles) in enumerate(rows.items()):
+        top = LINE + MARGIN + row * (height + GAP)
+        words = get_task(task).title.replace(" ", "\n")
+        draw.multiline_text((MARGIN, top + height / 2), words, INK, font, anchor="lm")
+        for column, when in enumerate(COLUMNS):
+            panel.paste(enlarged(tiles[when], tile), (left + column * (tile + GAP), top))
+    return panel
+
+
+def _listed(path: Path) -> str:
+    return ", ".join(sorted(file.stem for file in (path / "samples").glob("*.npz"))) or "none"

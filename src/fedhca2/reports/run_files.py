@@ -1,0 +1,115 @@
+"""A run as its files tell it: all that reports know."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from fedhca2.experiment import ConfigError
+
+Event = dict[str, Any]
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """A run's folder, finished or not. A `result.json` says that the run came to its end."""
+
+    path: Path
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunFiles":
+        """The run in this folder; ConfigError if there is none."""
+        path = Path(path)
+        if not (path / "config.yaml").is_file():
+            raise ConfigError([f"{path}: should be a run's folder, found no config.yaml in it"])
+        return cls(path)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The resolved config."""
+        return _checked(self.path / "config.yaml", yaml.safe_load((self.path / "config.yaml").read_text("utf-8")))
+
+    @cached_property
+    def result(self) -> dict[str, Any] | None:
+        """What the run came to."""
+        path = self.path / "result.json"
+        try:
+            return _checked(path, json.loads(path.read_text("utf-8"))) if path.is_file() else None
+        except ValueError as error:
+            raise ConfigError([f"{path}: not valid JSON: {error}"]) from None
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """Everything in `metrics.jsonl`."""
+        path = self.path / "metrics.jsonl"
+        if not path.is_file():
+            return []
+        return list(parse_events(path.read_text("utf-8").splitlines(), str(path)))
+
+    def of(self, kind: str) -> list[Event]:
+        """The events of one kind."""
+        return [event for event in self.events if event["event"] == kind]
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return str(self.config["method"]["name"])
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the run was meant to have."""
+        return int(self.config["rounds"])
+
+    def short_name(self, member: str) -> str:
+        """What a figure calls a 'client/task': the client alone if that is its only task."""
+        client, _, _ = member.partition("/")
+        return client if len(self.tasks.get(client, ())) == 1 else member
+
+    @cached_property
+    def tasks(self) -> dict[str, tuple[str, ...]]:
+        """Every client's tasks, in the order of the config."""
+        if self.result:
+            return {client: tuple(tasks) for client, tasks in self.result["clients"].items()}
+        found: dict[str, dict[str, None]] = {}
+        for event in self.events:
+            if event["event"] in ("loss", "metric"):
+                found.setdefault(event["client"], {})[event["task"]] = None
+        return {client: tuple(tasks) for client, tasks in found.items()}
+
+    @cached_property
+    def baseline(self) -> "RunFiles | None":
+        """The Local run that was trained along."""
+        path = self.path / "baseline"
+        return RunFiles(path) if (path / "config.yaml").is_file() else None
+
+    def samples(self, client: str) -> dict[str, Array]:
+        """A client's sample images, labels and predictions; empty if none were kept."""
+        path = self.path / "samples" / f"{client}.npz"
+        if not path.is_file():
+            return {}
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+
+
+def parse_events(lines: list[str], place: str) -> Iterator[Event]:
+    """Events from lines of JSON; a last line that is not whole yet is left out."""
+    for number, line in enumerate(lines, 1):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            if number == len(lines):
+                return
+            raise ConfigError([f"{place}: line {number} should be JSON, found {line[:40]!r}"]) from None
+        yield _checked(place, event)
+
+
+def _checked(place: object, values: Any) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise ConfigError([f"{place}: should hold keys and values, found {values!r:.40}"])
+    return values

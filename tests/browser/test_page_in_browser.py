@@ -1,0 +1,139 @@
+"""The page in a real browser: it opens without an error, draws every figure, and its tabs and sliders work."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedhca2.reports.page import write_page
+from made_run import made_run
+
+pytestmark = pytest.mark.slow
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+QUIET += ["--disable-component-update", "--disable-sync"]
+OWN = ("file:", "data:", "blob:")
+ARTEFACTS = Path(os.environ.get("FEDHCA2_SCREENSHOTS", "build/screenshots"))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if CHROMIUM is None:
+        pytest.fail("chromium should be installed for this test (Debian: apt-get install chromium), found none")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    runs = [made_run(folder / "local", "local"), made_run(folder / "fedhca2", better=1.1, away=("shop",))]
+    return {
+        "single": write_page(runs[1:], folder / "single.html"),
+        "several": write_page(runs, folder / "several.html"),
+    }
+
+
+@pytest.fixture
+def opened(browser, pages):
+    """Opens a page at a width; whatever the browser complains of, or asks the network for, fails the test."""
+    complaints, contexts = [], []
+
+    def open_page(name, width=1280):
+        context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: request.url.startswith(OWN) or complaints.append(request.url))
+        page.goto(pages[name].as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+# A figure is drawn when each of its traces has left marks and it has room.
+UNDRAWN = """[...document.querySelectorAll("section")].filter((one) => getComputedStyle(one).display !== "none")
+    .flatMap((one) => [...one.querySelectorAll("[data-figure]")])
+    .filter((box) => {
+        const marks = box.querySelectorAll(".cartesianlayer .trace, .heatmaplayer .hm").length;
+        return !box.data || marks < box.data.length || box.getBoundingClientRect().width < 200;
+    }).map((box) => box.dataset.figure)"""
+
+
+def wait_until_drawn(page):
+    page.wait_for_function(f"{UNDRAWN}.length === 0", timeout=10_000)
+
+
+@pytest.mark.parametrize("name", ["single", "several"])
+def test_every_figure_of_every_tab_is_drawn(opened, name):
+    page = opened(name)
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        wait_until_drawn(page)
+    assert page.locator("[data-figure]").count() == page.locator("[data-drawn]").count() > 5
+
+
+def test_a_tab_shows_its_section_alone(opened):
+    page = opened("single")
+    page.get_by_role("tab", name="Cost").click()
+    assert page.locator("section:visible").evaluate_all("all => all.map((one) => one.id)") == ["cost"]
+
+
+def test_arrow_keys_move_between_tabs(opened):
+    page = opened("single")
+    page.get_by_role("tab", name="Results").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.get_by_role("tab", name="Training").get_attribute("aria-selected") == "true"
+
+
+def test_an_address_opens_its_tab(opened, pages):
+    page = opened("single")
+    page.goto(pages["single"].as_uri() + "#cost")
+    page.reload()
+    assert page.locator("#cost").is_visible()
+
+
+def test_a_slider_changes_its_figure(opened):
+    page = opened("single")
+    page.get_by_role("tab", name="Conflicts").click()
+    read = "document.querySelector('[data-figure=cosine-encoder]').data[0].z[0][1]"
+    last = page.evaluate(read)
+    page.locator("[data-moves=cosine-encoder]").focus()
+    page.keyboard.press("Home")
+    assert page.locator("label:has([data-moves=cosine-encoder]) output").inner_text() == "1"
+    assert page.evaluate(read) != last
+
+
+def test_a_phone_never_scrolls_sideways(opened):
+    page = opened("single", width=390)
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), tab.inner_text()
+
+
+def test_paper_shows_every_section_and_figure(opened):
+    page = opened("single")
+    page.emulate_media(media="print")
+    wait_until_drawn(page)
+    assert page.locator("section:visible").count() == page.get_by_role("tab", include_hidden=True).count()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_screenshot_is_kept(opened, width):
+    page = opened("single", width)
+    page.get_by_role("tab", name="Conflicts").click()
+    wait_until_drawn(page)
+    ARTEFACTS.mkdir(parents=True, exist_ok=True)
+    target = ARTEFACTS / f"report-{width}.png"
+    page.screenshot(path=target, full_page=True)
+    assert target.stat().st_size > 10_000

@@ -1,0 +1,130 @@
+"""A federation of real clients, as small as they can be: a few rendered scenes and a small Swin."""
+
+import json
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache
+from unittest.mock import patch
+
+import torch
+
+from fedhca2.clients import Client
+from fedhca2.experiment import Experiment, OpenData, assign_shards, build_clients
+from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.server import Server
+from fedhca2.messages import Order, Reply
+from fedhca2.models import build_model
+from fedhca2.params import Layout, flatten
+
+# Two clients with the same task that are not neighbours, another task on the same data set, and a multi-task client.
+MIXED = (
+    ("road", "outdoor", ("semseg",)),
+    ("shop", "outdoor", ("sal",)),
+    ("home", "indoor", ("semseg", "depth")),
+    ("street", "outdoor", ("semseg",)),
+)
+SETTINGS = {
+    "model": {"encoder": {"name": "swin_micro"}, "decoder_width": 8},
+    "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0, "lag": False}},
+    "data": {
+        "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 8, "val": 1},
+        "indoor": {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 4, "val": 1},
+    },
+}
+MODELS = {}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One order and its reply, with the shared model's rows before it, after what was sent was taken, and at the end.
+
+    `personal` are the rows of the model that is evaluated: the same model but for Ditto.
+    """
+
+    order: Order
+    reply: Reply
+    before: dict
+    received: dict
+    after: dict
+    personal: dict
+
+
+def rows_of(learner):
+    return {slot: flatten(tensors, Layout.of(tensors)) for slot, tensors in learner.model.slots().items()}
+
+
+class RecordedFleet:
+    """Carries out orders one client after another, each in two steps, and keeps what happened."""
+
+    def __init__(self, clients):
+        self.clients: dict[str, Client] = {client.name: client for client in clients}
+        self.turns: dict[str, list[Turn]] = {name: [] for name in self.clients}
+
+    @property
+    def profiles(self):
+        return {name: client.profile for name, client in self.clients.items()}
+
+    def perform(self, orders, watch):
+        return {name: self._perform(self.clients[name], order) for name, order in orders.items()}
+
+    def _perform(self, client, order):
+        before = rows_of(client.shared)
+        client.perform(Order(order.round, order.deliveries, train=False))
+        received = rows_of(client.shared)
+        reply = client.perform(replace(order, deliveries={}))
+        turn = Turn(order, reply, before, received, rows_of(client.shared), rows_of(client.personal))
+        self.turns[client.name].append(turn)
+        return reply
+
+
+class Silent:
+    """Watches nothing."""
+
+    def batch(self, *_): ...
+
+    def replied(self, *_): ...
+
+    def aggregated(self, *_): ...
+
+
+def experiment_of(method, clients=MIXED, rounds=2):
+    entries = [{"name": name, "data": data, "tasks": tasks} for name, data, tasks in clients]
+    return Experiment.parse({**SETTINGS, "rounds": rounds, "method": method, "clients": entries})
+
+
+@cache
+def data():
+    configs = experiment_of("local").data
+    return {name: OpenData(config.open("train"), config.open("val")) for name, config in configs.items()}
+
+
+def clients_of(method, clients=MIXED, rounds=2, shards=None):
+    experiment = experiment_of(method, clients, rounds)
+    with patch("fedhca2.experiment.build.build_model", _copied_model):
+        return build_clients(experiment, data(), shards or assign_shards(experiment, data()), torch.device("cpu"))
+
+
+def _copied_model(config, channels, size, *, seed, client):
+    """What `build_model` gives, built once: most of a test's time would go into that."""
+    key = (tuple(channels.items()), size, seed, client)
+    if key not in MODELS:
+        MODELS[key] = build_model(config, channels, size, seed=seed, client=client)
+    return deepcopy(MODELS[key])
+
+
+def federate(method, clients=MIXED, rounds=2, shards=None):
+    """A whole run: the fleet with all that happened."""
+    fleet = RecordedFleet(clients_of(method, clients, rounds, shards))
+    server = Server(experiment_of(method, clients).resolved_method, fleet.profiles.values())
+    run_rounds(server, fleet, rounds, 0, Silent())
+    return fleet
+
+
+@cache
+def _federated(text):
+    return federate(json.loads(text))
+
+
+def federated(name, **settings):
+    """The same for a method by name, run once for all tests that ask for it."""
+    return _federated(json.dumps({"name": name, **settings}, sort_keys=True))

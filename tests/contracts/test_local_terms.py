@@ -1,0 +1,101 @@
+"""What a method adds to local training: its gradient in the training loop, and where it pulls a client to."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from real_federation import clients_of, federated
+from torch.testing import assert_close
+
+from fedhca2.clients.training import Learner
+from fedhca2.methods import METHODS
+from fedhca2.params import Slot
+from fedhca2.tasks import TASKS
+
+PULLING = ("fedprox", "ditto", "fedamp")
+STRENGTH = {"fedprox": "mu", "ditto": "lam", "fedamp": "lam"}
+PULLED_PARTS = ("encoder", "decoder")
+ENCODER = Slot("encoder")
+
+
+class Problem:
+    """A client's model with a batch, and an anchor for every pulled parameter, some way off."""
+
+    def __init__(self):
+        client = next(client for client in clients_of("local") if client.name == "home")
+        self.training, self.device = client.training, client.device
+        self.model = client.personal.model
+        self.batch = next(client.work.train.training(seed=0, client="home", epoch=0))
+        rng = torch.Generator().manual_seed(0)
+        slots = [tensors for slot, tensors in self.model.slots().items() if slot.part in PULLED_PARTS]
+        self.pulled = [parameter for tensors in slots for parameter in tensors.values()]
+        self.anchors = [p.detach() + 0.3 * torch.randn(p.shape, generator=rng) for p in self.pulled]
+
+    def gradients(self, pull, anchors=True):
+        """Gradients of all parameters in one step of training at rate 0."""
+        learner = Learner(self.model, self.training, self.device)
+        pairs = list(zip(self.pulled, self.anchors, strict=True)) if anchors else []
+        learner.train_epoch([self.batch], 0.0, pull=pull, pulled=pairs)
+        return [parameter.grad.clone() for parameter in self.model.parameters()]
+
+    @torch.no_grad()
+    def loss(self, pull):
+        """The same loss, written down once more."""
+        outputs = deepcopy(self.model).train()(self.batch["image"])
+        tasks = sum(TASKS[task].weight * TASKS[task].loss(out, self.batch[task]) for task, out in outputs.items())
+        pairs = zip(self.pulled, self.anchors, strict=True)
+        return float(tasks) + pull / 2 * sum(float((p.double() - a.double()).square().sum()) for p, a in pairs)
+
+    @torch.no_grad()
+    def move(self, directions, length):
+        for parameter, direction in zip(self.model.parameters(), directions, strict=True):
+            parameter.add_(direction, alpha=length)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Problem()
+
+
+@pytest.mark.parametrize("name", PULLING)
+def test_the_training_loop_adds_the_gradient_of_the_term(problem, name):
+    pull = METHODS[name].local.pull
+    added = [a - b for a, b in zip(problem.gradients(pull), problem.gradients(0.0, anchors=False), strict=True)]
+    expected = {id(p): pull * (p - a).detach() for p, a in zip(problem.pulled, problem.anchors, strict=True)}
+    for parameter, found in zip(problem.model.parameters(), added, strict=True):
+        assert_close(found, expected.get(id(parameter), torch.zeros_like(found)), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", PULLING)
+def test_the_whole_gradient_agrees_with_finite_differences(problem, name):
+    pull, step = METHODS[name].local.pull, 1e-2
+    gradients = problem.gradients(pull)
+    norm = torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt()
+    directions = [gradient / norm.float() for gradient in gradients]
+    problem.move(directions, step)
+    ahead = problem.loss(pull)
+    problem.move(directions, -2 * step)
+    behind = problem.loss(pull)
+    problem.move(directions, step)
+    assert (ahead - behind) / (2 * step) == pytest.approx(float(norm), rel=0.01)
+
+
+def distance(name, strength):
+    """How far an encoder is, when its second round ends, from what it is pulled towards in it."""
+    turn = federated(name, **{STRENGTH[name]: strength}).turns["home"][1]
+    anchor = turn.received[ENCODER]
+    if name == "fedamp":  # what was sent does not take the place of its own
+        anchor = sum(addend.row for addend in turn.order.deliveries[ENCODER].addends)
+    return float((turn.personal[ENCODER] - anchor).norm())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PULLING)
+def test_a_strong_pull_ends_nearer_to_the_anchor(name):
+    assert distance(name, 1e4) < 0.9 * distance(name, 0)
+
+
+@pytest.mark.parametrize(("name", "without"), [("fedprox", "fedavg"), ("ditto", "local"), ("fedamp", "local")])
+def test_the_term_of_the_catalogue_changes_the_result(name, without):
+    found, plain = (federated(each).turns["home"][-1].personal[ENCODER] for each in (name, without))
+    assert not torch.equal(found, plain)

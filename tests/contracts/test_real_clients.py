@@ -1,0 +1,152 @@
+"""What every method of the catalogue must keep, with real clients that train."""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+
+import pytest
+import torch
+from real_federation import MIXED, assign_shards, data, experiment_of, federate, federated
+from test_every_method import SHARED
+from torch import Tensor
+
+from fedhca2.methods import METHODS
+from fedhca2.params import PARTS
+
+ROUNDS = 2
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+def changed(turns, first, second):
+    """The parts of which some slot of some client has other values at the second of these moments."""
+    rows = [(getattr(turn, first), getattr(turn, second)) for turn in turns]
+    return {slot.part for before, after in rows for slot in before if not torch.equal(before[slot], after[slot])}
+
+
+def turns_of(fleet, round):
+    return [turns[round] for turns in fleet.turns.values()]
+
+
+def changed_by_server(fleet):
+    return [changed(turns_of(fleet, round), "before", "received") for round in (1, 2)]
+
+
+def final(fleet, kind="personal"):
+    return {(name, slot): row for name, turns in fleet.turns.items() for slot, row in getattr(turns[-1], kind).items()}
+
+
+def assert_identical(found, expected):
+    assert found.keys() == expected.keys()
+    assert [key for key in expected if not torch.equal(found[key], expected[key])] == []
+
+
+@every_method
+def test_the_server_changes_the_shared_parts_and_no_other(name):
+    keeps_its_own = METHODS[name].local.anchor == "received"  # FedAMP goes on from its own model
+    assert changed_by_server(federated(name)) == [set() if keeps_its_own else SHARED[name]] * ROUNDS
+
+
+def test_fedsta_changes_heads_in_its_unifying_rounds_alone():
+    fleet = federated("fedsta", decoder={"every": 2}, head={"every": 2})
+    assert changed_by_server(fleet) == [{"encoder"}, {"encoder", "decoder", "head"}]
+
+
+@every_method
+def test_training_changes_all_that_is_not_frozen(name):
+    trained = set(PARTS) - {"encoder_norms"} - METHODS[name].local.frozen  # a Swin has no running statistics
+    found = [changed(turns_of(federated(name), round), "received", "after") for round in range(ROUNDS)]
+    assert found == [trained] * ROUNDS
+
+
+@every_method
+def test_only_fedbabu_trains_after_the_last_round(name):
+    tuned = set(PARTS) - {"encoder_norms"} if name == "fedbabu" else set()
+    assert changed(turns_of(federated(name), ROUNDS), "received", "after") == tuned
+
+
+def test_zero_weights_are_local_to_the_last_bit():
+    assert_identical(final(federated("fedhca2", alpha=0, beta=0, learn=False)), final(federated("local")))
+
+
+def test_no_mu_is_fedavg_to_the_last_bit():
+    assert_identical(final(federated("fedprox", mu=0)), final(federated("fedavg")))
+
+
+def test_no_lambda_makes_ditto_s_personal_model_local_to_the_last_bit():
+    assert_identical(final(federated("ditto", lam=0)), final(federated("local")))
+
+
+def test_ditto_s_shared_copy_is_fedavg_to_the_last_bit():
+    assert_identical(final(federated("ditto"), "after"), final(federated("fedavg"), "after"))
+
+
+def test_no_lambda_makes_fedamp_local_to_the_last_bit():
+    assert_identical(final(federated("fedamp", lam=0)), final(federated("local")))
+
+
+def test_scores_are_those_of_the_personal_model():
+    found, local = federated("ditto", lam=0), federated("local")
+    assert [turn.reply.metrics for turn in turns_of(found, ROUNDS)] == [
+        turn.reply.metrics for turn in turns_of(local, ROUNDS)
+    ]
+
+
+@pytest.mark.slow
+@every_method
+def test_the_order_of_clients_does_not_matter(name):
+    shards = assign_shards(experiment_of(name), data())
+    assert_identical(final(federate(name, MIXED[::-1], shards=shards)), final(federated(name)))
+
+
+def walk(message):
+    """All tensors and numbers in a message, however deep."""
+    if isinstance(message, Tensor | float):
+        yield message
+    elif is_dataclass(message):
+        for field in fields(message):
+            yield from walk(getattr(message, field.name))
+    elif isinstance(message, Mapping):
+        yield from walk(tuple(message.values()))
+    elif isinstance(message, tuple | list):
+        for item in message:
+            yield from walk(item)
+
+
+def size_of(message):
+    """Bytes that a message takes: of each tensor all the memory that it would carry along, of each number 8."""
+    return sum(item.untyped_storage().nbytes() if isinstance(item, Tensor) else 8 for item in walk(message))
+
+
+@every_method
+def test_an_order_holds_exactly_the_bytes_that_it_says(name):
+    orders = [turn.order for turns in federated(name).turns.values() for turn in turns]
+    assert [order.nbytes for order in orders] == [size_of(order) for order in orders]
+
+
+@every_method
+def test_a_reply_holds_exactly_the_bytes_that_it_says(name):
+    replies = [turn.reply for turns in federated(name).turns.values() for turn in turns]
+    assert [reply.nbytes for reply in replies] == [size_of(reply) - size_of(reply.seconds) for reply in replies]
+
+
+@every_method
+def test_nothing_but_the_shared_parts_is_in_a_reply(name):
+    """No head, no state of an optimiser and no data: every tensor is a row of a part that the method shares."""
+    fleet = federated(name)
+    for client, turns in fleet.turns.items():
+        layouts = fleet.profiles[client].layouts
+        shared = [layout.numel for slot, layout in layouts.items() if slot.part in SHARED[name]]
+        for turn in turns[:ROUNDS]:
+            tensors = [item.numel() for item in walk(turn.reply) if isinstance(item, Tensor)]
+            assert sorted(tensors) == sorted(shared)
+
+
+def test_updates_go_up_as_updates():
+    for turn in turns_of(federated("fedhca2"), 0):
+        for slot, row in turn.reply.rows.items():
+            assert torch.equal(row, turn.after[slot] - turn.received[slot])
+
+
+def test_parameters_go_up_as_parameters():
+    for turn in turns_of(federated("fedavg"), 0):
+        for slot, row in turn.reply.rows.items():
+            assert torch.equal(row, turn.after[slot])

@@ -1,0 +1,59 @@
+"""Scenarios that break other implementations, from building the clients to their scores."""
+
+from math import isfinite
+
+import pytest
+from array_federation import SCENARIOS
+from real_federation import Silent, clients_of, experiment_of
+
+from fedhca2.federation.in_process import InProcess
+from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.server import Server
+from fedhca2.methods import METHODS
+
+OUTDOOR = ("semseg", "human_parts", "sal", "normals", "edge")
+INDOOR = ("semseg", "depth", "normals", "edge")
+
+
+class Refusals(Silent):
+    """Keeps what the server could not use."""
+
+    def __init__(self):
+        self.refused = {}
+
+    def aggregated(self, round, record, seconds):
+        self.refused |= record.refused
+
+
+def clients_in(scenario):
+    """The clients of a scenario; one with every task has all that its data set has labels for."""
+    sites = [(site.dataset, site.tasks) for site in SCENARIOS[scenario]]
+    if scenario == "a client with every task":
+        sites[0] = ("outdoor", OUTDOOR)
+        sites.append(("indoor", INDOOR))
+    return tuple((f"c{i}", dataset, tasks) for i, (dataset, tasks) in enumerate(sites))
+
+
+def assert_runs(method, scenario, rounds):
+    clients = clients_in(scenario)
+    fleet = InProcess(clients_of(method, clients, rounds))
+    server = Server(experiment_of(method, clients).resolved_method, fleet.profiles.values())
+    watcher = Refusals()
+    scores = run_rounds(server, fleet, rounds, 0, watcher)
+    assert not watcher.refused
+    assert {name: tuple(tasks) for name, tasks in scores.items()} == {name: tasks for name, _, tasks in clients}
+    values = [value for tasks in scores.values() for metrics in tasks.values() for value in metrics.values()]
+    assert all(map(isfinite, values))
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_fedhca2_runs_in(scenario):
+    assert_runs("fedhca2", scenario, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "fedhca2"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_other_method_runs_in(name, scenario):
+    brief = {"fine_tune_epochs": 1} if name == "fedbabu" else {}
+    assert_runs({"name": name, **brief}, scenario, 1)

@@ -1,0 +1,81 @@
+"""Small federations for the tests: three sites, one with several tasks."""
+
+from pathlib import Path
+
+import torch
+from in_process_grid import InProcessGrid
+
+from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data
+from fedhca2.federation.flower.client_app import make_app
+from fedhca2.federation.flower.fleet import FlowerFleet
+from fedhca2.federation.flower.site import Site
+from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.in_process import InProcess
+from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.server import Server
+
+CPU = torch.device("cpu")
+
+
+def small_experiment(**changes) -> Experiment:
+    values = {
+        "name": "small",
+        "rounds": 2,
+        "method": {"name": "fedhca2"},
+        "model": {"encoder": {"name": "swin_micro"}, "decoder_width": 8},
+        "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0}},
+        "data": {
+            "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 4, "val": 1},
+            "indoor": {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 2, "val": 1},
+        },
+        "clients": [
+            {"data": "outdoor", "split": ["semseg", "normals"]},
+            {"name": "home", "data": "indoor", "tasks": ["depth", "normals"]},
+        ],
+    }
+    return Experiment.parse(values | changes)
+
+
+def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
+    """Sites that have the images that the experiment's partition gives their clients."""
+    shards = assign_shards(experiment, open_data(experiment))
+    return {
+        spec.name: SiteConfig(
+            client=spec.name,
+            tasks=spec.tasks,
+            state=folder,
+            data={"partition": {"kind": "lists", "lists": {spec.name: list(shards[spec.name].dealt)}}},
+            device="cpu",
+        )
+        for spec in experiment.specs
+    }
+
+
+class Nobody:
+    def batch(self, *_):
+        pass
+
+    def replied(self, order, reply):
+        pass
+
+    def aggregated(self, *_):
+        pass
+
+
+def in_memory(experiment):
+    """Models and scores of the same experiment in one process."""
+    data = open_data(experiment)
+    clients = build_clients(experiment, data, assign_shards(experiment, data), CPU)
+    fleet = InProcess(clients)
+    server = Server(experiment.resolved_method, fleet.profiles.values())
+    scores = run_rounds(server, fleet, experiment.rounds, 0, Nobody())
+    return {client.name: client.personal.model.state_dict() for client in clients}, scores
+
+
+def flower_federation(experiment, folder, **terms):
+    """A grid in this process, the sites behind it, and the fleet in front of it."""
+    sites = {name: Site(config) for name, config in site_configs(experiment, folder).items()}
+    grid = InProcessGrid({name: make_app(site) for name, site in sites.items()})
+    fleet = FlowerFleet(grid, experiment, Terms(**{"poll": 0.001, "deadline": 60, **terms}), "run1")
+    return grid, sites, fleet

@@ -1,0 +1,261 @@
+"""Sites that are late, wrong, away or new, over Flower's serialisation in one process."""
+
+import json
+
+import pytest
+import torch
+from federations import flower_federation, small_experiment
+
+from fedhca2.federation.flower.client_app import make_app
+from fedhca2.federation.flower.fleet import TooFewClientsError
+from fedhca2.federation.flower.records import header_of, pack
+from fedhca2.federation.flower.site import Site
+from fedhca2.federation.server import Server
+from fedhca2.messages import Order
+
+pytestmark = pytest.mark.slow
+
+
+def quiet(*_):
+    pass
+
+
+@pytest.fixture
+def experiment():
+    return small_experiment(rounds=2)
+
+
+def orders_for(fleet, round=0):
+    upload = fleet.experiment.resolved_method.uploads(round)
+    return {name: Order(round, upload=upload) for name in fleet.profiles}
+
+
+def failing(times, app):
+    def attempt(message, context):
+        nonlocal times
+        if message.metadata.message_type == "train" and times > 0:
+            times -= 1
+            raise RuntimeError("the disk is full")
+        return app(message, context)
+
+    return attempt
+
+
+def test_a_failed_order_is_given_again(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path)
+    grid.replace("home", lambda app: failing(1, app))
+    fleet.gather()
+    assert "home" in fleet.perform(orders_for(fleet), quiet)
+
+
+def test_the_round_goes_on_without_a_client_that_fails(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2, retries=1)
+    grid.replace("home", lambda app: failing(9, app))
+    fleet.gather()
+    assert set(fleet.perform(orders_for(fleet), quiet)) == {"outdoor-semseg", "outdoor-normals"}
+
+
+def test_a_client_that_fails_is_named_with_the_reason(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2, retries=0)
+    grid.replace("home", lambda app: failing(9, app))
+    fleet.gather()
+    fleet.perform(orders_for(fleet), quiet)
+    assert list(fleet.absent) == ["home"]
+    assert "the disk is full" in fleet.absent["home"]
+
+
+def test_too_few_replies_end_the_run_with_the_reasons(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, retries=0)
+    grid.replace("home", lambda app: failing(9, app))
+    fleet.gather()
+    with pytest.raises(TooFewClientsError, match=r"home: failed: .*the disk is full"):
+        fleet.perform(orders_for(fleet), quiet)
+
+
+def test_a_client_that_is_away_is_not_waited_for_when_there_are_enough(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    fleet.gather()
+    orders = orders_for(fleet)
+    grid.leave("home")
+    fleet._looked = float("-inf")
+    fleet._look_for_nodes()
+    assert set(fleet.perform(orders, quiet)) == {"outdoor-semseg", "outdoor-normals"}
+
+
+def test_a_site_may_join_after_the_start(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    late = grid.leave("home")
+    fleet.gather()
+    grid.apps |= late
+    fleet._looked = float("-inf")
+    fleet.perform(orders_for(fleet), quiet)
+    assert list(fleet.profiles) == ["outdoor-semseg", "outdoor-normals", "home"]
+
+
+def test_a_late_reply_is_no_reply(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2, deadline=1.0)
+    fleet.gather()
+    grid.silent = {"home"}
+    fleet.perform(orders_for(fleet), quiet)
+    assert fleet.absent == {"home": "no reply in time"}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"tasks": ("depth",)}, "tasks: the experiment has depth, normals for 'home', this site has depth"),
+        ({"client": "house"}, "client: should be one of outdoor-semseg, outdoor-normals, home, found 'house'"),
+    ],
+)
+def test_a_site_that_does_not_fit_reads_why_in_its_log(change, reason, experiment, tmp_path, caplog):
+    _, sites, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    sites["home"].config = sites["home"].config.model_copy(update=change)
+    fleet.gather()
+    for _ in range(3):
+        fleet._exchange()
+    assert "home" not in fleet.known
+    assert reason in fleet.refused["home"]
+    assert any(reason in record.message for record in caplog.records if record.name == "fedhca2.site")
+
+
+def altered(change, app, kind):
+    """An app whose answers of one kind have another header."""
+
+    def attempt(message, context):
+        reply = app(message, context)
+        if message.metadata.message_type == kind:
+            reply.content.update(pack(header_of(reply.content) | change))
+        return reply
+
+    return attempt
+
+
+def test_a_site_with_another_model_is_refused_and_told_so(experiment, tmp_path, caplog):
+    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    grid.replace("home", lambda app: altered({"layouts": {"encoder": [["weight"], [[3]]]}}, app, "query"))
+    fleet.gather()
+    for _ in range(3):
+        fleet._exchange()
+    reason = "of home should have the layout of the experiment's model, found another"
+    assert any(
+        "the server refuses this site" in record.message and reason in record.message for record in caplog.records
+    )
+
+
+def test_a_site_with_the_key_of_another_is_refused(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    grid.rename("home", "garden")
+    fleet.gather()
+    assert fleet.refused == {"garden": "client should be garden, whose key it has, found home"}
+
+
+def test_two_sites_cannot_be_the_same_client(experiment, tmp_path):
+    grid, sites, fleet = flower_federation(experiment, tmp_path)
+    grid.rename("home", "")
+    grid.apps[9] = ("", make_app(sites["home"]))
+    fleet.gather()
+    assert list(fleet.refused) == ["home"]
+
+
+def test_a_repeated_round_is_answered_and_not_trained_again(experiment, tmp_path):
+    _, sites, fleet = flower_federation(experiment, tmp_path)
+    fleet.gather()
+    first = fleet.perform(orders_for(fleet), quiet)["home"]
+    before = sites["home"]._seat.client.state()
+    again = fleet.perform(orders_for(fleet), quiet)["home"]
+    after = sites["home"]._seat.client.state()
+    assert again.seconds == first.seconds
+    assert all(torch.equal(again.rows[slot], row) for slot, row in first.rows.items())
+    assert all(torch.equal(after.tensors[name], tensor) for name, tensor in before.tensors.items())
+
+
+def test_a_site_that_restarts_goes_on_from_its_disk(experiment, tmp_path):
+    grid, sites, fleet = flower_federation(experiment, tmp_path)
+    fleet.gather()
+    fleet.perform(orders_for(fleet), quiet)
+    grid.replace("home", lambda _: make_app(Site(sites["home"].config)))
+    restarted = fleet.perform(orders_for(fleet, 1), quiet)["home"]
+    straight = sites["outdoor-semseg"]  # the others went on in memory
+    assert straight._seat.round == 1
+    _, _, fleet2 = flower_federation(experiment, tmp_path / "straight")
+    fleet2.gather()
+    fleet2.perform(orders_for(fleet2), quiet)
+    expected = fleet2.perform(orders_for(fleet2, 1), quiet)["home"]
+    assert all(torch.equal(restarted.rows[slot], row) for slot, row in expected.rows.items())
+
+
+def test_a_site_that_missed_a_round_goes_on(experiment, tmp_path):
+    _, _, fleet = flower_federation(experiment, tmp_path)
+    fleet.gather()
+    assert len(fleet.perform(orders_for(fleet, 1), quiet)) == 3
+
+
+def test_a_malformed_reply_is_a_failure_of_its_client_alone(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2, retries=0)
+
+    grid.replace("home", lambda app: altered({"slots": ["encoder", "encoder"]}, app, "train"))
+    fleet.gather()
+    assert set(fleet.perform(orders_for(fleet), quiet)) == {"outdoor-semseg", "outdoor-normals"}
+
+
+def second_round(experiment, folder, **terms):
+    """The grid after a round whose aggregate went out with the next orders, and those orders and replies."""
+    grid, _, fleet = flower_federation(experiment, folder, **terms)
+    fleet.gather()
+    server = Server(experiment.resolved_method, fleet.profiles.values())
+    replies = fleet.perform(orders_for(fleet), quiet)
+    _, deliveries, _ = server.step(server.start(), replies.values())
+    grid.down.clear()
+    grid.up.clear()
+    grid.objects.clear()
+    upload = experiment.resolved_method.uploads(1)
+    orders = {name: Order(1, deliveries[name], upload=upload) for name in fleet.profiles}
+    return grid, orders, fleet.perform(orders, quiet)
+
+
+def array_bytes(message):
+    return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
+
+
+def test_a_message_holds_the_bytes_that_the_report_says(experiment, tmp_path):
+    grid, orders, replies = second_round(experiment, tmp_path)
+    scales = sum(8 * len(a.scale) for o in orders.values() for d in o.deliveries.values() for a in d.addends)
+    assert sum(map(array_bytes, grid.down)) == sum(order.nbytes for order in orders.values()) - scales
+    assert sum(map(array_bytes, grid.up)) == sum(
+        row.nbytes for reply in replies.values() for row in reply.rows.values()
+    )
+
+
+def test_the_shared_row_is_sent_as_the_same_bytes(experiment, tmp_path):
+    grid, orders, _ = second_round(experiment, tmp_path)
+    sent = sum(map(array_bytes, grid.down))
+    distinct = sum(len(content) for content in grid.objects.values())
+    encoder = next(iter(orders["home"].deliveries.values())).addends[0].row.nbytes
+    assert distinct < sent - 2 * encoder + 200_000
+
+
+def test_heads_and_paths_are_in_no_message(experiment, tmp_path):
+    grid, _, _ = second_round(experiment, tmp_path)
+    text = "".join(json.dumps(header_of(message.content)) for message in grid.down + grid.up)
+    assert "head" not in text.replace('"head":', "")
+    assert str(tmp_path) not in text
+
+
+def test_bfloat16_halves_the_bytes(experiment, tmp_path):
+    full, _, _ = second_round(experiment, tmp_path / "full")
+    half, _, _ = second_round(experiment, tmp_path / "half", wire="bfloat16")
+    assert 2 * sum(map(array_bytes, half.down)) == sum(map(array_bytes, full.down))
+
+
+def first_replies(experiment, folder, **terms):
+    _, _, fleet = flower_federation(experiment, folder, **terms)
+    fleet.gather()
+    return fleet.perform(orders_for(fleet), quiet)
+
+
+def test_bfloat16_keeps_eight_bits_of_every_number(experiment, tmp_path):
+    full = first_replies(experiment, tmp_path / "full")
+    half = first_replies(experiment, tmp_path / "half", wire="bfloat16")
+    for client, reply in full.items():
+        for slot, row in reply.rows.items():
+            assert ((half[client].rows[slot] - row).abs() <= row.abs() / 2**8).all(), (client, slot)

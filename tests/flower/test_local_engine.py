@@ -1,0 +1,125 @@
+"""`fedhca2 run --engine flower-local`: interrupted, resumed, killed; what it contacts and what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import torch
+from deployment import COMMAND, wait_for
+from federations import in_memory, small_experiment
+from safetensors.torch import load_file
+
+pytestmark = pytest.mark.slow
+
+# Every Python process of a run imports this first, and writes down whom it talks to.
+LISTENER = """
+import os, sys
+
+def _hear(event, arguments):
+    address = None
+    if event in ("socket.connect", "socket.sendto") and isinstance(arguments[1], tuple):
+        address = arguments[1][0]
+    elif event == "socket.getaddrinfo":
+        address = arguments[0]
+    if address is not None:
+        with open(os.environ["CONTACTS"], "a") as file:
+            file.write(f"{address}\\n")
+
+sys.addaudithook(_hear)
+"""
+
+
+class Engine:
+    """Commands in an environment where every process is marked and listened to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.mark, self.contacts = folder, uuid4().hex, folder / "contacts"
+        (folder / "listener").mkdir(parents=True)
+        (folder / "listener" / "sitecustomize.py").write_text(LISTENER)
+        marks = {"PYTHONPATH": str(folder / "listener"), "CONTACTS": str(self.contacts), "MARK": self.mark}
+        self.environment = {**os.environ, **marks}
+
+    def start(self, *command):
+        with (self.folder / "output").open("a") as output:
+            return subprocess.Popen([COMMAND, *command], env=self.environment, stdout=output, stderr=output)
+
+    @property
+    def output(self):
+        return (self.folder / "output").read_text()
+
+    def processes(self):
+        """Those that are still there."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"MARK={self.mark}".encode() in (entry / "environ").read_bytes():
+                    found.append((entry / "cmdline").read_bytes())
+            except OSError:
+                continue
+        return found
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    return small_experiment(rounds=2)
+
+
+@pytest.fixture(scope="module")
+def interrupted(experiment, tmp_path_factory):
+    """A run that was asked to stop in its first round."""
+    engine = Engine(tmp_path_factory.mktemp("engine"))
+    (engine.folder / "small.yaml").write_text(experiment.to_yaml())
+    out = engine.folder / "run"
+    process = engine.start("run", str(engine.folder / "small.yaml"), "--engine", "flower-local", "--out", str(out))
+    wait_for(lambda: (out / "metrics.jsonl").exists() and "3 clients" in engine.output)
+    process.send_signal(signal.SIGINT)
+    return engine, out, process.wait(100), engine.processes()
+
+
+@pytest.fixture(scope="module")
+def resumed(interrupted):
+    engine, out, _, _ = interrupted
+    assert engine.start("resume", str(out)).wait(100) == 0, engine.output
+    return engine, out
+
+
+def test_a_run_that_is_interrupted_stops_after_its_round(interrupted):
+    engine, out, code, _ = interrupted
+    assert code == 128 + signal.SIGINT, engine.output
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["round-000001"]
+
+
+def test_no_process_is_left_behind_by_an_interrupt(interrupted):
+    assert interrupted[-1] == []
+
+
+def test_a_resumed_run_has_the_scores_of_one_process(resumed, experiment):
+    _, out = resumed
+    assert json.loads((out / "result.json").read_text())["clients"] == in_memory(experiment)[1]
+
+
+def test_a_resumed_run_has_the_models_of_one_process(resumed, experiment):
+    _, out = resumed
+    for client, tensors in in_memory(experiment)[0].items():
+        found = load_file(out / "models" / f"{client}.safetensors")
+        assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items()), client
+
+
+def test_nothing_but_loopback_is_contacted(resumed):
+    engine, _ = resumed
+    assert set(engine.contacts.read_text().split()) <= {"127.0.0.1", "localhost", "::1"}
+
+
+def test_no_process_is_left_behind_when_the_run_is_killed(experiment, tmp_path):
+    engine = Engine(tmp_path / "engine")
+    (engine.folder / "small.yaml").write_text(experiment.to_yaml())
+    out = engine.folder / "run"
+    process = engine.start("run", str(engine.folder / "small.yaml"), "--engine", "flower-local", "--out", str(out))
+    wait_for(lambda: len(engine.processes()) >= 1 + 1 + 2 * 3)
+    process.kill()
+    process.wait()
+    wait_for(lambda: engine.processes() == [], 30)

@@ -1,0 +1,80 @@
+"""Kill a run over and over at random moments and resume it: `kill_run.py FOLDER SEED KILLS`.
+
+Children are forked from a process that has made models and scenes already, so that each starts at once.
+"""
+
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from fedhca2.experiment import assign_shards, build_clients
+from small_run import _open as open_data
+from small_run import events, quickly, resume_small, run_small, same_models, small
+
+EXPERIMENT = small(rounds=3, evaluate_every=2, baseline=True)
+
+
+def child(work):
+    """Start some work in a process of its own."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def go_on(out):
+    if (out / "config.yaml").exists():
+        resume_small(out)
+    else:
+        run_small(EXPERIMENT, out)
+
+
+def killed(out, rng, longest):
+    """Whether the work was killed before it came to its end."""
+    pid = child(lambda: go_on(out))
+    time.sleep(rng.uniform(0, longest))
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        sys.exit(f"resuming failed in {out}")
+    return os.WIFSIGNALED(status)
+
+
+def main(folder, seed, kills):
+    rng = random.Random(seed)
+    data = open_data(EXPERIMENT)
+    quickly(build_clients, EXPERIMENT, data, assign_shards(EXPERIMENT, data), torch.device("cpu"))
+    straight = folder / "straight"
+    began = time.monotonic()
+    os.waitpid(child(lambda: go_on(straight)), 0)
+    longest = 0.3 * (time.monotonic() - began)
+    done = runs = 0
+    while done < kills:
+        out = folder / f"run-{runs}"
+        while not (out / "result.json").exists():
+            dead = killed(out, rng, longest)
+            done += dead
+            longest *= 1.1 if dead else 0.6  # so that a run meets several deaths, however busy the machine is
+            if out.exists() and not (out / "config.yaml").exists():
+                shutil.rmtree(out)
+        runs += 1
+        for place, expected in ((out, straight), (out / "baseline", straight / "baseline")):
+            if not same_models(place, expected) or events(place) != events(expected):
+                sys.exit(f"{place} differs from the straight run")
+    print(f"{done} kills over {runs} runs, each equal to the straight run")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

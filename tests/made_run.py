@@ -1,0 +1,102 @@
+"""A run's files, written by hand: two clients with one task each, and one with two."""
+
+import json
+
+import numpy as np
+import yaml
+
+from fedhca2.reports.run_files import RunFiles
+
+TASKS = {"road": ["semseg"], "shop": ["sal"], "home": ["semseg", "depth"]}
+METRIC = {"semseg": "miou", "sal": "max_f", "depth": "rmse"}
+DECODER = ["fuse.weight", "fuse.bias", "norm.weight", "norm.bias"]
+SIZE = 16
+
+
+def made_run(path, method="fedhca2", rounds=3, better=1.0, seed=0, finished=True, away=()):
+    """Write a run; `better` multiplies the scores, `away` are clients who miss the second round."""
+    path.mkdir(parents=True, exist_ok=True)
+    parts = {"encoder": {"kind": "mean"}, "decoder": {"kind": "mean"}, "head": None}
+    config = {"name": "made", "seed": seed, "rounds": rounds, "method": {"name": method, **parts}}
+    (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    rng = np.random.default_rng(seed)
+    lines = [*_profiles(), *(event for round in range(rounds) for event in _round(rng, round, better, away))]
+    lines += _scores(rounds, better)
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    _samples(path / "samples", rng)
+    if finished:
+        (path / "result.json").write_text(json.dumps(_result(method, rounds, better, seed)))
+    return RunFiles.open(path)
+
+
+def score(task, better):
+    return 2.0 / better if task == "depth" else 40.0 * better
+
+
+def _scores(round, better):
+    return [
+        {"event": "metric", "round": round, "client": c, "task": t, "metric": METRIC[t], "value": score(t, better)}
+        for c, tasks in TASKS.items()
+        for t in tasks
+    ]
+
+
+def _profiles():
+    for client, tasks in TASKS.items():
+        parameters = {"encoder": 100, **{f"decoder.{task}": 20 for task in tasks}}
+        decoders = dict.fromkeys(tasks, DECODER)
+        about = {"client": client, "dataset": "indoor" if client == "home" else "outdoor", "tasks": tasks}
+        yield {"event": "profile", **about, "samples": 8, "parameters": parameters, "decoders": decoders}
+
+
+def _round(rng, round, better, away):
+    clients = [client for client in TASKS if not (round == 1 and client in away)]
+    for client in clients:
+        for task in TASKS[client]:
+            about = {"round": round, "client": client, "task": task}
+            yield {"event": "loss", **about, "metric": "loss", "value": 1 / (round + 1)}
+        yield {"event": "client", "round": round, "client": client, "seconds": 0.5, "bytes_up": 400, "bytes_down": 400}
+    yield from _scores(round, better)
+    decoders = sorted(f"{client}/{task}" for client in clients for task in TASKS[client])
+    encoder = _shares(rng, len(clients))
+    yield _aggregation(rng, round, "encoder", sorted(clients), encoder, votes=rng.integers(0, 3, (2, *encoder.shape)))
+    attention = np.stack([_shares(rng, len(decoders)) for _ in DECODER])
+    yield _aggregation(rng, round, "decoder", decoders, attention)
+    learned = {f"{client}/encoder": [0.1 + 0.01 * round] for client in clients}
+    learned |= {name.replace("/", "/decoder."): [0.1, 0.2] for name in decoders}
+    yield {"event": "weights", "round": round, "weights": learned}
+    yield {"event": "round", "round": round, "seconds": 1.5, "refused": {}}
+
+
+def _shares(rng, count):
+    raw = rng.random((count, count))
+    return raw / raw.sum(axis=1, keepdims=True)
+
+
+def _aggregation(rng, round, part, members, mixing, votes=None):
+    rows = rng.standard_normal((len(members), 5))
+    about = {"event": "aggregation", "round": round, "part": part, "members": members, "measure": "rows"}
+    gets = [list(range(len(members)))]
+    held = votes.tolist() if votes is not None else None
+    return {**about, "products": (rows @ rows.T).tolist(), "mixing": [mixing.tolist()], "gets": gets, "votes": held}
+
+
+def _samples(folder, rng):
+    folder.mkdir(exist_ok=True)
+    for client, tasks in TASKS.items():
+        arrays = {"image": rng.integers(0, 255, (2, 3, SIZE, SIZE), dtype=np.uint8)}
+        for task in tasks:
+            for when in ("label", "before", "after"):
+                arrays[f"{when}.{task}"] = rng.integers(0, 2, (2, 1, SIZE, SIZE)).astype(np.float32)
+        np.savez(folder / f"{client}.npz", **arrays)
+
+
+def _result(method, rounds, better, seed):
+    def scores(factor):
+        return {c: {t: {METRIC[t]: score(t, factor)} for t in tasks} for c, tasks in TASKS.items()}
+
+    alone = None if method == "local" else scores(1.0)
+    gain = None if method == "local" else 100 * (better - 1)
+    cost = {"seconds": 4.5, "bytes": {"up": 3600, "down": 3600}, "versions": {"fedhca2": "0"}, "device": "a CPU"}
+    about = {"name": "made", "method": method, "rounds": rounds, "seed": seed}
+    return {**about, "clients": scores(better), "baseline": alone, "delta_m": gain, **cost}

@@ -1,0 +1,121 @@
+"""Runs as small as they can be: three clients, a few rendered scenes, a small Swin."""
+
+import json
+from contextlib import ExitStack
+from copy import deepcopy
+from functools import cache
+from unittest.mock import patch
+
+import torch
+from safetensors.torch import load_file
+
+from fedhca2.experiment import Experiment, OpenData, assign_shards, build_clients
+from fedhca2.federation.run import resume, run
+from fedhca2.models import build_model
+
+SETTINGS = {
+    "name": "small",
+    "rounds": 3,
+    "evaluate_every": 2,
+    "model": {"encoder": {"name": "swin_micro"}, "decoder_width": 8},
+    "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0, "lag": False}},
+    "data": {
+        "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 4, "val": 1},
+        "indoor": {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 2, "val": 1},
+    },
+    "clients": [
+        {"name": "road", "data": "outdoor", "tasks": ["semseg"]},
+        {"name": "shop", "data": "outdoor", "tasks": ["sal"]},
+        {"name": "home", "data": "indoor", "tasks": ["semseg", "depth"]},
+    ],
+}
+TIMES = {"seconds"}
+
+
+class CrashError(Exception):
+    """What stops a run in the middle."""
+
+
+class Silent:
+    """Watches nothing; at the end of one round it may do something."""
+
+    def __init__(self, at=None, do=None):
+        self.at, self.do = at, do
+
+    def started(self, *_): ...
+
+    def batch(self, *_): ...
+
+    def replied(self, *_): ...
+
+    def aggregated(self, round, *_):
+        if round == self.at:
+            self.do()
+
+
+def crash():
+    raise CrashError
+
+
+def small(method="fedhca2", **changes):
+    return Experiment.parse({**deepcopy(SETTINGS), "method": method, **changes})
+
+
+@cache
+def _opened(config):
+    return OpenData(config.open("train"), config.open("val"))
+
+
+@cache
+def _built(config, channels, size, seed, client):
+    return build_model(config, dict(channels), size, seed=seed, client=client)
+
+
+def _copied(config, channels, size, *, seed, client):
+    return deepcopy(_built(config, tuple(channels.items()), size, seed, client))
+
+
+def _open(experiment):
+    return {spec.data: _opened(experiment.data[spec.data]) for spec in experiment.specs}
+
+
+def quickly(work, *args, **options):
+    """Run with models and scenes that are made once for all tests."""
+    with ExitStack() as stack:
+        stack.enter_context(patch("fedhca2.experiment.build.build_model", _copied))
+        stack.enter_context(patch("fedhca2.federation.run.open_data", _open))
+        return work(*args, **options)
+
+
+def run_small(experiment, out, watcher=None, **options):
+    return quickly(run, experiment, out, watcher or Silent(), **options)
+
+
+def resume_small(out, overrides=None, watcher=None):
+    return quickly(resume, out, watcher or Silent(), overrides)
+
+
+def models(out):
+    return {path.name: load_file(path) for path in sorted((out / "models").iterdir())}
+
+
+def events(out):
+    """What was logged, without times."""
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
+
+
+def same_models(one, other):
+    found, expected = models(one), models(other)
+    return found.keys() == expected.keys() and all(
+        found[name].keys() == expected[name].keys()
+        and all(tensor.equal(expected[name][key]) for key, tensor in found[name].items())
+        for name in expected
+    )
+
+
+def clients_of(experiment):
+    """The clients of an experiment by name."""
+    data = _open(experiment)
+    shards = assign_shards(experiment, data)
+    return {client.name: client for client in quickly(build_clients, experiment, data, shards, torch.device("cpu"))}

@@ -1,0 +1,80 @@
+"""Archives on disk as the data of an experiment."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fedhca2.data.layouts import write_scenes
+from fedhca2.data.partition import even_split
+from fedhca2.data.pascal_context import PERSON
+from fedhca2.experiment import ConfigError, assign_shards, build_client, open_data
+from small import small
+
+IMAGES = 40
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("archive") / "street"
+    write_scenes("pascal_context", root, IMAGES, 8, (32, 32), seed=0)
+    return root
+
+
+def experiment(root, clients, **options):
+    return small(
+        data={"street": {"kind": "pascal_context", "root": str(root), "size": [32, 32], **options}}, clients=clients
+    )
+
+
+def has_person(root):
+    objects = json.loads((root / "ImageSets" / "Parts" / "train.txt").read_text())
+    return [PERSON in found for found in objects.values()]
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_a_client_of_human_parts_drops_images_by_its_index(root, released):
+    clients = [{"data": "street", "split": ["human_parts", "semseg"]}]
+    config = experiment(root, clients, released_parts_index=released)
+    shard = assign_shards(config, open_data(config))["street-human_parts"]
+    part, person = even_split(IMAGES, 2, np.random.RandomState(0))[0], has_person(root)
+    assert shard.train == [index for k, index in enumerate(part) if person[k if released else index]]
+
+
+def test_a_multi_task_client_loses_the_labels_that_the_released_index_misses(root):
+    config = experiment(root, [{"data": "street", "tasks": ["human_parts", "semseg"]}], released_parts_index=True)
+    data = open_data(config)
+    shard = assign_shards(config, data)["street"]
+    client = build_client(config, config.specs[0], data["street"], shard, torch.device("cpu"))
+    person = has_person(root)
+    missed = [i for k, i in enumerate(shard.dealt) if person[i] and not person[k]]
+    labels = [client.work.train.data.load(i, ["human_parts"])["human_parts"] for i in missed]
+    assert (bool(missed), all((label == 255).all() for label in labels)) == (True, True)
+
+
+def test_an_image_that_evaluation_cannot_take_stops_the_experiment(root):
+    config = experiment(root, [{"data": "street", "tasks": ["semseg"]}])
+    smaller = config.model_copy(
+        update={"data": {"street": config.data["street"].model_copy(update={"size": (32, 16)})}}
+    )
+    with pytest.raises(ConfigError, match=r"data\.street: .*1000000\.jpg: should be at most 32×16"):
+        open_data(smaller)
+
+
+def test_labels_that_no_client_needs_may_be_absent(root, tmp_path):
+    write_scenes("nyud", tmp_path / "rooms", 4, 2, (32, 32), seed=0)
+    for path in (tmp_path / "rooms" / "depth").iterdir():
+        path.unlink()
+    rooms = {"rooms": {"kind": "nyud", "root": str(tmp_path / "rooms")}}
+    config = small(data=rooms, clients=[{"data": "rooms", "tasks": ["semseg", "edge"]}])
+    assert len(assign_shards(config, open_data(config))["rooms"].train) == 4
+
+
+def test_a_missing_label_stops_the_experiment(tmp_path):
+    write_scenes("nyud", tmp_path / "rooms", 4, 2, (32, 32), seed=0)
+    (tmp_path / "rooms" / "depth" / "0000002.npy").unlink()
+    rooms = {"rooms": {"kind": "nyud", "root": str(tmp_path / "rooms")}}
+    config = small(data=rooms, clients=[{"data": "rooms", "tasks": ["depth"]}])
+    with pytest.raises(ConfigError, match=r"data\.rooms: .*0000002\.npy: 'depth' of the train split should be here"):
+        assign_shards(config, open_data(config))

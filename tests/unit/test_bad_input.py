@@ -1,0 +1,148 @@
+import resource
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from fedhca2.data.files import BrokenFileError
+from fedhca2.data.transforms import draw_augmentation, for_evaluation, for_training
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.training import build_clients
+from fedhca2.messages import Order
+from small_run import (
+    CrashError,
+    OpenData,
+    Silent,
+    _opened,
+    clients_of,
+    crash,
+    events,
+    resume_small,
+    run_small,
+    same_models,
+    small,
+)
+
+UPDATES = {"encoder": "updates", "decoder": "updates"}
+
+
+class Altered:
+    """A data set in which something is wrong with some samples."""
+
+    def __init__(self, data, alter):
+        self.data, self.alter = data, alter
+
+    def __getattr__(self, name):
+        return getattr(self.data, name)
+
+    def __len__(self):
+        return len(self.data)
+
+    def dealt(self, indices):
+        return Altered(self.data.dealt(indices), self.alter)
+
+    def load(self, index, tasks):
+        return self.alter(index, self.data.load(index, tasks))
+
+
+def break_first(index, sample):
+    if index == 0:
+        raise BrokenFileError(Path("images/0.jpg"), "should be an RGB image, found nothing")
+    return sample
+
+
+@contextmanager
+def broken():
+    """Every data set has a broken image, wherever it is opened."""
+
+    def opened(experiment):
+        found = {spec.data: _opened(experiment.data[spec.data]) for spec in experiment.specs}
+        return {name: OpenData(Altered(data.train, break_first), data.val) for name, data in found.items()}
+
+    with patch("small_run._open", opened):
+        yield
+
+
+@pytest.mark.slow
+def test_a_broken_image_is_named(tmp_path):
+    with broken(), pytest.raises(ConfigError, match=r"images/0.jpg: should be an RGB image, found nothing \(skip_"):
+        run_small(small(rounds=1), tmp_path)
+
+
+@pytest.mark.slow
+def test_a_broken_image_is_left_out_where_that_is_allowed(tmp_path):
+    training = {"batch_size": 1, "schedule": {"warmup_epochs": 0}}
+    with broken():
+        result = run_small(small(rounds=1, skip_broken=True, training=training), tmp_path)
+    assert {client: len(faults) for client, faults in result.skipped.items()} == {"shop": 1, "home": 1}
+
+
+def test_too_many_broken_images_are_refused(tmp_path):
+    with (
+        broken(),
+        pytest.raises(ConfigError, match=r"should have 2 training images .*, found 1 and 1 that can be read"),
+    ):
+        run_small(small(skip_broken=True), tmp_path)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 64), (64, 1)])
+def test_an_image_of_one_pixel_can_be_trained_on(size):
+    sample = {"image": torch.zeros(3, *size, dtype=torch.uint8), "semseg": torch.zeros(1, *size, dtype=torch.uint8)}
+    assert for_training(sample, (32, 32), draw_augmentation(0, "road", 0, 0))["image"].shape == (3, 32, 32)
+
+
+def test_an_image_of_one_pixel_can_be_evaluated():
+    sample = {"image": torch.zeros(3, 1, 1, dtype=torch.uint8), "semseg": torch.zeros(1, 1, 1, dtype=torch.uint8)}
+    assert for_evaluation(sample, (32, 32))["image"].shape == (3, 32, 32)
+
+
+def unlabelled(index, sample):
+    """Nothing is known about any pixel."""
+    unknown = {"semseg": 255, "sal": 255, "depth": 0}
+    return {name: value if name == "image" else torch.full_like(value, unknown[name]) for name, value in sample.items()}
+
+
+@pytest.mark.parametrize("name", ["road", "shop", "home"])
+def test_a_batch_without_a_valid_label_costs_nothing(name):
+    client = clients_of(small())[name]
+    client.work.train.data = Altered(client.work.train.data, unlabelled)
+    reply = client.perform(Order(0, upload=UPDATES))
+    assert (reply.failed, set(reply.losses.values())) == ("", {0.0})
+
+
+@pytest.mark.slow
+def test_a_client_that_diverges_is_left_out_and_named(tmp_path):
+    def spoilt(experiment, *args):
+        clients = build_clients(experiment, *args)
+        clients[0].training = clients[0].training.model_copy(update={"learning_rate": 1e38})
+        return clients
+
+    with patch("fedhca2.federation.training.build_clients", spoilt):
+        run_small(small(rounds=1), tmp_path)
+    refused = [event["refused"] for event in events(tmp_path) if event["event"] == "round"]
+    assert [list(each) for each in refused] == [["road"]]
+
+
+@contextmanager
+def small_files(size):
+    """A disk on which no file can be larger."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_stops_a_run_which_goes_on_when_there_is_room(tmp_path):
+    run_small(small(), tmp_path / "straight")
+    with pytest.raises(CrashError):
+        run_small(small(), tmp_path / "run", Silent(1, crash))
+    with small_files(200_000), pytest.raises(OSError, match="File too large") as error:
+        resume_small(tmp_path / "run")
+    assert "checkpoints" in error.value.filename
+    resume_small(tmp_path / "run")
+    assert same_models(tmp_path / "straight", tmp_path / "run")

@@ -1,0 +1,129 @@
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedhca2.clients import ClientState, save_state
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.checkpoints import Checkpoints
+from fedhca2.federation.lock import lock_folder
+from fedhca2.federation.rounds import Progress
+from fedhca2.federation.server import ServerState
+from fedhca2.messages import Addend, Delivery
+from fedhca2.params import Slot
+
+ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")
+SHARED = torch.randn(5, generator=torch.Generator().manual_seed(0))
+PENDING = {
+    "a": {ENCODER: Delivery("trained", (Addend(SHARED, (0.1,), True),))},
+    "b": {
+        ENCODER: Delivery("trained", (Addend(SHARED, (0.3,), True),)),
+        EDGE: Delivery("start", (Addend(2 * SHARED, (0.1, 1 / 3)),)),
+    },
+}
+NOTES = {"events": 7}
+
+
+class Nobody:
+    """No clients, or one that writes a state."""
+
+    def __init__(self, write=lambda folder: {}):
+        self.write = write
+
+    def save(self, folder):
+        return self.write(folder)
+
+    def restore(self, folder, checksums): ...
+
+
+def progress(round=1):
+    return Progress(ServerState(round, norms={"encoder": (1.0, 1 / 3)}), PENDING)
+
+
+def saved(tmp_path, rounds=(1,), keep=2):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep)
+    for round in rounds:
+        checkpoints.save(progress(round), Nobody(), NOTES)
+    return checkpoints
+
+
+def test_the_servers_state_comes_back(tmp_path):
+    assert saved(tmp_path).latest().progress.state == progress().state
+
+
+def test_deliveries_come_back(tmp_path):
+    found = saved(tmp_path).latest().progress.pending["b"][EDGE]
+    assert (found.base, found.addends[0].scale) == ("start", (0.1, 1 / 3))
+    assert_close(found.addends[0].row, 2 * SHARED, rtol=0, atol=0)
+
+
+def test_a_row_for_several_clients_is_kept_once(tmp_path):
+    pending = saved(tmp_path).latest().progress.pending
+    assert pending["a"][ENCODER].addends[0].row is pending["b"][ENCODER].addends[0].row
+
+
+def test_notes_come_back(tmp_path):
+    assert saved(tmp_path).latest().notes == NOTES
+
+
+def test_so_many_are_kept(tmp_path):
+    saved(tmp_path, range(1, 6), keep=2)
+    assert [path.name for path in sorted((tmp_path / "checkpoints").iterdir())] == ["round-000004", "round-000005"]
+
+
+def test_without_any_there_is_none(tmp_path):
+    assert Checkpoints(tmp_path / "checkpoints", 2).latest() is None
+
+
+def test_half_a_checkpoint_is_not_seen(tmp_path):
+    checkpoints = saved(tmp_path)
+    (tmp_path / "checkpoints" / ".new").mkdir()
+    assert checkpoints.latest().progress.state.round == 1
+
+
+def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path):
+    checkpoints = saved(tmp_path, [1, 2])
+    file = tmp_path / "checkpoints" / "round-000002" / "server.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match=r"remove .*round-000002 to go on from the checkpoint before it"):
+        checkpoints.latest()
+
+
+def test_a_full_disk_loses_no_earlier_checkpoint(tmp_path):
+    checkpoints = saved(tmp_path)
+
+    def full(folder):
+        save_state(folder / "client-a.safetensors", ClientState({}, {}))
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    with pytest.raises(OSError, match="No space left on device"):
+        checkpoints.save(progress(2), Nobody(full), NOTES)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["round-000001"]
+
+
+def test_a_folder_that_cannot_be_written_loses_no_earlier_checkpoint(tmp_path, monkeypatch):
+    checkpoints = saved(tmp_path)
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "checkpoints/.new")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", refuse)
+        with pytest.raises(OSError, match="Read-only file system"):
+            checkpoints.save(progress(2), Nobody(), NOTES)
+    assert checkpoints.latest().progress.state.round == 1
+
+
+def test_a_second_process_on_a_folder_is_refused(tmp_path):
+    first = lock_folder(tmp_path)
+    with pytest.raises(ConfigError, match="another process is working on this run"):
+        lock_folder(tmp_path)
+    first.close()
+
+
+def test_a_folder_is_free_again_after_its_process(tmp_path):
+    lock_folder(tmp_path).close()
+    lock_folder(tmp_path).close()

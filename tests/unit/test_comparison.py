@@ -1,0 +1,72 @@
+import csv
+from io import StringIO
+
+import pytest
+
+from fedhca2.experiment import ConfigError
+from fedhca2.reports.comparison import Column, gather, to_csv, to_latex, to_markdown
+from fedhca2.reports.comparison.gather import DELTA_M
+from made_run import made_run
+
+
+@pytest.fixture
+def comparison(tmp_path):
+    runs = [made_run(tmp_path / "local", "local")]
+    runs += [made_run(tmp_path / f"ours-{seed}", "fedhca2", better=1.1 + seed / 10, seed=seed) for seed in (0, 2)]
+    return gather(runs)
+
+
+def test_runs_of_a_method_are_its_seeds(comparison):
+    assert comparison.entries["fedhca2"][DELTA_M].values == pytest.approx((10, 30))
+
+
+def test_local_gains_nothing_over_itself(comparison):
+    assert comparison.entries["local"][DELTA_M].mean == 0
+
+
+def test_deviation_is_that_of_a_sample(comparison):
+    assert comparison.entries["fedhca2"][DELTA_M].deviation == pytest.approx(200**0.5)
+
+
+def test_lower_errors_are_better(comparison):
+    depth = next(column for column in comparison.columns if column.task == "depth")
+    assert comparison.is_best("fedhca2", depth)
+    assert not comparison.is_best("local", depth)
+
+
+def test_columns_follow_the_papers(comparison):
+    assert [(column.group, column.task) for column in comparison.columns] == [
+        ("outdoor, single-task", "semseg"),
+        ("outdoor, single-task", "sal"),
+        ("indoor, multi-task", "semseg"),
+        ("indoor, multi-task", "depth"),
+        ("", ""),
+    ]
+
+
+def test_the_best_is_bold_in_markdown(comparison):
+    last = to_markdown(comparison).splitlines()[-1]
+    assert last.startswith("| fedhca2 | **48.00 ± 5.66** |")
+
+
+def test_csv_gives_every_digit_back(comparison):
+    rows = list(csv.DictReader(StringIO(to_csv(comparison))))
+    column = Column("outdoor, single-task", "sal", "max_f", True)
+    found = next(row for row in rows if row["method"] == "fedhca2" and row["task"] == "sal")
+    assert float(found["mean"]) == comparison.entries["fedhca2"][column].mean
+
+
+def test_latex_has_as_many_cells_as_columns(comparison):
+    table = to_latex(comparison)
+    body = table[table.index(r"\midrule") : table.index(r"\bottomrule")].splitlines()[1:]
+    assert [row.count("&") for row in body] == [len(comparison.columns)] * 2
+
+
+def test_latex_escapes_names(tmp_path):
+    runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "matfl_voting")]
+    assert r"matfl\_voting" in to_latex(gather(runs))
+
+
+def test_an_unfinished_run_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="should be a finished run"):
+        gather([made_run(tmp_path, finished=False)])

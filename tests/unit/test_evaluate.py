@@ -1,0 +1,87 @@
+"""`fedhca2 evaluate` on a finished run."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from small import SMALL
+
+pytestmark = pytest.mark.slow
+
+CLIENTS = [{"data": "outdoor", "split": ["semseg", "edge"]}, {"name": "home", "data": "indoor", "tasks": ["depth"]}]
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluate")
+    (folder / "small.yaml").write_text(yaml.safe_dump({**SMALL, "clients": CLIENTS, "baseline": True, "rounds": 1}))
+    done = invoke("run", folder / "small.yaml", "--out", folder / "run")
+    assert done.exit_code == 0, done.output
+    return folder / "run"
+
+
+def evaluation(run, *options):
+    done = invoke("evaluate", run, *options)
+    assert done.exit_code == 0, done.output
+    return json.loads((run / "evaluation.json").read_text())
+
+
+def test_the_scores_are_those_of_the_run(run):
+    result = json.loads((run / "result.json").read_text())
+    found = evaluation(run)
+    assert {key: found[key] for key in ("clients", "baseline", "delta_m")} == {
+        key: result[key] for key in ("clients", "baseline", "delta_m")
+    }
+
+
+def test_training_images_give_other_scores(run):
+    assert evaluation(run, "--split", "train")["clients"] != evaluation(run)["clients"]
+
+
+def test_one_client_can_be_evaluated_alone(run):
+    assert set(evaluation(run, "--client", "home")["clients"]) == {"home"}
+
+
+def test_edges_are_judged_at_the_thresholds_that_are_asked_for(run):
+    found = evaluation(run, "--thresholds", 3, "--client", "outdoor-edge")
+    assert found["clients"]["outdoor-edge"]["edge"]["threshold"] in (0.25, 0.5, 0.75)
+
+
+def test_the_first_weights_need_not_be_there_any_more(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["model"]["encoder"] |= {"weights": "gone.pth", "sha256": "0"}
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+    assert evaluation(tmp_path / "run")["clients"] == evaluation(run)["clients"]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--client", "hom"], "--client: should be one of outdoor-semseg, outdoor-edge, home, found 'hom'"),
+        (["--split", "test"], "should be train or val, found test"),
+    ],
+)
+def test_wrong_options_are_wrong_input(run, options, line):
+    done = invoke("evaluate", run, *options)
+    assert (done.exit_code, line in " ".join(done.output.replace("│", " ").split())) == (2, True)
+
+
+def test_a_folder_that_is_no_run_is_wrong_input(tmp_path):
+    done = invoke("evaluate", tmp_path)
+    assert (done.exit_code, "should be the folder of a finished run" in done.output) == (2, True)
+
+
+def test_a_broken_model_is_named(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "run" / "models" / "home.safetensors").write_bytes(b"nothing")
+    done = invoke("evaluate", tmp_path / "run", "--client", "home")
+    assert (done.exit_code, "home.safetensors: should be the trained model of 'home'" in done.output) == (2, True)

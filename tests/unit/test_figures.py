@@ -1,0 +1,109 @@
+import json
+
+import numpy as np
+import pytest
+
+from fedhca2.reports.figures.conflict import conflict_figures, cosines, principal_map
+from fedhca2.reports.figures.cost import cost_figures
+from fedhca2.reports.figures.curves import loss_curves, metric_curves
+from fedhca2.reports.figures.mixing import attention_figures, entropy, grouping_figures
+from fedhca2.reports.figures.weights import weight_figures
+from made_run import made_run
+
+
+@pytest.fixture
+def run(tmp_path):
+    return made_run(tmp_path)
+
+
+def by_id(figures):
+    return {figure.id: figure for figure in figures}
+
+
+def test_every_task_has_a_curve_of_its_metric(run):
+    assert [figure.id for figure in metric_curves(run)] == ["metric-semseg", "metric-sal", "metric-depth"]
+
+
+def test_clients_with_the_same_task_share_a_figure(run):
+    assert [trace["name"] for trace in by_id(metric_curves(run))["metric-semseg"].data] == ["road", "home"]
+
+
+def test_losses_belong_to_the_round_that_trained(run):
+    assert by_id(loss_curves(run))["loss-sal"].data[0]["x"] == [1, 2, 3]
+
+
+def test_alpha_is_drawn_for_every_client(run):
+    alpha = by_id(weight_figures(run))["alpha"]
+    assert {trace["name"]: trace["y"] for trace in alpha.data}["road"] == pytest.approx([0.1, 0.11, 0.12])
+
+
+def test_beta_has_a_column_for_every_layer(run):
+    assert by_id(weight_figures(run))["beta-layers"].data[0]["x"] == ["fuse", "norm"]
+
+
+def test_beta_moves_over_rounds(run):
+    assert list(by_id(weight_figures(run))["beta-layers"].slider.labels) == ["1", "2", "3"]
+
+
+def test_conflicts_are_cosines_of_the_products(run):
+    last = [event for event in run.of("aggregation") if event["part"] == "encoder"][-1]
+    gram = np.array(last["products"])
+    expected = gram / np.sqrt(np.outer(gram.diagonal(), gram.diagonal()))
+    np.testing.assert_allclose(by_id(conflict_figures(run))["cosine-encoder"].data[0]["z"], expected)
+
+
+def test_a_client_that_was_away_leaves_a_gap(tmp_path):
+    figure = by_id(conflict_figures(made_run(tmp_path, away=("shop",))))["cosine-encoder"]
+    assert np.isnan(figure.slider.changes[1]["z"][0][2]).all()
+
+
+def test_gaps_can_be_written_as_json(tmp_path):
+    run = made_run(tmp_path, away=("shop",))
+    figures = [*conflict_figures(run), *grouping_figures(run), *weight_figures(run), *cost_figures(run)]
+    assert json.dumps([figure.to_json() for figure in figures], allow_nan=False)
+
+
+def test_models_are_compared_less_their_mean():
+    rows = np.array([[1.0, 5.0], [-1.0, 5.0]])
+    np.testing.assert_allclose(cosines(rows @ rows.T, "differences"), [[1, -1], [-1, 1]], atol=1e-12)
+
+
+def test_the_map_keeps_distances_that_fit_a_plane():
+    angles = np.array([0.0, 1.0, 2.5])
+    cosine = np.cos(angles[:, None] - angles)
+    points, share = principal_map(cosine)
+    found = np.linalg.norm(points[:, None] - points, axis=-1)
+    np.testing.assert_allclose(found**2, 2 - 2 * cosine, atol=1e-9)
+    assert share == pytest.approx(1)
+
+
+def test_a_map_is_turned_towards_the_one_before():
+    cosine = np.cos(np.subtract.outer([0.0, 1.0, 2.5], [0.0, 1.0, 2.5]))
+    first, _ = principal_map(cosine)
+    turned, _ = principal_map(cosine, near=first @ np.array([[0.0, 1.0], [-1.0, 0.0]]))
+    np.testing.assert_allclose(turned, first @ np.array([[0.0, 1.0], [-1.0, 0.0]]), atol=1e-9)
+
+
+def test_attention_has_a_state_for_every_tensor(run):
+    attention = by_id(attention_figures(run))["attention"]
+    assert list(attention.slider.labels) == ["fuse.weight", "fuse.bias", "norm.weight", "norm.bias"]
+
+
+def test_entropy_of_one_tensor_is_drawn_over_rounds(run):
+    events = [event for event in run.of("aggregation") if event["part"] == "decoder"]
+    expected = [entropy(np.array(event["mixing"][0][0])) for event in events]
+    assert by_id(attention_figures(run))["entropy"].data[0]["y"] == pytest.approx(expected)
+
+
+def test_grouping_counts_common_rounds_only(tmp_path):
+    figure = by_id(grouping_figures(made_run(tmp_path, away=("shop",))))["grouping"]
+    np.testing.assert_array_equal(figure.data[0]["z"], np.ones((3, 3)))
+
+
+def test_votes_have_a_row_for_every_layer(run):
+    assert by_id(grouping_figures(run))["votes"].data[0]["y"] == ["layer -2", "layer -1"]
+
+
+def test_bytes_add_up(run):
+    total = by_id(cost_figures(run))["bytes-total"]
+    assert sum(total.data[0]["y"]) * 2**20 == pytest.approx(3 * 3 * 400)

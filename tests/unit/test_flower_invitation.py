@@ -1,0 +1,97 @@
+"""What a site is told, what it accepts, and what it keeps to itself."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import fedhca2
+from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.federation.flower.invitation import Invitation
+from fedhca2.federation.flower.site_config import SiteConfig
+
+
+def experiment(**changes):
+    values = {
+        "name": "rooms",
+        "data": {
+            "rooms": {"kind": "nyud", "root": "/coordinator/rooms", "size": [64, 64]},
+            "street": {"kind": "scenes", "domain": "outdoor"},
+        },
+        "clients": [
+            {"name": "home", "data": "rooms", "tasks": ["depth", "normals"]},
+            {"data": "street", "split": ["semseg"]},
+        ],
+    }
+    return Experiment.parse(values | changes)
+
+
+def site(**changes):
+    values = {"client": "home", "tasks": ("normals", "depth"), "state": "/state", "data": {"root": "/site/rooms"}}
+    return SiteConfig.model_validate(values | changes)
+
+
+def test_no_path_of_the_coordinator_is_sent():
+    told = Invitation.to(experiment(model={"encoder": {"weights": "/coordinator/encoder.pt"}}), "run1").header()
+    assert "/coordinator" not in str(told)
+
+
+def test_a_site_uses_its_own_folder():
+    accepted, _ = Invitation.to(experiment(), "run1").accept(site())
+    assert accepted.data["rooms"].root == Path("/site/rooms")
+
+
+def test_a_site_hears_of_no_other_data_set():
+    accepted, _ = Invitation.to(experiment(), "run1").accept(site())
+    assert list(accepted.data) == ["rooms"]
+
+
+def test_a_site_uses_its_own_weights(tmp_path):
+    invitation = Invitation.to(experiment(model={"encoder": {"weights": "/coordinator/encoder.pt"}}), "run1")
+    accepted, _ = invitation.accept(site(weights=tmp_path / "own.pt"))
+    assert accepted.model.encoder.weights == str(tmp_path / "own.pt")
+
+
+def test_weights_that_a_site_does_not_have_are_an_error():
+    invitation = Invitation.to(experiment(model={"encoder": {"weights": "/coordinator/encoder.pt"}}), "run1")
+    with pytest.raises(ConfigError, match="this site names none"):
+        invitation.accept(site())
+
+
+def test_the_site_bounds_its_own_privacy():
+    accepted, _ = Invitation.to(experiment(), "run1").accept(site(privacy={"clip": 1.0, "noise": 0.5}))
+    assert accepted.privacy.clip == 1.0
+
+
+def test_a_method_from_elsewhere_needs_the_consent_of_the_site():
+    told = Invitation.to(experiment(), "run1")
+    foreign = Invitation("run1", {**told.experiment, "method": {"name": "os:system"}})
+    with pytest.raises(ConfigError, match="own_methods is false"):
+        foreign.accept(site())
+
+
+@pytest.mark.parametrize("run", ["../x", "a/b", "", "a" * 65])
+def test_the_name_of_a_run_is_no_path(run):
+    with pytest.raises(ConfigError, match="should be letters and digits"):
+        Invitation.read({"run": run, "experiment": {}})
+
+
+def test_paths_in_a_site_file_are_relative_to_it(tmp_path):
+    file = tmp_path / "site.yaml"
+    file.write_text("{client: home, tasks: [depth], state: state, data: {root: rooms}}")
+    found = SiteConfig.load(file)
+    assert (found.state, found.data["root"]) == (tmp_path / "state", str(tmp_path / "rooms"))
+
+
+def test_a_wrong_site_file_says_where(tmp_path):
+    file = tmp_path / "site.yaml"
+    file.write_text("{client: home, task: [depth]}")
+    with pytest.raises(ConfigError, match=r"site\.yaml: config: unknown key 'task'\. Did you mean 'tasks'\?"):
+        SiteConfig.load(file)
+
+
+def test_nothing_else_imports_flower():
+    package = Path(fedhca2.__file__).parent
+    imports = re.compile(r"^\s*(from|import) flwr\b", re.MULTILINE)
+    found = [path for path in package.rglob("*.py") if imports.search(path.read_text())]
+    assert {path.parent for path in found} == {package / "federation" / "flower"}

@@ -1,0 +1,59 @@
+"""Keys and certificates: good for what they are for, and readable by nobody else."""
+
+import ssl
+import stat
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from fedhca2.federation.flower.keys import make_keys
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys") / "new"
+    make_keys(folder, ["home", "garden"], ["link.example", "10.1.2.3"])
+    return folder
+
+
+@pytest.mark.parametrize("name", ["ca.key", "superlink.key", "secret", "sites/home/node.key", "sites/home/secret"])
+def test_secrets_are_for_their_owner_alone(keys, name):
+    assert stat.S_IMODE((keys / name).stat().st_mode) == 0o600
+
+
+def test_folders_are_for_their_owner_alone(keys):
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in (keys, keys / "sites" / "home")} == {0o700}
+
+
+def test_the_certificate_names_the_hosts(keys):
+    certificate = x509.load_pem_x509_certificate((keys / "superlink.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "link.example"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1", "10.1.2.3"]
+
+
+def test_the_certificate_belongs_to_its_key(keys):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys / "superlink.crt", keys / "superlink.key")
+
+
+def test_the_authority_signed_the_certificate(keys):
+    authority = x509.load_pem_x509_certificate((keys / "ca.crt").read_bytes())
+    x509.load_pem_x509_certificate((keys / "superlink.crt").read_bytes()).verify_directly_issued_by(authority)
+
+
+def test_every_site_has_a_key_of_its_own(keys):
+    publics = {(keys / "sites" / site / "node.pub").read_bytes() for site in ("home", "garden")}
+    assert len(publics) == 2
+
+
+def test_the_public_key_is_that_of_the_private_one(keys):
+    site = keys / "sites" / "home"
+    private = load_ssh_private_key((site / "node.key").read_bytes(), None)
+    assert load_ssh_public_key((site / "node.pub").read_bytes()) == private.public_key()
+
+
+def test_keys_that_are_there_are_not_overwritten(keys):
+    with pytest.raises(FileExistsError, match="should be a new or empty folder"):
+        make_keys(keys, ["home"])

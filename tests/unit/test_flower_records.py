@@ -1,0 +1,140 @@
+"""Messages on the wire: what was sent is what arrives, and what is no message is refused."""
+
+import json
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+
+from fedhca2.federation.flower.records import (
+    OWN,
+    STYPE,
+    MalformedMessageError,
+    decode_order,
+    decode_profile,
+    decode_reply,
+    encode_orders,
+    encode_profile,
+    encode_reply,
+    header_of,
+    pack,
+)
+from fedhca2.messages import Addend, Delivery, Order, Profile, Reply
+from fedhca2.params import Layout, Slot
+
+ENCODER, DECODER = Slot("encoder"), Slot("decoder", "depth")
+LAYOUTS = {ENCODER: Layout(("a.weight", "a.bias"), ((2, 3), (2,))), DECODER: Layout(("b.weight",), ((3,),))}
+PROFILE = Profile("home", "indoor", ("depth",), 7, LAYOUTS)
+
+
+def orders():
+    shared = torch.randn(8)
+    return {
+        name: Order(
+            3,
+            {
+                ENCODER: Delivery("trained", (Addend(shared[:], (0.1,), remember=True),)),
+                DECODER: Delivery("start", (Addend(torch.randn(3), (0.25,)), Addend(torch.randn(3), (1 / 3,)))),
+            },
+            evaluate=True,
+            upload={"encoder": "updates", "decoder": "parameters"},
+        )
+        for name in ("home", "garden")
+    }
+
+
+def reply():
+    rows = {ENCODER: torch.randn(8), DECODER: torch.randn(3)}
+    return Reply("home", 3, rows, {ENCODER: (0.1 + 0.2,)}, {"depth": 1 / 3}, {"depth": {"rmse": 0.7}}, 1.5, "")
+
+
+def test_an_order_arrives_as_it_was_sent():
+    sent = orders()["home"]
+    found = decode_order(encode_orders({"home": sent}, "float32", {})["home"], LAYOUTS)
+    assert (found.round, found.finish, found.evaluate, found.train) == (3, False, True, True)
+    assert found.upload == sent.upload
+    for slot, delivery in sent.deliveries.items():
+        assert found.deliveries[slot].base == delivery.base
+        for there, here in zip(delivery.addends, found.deliveries[slot].addends, strict=True):
+            assert torch.equal(there.row, here.row)
+            assert (there.scale, there.remember) == (here.scale, here.remember)
+
+
+def test_a_row_for_several_clients_is_one_array():
+    contents = encode_orders(orders(), "float32", {})
+    arrays = [{name: array for name, array in content["rows"].items() if name != OWN} for content in contents.values()]
+    (first,), (second,) = arrays[0].values(), arrays[1].values()
+    assert first is second
+
+
+def test_a_reply_arrives_as_it_was_sent():
+    sent = reply()
+    found = decode_reply(encode_reply(sent, "float32"), PROFILE)
+    assert all(torch.equal(found.rows[slot], row) for slot, row in sent.rows.items())
+    assert (found.agreement, found.losses, found.metrics) == (sent.agreement, sent.losses, sent.metrics)
+
+
+def test_a_reply_without_rows_has_no_array():
+    assert not encode_reply(Reply("home", 0), "float32").array_records
+
+
+def test_a_profile_arrives_as_it_was_sent():
+    assert decode_profile(encode_profile(PROFILE)) == PROFILE
+
+
+def test_bfloat16_takes_half_the_bytes():
+    full, half = (encode_reply(reply(), wire)["rows"][OWN].data for wire in ("float32", "bfloat16"))
+    assert len(full) == 2 * len(half)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"slots": ["encoder"]},
+        {"slots": ["encoder", "decoder.depth", "encoder"]},
+        {"slots": ["nose"]},
+        {"slots": ["decoder.semseg"]},
+        {"slots": 3},
+        {"round": "x"},
+        {"agreement": {"encoder": ["x"]}},
+        {"metrics": {"depth": 1}},
+        {"losses": [1]},
+    ],
+)
+def test_a_reply_with_a_wrong_header_is_refused(change):
+    content = encode_reply(reply(), "float32")
+    content.update(pack(header_of(content) | change))
+    with pytest.raises(MalformedMessageError):
+        decode_reply(content, PROFILE)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        Array("float32", (11,), STYPE, bytes(43)),
+        Array("float32", (12,), STYPE, bytes(44)),
+        Array("float64", (11,), STYPE, bytes(88)),
+        Array("float32", (11,), "numpy.ndarray", bytes(44)),
+        Array("float32", (10,), STYPE, bytes(40)),
+        Array("float32", (12,), STYPE, bytes(48)),
+    ],
+)
+def test_a_reply_with_a_wrong_array_is_refused(array):
+    content = encode_reply(reply(), "float32")
+    content["rows"] = ArrayRecord({OWN: array})
+    with pytest.raises(MalformedMessageError):
+        decode_reply(content, PROFILE)
+
+
+def test_a_header_that_is_no_json_is_refused():
+    content = pack({})
+    content["header"]["json"] = "{"
+    with pytest.raises(MalformedMessageError, match="header should be JSON"):
+        header_of(content)
+
+
+def test_a_profile_that_lacks_something_is_refused():
+    header = json.loads(encode_profile(PROFILE)["header"]["json"])
+    del header["layouts"]
+    with pytest.raises(MalformedMessageError, match="profile cannot be read"):
+        decode_profile(pack(header))

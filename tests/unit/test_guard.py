@@ -1,0 +1,170 @@
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedhca2.experiment import GuardBounds
+from fedhca2.federation.server import Server
+from fedhca2.messages import Profile, Reply
+from fedhca2.methods import resolve
+from fedhca2.params import Layout, Slot
+
+ENCODER, EDGE, HEAD = Slot("encoder"), Slot("decoder", "edge"), Slot("head", "edge")
+LAYOUT = Layout(("a.weight", "b.weight"), ((2, 2), (2, 1)))
+LAYOUTS = {ENCODER: LAYOUT, EDGE: LAYOUT, HEAD: LAYOUT}
+NAMES = ("a", "b", "c", "d")
+PROFILES = [Profile(name, "outdoor", ("edge",), 1, LAYOUTS) for name in NAMES]
+
+
+def reply(client, round=1, scale=1.0):
+    rng = torch.Generator().manual_seed(ord(client) + 100 * round)
+    rows = {ENCODER: scale * torch.randn(6, generator=rng), EDGE: scale * torch.randn(6, generator=rng)}
+    agreement = {ENCODER: (0.5,), EDGE: (0.5, 0.1)} if round else {}
+    return Reply(client, round, rows, agreement, {"edge": 0.3}, {"edge": {"loss": 0.2}}, 1.0)
+
+
+def server(**bounds):
+    return Server(resolve("fedhca2"), PROFILES, GuardBounds(**bounds))
+
+
+@cache
+def _first_round():
+    own = server()
+    return own.step(own.start(), [reply(name, 0) for name in NAMES])[0]
+
+
+def second_round(replies, **bounds):
+    """What the server does with these replies after a first round in which all was well."""
+    return server(**bounds).step(_first_round(), replies)
+
+
+def row_of(value):
+    return lambda good: replace(good, rows={**good.rows, ENCODER: value})
+
+
+FAULTS = {
+    "unknown client": (lambda good: replace(good, client="eve"), "client should be one of a, b, c, d, found 'eve'"),
+    "earlier round": (lambda good: replace(good, round=0), "round should be 1, found 0"),
+    "later round": (lambda good: replace(good, round=7), "round should be 1, found 7"),
+    "missing row": (lambda good: replace(good, rows={ENCODER: good.rows[ENCODER]}), "rows should be"),
+    "a head": (lambda good: replace(good, rows={**good.rows, HEAD: torch.ones(6)}), "rows should be"),
+    "short row": (row_of(torch.ones(5)), "row should be of 6 floating numbers, found shape (5,)"),
+    "oversize row": (row_of(torch.ones(60_000)), "row should be of 6 floating numbers, found shape (60000,)"),
+    "whole numbers": (row_of(torch.ones(6, dtype=torch.int64)), "row should be of 6 floating numbers, found torch.int"),
+    "complex row": (row_of(torch.ones(6, dtype=torch.complex64)), "row should be of 6 floating numbers"),
+    "sparse row": (row_of(torch.ones(6).to_sparse()), "row should be of 6 floating numbers"),
+    "no tensor": (row_of([1.0] * 6), "row should be a tensor, found list"),
+    "NaN": (row_of(torch.tensor([1.0, 2.0, float("nan"), 0.0, 0.0, 0.0])), "row should be finite"),
+    "infinities": (row_of(torch.tensor([float("inf"), -float("inf"), 0, 0, 0, 0])), "row should be finite"),
+    "large norm": (row_of(torch.full((6,), 1e9)), "norm should be at most"),
+    "NaN agreement": (lambda good: replace(good, agreement={ENCODER: (float("nan"),)}), "agreement should be finite"),
+    "long agreement": (lambda good: replace(good, agreement={ENCODER: (1.0,) * 9}), "agreement should match"),
+    "foreign scores": (lambda good: replace(good, metrics={"depth": {"rmse": 1.0}}), "should be of tasks edge"),
+    "many scores": (lambda good: replace(good, metrics={"edge": {str(i): 0.0 for i in range(99)}}), "at most 32"),
+    "failed": (lambda good: replace(good, rows={}, failed="the loss became nan"), "failed: the loss became nan"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bad_reply_is_refused_with_its_reason(fault):
+    spoil, reason = FAULTS[fault]
+    bad = spoil(reply("d"))
+    _, _, record = second_round([*map(reply, "abc"), bad])
+    assert reason in record.refused[bad.client]
+
+
+def outcome(replies, **bounds):
+    state, deliveries, _ = second_round(replies, **bounds)
+    rows = {
+        (client, str(slot), i): (addend.row.tolist(), addend.scale)
+        for client, slots in deliveries.items()
+        for slot, delivery in slots.items()
+        for i, addend in enumerate(delivery.addends)
+    }
+    return rows, state.weights
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_others_get_what_they_would_without_it(fault):
+    good = [*map(reply, "abc")]
+    assert outcome([FAULTS[fault][0](reply("d")), *good]) == outcome(good)
+
+
+def test_a_repeated_reply_changes_nothing():
+    good = [*map(reply, "abcd")]
+    assert outcome([*good, reply("d", scale=2.0)]) == outcome(good)
+
+
+def test_a_repeated_reply_is_in_the_record():
+    _, _, record = second_round([*map(reply, "abcd"), reply("d")])
+    assert record.refused == {"d (again)": "a client should reply once in a round, found another reply"}
+
+
+def test_updates_that_grow_together_pass():
+    _, _, record = second_round([reply(name, scale=1e6) for name in NAMES])
+    assert not record.refused
+
+
+def test_a_bound_of_none_lets_large_norms_pass():
+    _, _, record = second_round([*map(reply, "abc"), reply("d", scale=1e9)], norm_factor=0)
+    assert not record.refused
+
+
+def test_the_median_outlasts_the_round():
+    _, _, record = second_round([reply("a", scale=1e9)])
+    assert list(record.refused) == ["a"]
+
+
+def test_the_state_keeps_so_many_norms_as_its_window():
+    state, _, _ = second_round([*map(reply, NAMES)], window=3)
+    assert {part: len(norms) for part, norms in state.norms.items()} == {"encoder": 3, "decoder": 3}
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+slots = st.sampled_from([ENCODER, EDGE, HEAD, Slot("decoder", "nothing")])
+numbers = st.floats(width=32) | st.sampled_from([1e38, -1e38, 1e-45])
+tensors = st.lists(numbers, max_size=8).map(lambda values: torch.tensor(values, dtype=torch.float32))
+exact = st.lists(numbers, min_size=6, max_size=6).map(lambda values: torch.tensor(values, dtype=torch.float32))
+types = st.sampled_from([torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.bool, torch.complex64])
+odd_rows = (
+    exact | tensors | anything | st.builds(lambda row, kind: row.to(kind), exact, types)
+    | exact.map(lambda row: row.view(2, 3)) | st.just(torch.empty(6, device="meta"))
+)  # fmt: skip
+FIELDS = {
+    "client": st.sampled_from([*NAMES, "", "eve"]) | anything,
+    "round": st.integers(-2, 3) | anything,
+    "rows": st.dictionaries(slots, odd_rows, max_size=3) | anything,
+    "agreement": st.dictionaries(slots, st.lists(st.floats(), max_size=3).map(tuple) | anything, max_size=2) | anything,
+    "losses": st.dictionaries(st.sampled_from(["edge", "sal"]), st.floats() | anything, max_size=2) | anything,
+    "metrics": st.dictionaries(st.sampled_from(["edge"]), anything, max_size=1) | anything,
+    "seconds": st.floats() | anything,
+    "failed": st.text(max_size=5) | anything,
+}
+
+
+@st.composite
+def mutated(draw):
+    changed = draw(st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, max_size=3, unique=True))
+    good = reply("d")
+    if draw(st.booleans()) and "rows" in changed:
+        rows = {slot: draw(odd_rows) for slot in good.rows}
+        return replace(good, rows=rows)
+    return replace(good, **{name: draw(FIELDS[name]) for name in changed})
+
+
+@pytest.mark.slow
+@settings(max_examples=1200, deadline=None)
+@given(bad=mutated() | anything)
+def test_no_reply_whatsoever_stops_the_server(bad):
+    _, deliveries, record = second_round([*map(reply, "abc"), bad])
+    assert {"a", "b", "c"} <= set(deliveries)
+    assert "d" in deliveries or record.refused
+    rows = [addend.row for each in deliveries.values() for delivery in each.values() for addend in delivery.addends]
+    assert all(row.isfinite().all() for row in rows)

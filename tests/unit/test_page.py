@@ -1,0 +1,69 @@
+import re
+
+from fedhca2.reports.figures import Figure
+from fedhca2.reports.page import write_page
+from fedhca2.reports.page.blocks import Section, Text
+from fedhca2.reports.page.several import several_sections
+from fedhca2.reports.page.single import single_sections
+from fedhca2.reports.page.write import render
+from made_run import made_run
+
+
+def test_a_run_has_all_its_sections(tmp_path):
+    assert [section.id for section in single_sections(made_run(tmp_path))] == [
+        "results",
+        "training",
+        "predictions",
+        "weights",
+        "updates",
+        "attention",
+        "groups",
+        "cost",
+        "settings",
+    ]
+
+
+def test_the_gain_of_every_task_is_shown(tmp_path):
+    results = single_sections(made_run(tmp_path, better=1.25))[0].blocks[0]
+    assert [row[-1].text for row in results.rows] == ["+25.0 %", "+25.0 %", "+25.0 %", "+20.0 %"]
+
+
+def test_an_unfinished_run_has_a_page(tmp_path):
+    assert "The run is not finished." in write_page(
+        [made_run(tmp_path, finished=False)], tmp_path / "page.html"
+    ).read_text("utf-8")
+
+
+def test_every_client_and_task_has_predictions(tmp_path):
+    galleries = single_sections(made_run(tmp_path))[2].blocks
+    assert {gallery.title: len(gallery.rows) for gallery in galleries} == {"road": 2, "shop": 2, "home": 4}
+
+
+def test_several_runs_show_the_settings_that_differ(tmp_path):
+    runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2", seed=3)]
+    settings = several_sections(runs)[-1].blocks[0]
+    assert [row[0].text for row in settings.rows] == ["seed", "method.name"]
+
+
+def test_several_runs_show_gains_over_the_first(tmp_path):
+    runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2", better=1.1)]
+    gains = several_sections(runs)[0].blocks[2]
+    assert [cell.text for cell in gains.rows[0]] == ["fedhca2", "+10.0 %", "+10.0 %", "+10.0 %", "+9.1 %"]
+
+
+def test_nothing_is_fetched(tmp_path):
+    page = write_page([made_run(tmp_path)], tmp_path / "page.html").read_text("utf-8")
+    own = page[: page.index("<script>")] + page[page.index('<script type="application/json"') :]
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", own)
+
+
+def test_what_runs_say_is_text():
+    hostile = "<img src=x onerror=alert(1)>"
+    figure = Figure("f", hostile, hostile, [{"name": "</script>" + hostile}])
+    assert hostile not in render(hostile, [Section("s", hostile, [Text(hostile, hostile), figure])])
+
+
+def test_a_figure_cannot_end_its_script():
+    figure = Figure("f", "", "", [{"name": "</script>"}])
+    plain = render("", [Section("s", "", [Figure("f", "", "", [])])])
+    assert render("", [Section("s", "", [figure])]).count("</script>") == plain.count("</script>")

@@ -1,0 +1,146 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fedhca2.data.partition import Dirichlet, Draws, Even, Lists, Shares
+from fedhca2.data.rendered import ScenesData
+from fedhca2.data.statistics import label_groups
+from fedhca2.experiment import ConfigError, Experiment, assign_shards, open_data, save_partition
+from small import SMALL, small
+
+CLIENTS = ["a", "b", "c"]
+
+
+@pytest.fixture(scope="module")
+def scenes():
+    return ScenesData(domain="outdoor", size=(32, 32), train=60, val=1).open("train")
+
+
+def deal(partition, data, seed=0):
+    return partition.deal(data, CLIENTS, np.random.RandomState(seed))
+
+
+def everything(parts):
+    return sorted(index for part in parts.values() for index in part)
+
+
+@pytest.mark.parametrize(
+    "partition", [Even(), Shares(shares={"a": 3, "b": 2, "c": 1}), Dirichlet(by="semseg", at_least=1)]
+)
+def test_every_image_is_dealt_once(scenes, partition):
+    assert everything(deal(partition, scenes)) == list(range(60))
+
+
+@pytest.mark.parametrize("partition", [Even(), Draws(share=0.5), Dirichlet(by="sal", at_least=1)])
+def test_the_seed_decides(scenes, partition):
+    assert deal(partition, scenes) == deal(partition, scenes) != deal(partition, scenes, seed=1)
+
+
+def test_sizes_are_as_the_shares(scenes):
+    parts = deal(Shares(shares={"a": 3, "b": 2, "c": 1}), scenes)
+    assert [len(part) for part in parts.values()] == [30, 20, 10]
+
+
+def test_draws_are_of_the_share_and_may_overlap(scenes):
+    parts = deal(Draws(share=0.5), scenes)
+    assert ([len(set(part)) for part in parts.values()], len(set(everything(parts))) < 60) == ([30] * 3, True)
+
+
+def purity(parts, groups):
+    """The mean over clients of the share of each client's most frequent group."""
+    return np.mean([np.unique(groups[part], return_counts=True)[1].max() / len(part) for part in parts.values()])
+
+
+def test_a_small_alpha_makes_clients_differ_more(scenes):
+    groups = label_groups(scenes, "sal")
+    few, many = (deal(Dirichlet(by="sal", alpha=alpha, at_least=1), scenes) for alpha in (0.1, 100.0))
+    assert purity(few, groups) > 1.5 * purity(many, groups)
+
+
+def test_everybody_has_the_least_number_of_images(scenes):
+    assert min(map(len, deal(Dirichlet(by="sal", alpha=0.3, at_least=8), scenes).values())) >= 8
+
+
+def test_an_impossible_least_number_is_an_error(scenes):
+    with pytest.raises(ValueError, match="larger alpha"):
+        deal(Dirichlet(by="sal", at_least=30), scenes)
+
+
+def test_mean_values_are_grouped_by_tenths(scenes):
+    assert np.bincount(label_groups(scenes, "edge")).tolist() == [6] * 10
+
+
+def test_lists_take_numbers_and_ids(scenes):
+    lists = Lists(lists={"a": [3, 1], "b": ["0000002"], "c": []})
+    assert deal(lists, scenes) == {"a": [3, 1], "b": [2], "c": []}
+
+
+@pytest.mark.parametrize(("images", "fault"), [([60], "60"), (["x"], "'x'"), ([1, "0000001"], "twice")])
+def test_a_list_of_wrong_images_is_an_error(scenes, images, fault):
+    with pytest.raises(ValueError, match=fault):
+        deal(Lists(lists={"a": images, "b": [], "c": []}), scenes)
+
+
+def with_partition(partition):
+    outdoor = {**SMALL["data"]["outdoor"], "partition": partition}
+    return {**SMALL["data"], "outdoor": outdoor}
+
+
+@pytest.mark.parametrize(
+    ("partition", "line"),
+    [
+        ({"kind": "shares", "shares": {"outdoor-semseg": 1}}, "data.outdoor.partition.shares: should name every"),
+        ({"kind": "shares", "shares": {"outdor-semseg": 1}}, "Did you mean 'outdoor-semseg'?"),
+        ({"kind": "dirichlet", "by": "normals"}, "data.outdoor.partition.by: images cannot be grouped by 'normals'"),
+        ({"kind": "lists"}, "data.outdoor.partition: a partition by lists should have either"),
+        ({"kind": "lists", "file": "nowhere.json"}, "nowhere.json: should be JSON"),
+        ({"kind": "evn"}, "data.outdoor.partition.kind: should be 'even'"),
+    ],
+)
+def test_a_wrong_partition_is_an_error_in_the_config(partition, line):
+    with pytest.raises(ConfigError) as caught:
+        small(data=with_partition(partition))
+    assert line in str(caught.value)
+
+
+def test_a_saved_partition_is_read_back(tmp_path):
+    experiment = small(seed=3)
+    data = open_data(experiment)
+    shards = assign_shards(experiment, data)
+    save_partition(tmp_path / "partition.json", experiment, data, shards)
+    again = small(data=with_partition({"kind": "lists", "file": str(tmp_path / "partition.json")}), seed=4)
+    found = assign_shards(again, data)
+    assert found["outdoor-semseg"].train == shards["outdoor-semseg"].train
+
+
+def test_a_saved_partition_names_images_by_id(tmp_path):
+    experiment = small()
+    data = open_data(experiment)
+    save_partition(tmp_path / "p.json", experiment, data, assign_shards(experiment, data))
+    assert json.loads((tmp_path / "p.json").read_text())["home"]["val"][0] == "1000000"
+
+
+def test_one_client_too_many_is_an_error():
+    clients = [{"data": "indoor", "split": ["depth"], "copies": 7}]
+    experiment = small(clients=clients)
+    with pytest.raises(ConfigError, match=r"data\.indoor\.partition: 6 images cannot be split over 7 clients"):
+        assign_shards(experiment, open_data(experiment))
+
+
+def test_a_missing_folder_is_named():
+    data = {"nyud": {"kind": "nyud", "root": "nowhere/NYUDv2"}}
+    experiment = Experiment.parse({**SMALL, "data": data, "clients": [{"data": "nyud", "tasks": ["depth"]}]})
+    with pytest.raises(ConfigError, match=r"data\.nyud\.root: .* found no folder nowhere/NYUDv2"):
+        open_data(experiment)
+
+
+def test_partitions_leave_the_global_generators_alone(scenes):
+    np.random.seed(0)
+    torch.manual_seed(0)
+    expected = np.random.rand(), torch.rand(1)
+    np.random.seed(0)
+    torch.manual_seed(0)
+    deal(Dirichlet(by="sal", at_least=1), scenes)
+    assert (np.random.rand(), torch.rand(1)) == expected

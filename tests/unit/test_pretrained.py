@@ -1,0 +1,199 @@
+import hashlib
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.testing import assert_close
+
+from fedhca2.experiment import ConfigError, open_data
+from fedhca2.models import Encoder, EncoderConfig, pretrained
+from fedhca2.models.config import SWIN_T
+from fedhca2.models.naming import reordered_merging, to_timm
+from small import small
+
+SIZE = (64, 64)
+
+
+def encoder(name="swin_micro", **options):
+    return Encoder(EncoderConfig(name=name, **options), SIZE)
+
+
+def to_mmseg(name):
+    """What mmseg calls a tensor of our Swin encoders."""
+    if name.startswith("norms."):
+        return f"backbone.norm{name.removeprefix('norms.')}"
+    name = name.removeprefix("body.").replace("patch_embed.proj.", "patch_embed.projection.")
+    if name.startswith("layers_"):
+        stage, rest = int(name[7]), name[9:]
+        if rest.startswith("downsample."):
+            stage -= 1
+        rest = rest.replace("attn.", "attn.w_msa.")
+        rest = rest.replace("mlp.fc1.", "ffn.layers.0.0.").replace("mlp.fc2.", "ffn.layers.1.")
+        name = f"stages.{stage}.{rest}"
+    return f"backbone.{name}"
+
+
+def mmseg_order(tensor):
+    """The inverse of what reading mmseg's patch merging does: inputs (x, y, c) become (c, y, x)."""
+    channels = tensor.shape[-1] // 4
+    return tensor.reshape(*tensor.shape[:-1], 2, 2, channels).transpose(-3, -1).reshape(tensor.shape)
+
+
+def as_mmseg(state):
+    renamed = {to_mmseg(name): mmseg_order(t) if "downsample" in name else t for name, t in state.items()}
+    return renamed | {"decode_head.conv_seg.weight": torch.zeros(150, 8), "backbone.extra": torch.zeros(1)}
+
+
+def assert_loads(path, source, images):
+    loaded = encoder(weights=str(path))
+    for ours, theirs in zip(loaded.eval()(images), source.eval()(images), strict=True):
+        assert_close(ours, theirs)
+
+
+@pytest.fixture
+def images(rng):
+    return torch.randn(2, 3, *SIZE, generator=rng)
+
+
+@pytest.fixture
+def source():
+    torch.manual_seed(1)
+    source = encoder()
+    for parameter in source.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    return source
+
+
+def test_a_file_in_our_names_is_read(tmp_path, source, images):
+    save_file(source.state_dict(), tmp_path / "own.safetensors")
+    assert_loads(tmp_path / "own.safetensors", source, images)
+
+
+def test_a_file_in_mmseg_names_is_read(tmp_path, source, images):
+    torch.save({"state_dict": as_mmseg(source.state_dict()), "meta": {"epoch": 1}}, tmp_path / "upernet.pth")
+    assert_loads(tmp_path / "upernet.pth", source, images)
+
+
+class UnfoldedMerging(nn.Module):
+    """Patch merging as mmseg has it, with nn.Unfold."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.norm = nn.LayerNorm(4 * channels)
+        self.reduction = nn.Linear(4 * channels, 2 * channels, bias=False)
+        nn.init.normal_(self.norm.weight)
+        nn.init.normal_(self.norm.bias)
+
+    def forward(self, image):
+        patches = nn.functional.unfold(image.permute(0, 3, 1, 2), kernel_size=2, stride=2).transpose(1, 2)
+        return self.reduction(self.norm(patches))
+
+
+def test_reordered_weights_merge_patches_as_mmseg_does(rng):
+    theirs = UnfoldedMerging(6)
+    ours = timm.models.swin_transformer.PatchMerging(6)
+    ours.load_state_dict({name: reordered_merging(tensor) for name, tensor in theirs.state_dict().items()})
+    image = torch.randn(2, 8, 10, 6, generator=rng)
+    assert_close(ours(image).flatten(1, 2), theirs(image))
+
+
+def test_a_full_size_swin_has_the_names_of_the_released_inventory():
+    with torch.device("meta"):
+        names = {to_mmseg(name) for name in Encoder(EncoderConfig(name=SWIN_T), (512, 512)).state_dict()}
+    some = {"backbone.patch_embed.projection.weight", "backbone.stages.2.downsample.reduction.weight"}
+    some |= {"backbone.stages.3.blocks.1.ffn.layers.0.0.bias", "backbone.norm3.weight"}
+    some |= {"backbone.stages.0.blocks.0.attn.w_msa.relative_position_bias_table"}
+    assert (len(names), some <= names) == (177, True)
+
+
+def test_names_of_the_authors_of_swin_are_read():
+    found = to_timm({"model.layers.0.downsample.norm.bias": torch.ones(1), "model.norm.weight": torch.ones(2)})
+    assert set(found) == {"layers.1.downsample.norm.bias", "norm.weight"}
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "resnet18", "convnext_atto"])
+def test_a_classifier_of_timm_is_read(tmp_path, name, images):
+    classifier = timm.create_model(name).eval()
+    torch.save(classifier.state_dict(), tmp_path / "timm.pth")
+    features = encoder(name, weights=str(tmp_path / "timm.pth")).eval()(images)
+    assert_close(features[-1], classifier.forward_intermediates(images, norm=False)[1][-1])
+
+
+def test_norms_that_a_classifier_lacks_stay_plain(tmp_path, monkeypatch):
+    tiny = {"embed_dim": 16, "depths": (1, 1, 1, 1), "num_heads": (1, 1, 1, 1)}
+    classifier = timm.create_model(SWIN_T, **tiny)
+    nn.init.constant_(classifier.norm.weight, 2.0)
+    torch.save(classifier.state_dict(), tmp_path / "timm.pth")
+    monkeypatch.setattr("fedhca2.models.encoder.SMALL", {"tiny_swin": tiny})
+    monkeypatch.setattr("fedhca2.models.encoder.SMALL_WINDOWS", {})
+    config = EncoderConfig(name="tiny_swin", weights=str(tmp_path / "timm.pth"))
+    assert [norm.weight.mean().item() for norm in Encoder(config, (224, 224)).norms] == [1, 1, 1, 2]
+
+
+def test_weights_of_timm_come_from_timm(monkeypatch, images):
+    create, asked = timm.create_model, []
+
+    def without_hub(name, pretrained=False, **options):
+        asked.append(pretrained)
+        torch.manual_seed(7)
+        return create(name, **options)
+
+    monkeypatch.setattr(pretrained.timm, "create_model", without_hub)
+    loaded = encoder("test_resnet", weights="timm").eval()
+    torch.manual_seed(7)
+    expected = create("test_resnet").eval().forward_intermediates(images, norm=False)[1][-1]
+    assert_close((asked.count(True), loaded(images)[-1]), (1, expected))
+
+
+def test_a_hub_that_cannot_be_reached_is_an_error(monkeypatch):
+    create = timm.create_model
+
+    def offline(name, pretrained=False, **options):
+        if pretrained:
+            raise OSError("the hub is away")
+        return create(name, **options)
+
+    monkeypatch.setattr(pretrained.timm, "create_model", offline)
+    with pytest.raises(ValueError, match=r"weights 'timm': .* found OSError: the hub is away"):
+        encoder("test_resnet", weights="timm")
+
+
+def test_a_missing_tensor_is_an_error(tmp_path, source):
+    state = as_mmseg(source.state_dict())
+    del state["backbone.stages.1.blocks.0.norm1.bias"]
+    torch.save(state, tmp_path / "upernet.pth")
+    with pytest.raises(ValueError, match=r"1 of \d+ tensors missing .* body.layers_1.blocks.0.norm1.bias, missing"):
+        encoder(weights=str(tmp_path / "upernet.pth"))
+
+
+def test_weights_of_another_encoder_are_an_error(tmp_path):
+    torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "other.pth")
+    with pytest.raises(ValueError, match="should fit encoder 'swin_micro'"):
+        encoder(weights=str(tmp_path / "other.pth"))
+
+
+def test_a_file_that_holds_no_tensors_is_an_error(tmp_path):
+    (tmp_path / "broken.pth").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="should be a file of tensors"):
+        encoder(weights=str(tmp_path / "broken.pth"))
+
+
+def test_a_missing_file_stops_an_experiment_before_it_starts():
+    experiment = small(model={"encoder": {"name": "swin_micro", "weights": "nowhere.pth"}})
+    with pytest.raises(ConfigError, match=r"model\.encoder\.weights: .* found no file 'nowhere.pth'"):
+        open_data(experiment)
+
+
+def test_a_run_notes_the_digest_of_its_weights(tmp_path, source):
+    path = tmp_path / "own.safetensors"
+    save_file(source.state_dict(), path)
+    values = small(model={"encoder": {"name": "swin_micro", "weights": str(path)}}).to_dict()
+    assert values["model"]["encoder"]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_another_file_than_the_noted_one_is_an_error(tmp_path, source):
+    save_file(source.state_dict(), tmp_path / "own.safetensors")
+    with pytest.raises(ValueError, match="should have sha256 0, found"):
+        encoder(weights=str(tmp_path / "own.safetensors"), sha256="0")

@@ -1,0 +1,157 @@
+import json
+import os
+import signal
+
+import pytest
+import typer
+
+from fedhca2.cli.run import stopped
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.stopping import Interrupted
+from fedhca2.methods import METHODS
+from small_run import CrashError, Silent, crash, events, resume_small, run_small, same_models, small
+
+pytestmark = pytest.mark.slow
+
+
+def crashed(experiment, out, at=1):
+    """A run that fell over after this round, before its checkpoint."""
+    with pytest.raises(CrashError):
+        run_small(experiment, out, Silent(at, crash))
+    return out
+
+
+def pairs(tmp_path, experiment):
+    """A run that went through, and one that was resumed."""
+    run_small(experiment, tmp_path / "straight")
+    resume_small(crashed(experiment, tmp_path / "resumed"))
+    return tmp_path / "straight", tmp_path / "resumed"
+
+
+# FedSTA unites decoders and heads in the round that is lost and run again.
+SETTINGS = {name: {} for name in METHODS} | {"fedsta": {"decoder": {"every": 1}, "head": {"every": 1}}}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_resumed_run_equals_a_straight_one_bit_for_bit(tmp_path, method):
+    straight, resumed = pairs(tmp_path, small({"name": method, **SETTINGS[method]}, rounds=2))
+    assert same_models(straight, resumed)
+
+
+def test_shared_batch_norms_resume_bit_for_bit(tmp_path):
+    straight, resumed = pairs(tmp_path, small({"name": "fedavg", "batch_norm": "average"}, rounds=2))
+    assert same_models(straight, resumed)
+
+
+def test_events_of_a_resumed_run_are_those_of_a_straight_one(tmp_path):
+    straight, resumed = pairs(tmp_path, small())
+    assert events(resumed) == events(straight)
+
+
+def test_a_resumed_run_has_the_scores_of_a_straight_one(tmp_path):
+    straight, resumed = pairs(tmp_path, small(participation={"fraction": 0.5}))
+    scores = [json.loads((out / "result.json").read_text())["clients"] for out in (straight, resumed)]
+    assert scores[0] == scores[1]
+
+
+def test_a_run_that_fell_over_before_its_first_checkpoint_begins_anew(tmp_path):
+    run_small(small(), tmp_path / "straight")
+    resume_small(crashed(small(), tmp_path / "resumed", at=0))
+    assert events(tmp_path / "resumed") == events(tmp_path / "straight")
+
+
+def test_a_baseline_that_was_trained_along_resumes_too(tmp_path):
+    run_small(small(baseline=True), tmp_path / "straight")
+    resume_small(crashed(small(baseline=True), tmp_path / "resumed"))
+    assert same_models(tmp_path / "straight" / "baseline", tmp_path / "resumed" / "baseline")
+
+
+def test_a_finished_baseline_is_not_trained_again(tmp_path):
+    run_small(small(baseline=True, rounds=1), tmp_path)
+    (tmp_path / "result.json").unlink()
+    before = (tmp_path / "baseline" / "result.json").stat().st_mtime_ns
+    resume_small(tmp_path)
+    assert (tmp_path / "baseline" / "result.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_for_the_rounds_checkpoint(tmp_path, number):
+    watcher = Silent(1, lambda: os.kill(os.getpid(), number))
+    with pytest.raises(Interrupted, match=f"after round 2; go on with: fedhca2 resume {tmp_path}"):
+        run_small(small(checkpoints={"every": 0}), tmp_path / "run", watcher)
+
+
+def test_a_run_goes_on_after_a_signal(tmp_path):
+    run_small(small(), tmp_path / "straight")
+    with pytest.raises(Interrupted):
+        run_small(small(), tmp_path / "run", Silent(0, lambda: os.kill(os.getpid(), signal.SIGINT)))
+    resume_small(tmp_path / "run")
+    assert same_models(tmp_path / "straight", tmp_path / "run")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_command_ends_as_the_signal_says(tmp_path, number, code):
+    with pytest.raises(typer.Exit) as ended, stopped():
+        raise Interrupted(number, tmp_path, 1)
+    assert ended.value.exit_code == code
+
+
+def test_a_finished_run_is_not_resumed(tmp_path):
+    run_small(small(rounds=1), tmp_path)
+    with pytest.raises(ConfigError, match="has come to its end"):
+        resume_small(tmp_path)
+
+
+def test_a_finished_run_goes_on_for_more_rounds(tmp_path):
+    run_small(small(rounds=1), tmp_path)
+    assert resume_small(tmp_path, ["rounds=2"]).rounds == 2
+
+
+def test_what_is_no_run_is_not_resumed(tmp_path):
+    with pytest.raises(ConfigError, match=r"should be the folder of a run, found no config.yaml"):
+        resume_small(tmp_path)
+
+
+@pytest.mark.parametrize("override", ["seed=1", "method=fedavg", "model.decoder_width=16", "privacy.clip=1.0"])
+def test_what_a_run_rests_on_does_not_change(tmp_path, override):
+    crashed(small(), tmp_path)
+    with pytest.raises(ConfigError, match="should be what the run began with"):
+        resume_small(tmp_path, [override])
+
+
+def test_a_client_that_left_is_asked_no_more(tmp_path):
+    crashed(small(), tmp_path)
+    rest = [{"name": "road", "data": "outdoor", "tasks": ["semseg"]}]
+    assert list(resume_small(tmp_path, [f"clients={json.dumps(rest)}"]).clients) == ["road"]
+
+
+def test_a_new_client_takes_the_images_of_one_that_left(tmp_path):
+    crashed(small(), tmp_path)
+    before = json.loads((tmp_path / "shards.json").read_text())
+    other = [
+        {"name": "road", "data": "outdoor", "tasks": ["semseg"]},
+        {"name": "lane", "data": "outdoor", "tasks": ["edge"]},
+    ]
+    resume_small(tmp_path, [f"clients={json.dumps(other)}"])
+    after = json.loads((tmp_path / "shards.json").read_text())
+    assert (after["road"], sorted(after["lane"]["train"])) == (before["road"], sorted(before["shop"]["train"]))
+
+
+def test_a_new_client_without_images_of_its_own_is_refused(tmp_path):
+    crashed(small(), tmp_path)
+    more = json.loads(json.dumps(small().model_dump(mode="json", exclude_none=True)["clients"]))
+    more.append({"name": "lane", "data": "outdoor", "tasks": ["edge"]})
+    with pytest.raises(ConfigError, match="give it a data set of its own"):
+        resume_small(tmp_path, [f"clients={json.dumps(more)}"])
+
+
+def test_noise_is_the_same_after_a_resume(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedhca2.clients.client.token_hex", lambda count: "secret")
+    straight, resumed = pairs(tmp_path, small(privacy={"clip": 1.0, "noise": 0.1}))
+    assert same_models(straight, resumed)
+
+
+def test_a_run_with_the_same_seed_has_the_same_models(tmp_path):
+    run_small(small(), tmp_path / "one")
+    run_small(small(), tmp_path / "two")
+    assert same_models(tmp_path / "one", tmp_path / "two")

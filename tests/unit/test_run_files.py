@@ -1,0 +1,49 @@
+import pytest
+
+from fedhca2.experiment import ConfigError
+from fedhca2.reports.run_files import RunFiles
+from made_run import made_run
+
+
+def test_a_folder_without_config_is_no_run(tmp_path):
+    with pytest.raises(ConfigError, match="should be a run's folder"):
+        RunFiles.open(tmp_path)
+
+
+def test_an_unfinished_run_has_no_result(tmp_path):
+    assert made_run(tmp_path, finished=False).result is None
+
+
+def test_an_unfinished_run_knows_its_tasks(tmp_path):
+    assert made_run(tmp_path, finished=False).tasks == {
+        "road": ("semseg",),
+        "shop": ("sal",),
+        "home": ("semseg", "depth"),
+    }
+
+
+def test_a_half_written_last_line_is_left_out(tmp_path):
+    whole = len(made_run(tmp_path).events)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "ro')
+    assert len(RunFiles.open(tmp_path).events) == whole
+
+
+def test_a_broken_line_is_an_error_with_its_number(tmp_path):
+    made_run(tmp_path)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], "nonsense", *lines[1:]]))
+    with pytest.raises(ConfigError, match="line 2 should be JSON, found 'nonsense'"):
+        _ = RunFiles.open(tmp_path).events
+
+
+def test_a_broken_result_is_an_error(tmp_path):
+    made_run(tmp_path)
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(ConfigError, match="not valid JSON"):
+        _ = RunFiles.open(tmp_path).result
+
+
+def test_a_client_with_one_task_is_called_by_its_name(tmp_path):
+    run = made_run(tmp_path)
+    assert (run.short_name("road/semseg"), run.short_name("home/depth")) == ("road", "home/depth")

@@ -1,0 +1,67 @@
+import pytest
+
+from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.experiment.sources import embedded_experiments, merged, read_config
+
+
+def test_a_config_holds_what_it_extends(tmp_path):
+    (tmp_path / "base.yaml").write_text("rounds: 3\nmodel: {decoder_width: 8, encoder: {drop_path: 0.1}}\n")
+    (tmp_path / "own.yaml").write_text("extends: base.yaml\nmodel: {encoder: {drop_path: 0.2}}\n")
+    assert read_config(tmp_path / "own.yaml") == {
+        "name": "own",
+        "rounds": 3,
+        "model": {"decoder_width": 8, "encoder": {"drop_path": 0.2}},
+    }
+
+
+def test_a_file_can_extend_an_embedded_experiment(tmp_path):
+    (tmp_path / "own.yaml").write_text("extends: demo\nrounds: 7\n")
+    assert Experiment.load(tmp_path / "own.yaml").rounds == 7
+
+
+def test_what_a_config_says_of_itself_is_not_inherited(tmp_path):
+    (tmp_path / "base.yaml").write_text("name: base\ntitle: The base\nbelongs_to: [Table 1]\n")
+    (tmp_path / "own.yaml").write_text("extends: base.yaml\n")
+    assert read_config(tmp_path / "own.yaml") == {"name": "own"}
+
+
+def test_another_kind_takes_the_whole_place():
+    assert merged({"kind": "nyud", "root": "x"}, {"kind": "scenes"}) == {"kind": "scenes"}
+
+
+def test_configs_that_extend_each_other_are_an_error(tmp_path):
+    (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("extends: a.yaml\n")
+    with pytest.raises(ConfigError, match="which extends it"):
+        read_config(tmp_path / "a.yaml")
+
+
+def test_an_unknown_base_is_named(tmp_path):
+    (tmp_path / "a.yaml").write_text("extends: demmo\n")
+    with pytest.raises(ConfigError, match=r"'demmo' is neither a \.yaml file nor an embedded experiment"):
+        read_config(tmp_path / "a.yaml")
+
+
+def test_a_misspelt_experiment_gets_a_suggestion():
+    with pytest.raises(ConfigError, match=r"Did you mean 'fedhca2/scenario1'\?"):
+        read_config("fedhca2/scenaro1")
+
+
+def test_every_experiment_of_a_paper_says_what_it_belongs_to():
+    assert [listing.name for listing in embedded_experiments() if not listing.belongs_to or not listing.title] == [
+        "demo"
+    ]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *(f"Table {k}" for k in range(1, 6)),
+        *(f"Figure {k}" for k in (4, 5, 6, 7)),
+        *(f"Supplementary table {k}" for k in range(1, 9)),
+        *(f"Supplementary figure {k}" for k in range(1, 6)),
+        *(f"MaT-FL {k}" for k in ("table 1", "table 2", "figure 2", "figure 4", "figure 5", "figure 6")),
+    ],
+)
+def test_every_table_and_figure_has_an_experiment(place):
+    assert any(place in listing.belongs_to for listing in embedded_experiments())

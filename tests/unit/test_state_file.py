@@ -1,0 +1,91 @@
+import os
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedhca2.clients import ClientState, StateFileError, load_state, save_state
+
+STATE = ClientState({"a/x": torch.arange(6.0).view(2, 3), "step": torch.tensor(3.0)}, {"client": "home", "ε": [0.1]})
+
+
+def written(tmp_path):
+    path = tmp_path / "state.safetensors"
+    return path, save_state(path, STATE)
+
+
+def test_tensors_come_back_as_they_were(tmp_path):
+    found = load_state(written(tmp_path)[0]).tensors
+    assert {name: tensor.tolist() for name, tensor in found.items()} == {
+        name: tensor.tolist() for name, tensor in STATE.tensors.items()
+    }
+
+
+def test_values_come_back_as_they_were(tmp_path):
+    assert load_state(written(tmp_path)[0]).values == STATE.values
+
+
+def test_nothing_is_left_beside_the_file(tmp_path):
+    path, _ = written(tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    path = tmp_path_factory.mktemp("state") / "state.safetensors"
+    save_state(path, STATE)
+    return path, path.read_bytes()
+
+
+@given(where=st.integers(0, 10**6), bit=st.integers(0, 7))
+def test_a_file_with_one_bit_flipped_is_refused_or_the_same(whole, where, bit):
+    path, data = whole
+    changed = bytearray(data)
+    changed[where % len(data)] ^= 1 << bit
+    path.with_name("changed").write_bytes(changed)
+    try:
+        found = load_state(path.with_name("changed"))
+    except StateFileError:
+        return
+    assert found.values == STATE.values
+    assert all(tensor.equal(STATE.tensors[name]) for name, tensor in found.tensors.items())
+
+
+@given(length=st.integers(0, 10**6))
+def test_a_file_cut_short_is_refused(whole, length):
+    path, data = whole
+    path.with_name("cut").write_bytes(data[: length % len(data)])
+    with pytest.raises(StateFileError):
+        load_state(path.with_name("cut"))
+
+
+@given(data=st.binary(max_size=200))
+def test_a_foreign_file_is_refused(whole, data):
+    path, _ = whole
+    path.with_name("foreign").write_bytes(data)
+    with pytest.raises(StateFileError):
+        load_state(path.with_name("foreign"))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(StateFileError, match=r"nothing.safetensors: should be a state of fedhca2, found no file"):
+        load_state(tmp_path / "nothing.safetensors")
+
+
+def test_another_checkpoints_file_is_refused(tmp_path):
+    path, _ = written(tmp_path)
+    with pytest.raises(StateFileError, match="belongs to another checkpoint"):
+        load_state(path, "0" * 32)
+
+
+def test_a_full_disk_leaves_the_earlier_file(tmp_path, monkeypatch):
+    path, checksum = written(tmp_path)
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as error:
+        save_state(path, ClientState({}, {"client": "another"}))
+    assert (error.value.filename, load_state(path, checksum).values) == (str(path), STATE.values)
