@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check clean
+.PHONY: help setup demo test check browser clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -15,13 +15,13 @@ setup: $(READY)  ## make the virtual environment in .venv and install everything
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed"; exit 1; }
 	$(PYTHON) -m venv .venv || { echo "On Debian: apt-get install python3-venv"; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower]'
 	@touch $(READY)
 
 demo: $(READY)  ## train six clients with FedHCA² on rendered scenes, and compare with training alone
 	$(BIN)/fedhca2 run demo
 
-test: check  ## run every test
+test: check browser  ## run every test
 	$(BIN)/pytest -m slow
 
 check: $(READY)  ## format, lint, imports, types, fast tests
@@ -31,5 +31,9 @@ check: $(READY)  ## format, lint, imports, types, fast tests
 	$(BIN)/mypy
 	$(BIN)/pytest -m 'not slow'
 
+browser:
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
+		|| { echo "The tests of the page need chromium: apt-get install chromium"; exit 1; }
+
 clean:  ## remove the virtual environment and caches
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build

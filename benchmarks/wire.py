@@ -1,16 +1,17 @@
-"""Bytes and seconds of a round with six Swin-T clients: in one process, and over Flower on loopback.
+"""Bytes and seconds of a round with Swin-T clients: in one process, and over Flower on loopback with TLS.
 
-    python benchmarks/wire.py              # bytes, and seconds in one process
-    python benchmarks/wire.py --loopback   # also over a SuperLink and six sites with TLS, float32 and bfloat16
+    python benchmarks/wire.py                                   # bytes, and seconds in one process
+    python benchmarks/wire.py --loopback float32 bfloat16       # also over a SuperLink and a process for each site
 
-Images are tiny and few, so that a round is what it costs to move rows. Bytes are those of the second round and later:
-they go up after training, and down with the next orders.
+Images are tiny and few, so that a round is what it costs to move rows. Bytes are those of the second round: what went
+down with its orders and up with its replies. Distinct bytes are those that differ between clients' orders.
 """
 
 import argparse
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -21,74 +22,74 @@ from fedhca2.federation.flower.server_app import LogWatcher
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.run import run
 
-ROUNDS = 3
+SINGLE = [("semseg", 0), ("sal", 0), ("normals", 0), ("edge", 0), ("semseg", 1)]
 MB = 1e6
 
 
-def experiment(rounds: int) -> Experiment:
+def experiment(clients: int) -> Experiment:
+    """Single-task clients, and one with four tasks."""
     scenes = {"kind": "scenes", "size": [32, 32], "val": 1}
+    single = [{"name": f"{task}-{n}", "data": "outdoor", "tasks": [task]} for task, n in SINGLE[: clients - 1]]
+    home = {"name": "home", "data": "indoor", "tasks": ["semseg", "depth", "normals", "edge"]}
+    data = {"indoor": {**scenes, "domain": "indoor", "train": 1}}
+    if single:
+        data["outdoor"] = {**scenes, "domain": "outdoor", "train": len(single)}
     return Experiment.parse(
         {
             "name": "wire",
-            "rounds": rounds,
+            "rounds": 2,
             "method": {"name": "fedhca2"},
             "training": {"batch_size": 1},
             "checkpoints": {"every": 0},
-            "data": {
-                "outdoor": {**scenes, "domain": "outdoor", "train": 5},
-                "indoor": {**scenes, "domain": "indoor", "train": 1},
-            },
-            "clients": [
-                {"data": "outdoor", "split": ["semseg", "human_parts", "sal", "normals", "edge"]},
-                {"name": "home", "data": "indoor", "tasks": ["semseg", "depth", "normals", "edge"]},
-            ],
+            "data": data,
+            "clients": [*single, home],
         }
     )
 
 
-def events(out: Path) -> list[dict]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+def events(out: Path, kind: str) -> list[dict[str, Any]]:
+    found = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    return [event for event in found if event["event"] == kind]
 
 
 def second_round(out: Path) -> tuple[float, float, float]:
-    """Megabytes up and down, and seconds, of the second round."""
-    found = events(out)
-    clients = [event for event in found if event["event"] == "client" and event["round"] == 1]
-    seconds = next(event["seconds"] for event in found if event["event"] == "round" and event["round"] == 1)
-    return sum(c["bytes_up"] for c in clients) / MB, sum(c["bytes_down"] for c in clients) / MB, seconds
+    """Bytes up and down, and seconds."""
+    clients = [event for event in events(out, "client") if event["round"] == 1]
+    seconds = next(event["seconds"] for event in events(out, "round") if event["round"] == 1)
+    return sum(c["bytes_up"] for c in clients), sum(c["bytes_down"] for c in clients), seconds
 
 
-def whole_models(out: Path) -> tuple[float, float]:
-    """What θ and Δ up and a whole model down would be: encoder and decoders, without heads."""
-    sizes = [
-        sum(count for slot, count in event["parameters"].items() if slot.startswith(("encoder", "decoder")))
-        for event in events(out)
-        if event["event"] == "profile"
-    ]
-    return 2 * 4 * sum(sizes) / MB, 4 * sum(sizes) / MB
+def parameters(out: Path, part: str) -> list[int]:
+    """Every client's number of parameters of a part."""
+    profiles = [event["parameters"] for event in events(out, "profile")]
+    return [sum(count for slot, count in found.items() if slot.split(".")[0] == part) for found in profiles]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--loopback", action="store_true", help="also over Flower; some minutes on two cores")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--loopback", nargs="*", default=[], choices=["float32", "bfloat16"])
+    parser.add_argument("--clients", type=int, default=6, choices=range(1, 7))
     options = parser.parse_args()
-    table = Table("", "MB up", "MB down", "s", title="second round of six Swin-T clients, FedHCA²")
+    title = f"second round of {options.clients} Swin-T clients, FedHCA²"
+    table = Table("", "MB up", "MB down", "distinct", "s", title=title)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "in-process"
-        run(experiment(options.rounds), out, LogWatcher())
-        up, down, seconds = second_round(out)
-        whole_up, whole_down = whole_models(out)
-        table.add_row("whole models: θ and Δ up, θ down", f"{whole_up:.0f}", f"{whole_down:.0f}", "")
-        table.add_row("in one process", f"{up:.0f}", f"{down:.0f}", f"{seconds:.1f}")
-        for wire in ("float32", "bfloat16") if options.loopback else ():
-            out = Path(folder) / wire
-            run_local(experiment(options.rounds), out, LogWatcher(), Terms(wire=wire))
+        run(experiment(options.clients), out, LogWatcher())
+        encoders, decoders = parameters(out, "encoder"), parameters(out, "decoder")
+        whole = 4 * (sum(encoders) + sum(decoders)) / MB
+        table.add_row("θ and Δ up, a model down", f"{2 * whole:.0f}", f"{whole:.0f}", f"{whole:.0f}", "")
+        moved = 0.0
+        for wire in ("in one process", *options.loopback):
+            if wire in options.loopback:
+                out = Path(folder) / wire
+                run_local(experiment(options.clients), out, LogWatcher(), Terms(wire=wire))
             up, down, seconds = second_round(out)
-            table.add_row(f"loopback, {wire}", f"{up:.0f}", f"{down:.0f}", f"{seconds:.1f}")
-        ratio = (whole_up + whole_down) / (up + down)
+            distinct = down - (len(encoders) - 1) * (2 if wire == "bfloat16" else 4) * encoders[0]
+            moved = up + distinct
+            numbers = (f"{value / MB:.0f}" for value in (up, down, distinct))
+            table.add_row(wire, *numbers, f"{seconds:.1f}")
     Console().print(table)
-    Console().print(f"whole models are {ratio:.1f} times the bytes of the last row")
+    Console().print(f"whole models are {3 * whole * MB / moved:.1f} times the distinct bytes of the last row")
 
 
 if __name__ == "__main__":

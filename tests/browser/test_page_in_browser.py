@@ -1,31 +1,26 @@
 """The page in a real browser: it opens without an error, draws every figure, and its tabs and sliders work."""
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
+from chromium import launched, wait_until_drawn
 
 from fedhca2.reports.page import write_page
 from made_run import made_run
 
 pytestmark = pytest.mark.slow
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-QUIET += ["--disable-component-update", "--disable-sync"]
 OWN = ("file:", "data:", "blob:")
 ARTEFACTS = Path(os.environ.get("FEDHCA2_SCREENSHOTS", "build/screenshots"))
 
 
 @pytest.fixture(scope="module")
 def browser():
-    if CHROMIUM is None:
-        pytest.fail("chromium should be installed for this test (Debian: apt-get install chromium), found none")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        browser = launched(playwright)
         yield browser
         browser.close()
 
@@ -59,19 +54,6 @@ def opened(browser, pages):
     for context in contexts:
         context.close()
     assert complaints == []
-
-
-# A figure is drawn when each of its traces has left marks and it has room.
-UNDRAWN = """[...document.querySelectorAll("section")].filter((one) => getComputedStyle(one).display !== "none")
-    .flatMap((one) => [...one.querySelectorAll("[data-figure]")])
-    .filter((box) => {
-        const marks = box.querySelectorAll(".cartesianlayer .trace, .heatmaplayer .hm").length;
-        return !box.data || marks < box.data.length || box.getBoundingClientRect().width < 200;
-    }).map((box) => box.dataset.figure)"""
-
-
-def wait_until_drawn(page):
-    page.wait_for_function(f"{UNDRAWN}.length === 0", timeout=10_000)
 
 
 @pytest.mark.parametrize("name", ["single", "several"])

@@ -19,6 +19,17 @@ LAYOUTS = {
 }
 TASKS = {"outdoor": ("semseg", "sal", "edge"), "indoor": ("semseg", "depth")}
 
+# The parts that each method shares.
+SHARED = {
+    "local": set(),
+    "fedper": {"encoder"},
+    "fedbabu": {"encoder"},
+    "matfl": {"encoder"},
+    "matfl_voting": {"encoder"},
+    **{key: {"encoder", "decoder"} for key in ("fedavg", "fedprox", "ditto", "fedamp", "single_task_fl", "fedhca2")},
+    "fedsta": {"encoder"},  # but for its unifying rounds
+}
+
 
 @dataclass(frozen=True)
 class Site:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from array_federation import SCENARIOS, ArrayFederation, Site, sites
+from array_federation import SCENARIOS, SHARED, ArrayFederation, Site, sites
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
@@ -13,15 +13,6 @@ from fedhca2.federation.server import ServerState
 from fedhca2.methods import METHODS, resolve
 from fedhca2.params import Slot
 
-SHARED = {
-    "local": set(),
-    "fedper": {"encoder"},
-    "fedbabu": {"encoder"},
-    "matfl": {"encoder"},
-    "matfl_voting": {"encoder"},
-    **{key: {"encoder", "decoder"} for key in ("fedavg", "fedprox", "ditto", "fedamp", "single_task_fl", "fedhca2")},
-    "fedsta": {"encoder"},  # but for its unifying rounds
-}
 every_method = pytest.mark.parametrize("name", METHODS)
 brief = settings(max_examples=6, deadline=None)
 scenarios = st.tuples(sites(), st.integers(0, 99))

@@ -5,8 +5,8 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 import torch
+from array_federation import SHARED
 from real_federation import MIXED, assign_shards, data, experiment_of, federate, federated
-from test_every_method import SHARED
 from torch import Tensor
 
 from fedhca2.methods import METHODS

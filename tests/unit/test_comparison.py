@@ -4,7 +4,7 @@ from io import StringIO
 import pytest
 
 from fedhca2.experiment import ConfigError
-from fedhca2.reports.comparison import Column, gather, to_csv, to_latex, to_markdown
+from fedhca2.reports.comparison import Column, Comparison, Entry, gather, to_csv, to_latex, to_markdown
 from fedhca2.reports.comparison.gather import DELTA_M
 from made_run import made_run
 
@@ -70,3 +70,13 @@ def test_latex_escapes_names(tmp_path):
 def test_an_unfinished_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="should be a finished run"):
         gather([made_run(tmp_path, finished=False)])
+
+
+def test_a_gain_over_nothing_is_never_the_best():
+    column = Column("home", "sal", "max_f", True)
+    entries = {
+        "a": {column: Entry((float("inf"), 1.0))},
+        "b": {column: Entry((2.0, 2.0))},
+        "c": {column: Entry((1.0,))},
+    }
+    assert to_markdown(Comparison([column], entries)).count("**") == 2

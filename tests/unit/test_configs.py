@@ -6,9 +6,10 @@ from functools import cache
 import pytest
 import torch
 
+from fedhca2.configs import embedded_experiments
 from fedhca2.data import ScenesData
 from fedhca2.experiment import Experiment, OpenData, assign_shards, build, build_clients
-from fedhca2.experiment.sources import embedded_experiments, read_config
+from fedhca2.experiment.sources import read_config
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 from fedhca2.models import ModelConfig, MultiTaskModel, build_model

@@ -7,6 +7,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
+from fedhca2.experiment import ConfigError
 from fedhca2.federation.flower.keys import make_keys
 
 
@@ -57,3 +58,8 @@ def test_the_public_key_is_that_of_the_private_one(keys):
 def test_keys_that_are_there_are_not_overwritten(keys):
     with pytest.raises(FileExistsError, match="should be a new or empty folder"):
         make_keys(keys, ["home"])
+
+
+def test_a_site_name_is_no_path(tmp_path):
+    with pytest.raises(ConfigError, match="a name should be letters"):
+        make_keys(tmp_path / "keys", ["../home"])

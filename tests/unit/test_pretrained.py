@@ -16,6 +16,11 @@ from small import small
 SIZE = (64, 64)
 
 
+@pytest.fixture(autouse=True)
+def _fresh():
+    pretrained._from_timm.cache_clear()
+
+
 def encoder(name="swin_micro", **options):
     return Encoder(EncoderConfig(name=name, **options), SIZE)
 
@@ -69,6 +74,12 @@ def source():
 def test_a_file_in_our_names_is_read(tmp_path, source, images):
     save_file(source.state_dict(), tmp_path / "own.safetensors")
     assert_loads(tmp_path / "own.safetensors", source, images)
+
+
+def test_the_encoder_of_a_trained_model_is_read(tmp_path, source, images):
+    model = {f"encoder.{name}": tensor for name, tensor in source.state_dict().items()}
+    save_file(model | {"heads.semseg.0.bias": torch.zeros(3)}, tmp_path / "home.safetensors")
+    assert_loads(tmp_path / "home.safetensors", source, images)
 
 
 def test_a_file_in_mmseg_names_is_read(tmp_path, source, images):

@@ -1,7 +1,8 @@
 import pytest
 
+from fedhca2.configs import embedded_experiments
 from fedhca2.experiment import ConfigError, Experiment
-from fedhca2.experiment.sources import embedded_experiments, merged, read_config
+from fedhca2.experiment.sources import merged, read_config
 
 
 def test_a_config_holds_what_it_extends(tmp_path):

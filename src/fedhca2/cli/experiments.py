@@ -14,7 +14,7 @@ def experiments(
     words: Annotated[list[str] | None, typer.Argument(help="Only those that mention all of these.")] = None,
 ) -> None:
     """List the experiments that come with the package, and the table or figure each belongs to."""
-    from fedhca2.experiment.sources import embedded_experiments
+    from fedhca2.configs import embedded_experiments
 
     table = Table(box=None, pad_edge=False)
     table.add_column("name for `fedhca2 run`", no_wrap=True)

@@ -60,7 +60,8 @@ def site(
 ) -> None:
     """Take part as one site, until stopped."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for name in ("httpx", "alembic", "flwr"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(BY_SIGNAL + signal.SIGTERM))
     with clear_errors():
         from fedhca2.federation.flower.site_config import SiteConfig

@@ -36,11 +36,16 @@ def watch(
         sinks += [Wandb(wandb, files)] if wandb else []
         for sink in sinks:
             stack.callback(sink.close)
-        with Live(board, console=console, auto_refresh=False) as live:
-            for events in follow(run, wait=not once):
-                for event in events:
-                    board.add(event)
-                    for sink in sinks:
-                        for scalar in scalars(event):
-                            sink.add(scalar)
+        live = Live(board, console=console, auto_refresh=False)
+        if console.is_terminal:
+            stack.enter_context(live)
+        for events in follow(run, wait=not once):
+            for event in events:
+                board.add(event)
+                for sink in sinks:
+                    for scalar in scalars(event):
+                        sink.add(scalar)
+            if console.is_terminal:
                 live.refresh()
+        if not console.is_terminal:
+            console.print(board)

@@ -24,6 +24,9 @@ OPSET = 20
 class Exported(nn.Module):
     """The network with normalisation in front: RGB values 0 … 255 in, raw outputs in the order of the tasks out."""
 
+    mean: Tensor
+    deviation: Tensor
+
     def __init__(self, model: MultiTaskModel) -> None:
         super().__init__()
         self.model = model

@@ -1,9 +1,7 @@
-"""Config files: where they are, what they inherit, and the ones that come with the package."""
+"""Config files: where they are, and what they inherit."""
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
@@ -11,20 +9,11 @@ from typing import Any
 import yaml
 
 from fedhca2.config import suggest
+from fedhca2.configs import embedded_experiments, embedded_file
 from fedhca2.experiment.errors import ConfigError
 
-EMBEDDED = resources.files("fedhca2") / "configs"
 SUFFIXES = (".yaml", ".yml")
 OWN = ("name", "title", "belongs_to")  # what a config says of itself alone
-
-
-@dataclass(frozen=True)
-class Listing:
-    """An embedded experiment: its name for `fedhca2 run`, what it is, and the tables and figures it belongs to."""
-
-    name: str
-    title: str
-    belongs_to: tuple[str, ...]
 
 
 def read_config(source: str | Path) -> Any:
@@ -32,20 +21,11 @@ def read_config(source: str | Path) -> Any:
     path = Path(source)
     if path.suffix in SUFFIXES:
         return _named(_read(path, str(source), ()), path.stem)
-    embedded = _embedded_file(str(source))
+    embedded = embedded_file(str(source))
     if embedded is None:
         known = [listing.name for listing in embedded_experiments()]
         raise ConfigError([f"{source}: neither a .yaml file nor an embedded experiment. {_near(str(source), known)}"])
     return _named(_read(embedded, str(source), ()), str(source).replace("/", "-"))
-
-
-def embedded_experiments() -> list[Listing]:
-    """The experiments that come with the package."""
-    listings = []
-    for name, file in sorted(_walk(EMBEDDED, "")):
-        values = yaml.safe_load(file.read_text("utf-8"))
-        listings.append(Listing(name, values.get("title", ""), tuple(values.get("belongs_to", ()))))
-    return listings
 
 
 def merged(base: Any, changes: Any) -> Any:
@@ -85,25 +65,12 @@ def _read(file: Traversable, source: str, below: tuple[str, ...]) -> Any:
     if parent.endswith(SUFFIXES) and isinstance(file, Path):
         base = _read(file.parent / parent, str(file.parent / parent), (*below, parent))
     else:
-        embedded = _embedded_file(parent)
+        embedded = embedded_file(parent)
         if embedded is None:
             raise ConfigError([f"{source}: extends: {parent!r} is neither a .yaml file nor an embedded experiment"])
         base = _read(embedded, parent, (*below, parent))
     inherited = {key: value for key, value in (base or {}).items() if key not in OWN}
     return merged(inherited, values)
-
-
-def _embedded_file(name: str) -> Traversable | None:
-    file = EMBEDDED.joinpath(*f"{name}.yaml".split("/"))
-    return file if ".." not in name and file.is_file() else None
-
-
-def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _walk(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".yaml"):
-            yield prefix + entry.name.removesuffix(".yaml"), entry
 
 
 def _near(name: str, known: list[str]) -> str:

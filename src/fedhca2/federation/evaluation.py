@@ -32,6 +32,7 @@ class Evaluation:
 def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     """The run's result with new scores, of its own models and of those of the Local baseline that it trained along.
 
+    A baseline that came from another run has no models here; its scores serve where they are of the same kind.
     `progress` hears which client is next.
     """
     result = Result(**_read(run / "result.json"))
@@ -42,10 +43,18 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     data = open_data(experiment)
     shards = shards_after(experiment, data, _read(run / "shards.json"))
     scores = _scores(run, experiment, data, shards, wanted, progress)
-    local = run / "baseline"
-    baseline = _scores(local, experiment, data, shards, wanted, progress) if local.is_dir() else None
+    baseline = _known_baseline(run, wanted)
+    if (run / "baseline").is_dir():
+        baseline = _scores(run / "baseline", experiment, data, shards, wanted, progress)
     gain = overall_gain(scores, baseline) if baseline else None
     return replace(result, clients=scores, baseline=baseline, delta_m=gain)
+
+
+def _known_baseline(run: Path, wanted: Evaluation) -> Scores | None:
+    if (wanted.split, wanted.thresholds) != ("val", 99) or not (run / "baseline.json").is_file():
+        return None
+    known: Scores = _read(run / "baseline.json")
+    return {client: scores for client, scores in known.items() if wanted.client in (None, client)}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -96,6 +96,8 @@ class RunFolder:
                 self.log("metric", **who, task=task, metric=metric, value=value)
         for task, value in reply.losses.items():
             self.log("loss", **who, task=task, metric="loss", value=value)
+        if reply.failed and order.finish:  # in other rounds the server's record says so
+            self.log("failed", **who, why=reply.failed)
         self.log("client", **who, seconds=round(reply.seconds, 4), bytes_up=up, bytes_down=down)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:

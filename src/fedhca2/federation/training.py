@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedhca2.clients.privacy import epsilon
-from fedhca2.experiment import Experiment, OpenData, Shard, build_clients
+from fedhca2.experiment import ConfigError, Experiment, OpenData, Shard, build_clients
 from fedhca2.federation.checkpoints import Checkpoints
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.membership import without_strangers
@@ -81,6 +81,8 @@ def train(
     server = Server(experiment.resolved_method, fleet.profiles.values(), experiment.guard)
     checkpoints = Checkpoints(folder.path / "checkpoints", experiment.checkpoints.keep)
     progress, seconds = _go_on(folder, checkpoints, fleet)
+    if progress is not None and progress.state.round > experiment.rounds:
+        raise ConfigError([f"rounds: should be at least {progress.state.round}, as the run has come, found fewer"])
 
     def choose(names: Iterable[str], round: int) -> list[str]:
         return experiment.participation.choose(names, round, experiment.seed)

@@ -1,5 +1,6 @@
 """Encoders: any timm backbone whose last four feature maps are at strides 4, 8, 16 and 32."""
 
+from functools import cache
 from typing import Any
 
 import timm
@@ -29,21 +30,14 @@ class Encoder(nn.Module):
     def __init__(self, config: EncoderConfig, size: tuple[int, int]) -> None:
         super().__init__()
         small = config.name in SMALL
+        name = SWIN_T if small else config.name
         options = {**SMALL[config.name], **SMALL_WINDOWS} if small else {}
         options |= {"drop_path_rate": config.drop_path, "features_only": True}
-        if "swin" in config.name:
-            options["img_size"] = size
         if config.output_stride != STRIDES[-1]:
             options["output_stride"] = config.output_stride
-        name = SWIN_T if small else config.name
-        try:
-            with torch.device("meta"):
-                strides = _feature_info(timm.create_model(name, **options)).reduction()
-        except TypeError as error:
-            raise ValueError(f"encoder {name!r}: {error}") from error
-        if strides[-4:] != [min(stride, config.output_stride) for stride in STRIDES]:
-            raise ValueError(f"encoder {name!r} should have feature maps at strides 4, 8, 16 and 32, found {strides}")
-        self.body = timm.create_model(name, out_indices=range(len(strides) - 4, len(strides)), **options)
+        if "swin" in config.name:
+            options["img_size"] = size
+        self.body = timm.create_model(name, out_indices=_last_four(name, config.output_stride), **options)
         self.channels: list[int] = _feature_info(self.body).channels()
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
         self.norms = nn.ModuleList(nn.LayerNorm(channels) for channels in self.channels) if channels_last else None
@@ -57,6 +51,20 @@ class Encoder(nn.Module):
         if self.norms is None:
             return features
         return [norm(feature).permute(0, 3, 1, 2) for norm, feature in zip(self.norms, features, strict=True)]
+
+
+@cache
+def _last_four(name: str, output_stride: int) -> range:
+    """Which feature maps of a timm model are ours; building it without memory tells."""
+    dilated: dict[str, Any] = {"output_stride": output_stride} if output_stride != STRIDES[-1] else {}
+    try:
+        with torch.device("meta"):
+            strides = _feature_info(timm.create_model(name, features_only=True, **dilated)).reduction()
+    except TypeError as error:
+        raise ValueError(f"encoder {name!r}: {error}") from error
+    if strides[-4:] != [min(stride, output_stride) for stride in STRIDES]:
+        raise ValueError(f"encoder {name!r} should have feature maps at strides 4, 8, 16 and 32, found {strides}")
+    return range(len(strides) - 4, len(strides))
 
 
 def _feature_info(body: nn.Module) -> Any:

@@ -1,6 +1,7 @@
 """Encoders that do not start from random values."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import file_digest
 from importlib import resources
 from pathlib import Path
@@ -19,7 +20,7 @@ NAMED = ("none", "scenes", "timm")
 
 
 def load_weights(encoder: nn.Module, name: str, source: str) -> None:
-    """Put pre-trained values into an encoder, from our own, timm's or mmseg's names.
+    """Put pre-trained values into an encoder, from our own names (a run's model among them), timm's or mmseg's.
 
     It is an error if a single value is missing: but the norms that a Swin encoder puts on its first three maps, which
     classifiers do not have, are then left as they start, doing nothing but normalise.
@@ -40,7 +41,7 @@ def _renamed(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[s
     found = to_timm(tensors)
     ours = {}
     for key, value in own.items():
-        theirs = next((name for name in own_names(key) if name in found), None)
+        theirs = next((name for name in (key, *own_names(key)) if name in found), None)
         if theirs is not None:
             ours[key] = found[theirs]
         elif key.startswith(("norms.0.", "norms.1.", "norms.2.")) or key.endswith("num_batches_tracked"):
@@ -55,7 +56,10 @@ def read_weights(name: str, source: str) -> dict[str, Tensor]:
         if not embedded.is_file():
             raise ValueError(f"weights 'scenes' exist for swin_micro, found encoder {name!r}")
         return load_bytes(embedded.read_bytes())
-    return _from_timm(name) if source == "timm" else _from_file(Path(source))
+    if source == "timm":
+        return _from_timm(name)
+    path = _existing(Path(source))
+    return _from_file(path, path.stat().st_mtime_ns)
 
 
 def digest(source: str) -> str | None:
@@ -66,6 +70,7 @@ def digest(source: str) -> str | None:
         return file_digest(file, "sha256").hexdigest()
 
 
+@lru_cache(maxsize=1)  # all clients of an experiment read the same
 def _from_timm(name: str) -> dict[str, Tensor]:
     try:
         return dict(timm.create_model(name, pretrained=True).state_dict())
@@ -76,9 +81,10 @@ def _from_timm(name: str) -> dict[str, Tensor]:
         ) from error
 
 
-def _from_file(path: Path) -> dict[str, Tensor]:
+@lru_cache(maxsize=1)
+def _from_file(path: Path, changed: int) -> dict[str, Tensor]:
     try:
-        if _existing(path).suffix == ".safetensors":
+        if path.suffix == ".safetensors":
             return load_bytes(path.read_bytes())
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, UnpicklingError, EOFError, RuntimeError) as error:

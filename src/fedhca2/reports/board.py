@@ -1,7 +1,6 @@
 """How a run stands, as a table that changes: for following it in a terminal."""
 
 from rich.console import Group
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -9,6 +8,8 @@ from fedhca2.federation.result import headline
 from fedhca2.reports.names import ARROWS, metric_title
 from fedhca2.reports.page.tables import number
 from fedhca2.reports.run_files import Event, RunFiles
+
+WIDTH = 60
 
 
 class Board:
@@ -49,4 +50,13 @@ class Board:
                 cells = [f"{metric_title(main.metric)} {ARROWS[main.higher_is_better]}", number(task, main.value)]
             table.add_row(client, task, "" if loss is None else f"{loss:.4f}", *cells)
         away = [Text(f"{client} was left out: {why}", "yellow") for client, why in self.refused.items()]
-        return Group(Text(state, "bold"), ProgressBar(self.run.rounds, self.done, width=60), table, *away)
+        filled = round(WIDTH * self.done / self.run.rounds)
+        bar = Text("━" * filled, "blue") + Text("━" * (WIDTH - filled), "bright_black")
+        return Group(Text(state, "bold"), bar, *self._before(), table, *away)
+
+    def _before(self) -> list[Text]:
+        """What happens while nothing is to be seen yet."""
+        baseline = self.run.path / "baseline"
+        if self.done or not baseline.is_dir() or (baseline / "result.json").is_file():
+            return []
+        return [Text(f"The Local baseline is trained first: fedhca2 watch {baseline}")]

@@ -1,12 +1,13 @@
 """What a run came to, as a table."""
 
+from math import isfinite
+
 from rich.table import Table
 
 from fedhca2.federation.result import Headline, Result, headline
 from fedhca2.metrics import relative_gain
+from fedhca2.reports.names import ARROWS, metric_title
 from fedhca2.tasks import TASKS
-
-ARROWS = {True: "↑", False: "↓"}
 
 
 def result_table(result: Result) -> Table:
@@ -23,7 +24,7 @@ def result_table(result: Result) -> Table:
     for client, tasks in result.clients.items():
         for i, (task, scores) in enumerate(tasks.items()):
             ours = headline(task, scores)
-            cells = [client if i == 0 else "", task, f"{ours.metric} {ARROWS[ours.higher_is_better]}"]
+            cells = [client if i == 0 else "", task, f"{metric_title(ours.metric)} {ARROWS[ours.higher_is_better]}"]
             if result.baseline:
                 theirs = headline(task, result.baseline[client][task])
                 cells += [_number(task, theirs), _number(task, ours), _gain(ours, theirs)]
@@ -37,6 +38,8 @@ def conclusion(result: Result) -> str:
     """Δm in a sentence, as far as it is known."""
     if result.delta_m is None:
         return "Δm needs a Local baseline: train it along with `--set baseline=true`, or give `--baseline RUN`."
+    if not isfinite(result.delta_m):
+        return "Δm is not known: training alone came to a score of 0 somewhere, over which no gain can be measured."
     left_out = sorted(
         {task for tasks in result.clients.values() for task in tasks if not TASKS[task].counts_in_delta_m}
     )
@@ -50,5 +53,7 @@ def _number(task: str, score: Headline) -> str:
 
 def _gain(ours: Headline, theirs: Headline) -> str:
     gain = relative_gain(ours.value, theirs.value, ours.higher_is_better)
+    if not isfinite(gain):  # over a score of 0
+        return "—"
     colour = "green" if gain > 0 else "red"
     return f"[{colour}]{gain:+.1f} %[/]"

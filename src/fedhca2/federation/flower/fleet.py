@@ -76,7 +76,7 @@ class FlowerFleet:
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Give every client its order, again if it fails, and take the replies that come before the deadline."""
-        self.absent = {spec.name: "not there" for spec in self.experiment.specs if spec.name not in orders}
+        self.absent = {spec.name: "not there" for spec in self.experiment.specs if spec.name not in self.known}
         contents = encode_orders(orders, self.terms.wire, {**self.invitation.header(), "wire": self.terms.wire})
         unsent, tries, why = set(orders), dict.fromkeys(orders, 0), dict.fromkeys(orders, "no reply in time")
         replies: dict[str, Reply] = {}

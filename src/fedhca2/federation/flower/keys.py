@@ -13,6 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedhca2.experiment import ConfigError
+from fedhca2.experiment.clients import NAME
+
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -24,6 +27,9 @@ def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), day
     """
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder}: should be a new or empty folder, found files in it")
+    wrong = [site for site in sites if not NAME.fullmatch(site)]
+    if wrong:
+        raise ConfigError([f"--sites: a name should be letters, digits, '-', '_' and '.', found {wrong[0]!r}"])
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     authority, certificate = _authority(days)

@@ -30,6 +30,8 @@ def run_local(
     experiment: Experiment, out: Path, watcher: RunWatcher, terms: Terms, baseline: Path | None = None
 ) -> Result:
     """Run an experiment with every client in a process of its own; none is left when it ends, however it ends."""
+    if out.exists() and any(out.iterdir()):  # before anything is started
+        raise FileExistsError(f"{out}: should be a new or empty folder, found files in it")
     with _federation(experiment, out) as link, link.run() as grid:
         result = run(grid, experiment, out, watcher, terms, baseline, engine="flower-local")
     collect_models(experiment, out)

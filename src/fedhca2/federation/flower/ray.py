@@ -1,5 +1,6 @@
 """Flower's simulation with Ray: clients spread over several GPUs of one machine."""
 
+import os
 from pathlib import Path
 
 from flwr.app import ConfigRecordValues, Context
@@ -18,6 +19,7 @@ def run_ray(
     experiment: Experiment, out: Path, watcher: RunWatcher, terms: Terms, baseline: Path | None = None
 ) -> Result:
     """Run an experiment in a simulation, or go on with it if its folder is there; a client gets one CPU, or one GPU."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray reads it when it is imported
     try:
         import ray
     except ImportError:

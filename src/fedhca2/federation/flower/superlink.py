@@ -20,15 +20,15 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.fab import Fab
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
 from fedhca2.federation.flower.app_bundle import write_app
+from fedhca2.federation.flower.runtime import runtime_client
 
-ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 POLL = 0.2
 
 
@@ -89,19 +89,6 @@ def _runtime(address: str, ca: Path | None, secret: Path) -> Iterator[RuntimeHtt
         yield client
     finally:
         client.close()
-
-
-def runtime_client(address: str, ca: Path | None, secret: Path) -> RuntimeHttpClient:
-    """A client of a SuperLink's or SuperNode's Runtime API that may take tasks; without a CA over plain HTTP."""
-    return RuntimeHttpClient.from_server_address(
-        address,
-        insecure=ca is None,
-        root_certificates=ca.read_bytes() if ca else None,
-        interceptors=[
-            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
-            SuperExecAuthHttpInterceptor(master_secret=secret.read_bytes(), protected_methods=ACQUIRE),
-        ],
-    )
 
 
 def acquire(client: RuntimeHttpClient, kind: TaskType, run: int) -> str:

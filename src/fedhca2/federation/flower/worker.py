@@ -25,9 +25,9 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.runtime import runtime_client
 from fedhca2.federation.flower.site import Site
 from fedhca2.federation.flower.site_config import SiteConfig
-from fedhca2.federation.flower.superlink import runtime_client
 
 POLL = 0.2
 RESTART = 5.0  # seconds before a SuperNode that went away is started again

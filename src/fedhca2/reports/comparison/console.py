@@ -2,12 +2,16 @@
 
 from rich.table import Table
 
-from fedhca2.reports.comparison.gather import Comparison
+from fedhca2.reports.comparison.gather import DELTA_M, Comparison
 from fedhca2.reports.comparison.layouts import heading, shown
+
+BESIDE = 4  # methods that have room beside each other
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """A column per method, the best of each row in bold."""
+    """A column per method with the best of each row in bold, or of many methods what they come to."""
+    if len(comparison.entries) > BESIDE:
+        return _summary(comparison)
     table = Table(title="Comparison", title_justify="left")
     table.add_column("group")
     table.add_column("metric")
@@ -23,4 +27,15 @@ def comparison_table(comparison: Comparison) -> Table:
         ]
         table.add_row(column.group if column.group != group else "", heading(column), *cells)
         group = column.group
+    return table
+
+
+def _summary(comparison: Comparison) -> Table:
+    scores = [column for column in comparison.columns if column != DELTA_M]
+    table = Table(title="Comparison", title_justify="left")
+    for name in ("method", heading(DELTA_M), f"best in, of {len(scores)}"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for method, row in comparison.entries.items():
+        gain = shown(row[DELTA_M], DELTA_M) if DELTA_M in row else ""
+        table.add_row(method, gain, str(sum(comparison.is_best(method, column) for column in scores)))
     return table

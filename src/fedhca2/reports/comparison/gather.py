@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
+from math import isfinite
+
+import numpy as np
 
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.result import headline
@@ -32,12 +34,13 @@ class Entry:
     @property
     def mean(self) -> float:
         """Their mean."""
-        return mean(self.values)
+        return float(np.mean(self.values))
 
     @property
     def deviation(self) -> float | None:
         """Their standard deviation (n − 1), where there are several."""
-        return stdev(self.values) if len(self.values) > 1 else None
+        with np.errstate(invalid="ignore"):  # where a value is infinite there is none
+            return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ class Comparison:
     def is_best(self, method: str, column: Column) -> bool:
         """Whether no other method has a better mean."""
         sign = 1 if column.higher_is_better else -1
-        best = max(sign * row[column].mean for row in self.entries.values())
-        return len(self.entries) > 1 and sign * self.entries[method][column].mean == best
+        means = [sign * row[column].mean for row in self.entries.values() if isfinite(row[column].mean)]
+        return len(means) > 1 and sign * self.entries[method][column].mean == max(means)
 
     def gain(self, method: str, column: Column, over: str) -> float:
         """The relative gain of a mean over another method's, in percent."""
@@ -94,7 +97,7 @@ def _values(run: RunFiles) -> dict[Column, float]:
         for task, scores in tasks.items():
             main = headline(task, scores)
             held.setdefault(Column(groups[client], task, main.metric, main.higher_is_better), []).append(main.value)
-    means = {column: mean(values) for column, values in held.items()}
+    means = {column: float(np.mean(values)) for column, values in held.items()}
     delta_m = 0.0 if run.method == "local" else run.result["delta_m"]
     return means if delta_m is None else means | {DELTA_M: delta_m}
 

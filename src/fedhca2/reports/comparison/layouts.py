@@ -3,11 +3,22 @@
 import csv
 from io import StringIO
 from itertools import groupby
+from math import isfinite
 
 from fedhca2.reports.comparison.gather import DELTA_M, Column, Comparison, Entry
 from fedhca2.reports.names import ARROWS, metric_title
 
-LATEX = {"↑": r"$\uparrow$", "↓": r"$\downarrow$", "Δ": r"$\Delta$", "±": r"$\pm$", "%": r"\%", "_": r"\_", "&": r"\&"}
+UNKNOWN = "—"  # a gain over a score of 0
+LATEX = {
+    "—": "--",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "Δ": r"$\Delta$",
+    "±": r"$\pm$",
+    "%": r"\%",
+    "_": r"\_",
+    "&": r"\&",
+}
 
 
 def shown(entry: Entry, column: Column) -> str:
@@ -15,7 +26,11 @@ def shown(entry: Entry, column: Column) -> str:
 
     >>> shown(Entry((1.0, 3.0)), DELTA_M), shown(Entry((0.5,)), Column("home", "depth", "RMSE", False))
     ('+2.00 ± 1.41', '0.500')
+    >>> shown(Entry((float("nan"),)), DELTA_M)
+    '—'
     """
+    if not isfinite(entry.mean):
+        return UNKNOWN
     digits = 2 if column == DELTA_M or abs(entry.mean) >= 1 else 3
     sign = "+" if column == DELTA_M else ""
     spread = f" ± {entry.deviation:.{digits}f}" if entry.deviation is not None else ""

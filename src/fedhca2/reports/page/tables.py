@@ -1,5 +1,7 @@
 """Tables of a run: who took part, what it came to."""
 
+from math import isfinite
+
 from fedhca2.federation.result import Headline, headline
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.names import ARROWS, metric_title
@@ -67,6 +69,8 @@ def delta_note(delta_m: float | None) -> str:
     """Δm in a sentence."""
     if delta_m is None:
         return "Δm needs a Local baseline, which this run has not."
+    if not isfinite(delta_m):
+        return "Δm is not known: training alone came to a score of 0 somewhere, over which no gain can be measured."
     return f"Δm {delta_m:+.2f} %: the mean gain over training alone, all clients and tasks."
 
 
@@ -82,6 +86,8 @@ def marked(gain: float) -> Cell:
     >>> marked(-2.0), marked(0.04)
     (Cell(text='-2.0 %', mark='worse'), Cell(text='+0.0 %', mark=''))
     """
+    if not isfinite(gain):  # over a score of 0
+        return Cell("—")
     mark = "" if abs(gain) < 0.05 else "better" if gain > 0 else "worse"
     return Cell(f"{gain:+.1f} %", mark)
 

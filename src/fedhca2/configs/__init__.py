@@ -1,0 +1,42 @@
+"""The experiments that come with the package; finding and listing them needs nothing that is slow to import."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+import yaml
+
+FOLDER = resources.files("fedhca2") / "configs"
+
+
+@dataclass(frozen=True)
+class Listing:
+    """An embedded experiment: its name for `fedhca2 run`, what it is, and the tables and figures it belongs to."""
+
+    name: str
+    title: str
+    belongs_to: tuple[str, ...]
+
+
+def embedded_experiments() -> list[Listing]:
+    """The experiments that come with the package."""
+    listings = []
+    for name, file in sorted(_walk(FOLDER, "")):
+        values = yaml.safe_load(file.read_text("utf-8"))
+        listings.append(Listing(name, values.get("title", ""), tuple(values.get("belongs_to", ()))))
+    return listings
+
+
+def embedded_file(name: str) -> Traversable | None:
+    """The file of an embedded experiment, if there is one of this name."""
+    file = FOLDER.joinpath(*f"{name}.yaml".split("/"))
+    return file if ".." not in name and file.is_file() else None
+
+
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".yaml"):
+            yield prefix + entry.name.removesuffix(".yaml"), entry

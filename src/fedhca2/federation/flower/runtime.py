@@ -1,0 +1,21 @@
+"""The interface through which a SuperLink or a SuperNode hands out its tasks."""
+
+from pathlib import Path
+
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+
+ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+
+
+def runtime_client(address: str, ca: Path | None, secret: Path) -> RuntimeHttpClient:
+    """A client of a SuperLink's or SuperNode's Runtime API that may take tasks; without a CA over plain HTTP."""
+    return RuntimeHttpClient.from_server_address(
+        address,
+        insecure=ca is None,
+        root_certificates=ca.read_bytes() if ca else None,
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+            SuperExecAuthHttpInterceptor(master_secret=secret.read_bytes(), protected_methods=ACQUIRE),
+        ],
+    )

@@ -1,0 +1,56 @@
+import sys
+from types import SimpleNamespace
+
+from PIL import Image
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.reports.scalars import scalars
+from made_run import made_run
+
+
+def invoked(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_report_writes_into_the_run_by_default(tmp_path):
+    made_run(tmp_path)
+    assert invoked("report", tmp_path).stdout.strip() == str(tmp_path / "report.html")
+
+
+def test_report_takes_several_runs(tmp_path):
+    runs = [made_run(tmp_path / "a", "local").path, made_run(tmp_path / "b").path]
+    invoked("report", *runs, "-o", tmp_path / "page.html")
+    assert "Gain over local" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_report_of_no_run_is_one_line(tmp_path):
+    done = invoked("report", tmp_path)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+
+
+def test_runs_with_other_clients_are_one_line(tmp_path):
+    runs = [made_run(tmp_path / "a", "local").path, made_run(tmp_path / "b").path]
+    text = (runs[1] / "result.json").read_text()
+    (runs[1] / "result.json").write_text(text.replace('"shop"', '"other"'))
+    assert "should have the same clients and tasks" in invoked("report", *runs).stderr
+
+
+def test_picture_writes_a_panel(tmp_path):
+    made_run(tmp_path)
+    invoked("picture", tmp_path, "--client", "home", "--tile", 32, "-o", tmp_path / "out" / "home.png")
+    assert Image.open(tmp_path / "out" / "home.png").width > 4 * 32
+
+
+def test_wandb_has_the_same_numbers(tmp_path, monkeypatch):
+    run, sent = made_run(tmp_path), []
+    started = SimpleNamespace(log=sent.append, finish=lambda: None)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **about: started))
+    invoked("watch", tmp_path, "--wandb", "project")
+    assert sent == [{s.tag: s.value, "round": s.round} for event in run.events for s in scalars(event)]
+
+
+def test_wandb_that_is_not_installed_is_one_line(tmp_path, monkeypatch):
+    made_run(tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert "pip install 'fedhca2[wandb]'" in invoked("watch", tmp_path, "--wandb", "project").stderr

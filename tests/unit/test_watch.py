@@ -1,0 +1,93 @@
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.reports.board import Board
+from fedhca2.reports.follow import follow
+from fedhca2.reports.scalars import Scalar, scalars
+from made_run import made_run
+
+
+def test_a_finished_run_is_read_once(tmp_path):
+    run = made_run(tmp_path)
+    assert [event for events in follow(tmp_path) for event in events] == run.events
+
+
+def test_a_running_one_is_followed_to_its_end(tmp_path):
+    whole = made_run(tmp_path / "whole").events
+    made_run(tmp_path / "run", finished=False)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    written = lines[: len(lines) // 2]  # in the middle of a line
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(written)
+
+    def meanwhile(seconds):
+        (tmp_path / "run" / "metrics.jsonl").write_bytes(lines)
+        (tmp_path / "run" / "result.json").write_text("{}")
+
+    assert [event for events in follow(tmp_path / "run", pause=meanwhile) for event in events] == whole
+
+
+def test_events_that_were_taken_back_come_again(tmp_path):
+    whole = made_run(tmp_path, finished=False).events
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+
+    def rewound(seconds):
+        (tmp_path / "metrics.jsonl").write_text("".join(lines[:5]))
+        (tmp_path / "result.json").write_text("{}")
+
+    first, second = follow(tmp_path, pause=rewound)
+    assert (first, second) == (whole, whole[:5])
+
+
+def test_every_score_loss_and_weight_is_a_scalar(tmp_path):
+    run = made_run(tmp_path)
+    found = {scalar.tag for event in run.events for scalar in scalars(event)}
+    assert {"road/semseg/miou", "home/depth/loss", "weights/road/encoder", "weights/home/decoder.depth/1"} <= found
+
+
+def test_a_score_belongs_to_the_rounds_before_it(tmp_path):
+    event = {"event": "metric", "round": 2, "client": "a", "task": "sal", "metric": "max_f", "value": 1.0}
+    assert list(scalars(event)) == [Scalar("a/sal/max_f", 2, 1.0)]
+
+
+def test_the_board_shows_the_last_scores(tmp_path):
+    run = made_run(tmp_path)
+    board = Board(run)
+    for event in run.events:
+        board.add(event)
+    console = Console(file=StringIO(), width=100)
+    console.print(board)
+    assert "round 3 of 3" in console.file.getvalue()
+    assert "40.00 %" in console.file.getvalue()
+
+
+def test_the_board_says_that_local_comes_first(tmp_path):
+    made_run(tmp_path / "baseline", "local", finished=False)
+    console = Console(file=StringIO(), width=200)
+    console.print(Board(made_run(tmp_path, finished=False)))
+    assert "The Local baseline is trained first" in console.file.getvalue()
+
+
+def test_the_command_shows_a_run(tmp_path):
+    made_run(tmp_path)
+    done = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    assert "round 3 of 3" in done.stdout
+
+
+def test_the_command_refuses_what_is_no_run(tmp_path):
+    assert CliRunner().invoke(app, ["watch", str(tmp_path)]).exit_code == 2
+
+
+def test_tensorboard_has_the_same_numbers(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = made_run(tmp_path / "run")
+    CliRunner().invoke(app, ["watch", str(run.path), "--tensorboard", str(tmp_path / "board")])
+    held = EventAccumulator(str(tmp_path / "board"), size_guidance={"scalars": 0}).Reload()
+    found = {(tag, s.step): s.value for tag in held.Tags()["scalars"] for s in held.Scalars(tag)}
+    expected = {(s.tag, s.round): s.value for event in run.events for s in scalars(event)}
+    assert found == pytest.approx(expected)
