@@ -41,3 +41,9 @@ def test_methods_lists_the_whole_catalogue():
 def test_wrong_input_is_a_line_and_exit_code_2(words, line, tmp_path):
     done = invoke("run", *words, "--out", str(tmp_path / "x"))
     assert (done.exit_code, line in done.output, "Traceback" in done.output) == (2, True, False), done.output
+
+
+def test_a_run_over_flower_takes_no_other_settings(tmp_path):
+    (tmp_path / "flower.json").write_text("{}")
+    done = invoke("resume", str(tmp_path), "--set", "rounds=9")
+    assert (done.exit_code, "error: --set: a run over Flower goes on as it was" in done.output) == (2, True)

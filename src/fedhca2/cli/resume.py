@@ -29,10 +29,11 @@ def resume(
         with ConsoleWatcher(console) as watcher:
             if (run / "flower.json").exists():
                 from fedhca2.experiment import ConfigError
-                from fedhca2.federation.flower.engines import resume_on
 
                 if overrides:
                     raise ConfigError([f"--set: a run over Flower goes on as it was, found {overrides[0]}"])
+                from fedhca2.federation.flower.engines import resume_on
+
                 result = resume_on(run, watcher)
             else:
                 result = resume_run(run, watcher, overrides or [])

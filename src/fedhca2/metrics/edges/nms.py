@@ -30,7 +30,8 @@ def slope(image: Image) -> Image:
     smooth = triangle(image, ORIENTATION_RADIUS)
     dy, dx = np.gradient(smooth)
     dxy, dyy = np.gradient(dy, axis=1), np.gradient(dy, axis=0)
-    across: Image = dyy * np.sign(-dxy) / (np.gradient(dx, axis=1) + np.float32(1e-5))
+    with np.errstate(divide="ignore", invalid="ignore"):  # a vertical direction has no finite tangent
+        across: Image = dyy * np.sign(-dxy) / (np.gradient(dx, axis=1) + np.float32(1e-5))
     return across
 
 
