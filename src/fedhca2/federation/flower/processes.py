@@ -22,10 +22,13 @@ def start(command: Sequence[str], home: Path, log: Path | None = None) -> "subpr
     home.mkdir(parents=True, exist_ok=True)
     output = log.open("ab") if log else None
     beside = Path(sys.executable).parent
+    path = f"{beside}{os.pathsep}{os.environ['PATH']}"
+    # Processes beside each other have one thread each, as clients in one process have: the same bits come out.
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
     try:
         return subprocess.Popen(
             [_executable(command[0]), *command[1:]],
-            env={**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}"},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
