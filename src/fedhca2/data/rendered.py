@@ -1,6 +1,8 @@
 """Rendered scenes as a data set: no file is needed."""
 
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Annotated, Literal, Self
 
@@ -71,13 +73,14 @@ class RenderedScenes:
 
     @cached_property
     def _samples(self) -> Sample:
-        chunks = [
-            render(
-                self.config.domain,
-                range(start, min(start + CHUNK, self.first + self.count)),
-                size=self.size,
-                seed=self.config.seed,
-            )
-            for start in range(self.first, self.first + self.count, CHUNK)
-        ]
+        """All scenes of the split; like clients, chunks of them share the cores with one thread each."""
+        last = self.first + self.count
+
+        def chunk(start: int) -> Sample:
+            indices = range(start, min(start + CHUNK, last))
+            return render(self.config.domain, indices, size=self.size, seed=self.config.seed)
+
+        cores = len(os.sched_getaffinity(0))
+        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            chunks = list(pool.map(chunk, range(self.first, last, CHUNK)))
         return {name: torch.cat([chunk[name] for chunk in chunks]) for name in ("image", *self.labels)}
