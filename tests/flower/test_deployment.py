@@ -105,18 +105,3 @@ def test_a_wrong_authority_is_refused(deployment, tmp_path):
 
 def test_plain_text_is_refused(deployment, tmp_path):
     supernode(deployment, tmp_path, "--insecure")
-
-
-def test_sites_that_die_in_a_round_and_come_back_end_with_the_same_models(deployment, expected, tmp_path):
-    models, scores = expected
-    out = tmp_path / "run"
-    before = deployment.log("home").count("round 2 of small")
-    process = deployment.serve(deployment.config, out)
-    wait_for(lambda: deployment.log("home").count("round 2 of small") > before)
-    deployment.kill("home")
-    deployment.processes["outdoor-normals"].terminate()
-    deployment.processes["outdoor-normals"].wait(30)
-    deployment.start_stock_site("outdoor-normals")
-    deployment.start_site("home")
-    assert finished(deployment, process, out) == scores
-    assert_equal_models(models_at_sites(deployment, out), models)
