@@ -1,10 +1,12 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedhca2.data.scenes import CLASSES, CONTEXT_NAMES, LABELS, NAMES, decode_normals, encode_normals, render
+from fedhca2.data.scenes import CLASSES, CONTEXT_NAMES, LABELS, NAMES, cast, decode_normals, encode_normals, render
 from fedhca2.data.scenes.dice import Dice
 from fedhca2.data.scenes.indoor import draw_room
 from fedhca2.data.scenes.outdoor import draw_street
@@ -12,6 +14,7 @@ from fedhca2.data.scenes.rendering import see
 from fedhca2.data.scenes.salience import salient
 from fedhca2.data.scenes.scene import photographed
 from fedhca2.data.scenes.solids import AXES, CENTRE, UPRIGHT, Paint, box, capsule, ellipsoid, plane, sky, turn
+from fedhca2.data.scenes.tiles import TILES
 from fedhca2.metrics.edges.boundaries import boundaries
 
 DOMAINS = ("outdoor", "indoor")
@@ -41,6 +44,41 @@ def test_scenes_rendered_at_once_are_those_rendered_one_by_one(domain):
     together = see(scenes, (32, 32), CPU)
     alone = torch.cat([see([scene], (32, 32), CPU)["depth"] for scene in scenes])
     assert ((together["depth"] - alone).abs() > 1e-4).float().mean() < 1e-3
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("size", [(48, 64), (13, 5)])
+def test_a_solid_is_left_out_only_where_it_cannot_matter(domain, size, monkeypatch):
+    found = render(domain, range(20), size=size, seed=4)
+    monkeypatch.setattr(cast, "in_view", lambda balls, *_: np.ones((len(balls.kind), TILES), dtype=bool))
+    in_the_way = cast.in_the_way
+    monkeypatch.setattr(
+        cast, "in_the_way", lambda balls, frame, low, high: in_the_way(balls, frame, low - 1e12, high + 1e12)
+    )
+    tried_on_all = render(domain, range(20), size=size, seed=4)
+    assert all(torch.equal(found[name], tried_on_all[name]) for name in found)
+
+
+class _Work(TorchDispatchMode):
+    """Counts the operations of PyTorch that are called, and the numbers they compute."""
+
+    steps = numbers = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        result = operation(*args, **(kwargs or {}))
+        self.steps += 1
+        if isinstance(result, torch.Tensor) and not operation.is_view:
+            self.numbers += result.numel()
+        return result
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_small_picture_takes_few_steps_and_little_arithmetic(domain):
+    # With these figures an image takes 3 to 5 ms on one core; benchmarks/scenes.py measures it.
+    with _Work() as work:
+        render(domain, range(16), size=(64, 64), seed=2)
+    assert work.steps / 16 < 120
+    assert work.numbers / 16 / 64**2 < 1200
 
 
 @pytest.mark.parametrize("domain", DOMAINS)

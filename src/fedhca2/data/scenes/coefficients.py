@@ -1,7 +1,7 @@
 """What the ray caster has to know of each kind of solid, worked out once a scene so that a ray costs few steps.
 
-All arrays are float32 and component first: [3, ..., b, p, 1] for b scenes of p solids of a kind. `axes` are transposed,
-so that `dot(axes, ray)` is the ray in the solid's own axes. A light frame has its third axis towards the light.
+All arrays are float32 and component first: [3, ..., p] for p solids of a kind, [3, ..., k, 1] as tensors. `axes` are
+transposed, so that `dot(axes, ray)` is the ray in the solid's own axes. A light frame has its third axis to the light.
 """
 
 from typing import NamedTuple
@@ -34,10 +34,10 @@ class Box(NamedTuple):
 
 
 class Ellipsoid(NamedTuple):
-    r"""The map to the unit sphere, $d \cdot o$ as a map of rays, $1 - |o|^2$; the same terms for rays to the light."""
+    r"""The map to the unit sphere, $-d \cdot o$ as a map of rays, $1 - |o|^2$; the same terms for rays to the light."""
 
     axes: Tensor
-    approach: Tensor
+    centre: Tensor
     gap: Tensor
     middle: Tensor
     light_approach: Tensor
@@ -46,10 +46,10 @@ class Ellipsoid(NamedTuple):
 
 
 class Capsule(NamedTuple):
-    """Axis, minus the centre, and products of them; centre and half axis in the light's frame."""
+    """Axis, centre, and products of them; centre and half axis in the light's frame."""
 
     axis: Tensor
-    behind: Tensor
+    centre: Tensor
     along: Tensor
     gap: Tensor
     squared: Tensor
@@ -58,6 +58,9 @@ class Capsule(NamedTuple):
     light_arm: Tensor
     light_share: Tensor
     radius_squared: Tensor
+
+
+Shape = Plane | Box | Ellipsoid | Capsule
 
 
 def inner(a: Array, b: Array) -> Array:
@@ -88,7 +91,7 @@ def ellipsoid(solids: Array, light: Array) -> tuple[Array, ...]:
     towards = inner(axes.swapaxes(0, 1), direction[:, None])
     return (
         axes,
-        inner(axes.swapaxes(0, 1), -middle[:, None]),
+        inner(axes.swapaxes(0, 1), middle[:, None]),
         1 - inner(middle, middle),
         middle,
         towards,
@@ -105,7 +108,7 @@ def capsule(solids: Array, light: Array) -> tuple[Array, ...]:
     arm = inner(frame, (axis * half)[:, None])
     share = arm[:2] / (arm[0] * arm[0] + arm[1] * arm[1] + np.float32(1e-12))
     gap = along * along - squared
-    return axis, -centre, along, gap, squared, half, inner(frame, centre[:, None]), arm, share, radius * radius
+    return axis, centre, along, gap, squared, half, inner(frame, centre[:, None]), arm, share, radius * radius
 
 
 def _axes(solids: Array) -> Array:

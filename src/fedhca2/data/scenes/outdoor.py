@@ -41,15 +41,17 @@ def draw_street(dice: Dice) -> Scene:
     focal = dice.uniform(1.6, 2.4)
     kinds = _cast_list(dice)
     things = [THINGS[kind](dice) for kind in kinds]
-    extent = size(things[0])
+    extents = [size(thing) for thing in things]
+    extent = extents[0]
     distance = max(extent[1], 0.7 * max(extent[0], extent[2])) * focal / (2 * dice.uniform(0.85, 1.35))
     spots = [(dice.uniform(-0.35, 0.35) * distance / focal, -distance - extent[2] / 2)]
     world = [_named(moved(things[0], turn(dice.uniform(-np.pi, np.pi)), (spots[0][0], 0, spots[0][1])), kinds[0], 1)]
-    taken = [(*spots[0], _radius(things[0]))]
-    for number, (kind, thing) in enumerate(zip(kinds[1:], things[1:], strict=True), 2):
-        spot = _free_spot(dice, taken, _radius(thing), distance, focal)
+    taken = [(*spots[0], _radius(extent))]
+    others = list(zip(kinds, things, map(_radius, extents), strict=True))[1:]
+    for number, (kind, thing, radius) in enumerate(others, 2):
+        spot = _free_spot(dice, taken, radius, distance, focal)
         if spot is not None:
-            taken.append((*spot, _radius(thing)))
+            taken.append((*spot, radius))
             world.append(_named(moved(thing, turn(dice.uniform(-np.pi, np.pi)), (spot[0], 0, spot[1])), kind, number))
     height = dice.uniform(0.5, 1.15) * max(extent[1], 1.0)
     tilt = atan2(extent[1] * dice.uniform(0.35, 0.6) - height, distance + extent[2] / 2)
@@ -78,9 +80,8 @@ def _cast_list(dice: Dice) -> list[int]:
     return kinds
 
 
-def _radius(thing: Table) -> float:
-    width, _, depth = size(thing)
-    return float(np.hypot(width, depth) / 2)
+def _radius(extent: Table) -> float:
+    return float(np.hypot(extent[0], extent[2]) / 2)
 
 
 def _free_spot(

@@ -5,16 +5,18 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedhca2.data.scenes.cast import Solids, dot, in_shadow, nearest, normals
+from fedhca2.data.scenes.cast import lit, nearest, normals
 from fedhca2.data.scenes.dice import Dice
 from fedhca2.data.scenes.indoor import draw_room
+from fedhca2.data.scenes.intersection import dot
 from fedhca2.data.scenes.labels import Domain, quantise_normals
-from fedhca2.data.scenes.look import Light, expose, shade
+from fedhca2.data.scenes.look import expose, shade
 from fedhca2.data.scenes.outdoor import draw_street
 from fedhca2.data.scenes.packing import pack
 from fedhca2.data.scenes.salience import salient
 from fedhca2.data.scenes.scene import Scene
-from fedhca2.data.scenes.solids import AXES, CENTRE, CONTEXT, OBJECT, PART, SEMSEG
+from fedhca2.data.scenes.solids import AXES, CENTRE, CONTEXT, IS_SKY, OBJECT, PART, SEMSEG
+from fedhca2.data.scenes.tiles import pixels, untiled
 from fedhca2.metrics.edges.boundaries import boundaries
 
 _DRAW: dict[Domain, Callable[[Dice], Scene]] = {"outdoor": draw_street, "indoor": draw_room}
@@ -53,14 +55,11 @@ def render(
     return _labelled(domain, {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]})
 
 
-def _pixels_at_once(device: torch.device) -> int:
-    # What keeps one solid-by-pixel array within a CPU's cache, and a few GiB of a GPU's memory.
-    return 4096 if device.type == "cpu" else 2**20
-
-
 def _scenes_at_once(size: tuple[int, int], device: torch.device) -> int:
-    # One at a time on the CPU: the arithmetic, to its last bit, is then the same whatever the batch.
-    return 1 if device.type == "cpu" else max(1, _pixels_at_once(device) // (size[0] * size[1]))
+    # Few steps for each scene, and yet arrays that fit a CPU's cache, or a few GiB of a GPU's memory. A scene is whole
+    # vectors of 64 pixels: the arithmetic, to its last bit, is the same whatever the batch.
+    at_once = 2**15 if device.type == "cpu" else 2**20
+    return max(1, at_once // (size[0] * size[1]))
 
 
 def _labelled(domain: Domain, seen: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -81,33 +80,24 @@ def _labelled(domain: Domain, seen: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def see(scenes: list[Scene], size: tuple[int, int], device: torch.device) -> dict[str, Tensor]:
     """The picture of each scene and, as floats, what is at every pixel of it: [b, channels, height, width] each."""
-    solids, light, focal = pack(scenes, device)
-    pixels = torch.split(torch.arange(size[0] * size[1], device=device), _pixels_at_once(device))
-    pieces = [_look(solids, light, focal, pixel, size) for pixel in pixels]
-    seen = {name: torch.cat([piece[name] for piece in pieces], dim=2).transpose(0, 1) for name in pieces[0]}
-    return {name: value.reshape(*value.shape[:2], *size) for name, value in seen.items()}
-
-
-def _look(solids: Solids, light: Light, focal: Tensor, pixel: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
-    """Everything that is seen through these pixels, [channels, b, n] each."""
-    height, width = size
-    unit = focal * (min(size) / 2)
-    right = (pixel % width + 0.5 - width / 2) / unit
-    down = (pixel // width + 0.5 - height / 2) / unit
+    world = pack(scenes, device)
+    x, y = pixels(size, device)
+    unit = torch.from_numpy(world.focal).to(device)[:, None] * (min(size) / 2)
+    right = (x + 0.5 - size[1] / 2) / unit
+    down = (y + 0.5 - size[0] / 2) / unit
     towards = (right.square() + down.square() + 1).rsqrt()
     rays = torch.stack([right * towards, -down * towards, -towards])
-    distance, index = nearest(solids, rays)
-    hit = solids.table.gather(2, index.expand(solids.table.shape[0], -1, -1))
+    distance, index = nearest(world, rays, size)
+    hit = world.columns.index_select(1, index.flatten()).view(-1, *index.shape)
     points = rays * distance
-    offset = points - hit[CENTRE]
-    local = dot(hit[AXES].view(3, 3, *index.shape).transpose(0, 1), offset[:, None])
+    local = dot(hit[AXES].view(3, 3, *index.shape).transpose(0, 1), (points - hit[CENTRE])[:, None])
     normal = normals(hit, local)
-    lit = ~in_shadow(solids, index, points, light.frame)
-    colour = shade(hit, local, normal, lit, distance, light)
+    colour = shade(hit, local, normal, lit(world, index, points, hit[IS_SKY]), distance, world.light)
     names = {"semseg": SEMSEG, "human_parts": PART, "context": CONTEXT, "object": OBJECT}
-    return {
-        "image": expose(colour, pixel, light),
+    seen = {
+        "image": expose(colour, y * size[1] + x, world.light),
         "normals": normal,
         "depth": (distance * towards)[None],
         **{name: hit[column : column + 1] for name, column in names.items()},
     }
+    return {name: untiled(values, size) for name, values in seen.items()}

@@ -30,6 +30,8 @@ class Kind(IntEnum):
 
 CENTRE, AXES, HALF, COLOURS = slice(0, 3), slice(3, 12), slice(12, 15), slice(15, 21)
 TEXTURE, FREQUENCY, OFFSET, KIND, SEMSEG, PART, CONTEXT, OBJECT = range(21, 29)
+# Further columns when packed, 0 or 1: flat are the sky and planes; the textures are those but plain.
+IS_SKY, IS_FLAT, IS_BOX, IS_ELLIPSOID, IS_CAPSULE, IS_CHECKED, IS_STRIPED, IS_BLOTCHED, IS_CELLED = range(29, 38)
 
 # The distance of the sky, in metres.
 FAR = 2000.0
@@ -124,5 +126,5 @@ def standing(rows: list[Row]) -> Table:
 
 def size(table: Table) -> Table:
     """Width, height and depth of a standing object."""
-    extent: Table = (np.abs(table[:, CENTRE]) * (2, 1, 2) + reach(table) * (2, 1, 2)).max(0)
+    extent: Table = ((np.abs(table[:, CENTRE]) + reach(table)) * (2, 1, 2)).max(0)
     return extent
