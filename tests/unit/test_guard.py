@@ -168,3 +168,16 @@ def test_no_reply_whatsoever_stops_the_server(bad):
     assert "d" in deliveries or record.refused
     rows = [addend.row for each in deliveries.values() for delivery in each.values() for addend in delivery.addends]
     assert all(row.isfinite().all() for row in rows)
+
+
+@pytest.mark.parametrize("method", ["fedhca2", "fedavg", "fedamp"])
+def test_the_state_keeps_the_norms_of_the_rows_whatever_a_method_measures(method):
+    own = Server(resolve(method), PROFILES)
+    replies = [reply(name, 0) for name in NAMES]
+    state, _, _ = own.step(own.start(), replies)
+    assert state.norms["encoder"] == pytest.approx([float(each.rows[ENCODER].norm()) for each in replies])
+
+
+def test_of_two_replies_the_first_counts_even_if_it_is_not_finite():
+    bad = replace(reply("d"), rows={**reply("d").rows, ENCODER: torch.full((6,), float("nan"))})
+    assert outcome([*map(reply, "abc"), bad, reply("d")]) == outcome([*map(reply, "abc")])

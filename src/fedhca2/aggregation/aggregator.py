@@ -56,6 +56,7 @@ class Aggregator(Config, ABC):
 
     sends: ClassVar[Kind]
     measure: ClassVar[Measure]
+    whole: ClassVar[bool] = False  # whether products of whole rows are enough
     learns: ClassVar[bool] = False  # whether members learn weights; then `first_weights` says where these start
 
     kind: str = ""
@@ -67,4 +68,4 @@ class Aggregator(Config, ABC):
 
     @abstractmethod
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """The mixing for these inner products, [P, N, N] in float64, one matrix per tensor of the layout."""
+        """The mixing for these inner products in float64, [P, N, N]: of every tensor, or [1, N, N] of `whole` rows."""

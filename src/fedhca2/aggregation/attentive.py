@@ -39,6 +39,7 @@ class Attentive(Aggregator):
 
     sends: ClassVar[Kind] = "parameters"
     measure: ClassVar[Measure] = "differences"
+    whole: ClassVar[bool] = True
 
     kind: Literal["attentive"] = "attentive"
     alpha: Annotated[float, Field(gt=0, description="α_k, the step towards the others")] = 1.0

@@ -64,6 +64,7 @@ class ConflictAverse(Aggregator):
 
     sends: ClassVar[Kind] = "updates"
     measure: ClassVar[Measure] = "rows"
+    whole: ClassVar[bool] = True
     learns: ClassVar[bool] = True
 
     kind: Literal["conflict_averse"] = "conflict_averse"

@@ -79,6 +79,7 @@ class Clustered(Aggregator):
 
     sends: ClassVar[Kind] = "parameters"
     measure: ClassVar[Measure] = "differences"
+    whole: ClassVar[bool] = True
 
     kind: Literal["clustered"] = "clustered"
     clusters: Annotated[int, Field(ge=1, description="number of clusters")] = 2

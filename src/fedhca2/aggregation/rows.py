@@ -1,21 +1,47 @@
-"""A stack of rows that is never stacked: inner products and mixtures, streamed over columns in chunks."""
+"""A stack of rows that is never stacked: inner products and mixtures, streamed over columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from fedhca2.aggregation.aggregator import Measure, Member
+from fedhca2.aggregation.pages import ask_for_large_pages
 from fedhca2.params import Layout
 
-# Values of all rows together that are in flight at a time, in float64: 2 MiB, which a processor's cache holds.
-CHUNK = 1 << 18
-# Up to here mixed rows are summed one product at a time, whose bits depend on nothing but the values.
-FEW = 4
+# So many rows are multiplied in float64 in the time that it takes to read them. Of more rows, sums over a thousand
+# columns are in float32, and in float64 from there.
+FEW = 12
+# The least squared length of which float32 holds the digits.
+SMALLEST = 1e-30
+
+Piece = tuple[int, int, int]  # which tensor (0 for all of them), and columns from, to
+T = TypeVar("T")
+
+
+class Store(Protocol):
+    """Where rows lie, and what is computed there from a range of columns."""
+
+    chunk: int
+
+    def gram(self, start: int, stop: int, differences: bool, exact: bool) -> Tensor:
+        """Inner products of the rows, or of their differences to the first, [N, N]: on and below the diagonal."""
+
+    def squares(self, start: int, stop: int) -> Tensor:
+        """Squared lengths of the rows, [N]."""
+
+    def mix(self, weights: Tensor, start: int, stop: int, mixed: Sequence[Tensor]) -> None:
+        """Write weights [M, N] @ rows to M rows."""
 
 
 class Rows:
     """One row per member, in memory, memory-mapped or on a GPU, in any floating type.
+
+    Columns are cut into pieces that no number of threads changes, and pieces are summed in their order: the result is
+    the same, bit for bit, on any number of threads.
 
     >>> members, layout = [Member("a", "g"), Member("b", "g")], Layout(("x.weight",), ((2,),))
     >>> rows = Rows(members, layout, [torch.ones(2), torch.zeros(2)])
@@ -27,7 +53,7 @@ class Rows:
     """
 
     def __init__(
-        self, members: Sequence[Member], layout: Layout, data: Sequence[Tensor], *, chunk: int = CHUNK
+        self, members: Sequence[Member], layout: Layout, data: Sequence[Tensor], *, chunk: int | None = None
     ) -> None:
         if len(members) != len(data):
             raise ValueError(f"rows should be one per member ({len(members)}), found {len(data)}")
@@ -36,59 +62,81 @@ class Rows:
                 raise ValueError(f"{member.name}: row should have shape ({layout.numel},), found {tuple(row.shape)}")
         self.members = members
         self.layout = layout
-        self.data = data
         self.device = data[0].device
-        self.step = max(1, chunk // len(data))
+        self.store = _store([row.detach() if row.requires_grad else row for row in data])
+        self.chunk = chunk or self.store.chunk
 
-    def _chunks(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
-        """Columns start to stop of all rows in float64, a chunk at a time, in the same memory."""
-        room = torch.empty(
-            len(self.data), max(1, min(self.step, stop - start)), dtype=torch.float64, device=self.device
-        )
-        for a in range(start, stop, self.step):
-            b = min(a + self.step, stop)
-            block = room[:, : b - a]
-            for values, row in zip(block, self.data, strict=True):
-                values.copy_(row[a:b])
-            yield a, b, block
+    def products(self, measure: Measure, whole: bool = False) -> Tensor:
+        """Inner products of the rows, or of their differences to the first row, in float64.
 
-    def products(self, measure: Measure) -> Tensor:
-        """Inner products of the rows, or of their differences to the first row, one [N, N] per tensor, in float64."""
-        n = len(self.data)
-        products = torch.zeros(len(self.layout.sizes), n, n, dtype=torch.float64, device=self.device)
+        One matrix per tensor, [P, N, N], or [1, N, N] for `whole` rows, which is zero where nothing is measured.
+        """
+        n = len(self.members)
         if measure == "nothing":
-            return products.cpu()
-        for product, start, size in zip(products, self.layout.offsets, self.layout.sizes, strict=False):
-            for _, _, block in self._chunks(start, start + size):
-                if measure == "differences":
-                    block -= block[0].clone()
-                product += block @ block.T
-        return products.cpu()
+            return torch.zeros(1, n, n, dtype=torch.float64)
+        exact = n <= FEW
+        products = self._products(measure == "differences", whole, exact)
+        if not exact and not _in_range(products):
+            products = self._products(measure == "differences", whole, exact=True)
+        return products
+
+    def norms(self) -> Tensor:
+        """Lengths of the rows, [N], in float64."""
+        total = torch.zeros(len(self.members), dtype=torch.float64)
+        for squares in self._each(lambda piece: self.store.squares(*piece[1:]), self._pieces(whole=True)):
+            total += squares.cpu()
+        return total.sqrt()
 
     def mix(self, weights: Tensor) -> list[Tensor]:
         """Rows Σ_j weights[m, j]·row_j in float32, from weights [M, N], or [P, M, N] with one matrix per tensor."""
-        if weights.dim() == 2:
-            pieces = [(weights, 0, self.layout.numel)]
-        else:
-            ends = self.layout.offsets[1:]
-            pieces = list(zip(weights, self.layout.offsets, ends, strict=False))
-        mixed = [torch.empty(self.layout.numel, device=self.device) for _ in range(weights.shape[-2])]
-        for matrix, start, stop in pieces:
-            matrix = matrix.to(device=self.device, dtype=torch.float64)
-            for a, b, block in self._chunks(start, stop):
-                for row, values in zip(mixed, _combine(matrix, block), strict=True):
-                    row[a:b].copy_(values)
+        matrices = weights.double() if weights.dim() == 3 else weights.double()[None]
+        mixed = [torch.empty(self.layout.numel, device=self.device) for _ in range(matrices.shape[1])]
+        if self.device.type == "cpu":
+            for row in mixed:
+                ask_for_large_pages(row)
+        pieces = self._pieces(whole=weights.dim() == 2)
+        for _ in self._each(lambda piece: self.store.mix(matrices[piece[0]], *piece[1:], mixed), pieces):
+            pass
         return mixed
 
+    def _products(self, differences: bool, whole: bool, exact: bool) -> Tensor:
+        n, pieces = len(self.members), self._pieces(whole)
+        products = torch.zeros(1 if whole else len(self.layout.sizes), n, n, dtype=torch.float64, device=self.device)
+        found = self._each(lambda piece: self.store.gram(*piece[1:], differences, exact), pieces)
+        for (tensor, _, _), product in zip(pieces, found, strict=True):
+            products[tensor] += product
+        products = products.cpu().tril_()
+        return products.add_(products.tril(-1).mT)
 
-def _combine(matrix: Tensor, block: Tensor) -> Tensor:
-    """`matrix @ block`; for few rows in a fixed order of single roundings, so that no chunking shows in the result."""
-    if len(matrix) > FEW:
-        return matrix @ block
-    sums = torch.zeros(len(matrix), block.shape[1], dtype=block.dtype, device=block.device)
-    product = torch.empty_like(sums[0])
-    for total, weights in zip(sums, matrix.tolist(), strict=True):
-        for weight, values in zip(weights, block, strict=True):
-            if weight:
-                total += torch.mul(values, weight, out=product)
-    return sums
+    def _pieces(self, whole: bool) -> list[Piece]:
+        edges = (0, self.layout.numel) if whole else self.layout.offsets
+        return [
+            (tensor, a, min(a + self.chunk, stop))
+            for tensor, (start, stop) in enumerate(pairwise(edges))
+            for a in range(start, stop, self.chunk)
+        ]
+
+    def _each(self, work: Callable[[Piece], T], pieces: Sequence[Piece]) -> Iterator[T]:
+        """The work on every piece, in order, on so many threads as torch may use."""
+        workers = min(torch.get_num_threads(), len(pieces)) if self.device.type == "cpu" else 1
+        if workers <= 1:
+            yield from map(work, pieces)
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            yield from pool.map(work, pieces)
+
+
+def _store(data: Sequence[Tensor]) -> Store:
+    # Here, since to import the compiler takes longer than a command's help may.
+    if data[0].device.type == "cpu":
+        from fedhca2.aggregation.in_memory import InMemory
+
+        return InMemory(data)
+    from fedhca2.aggregation.on_device import OnDevice
+
+    return OnDevice(data)
+
+
+def _in_range(products: Tensor) -> bool:
+    squares = products.diagonal(dim1=1, dim2=2)
+    return bool((squares >= SMALLEST).all() and products.isfinite().all())

@@ -19,6 +19,7 @@ NAME_LENGTH = 64
 SCORES = 32
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
+Measured = Mapping[str, Mapping[Slot, float]]  # the norm of each row of each client
 Norms = Mapping[str, tuple[float, ...]]  # of the rows that were accepted last, by part
 
 
@@ -41,8 +42,8 @@ class Admission:
     norms: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-def admit(replies: Iterable[Reply], expected: Expected, norms: Norms, bounds: GuardBounds) -> Admission:
-    """Sort replies into those that can be used and those that cannot."""
+def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
+    """Replies of the right form, by client and in the order of names, and why others are not; no row is read."""
     sound: dict[str, Reply] = {}
     refused: dict[str, str] = {}
     for reply in replies:
@@ -54,12 +55,16 @@ def admit(replies: Iterable[Reply], expected: Expected, norms: Norms, bounds: Gu
             refused[f"{name} (again)"] = "a client should reply once in a round, found another reply"
         else:
             sound[name] = reply
-    measured = {client: _norms(reply) for client, reply in sorted(sound.items())}
-    limits = _limits(measured.values(), norms, bounds)
-    large = {client: _excess(found, limits) for client, found in measured.items()}
-    used = {client: sound[client] for client in measured if not large[client]}
     refused = {f"{client} (again)" if client in sound else client: why for client, why in refused.items()}
-    refused |= {client: why for client, why in large.items() if why}
+    return dict(sorted(sound.items())), refused
+
+
+def admit(replies: Mapping[str, Reply], measured: Measured, norms: Norms, bounds: GuardBounds) -> Admission:
+    """Sort well-formed replies by the norms of their rows."""
+    finite = [found for found in measured.values() if all(map(math.isfinite, found.values()))]
+    limits = _limits(finite, norms, bounds)
+    refused = {client: why for client in replies if (why := _excess(measured[client], limits))}
+    used = {client: reply for client, reply in replies.items() if client not in refused}
     seen = {part: list(values) for part, values in norms.items()}
     for client in used:
         for slot, norm in measured[client].items():
@@ -100,8 +105,6 @@ def _rows(reply: Reply, expected: Expected) -> str:
             return f"{slot}: row should be of {numel} floating numbers, found {row.dtype} ({row.layout}, {row.device})"
         if row.shape != (numel,):
             return f"{slot}: row should be of {numel} floating numbers, found shape {tuple(row.shape)}"
-        if not row.sum(dtype=torch.float64).isfinite():
-            return f"{slot}: row should be finite, found NaN or infinite values"
     return ""
 
 
@@ -130,10 +133,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (float, int)) and not isinstance(value, bool)
 
 
-def _norms(reply: Reply) -> dict[Slot, float]:
-    return {slot: float(torch.linalg.vector_norm(row, dtype=torch.float64)) for slot, row in reply.rows.items()}
-
-
 def _limits(measured: Iterable[Mapping[Slot, float]], norms: Norms, bounds: GuardBounds) -> dict[str, float]:
     """The largest norm of each part.
 
@@ -156,6 +155,8 @@ def _limits(measured: Iterable[Mapping[Slot, float]], norms: Norms, bounds: Guar
 
 def _excess(found: Mapping[Slot, float], limits: Mapping[str, float]) -> str:
     for slot, norm in found.items():
+        if not math.isfinite(norm):
+            return f"{slot}: row should be finite, found NaN or infinite values"
         limit = limits.get(slot.part, math.inf)
         if norm > limit:
             return f"{slot}: norm should be at most {limit:.4g} (guard.norm_factor × the median), found {norm:.4g}"

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedhca2.aggregation import Aggregator, Measure, Member, Mixing, Rows, Weights
 from fedhca2.experiment.reliability import GuardBounds
-from fedhca2.federation.guard import Admission, Expected, admit
+from fedhca2.federation.guard import Expected, admit, well_formed
 from fedhca2.messages import Addend, Delivery, Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
@@ -71,6 +71,24 @@ class _Entry:
         return f"{self.client}/{self.slot}"
 
 
+@dataclass(frozen=True)
+class _Stack:
+    """All rows of one part and layout, and their inner products."""
+
+    part: Part
+    layout: Layout
+    aggregator: Aggregator
+    entries: list[_Entry]
+    rows: Rows
+    products: Tensor
+
+    def norms(self) -> list[float]:
+        """Lengths of the rows, which their own inner products tell; a row that is not finite has none."""
+        if self.aggregator.measure == "rows":
+            return self.products.sum(dim=0).diagonal().clamp(min=0).sqrt().tolist()
+        return self.rows.norms().tolist()
+
+
 class Server:
     """Turns replies into deliveries. It holds no rows and no models, and its state is passed in and out."""
 
@@ -89,30 +107,38 @@ class Server:
         A reply that cannot be used is left out and named in the record, as if its client had been away: such a client
         keeps its weights and gets no delivery.
         """
-        admission = self._admit(state, replies)
-        used = admission.used
-        state = self._learn(state, used)
-        deliveries: Deliveries = {client: {} for client in used}
+        parts = frozenset(self.method.uploads(state.round))
+        sound, refused = well_formed(replies, Expected(state.round, self.profiles, parts, state.weights))
+        stacks = self._measure(state.round, sound)
+        admission = admit(sound, _norms(sound, stacks), state.norms, self.guard)
+        if admission.refused:  # rare: measured again, so that nothing of a refused row is left in the others' products
+            stacks = self._measure(state.round, admission.used)
+        state = self._learn(state, admission.used)
+        deliveries: Deliveries = {client: {} for client in admission.used}
         aggregations = []
         weights = dict(state.weights)
-        for part, aggregator in self.method.aggregators(state.round).items():
-            for layout, entries in self._entries(part, used).items():
-                for entry in entries:
-                    first = aggregator.first_weights(layout)
-                    if first and entry.key not in weights:
-                        weights[entry.key] = Weights.start(first)
-                aggregation, delivered = self._aggregate(aggregator, part, layout, entries, weights)
-                aggregations.append(aggregation)
-                for entry, delivery in zip(entries, delivered, strict=True):
-                    deliveries[entry.client][entry.slot] = delivery
+        for stack in stacks:
+            first = stack.aggregator.first_weights(stack.layout)
+            for entry in stack.entries:
+                if first and entry.key not in weights:
+                    weights[entry.key] = Weights.start(first)
+            aggregation, delivered = self._aggregate(stack, weights)
+            aggregations.append(aggregation)
+            for entry, delivery in zip(stack.entries, delivered, strict=True):
+                deliveries[entry.client][entry.slot] = delivery
         applied = {key: learned.applied for key, learned in weights.items()}
-        record = ServerRecord(state.round, tuple(aggregations), applied, admission.refused)
+        record = ServerRecord(state.round, tuple(aggregations), applied, refused | admission.refused)
         return ServerState(state.round + 1, weights, admission.norms), deliveries, record
 
-    def _admit(self, state: ServerState, replies: Iterable[Reply]) -> Admission:
-        parts = frozenset(self.method.uploads(state.round))
-        expected = Expected(state.round, self.profiles, parts, state.weights)
-        return admit(replies, expected, state.norms, self.guard)
+    def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[_Stack]:
+        """The rows of every part and layout with the inner products that its aggregator needs: one pass over all."""
+        stacks = []
+        for part, aggregator in self.method.aggregators(round).items():
+            for layout, entries in self._entries(part, replies).items():
+                rows = Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
+                products = rows.products(aggregator.measure, aggregator.whole)
+                stacks.append(_Stack(part, layout, aggregator, entries, rows, products))
+        return stacks
 
     def _learn(self, state: ServerState, replies: Mapping[str, Reply]) -> ServerState:
         """α and β after this round's agreement."""
@@ -134,28 +160,29 @@ class Server:
                     found.setdefault(profile.layouts[slot], []).append(entry)
         return {layout: sorted(entries, key=lambda entry: entry.member.name) for layout, entries in found.items()}
 
-    def _aggregate(
-        self,
-        aggregator: Aggregator,
-        part: Part,
-        layout: Layout,
-        entries: list[_Entry],
-        weights: Mapping[str, Weights],
-    ) -> tuple[Aggregation, list[Delivery]]:
-        members = [entry.member for entry in entries]
-        rows = Rows(members, layout, [entry.row for entry in entries])
-        products = rows.products(aggregator.measure)
-        mixing = aggregator.mixing(products, members, layout)
-        addends: list[list[Addend]] = [[] for _ in entries]
+    def _aggregate(self, stack: _Stack, weights: Mapping[str, Weights]) -> tuple[Aggregation, list[Delivery]]:
+        """The second pass over all rows."""
+        members, measure = stack.rows.members, stack.aggregator.measure
+        mixing = stack.aggregator.mixing(stack.products, members, stack.layout)
+        addends: list[list[Addend]] = [[] for _ in members]
         for blend in mixing.blends:
-            mixed = rows.mix(blend.weights)
-            for entry, gets, added in zip(entries, blend.gets, addends, strict=True):
+            mixed = stack.rows.mix(blend.weights)
+            for entry, gets, added in zip(stack.entries, blend.gets, addends, strict=True):
                 scale = weights[entry.key].applied if blend.hyper else (1.0,)
                 added.append(Addend(mixed[gets], scale, remember=blend.hyper and self.method.weights.learn))
-        whole = products.sum(dim=0) if aggregator.measure != "nothing" else None
-        names = tuple(member.name for member in members)
-        record = Aggregation(part, names, aggregator.measure, whole, mixing)
+        whole = stack.products.sum(dim=0) if measure != "nothing" else None
+        record = Aggregation(stack.part, tuple(member.name for member in members), measure, whole, mixing)
         return record, [Delivery(mixing.base, tuple(added)) for added in addends]
+
+
+def _norms(replies: Mapping[str, Reply], stacks: Iterable[_Stack]) -> dict[str, dict[Slot, float]]:
+    """The norm of each row of each client."""
+    found = {
+        (entry.client, entry.slot): norm
+        for stack in stacks
+        for entry, norm in zip(stack.entries, stack.norms(), strict=True)
+    }
+    return {client: {slot: found[client, slot] for slot in sorted(reply.rows)} for client, reply in replies.items()}
 
 
 def _member(profile: Profile, slot: Slot) -> Member:

@@ -1,0 +1,209 @@
+"""The server's step for Swin-T clients beside a plain copy of their updates: time and memory, by number of clients.
+
+    python benchmarks/server.py                          # 6 and 24 clients whole, of 100 and 1,000 a part of each row
+    python benchmarks/server.py --clients 100 --values 5000000 --threads 2
+    python benchmarks/server.py --device cuda --clients 24
+
+A step is all that the server does in FedHCA²'s second round: guard, learned weights, solver, aggregation. A copy
+writes every client's rows over the same target, in memory that was written before. Rows of 1,000 clients are bfloat16
+in files; there are 16 different ones, and each is mapped for many clients. Times are the least of several, taken in
+turns.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedhca2.aggregation import MappedRow
+from fedhca2.federation.server import Deliveries, Server, ServerRecord, ServerState
+from fedhca2.messages import Profile, Reply
+from fedhca2.methods import resolve
+from fedhca2.params import Layout, Slot
+
+ENCODER = 27_520_698  # values of Swin-T
+LAYERS = ((96, 96), (96, 192), (96, 384), (96, 768), (96, 384), (96,))  # weights of its decoder; each has a bias
+TASKS = ("semseg", "normals", "edge", "depth")  # every sixth client has all of them, others have one
+MAPPED = 1000  # so many clients have their rows in files
+DISTINCT = 16
+Row = dict[str, Any]
+T = TypeVar("T")
+
+
+def federation(clients: int, values: int) -> list[Profile]:
+    """Clients as in the paper's first scenario, with encoders of so many values and decoders to match."""
+    share = values / ENCODER
+    shapes = [(max(1, int(rows * share)), *rest) for rows, *rest in LAYERS]
+    named = {f"layer{i}.{kind}": shape for i, shape in enumerate(shapes) for kind, shape in _pair(shape)}
+    decoder = Layout(tuple(named), tuple(named.values()))
+    profiles = []
+    for i in range(clients):
+        tasks = TASKS if i % 6 == 5 else TASKS[i % 4 : i % 4 + 1]
+        layouts = {Slot("encoder"): Layout(("encoder.weight",), ((values,),))}
+        layouts |= {Slot("decoder", task): decoder for task in tasks}
+        profiles.append(Profile(f"client{i:04}", "scenes", tasks, 1, layouts))
+    return profiles
+
+
+def _pair(shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
+    return [("weight", shape), ("bias", shape[:1])]
+
+
+def make_rows(profiles: list[Profile], device: str, folder: Path) -> list[dict[Slot, Tensor]]:
+    """Every client's update: one part common to all, and one of its own."""
+    longest = max(layout.numel for profile in profiles for layout in profile.layouts.values())
+    noise = 1e-3 * torch.randn(longest, generator=torch.Generator().manual_seed(0))
+
+    def update(seed: int, numel: int) -> Tensor:
+        return noise[:numel].roll(7919 * (seed + 1)).add_(noise[:numel], alpha=0.5)
+
+    def mapped(seed: int, slot: Slot, numel: int) -> Tensor:
+        path = folder / f"{seed % DISTINCT}.{slot.part}"
+        if not path.exists():
+            path.write_bytes(update(seed, numel).bfloat16().view(torch.uint8).numpy())
+        return MappedRow.open(path, numel, torch.bfloat16)
+
+    return [
+        {
+            slot: mapped(i, slot, layout.numel) if len(profiles) >= MAPPED else update(i, layout.numel).to(device)
+            for slot, layout in profile.layouts.items()
+        }
+        for i, profile in enumerate(profiles)
+    ]
+
+
+def replies_of(profiles: list[Profile], rows: list[dict[Slot, Tensor]], state: ServerState) -> list[Reply]:
+    """What every client sends; after the first round with numbers to learn from."""
+    return [
+        Reply(
+            profile.client,
+            state.round,
+            own,
+            {slot: (0.1,) * len(state.weights[f"{profile.client}/{slot}"].value) for slot in own if state.round},
+        )
+        for profile, own in zip(profiles, rows, strict=True)
+    ]
+
+
+def seconds(work: Callable[[], object], device: str) -> float:
+    """Of the clock, but for one thread on a CPU: of the processor, which others on the machine do not disturb."""
+    clock = process_time if device == "cpu" and torch.get_num_threads() == 1 else perf_counter
+    began = clock()
+    work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return clock() - began
+
+
+def peak(work: Callable[[], T], device: str) -> tuple[T, float, float]:
+    """What work gives, and the bytes that it needs at most: beyond those that were in use before, and in all."""
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        found = work()
+        return found, torch.cuda.max_memory_allocated() - before, torch.cuda.max_memory_allocated()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    before = _status("VmRSS")
+    found = work()
+    return found, _status("VmHWM") - before, _status("VmHWM")
+
+
+def _status(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def measure(clients: int, values: int, threads: int, device: str = "cpu", repeats: int = 5) -> list[Row]:
+    """Time, ratio and memory of one size of federation."""
+    torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory() as folder:
+        profiles = federation(clients, values)
+        rows = make_rows(profiles, device, Path(folder))
+        server = Server(resolve("fedhca2"), profiles)
+        state = server.step(server.start(), replies_of(profiles, rows, server.start()))[0]
+        replies = replies_of(profiles, rows, state)
+        updates = [row for own in rows for row in own.values()]
+        target = torch.zeros(values, dtype=updates[0].dtype, device=device)
+
+        def copy() -> None:
+            for row in updates:
+                target[: row.numel()].copy_(row)
+                if isinstance(row, MappedRow):
+                    row.release()
+
+        def step() -> tuple[ServerState, Deliveries, ServerRecord]:
+            return server.step(state, replies)
+
+        (_, sent, _), extra, whole = peak(step, device)
+        mixed = {
+            addend.row.data_ptr(): addend.row for own in sent.values() for d in own.values() for addend in d.addends
+        }
+        result = sum(row.nbytes for row in mixed.values())
+        del sent, mixed
+        times = [(seconds(copy, device), seconds(step, device)) for _ in range(repeats)]
+    copied, stepped = (min(column) for column in zip(*times, strict=True))
+    nbytes = sum(row.nbytes for row in updates)
+    about = {"clients": clients, "decoders": len(updates) - clients, "values": values, "threads": threads}
+    about |= {"device": device, "bytes": nbytes, "copy_ms": 1000 * copied, "step_ms": 1000 * stepped}
+    name = f"server, N = {clients}" + (f", {values / ENCODER:.0%} of each row" if values < ENCODER else "")
+    name += f", {device}" if device != "cpu" else f", {threads} thread{'s' * (threads > 1)}"
+
+    def row(what: str, value: float, unit: str, bound: float | None) -> Row:
+        return {"name": f"{name}: {what}", "value": value, "unit": unit, "bound": bound, **about}
+
+    found = [row("step", 1000 * stepped, "ms", 50.0 if device == "cuda" and clients <= 24 else None)]
+    if clients >= MAPPED:
+        return [*found, row("resident at most", whole / 1e9, "GB", 4.0)]
+    return [
+        *found,
+        row("step", stepped / copied, "copies", 4.0 if device == "cpu" else None),
+        row("memory beyond updates and what is sent", max(0.0, extra - result) / nbytes, "updates", 0.3),
+        row("memory beyond updates", extra / nbytes, "updates", 0.3),
+    ]
+
+
+def rows(quick: bool) -> list[Row]:
+    """The table; if `quick`, of six clients alone."""
+    threads = sorted({1, len(os.sched_getaffinity(0))})
+    found = [row for count in threads for row in measure(6, ENCODER, count)]
+    if quick:
+        return found
+    found += [row for count in threads for row in measure(24, ENCODER, count, repeats=3)]
+    found += [row for count in threads for row in measure(100, ENCODER // 10, count, repeats=3)]
+    found += measure(MAPPED, ENCODER // 200, threads[-1], repeats=1)
+    if torch.cuda.is_available():
+        found += [row for clients in (6, 24, 100) for row in measure(clients, ENCODER, 1, "cuda")]
+    return found
+
+
+def main() -> None:
+    """Print the table, or one size of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="six clients alone")
+    parser.add_argument("--clients", type=int, help="so many clients alone")
+    parser.add_argument("--values", type=int, default=ENCODER, help="values of each encoder")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
+    options = parser.parse_args()
+    if options.clients:
+        found = measure(options.clients, options.values, options.threads, options.device, options.repeats)
+    else:
+        found = rows(options.quick)
+    for row in found:
+        bound = f"  (at most {row['bound']:g})" if row["bound"] else ""
+        print(f"{row['name']:<90}{row['value']:>10.2f} {row['unit']}{bound}")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

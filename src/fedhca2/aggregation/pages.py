@@ -1,0 +1,28 @@
+"""Advice to the operating system about pages of memory."""
+
+import ctypes
+import mmap
+
+from torch import Tensor
+
+LARGE = 1 << 22  # bytes from which on large pages are worth asking for
+
+_madvise = ctypes.CDLL(None, use_errno=True).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def ask_for_large_pages(tensor: Tensor) -> None:
+    """Let memory that was not written yet come in large pages: to get small ones takes longer than to write them."""
+    if tensor.nbytes >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        _advise(tensor, mmap.MADV_HUGEPAGE)  # a system without them may refuse
+
+
+def drop_pages(mapped: Tensor) -> None:
+    """Give the memory of a mapped file back; any other tensor would lose its values."""
+    if _advise(mapped, mmap.MADV_DONTNEED):
+        raise OSError(ctypes.get_errno(), "madvise failed on a mapped row")
+
+
+def _advise(tensor: Tensor, advice: int) -> int:
+    before = tensor.data_ptr() % mmap.PAGESIZE
+    return int(_madvise(tensor.data_ptr() - before, tensor.nbytes + before, advice))

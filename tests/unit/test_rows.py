@@ -1,0 +1,267 @@
+"""Fast ways of inner products and mixtures, each against the formula in float64."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from fedhca2.aggregation import MappedRow, Member, Rows
+from fedhca2.aggregation import rows as rows_module
+from fedhca2.aggregation.on_device import OnDevice
+from fedhca2.params import Layout
+
+brief = settings(max_examples=25, deadline=None)
+KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+def make(layout, data, **options):
+    return Rows([Member(str(i), "g") for i in range(len(data))], layout, data, **options)
+
+
+def layout_of(sizes):
+    return Layout(tuple(f"t{i}.weight" for i in range(len(sizes))), tuple((size,) for size in sizes))
+
+
+def plain_products(data, sizes):
+    stack = torch.stack([row.double() for row in data])
+    return torch.stack([piece @ piece.T for piece in stack.split(sizes, dim=1)])
+
+
+@st.composite
+def stacks(draw, kinds=KINDS, most=30):
+    """Rows of any number, type, tensors and scale, some of which are no contiguous memory."""
+    sizes = draw(st.lists(st.sampled_from([1, 2, 7, 64, 1023, 1024, 1025, 3000]), min_size=1, max_size=4))
+    n, kind = draw(st.integers(1, most)), draw(st.sampled_from(kinds))
+    rng = torch.Generator().manual_seed(draw(st.integers(0, 999)))
+    data = [torch.randn(2 * sum(sizes), generator=rng).to(kind) for _ in range(n)]
+    return sizes, [row[::2] if draw(st.booleans()) else row[: sum(sizes)] for row in data]
+
+
+def within_float32(found, data, sizes):
+    """Whether products are as close to the formula as float32 lets short sums be."""
+    expected = plain_products(data, sizes)
+    lengths = expected.diagonal(dim1=1, dim2=2).sqrt()
+    return ((found - expected).abs() <= 1e-6 * lengths[:, :, None] * lengths[:, None]).all()
+
+
+@brief
+@given(stack=stacks())
+def test_products_of_any_rows(stack):
+    sizes, data = stack
+    assert within_float32(make(layout_of(sizes), data).products("rows"), data, sizes)
+
+
+@brief
+@given(stack=stacks(most=rows_module.FEW))
+def test_products_of_few_rows_are_those_of_float64(stack):
+    sizes, data = stack
+    found = make(layout_of(sizes), data).products("rows")
+    assert_close(found, plain_products(data, sizes), rtol=1e-12, atol=1e-11)
+
+
+@brief
+@given(stack=stacks())
+def test_products_of_whole_rows_are_the_sum_over_tensors(stack):
+    sizes, data = stack
+    rows = make(layout_of(sizes), data)
+    assert_close(rows.products("rows", whole=True)[0], rows.products("rows").sum(dim=0), rtol=1e-5, atol=1e-3)
+
+
+@brief
+@given(stack=stacks())
+def test_differences_of_any_rows(stack):
+    sizes, data = stack
+    data = [row.double() for row in data]
+    found = make(layout_of(sizes), [1000 + 1e-3 * row for row in data]).products("differences")
+    near = [1000 + 1e-3 * row for row in data]
+    expected = plain_products([row - near[0] for row in near], sizes)
+    assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_differences_of_many_float32_rows_keep_their_digits():
+    data = [1000 + torch.randn(3000, generator=torch.Generator().manual_seed(i)) / 100 for i in range(20)]
+    found = make(layout_of([3000]), data).products("differences")
+    expected = plain_products([row.double() - data[0].double() for row in data], [3000])
+    assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@brief
+@given(stack=stacks())
+def test_norms_of_any_rows(stack):
+    sizes, data = stack
+    expected = torch.stack([torch.linalg.vector_norm(row.double()) for row in data])
+    assert_close(make(layout_of(sizes), data).norms(), expected, rtol=1e-12, atol=0)
+
+
+@brief
+@given(stack=stacks(), count=st.integers(1, 5), per_tensor=st.booleans())
+def test_mixtures_of_any_rows(stack, count, per_tensor):
+    sizes, data = stack
+    rng = torch.Generator().manual_seed(count)
+    weights = torch.randn(len(sizes), count, len(data), dtype=torch.float64, generator=rng)
+    weights[torch.rand(weights.shape, generator=rng) < 0.3] = 0
+    weights = weights if per_tensor else weights[:1].expand(len(sizes), -1, -1)
+    pieces = torch.stack([row.double() for row in data]).split(sizes, dim=1)
+    expected = torch.cat([matrix @ piece for matrix, piece in zip(weights, pieces, strict=True)], dim=1)
+    found = make(layout_of(sizes), data).mix(weights if per_tensor else weights[0])
+    assert_close(torch.stack(found), expected.float(), rtol=2e-7, atol=1e-12 * len(data))
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_bits_do_not_depend_on_the_number_of_threads(threads):
+    rng = torch.Generator().manual_seed(0)
+    data = [torch.randn(20_000, generator=rng) for _ in range(14)]
+    rows, weights = make(layout_of([7000, 13_000]), data, chunk=1500), torch.rand(2, 3, 14)
+    try:
+        torch.set_num_threads(1)
+        alone = [rows.products("rows"), rows.norms(), *rows.mix(weights)]
+        torch.set_num_threads(threads)
+        together = [rows.products("rows"), rows.norms(), *rows.mix(weights)]
+    finally:
+        torch.set_num_threads(1)
+    assert all(map(torch.equal, together, alone))
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_many_rows_beyond_the_range_of_float32_products(scale):
+    data = [scale * torch.randn(100, generator=torch.Generator().manual_seed(i)) for i in range(20)]
+    found = make(layout_of([100]), data).products("rows")
+    assert_close(found / scale**2, plain_products(data, [100]) / scale**2, rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("n", [4, 20])
+def test_a_value_that_is_not_finite_shows_in_its_own_products_alone(value, n):
+    data = [torch.ones(2000) for _ in range(n)]
+    data[1][1500] = value
+    found = make(layout_of([2000]), data).products("rows")[0]
+    assert [i for i in range(n) if not found[i, i].isfinite()] == [1]
+
+
+def test_rows_that_carry_gradients_are_measured_too():
+    data = [torch.ones(5, requires_grad=True), torch.ones(5).bfloat16()]
+    assert make(layout_of([5]), data).products("rows").tolist() == [[[5, 5], [5, 5]]]
+
+
+def test_rows_without_a_value():
+    rows = make(layout_of([0]), [torch.ones(0), torch.ones(0)])
+    assert (rows.products("rows", whole=True).tolist(), len(rows.mix(torch.ones(1, 2))[0])) == ([[[0, 0], [0, 0]]], 0)
+
+
+def as_on_device(layout, data, chunk):
+    """Rows that take a GPU's way, on a CPU."""
+    rows = make(layout, data, chunk=chunk)
+    rows.store = OnDevice(data)
+    return rows
+
+
+@brief
+@given(stack=stacks(), chunk=st.sampled_from([1000, 1 << 20]))
+def test_a_gpu_s_way_gives_the_same_products(stack, chunk):
+    sizes, data = stack
+    assert within_float32(as_on_device(layout_of(sizes), data, chunk).products("rows"), data, sizes)
+
+
+@brief
+@given(stack=stacks(most=rows_module.FEW))
+def test_a_gpu_s_way_is_in_float64_for_few_rows(stack):
+    sizes, data = stack
+    found = as_on_device(layout_of(sizes), data, 1000).products("rows")
+    assert_close(found, plain_products(data, sizes), rtol=1e-12, atol=1e-11)
+
+
+def test_a_gpu_s_way_leaves_the_precision_of_training_alone():
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        as_on_device(layout_of([9]), [torch.ones(9)] * 20, 1000).products("rows")
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@brief
+@given(stack=stacks(), count=st.integers(1, 3))
+def test_a_gpu_s_way_gives_the_same_mixtures(stack, count):
+    sizes, data = stack
+    weights = torch.rand(len(sizes), count, len(data), dtype=torch.float64)
+    found = as_on_device(layout_of(sizes), data, 1000).mix(weights)
+    expected = make(layout_of(sizes), data).mix(weights)
+    assert_close(torch.stack(found), torch.stack(expected), rtol=1e-6, atol=1e-12)
+
+
+@brief
+@given(stack=stacks())
+def test_a_gpu_s_way_gives_the_same_norms_and_differences(stack):
+    sizes, data = stack
+    ours, other = make(layout_of(sizes), data), as_on_device(layout_of(sizes), data, 1000)
+    assert_close(other.norms(), ours.norms(), rtol=1e-12, atol=0)
+    assert_close(other.products("differences"), ours.products("differences"), rtol=1e-5, atol=1e-2)
+
+
+@pytest.fixture
+def mapped(tmp_path):
+    row = torch.randn(50_000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    (tmp_path / "row").write_bytes(row.view(torch.uint8).numpy())
+    return row, MappedRow.open(tmp_path / "row", 50_000, torch.bfloat16)
+
+
+def test_a_mapped_row_has_the_values_of_its_file(mapped):
+    row, found = mapped
+    assert torch.equal(found, row)
+
+
+def test_a_released_row_is_read_again(mapped):
+    row, found = mapped
+    found.release()
+    assert torch.equal(found, row)
+
+
+def test_mapped_rows_give_the_same_bits(mapped):
+    row, found = mapped
+    weights = torch.tensor([[0.3, 0.7]])
+    expected = make(layout_of([50_000]), [row, row]).mix(weights)[0]
+    assert torch.equal(make(layout_of([50_000]), [found, found]).mix(weights)[0], expected)
+
+
+def test_a_file_that_is_too_short_is_an_error(mapped, tmp_path):
+    with pytest.raises(RuntimeError):
+        MappedRow.open(tmp_path / "row", 50_001, torch.bfloat16)
+
+
+FLAT = """
+import sys
+from pathlib import Path
+import torch
+from fedhca2.aggregation import MappedRow, Member, Rows
+from fedhca2.params import Layout
+
+torch.set_num_threads(1)
+values, path = 1_000_000, sys.argv[1]
+
+def peak(clients):
+    rows = [MappedRow.open(path, values, torch.bfloat16) for _ in range(clients)]
+    rows = Rows([Member(str(i), "g") for i in range(clients)], Layout(("a.weight",), ((values,),)), rows)
+    Path("/proc/self/clear_refs").write_text("5")
+    rows.products("rows", whole=True)
+    rows.mix(torch.full((1, clients), 1 / clients))
+    status = Path("/proc/self/status").read_text().split("VmHWM:")[1]
+    return int(status.split()[0]) / 1024
+
+peak(4)
+print(peak(25), peak(100))
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_model_times_the_clients(tmp_path):
+    path = tmp_path / "row"
+    path.write_bytes(np.random.default_rng(0).normal(size=1_000_000).astype(np.float16).tobytes())
+    done = subprocess.run([sys.executable, "-c", FLAT, str(path)], capture_output=True, text=True, check=True)
+    few, many = map(float, done.stdout.split())
+    assert many - few < 15  # MiB; 75 rows more are 143 MiB, and their part of the room 5
