@@ -3,12 +3,14 @@
     python benchmarks/wire.py                                   # bytes, and seconds in one process
     python benchmarks/wire.py --loopback float32 bfloat16       # also over a SuperLink and a process for each site
 
-Images are tiny and few, so that a round is what it costs to move rows. Bytes are those of the second round: what went
-down with its orders and up with its replies. Distinct bytes are those that differ between clients' orders.
+A client trains on one image of 32 x 32, so that a round is what it costs to move and to aggregate rows; how long the
+slowest client was at work is said beside it. Bytes are those of the second round: what went down with its orders and up
+with its replies. Distinct bytes are those that differ between clients' orders.
 """
 
 import argparse
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -52,11 +54,12 @@ def events(out: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in found if event["event"] == kind]
 
 
-def second_round(out: Path) -> tuple[float, float, float]:
-    """Bytes up and down, and seconds."""
+def second_round(out: Path) -> tuple[float, float, float, float]:
+    """Bytes up and down, seconds, and those that the slowest client was at work."""
     clients = [event for event in events(out, "client") if event["round"] == 1]
     seconds = next(event["seconds"] for event in events(out, "round") if event["round"] == 1)
-    return sum(c["bytes_up"] for c in clients), sum(c["bytes_down"] for c in clients), seconds
+    at_work = max(client["seconds"] for client in clients)
+    return sum(c["bytes_up"] for c in clients), sum(c["bytes_down"] for c in clients), seconds, at_work
 
 
 def parameters(out: Path, part: str) -> list[int]:
@@ -71,23 +74,23 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=6, choices=range(1, 7))
     options = parser.parse_args()
     title = f"second round of {options.clients} Swin-T clients, FedHCA²"
-    table = Table("", "MB up", "MB down", "distinct", "s", title=title)
+    table = Table("", "MB up", "MB down", "distinct", "s", "s at work", "load", title=title)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "in-process"
         run(experiment(options.clients), out, LogWatcher())
         encoders, decoders = parameters(out, "encoder"), parameters(out, "decoder")
         whole = 4 * (sum(encoders) + sum(decoders)) / MB
-        table.add_row("θ and Δ up, a model down", f"{2 * whole:.0f}", f"{whole:.0f}", f"{whole:.0f}", "")
+        table.add_row("θ and Δ up, a model down", f"{2 * whole:.0f}", f"{whole:.0f}", f"{whole:.0f}", "", "", "")
         moved = 0.0
         for wire in ("in one process", *options.loopback):
             if wire in options.loopback:
                 out = Path(folder) / wire
                 run_local(experiment(options.clients), out, LogWatcher(), Terms(wire=wire))
-            up, down, seconds = second_round(out)
+            up, down, *seconds = second_round(out)
             distinct = down - (len(encoders) - 1) * (2 if wire == "bfloat16" else 4) * encoders[0]
             moved = up + distinct
             numbers = (f"{value / MB:.0f}" for value in (up, down, distinct))
-            table.add_row(wire, *numbers, f"{seconds:.1f}")
+            table.add_row(wire, *numbers, *(f"{each:.1f}" for each in seconds), f"{os.getloadavg()[0]:.1f}")
     Console().print(table)
     Console().print(f"whole models are {3 * whole * MB / moved:.1f} times the distinct bytes of the last row")
 

@@ -5,7 +5,6 @@ Children are forked from a process that has made models and scenes already, so t
 
 import os
 import random
-import shutil
 import signal
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from fedhca2.clients import Workplace
 from fedhca2.experiment import assign_shards, build_clients
 from small_run import _open as open_data
 from small_run import events, quickly, resume_small, run_small, same_models, small
@@ -54,7 +54,7 @@ def killed(out, rng, longest):
 def main(folder, seed, kills):
     rng = random.Random(seed)
     data = open_data(EXPERIMENT)
-    quickly(build_clients, EXPERIMENT, data, assign_shards(EXPERIMENT, data), torch.device("cpu"))
+    quickly(build_clients, EXPERIMENT, data, assign_shards(EXPERIMENT, data), Workplace(torch.device("cpu")))
     straight = folder / "straight"
     began = time.monotonic()
     os.waitpid(child(lambda: go_on(straight)), 0)
@@ -66,8 +66,6 @@ def main(folder, seed, kills):
             dead = killed(out, rng, longest)
             done += dead
             longest *= 1.1 if dead else 0.6  # so that a run meets several deaths, however busy the machine is
-            if out.exists() and not (out / "config.yaml").exists():
-                shutil.rmtree(out)
         runs += 1
         for place, expected in ((out, straight), (out / "baseline", straight / "baseline")):
             if not same_models(place, expected) or events(place) != events(expected):

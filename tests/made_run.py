@@ -13,14 +13,14 @@ DECODER = ["fuse.weight", "fuse.bias", "norm.weight", "norm.bias"]
 SIZE = 16
 
 
-def made_run(path, method="fedhca2", rounds=3, better=1.0, seed=0, finished=True, away=()):
-    """Write a run; `better` multiplies the scores, `away` are clients who miss the second round."""
+def made_run(path, method="fedhca2", rounds=3, better=1.0, seed=0, finished=True, away=(), refused=()):
+    """Write a run; `better` multiplies the scores, `away` miss the second round, `refused` (pairs) were left out."""
     path.mkdir(parents=True, exist_ok=True)
     parts = {"encoder": {"kind": "mean"}, "decoder": {"kind": "mean"}, "head": None}
     config = {"name": "made", "seed": seed, "rounds": rounds, "method": {"name": method, **parts}}
     (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     rng = np.random.default_rng(seed)
-    lines = [*_profiles(), *(event for round in range(rounds) for event in _round(rng, round, better, away))]
+    lines = [*_profiles(), *(event for round in range(rounds) for event in _round(rng, round, better, away, refused))]
     lines += _scores(rounds, better)
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     _samples(path / "samples", rng)
@@ -49,7 +49,7 @@ def _profiles():
         yield {"event": "profile", **about, "samples": 8, "parameters": parameters, "decoders": decoders}
 
 
-def _round(rng, round, better, away):
+def _round(rng, round, better, away, refused):
     clients = [client for client in TASKS if not (round == 1 and client in away)]
     for client in clients:
         for task in TASKS[client]:
@@ -65,7 +65,7 @@ def _round(rng, round, better, away):
     learned = {f"{client}/encoder": [0.1 + 0.01 * round] for client in clients}
     learned |= {name.replace("/", "/decoder."): [0.1, 0.2] for name in decoders}
     yield {"event": "weights", "round": round, "weights": learned}
-    yield {"event": "round", "round": round, "seconds": 1.5, "refused": {}}
+    yield {"event": "round", "round": round, "seconds": 1.5, "refused": dict(refused) if round == 1 else {}}
 
 
 def _shares(rng, count):

@@ -11,6 +11,7 @@ from made_run import made_run
 
 pytestmark = pytest.mark.slow
 
+AWAY, REFUSED = ("shop", "home"), [("home", "no reply in time"), ("<b>node 7</b>", "unknown client")]
 OWN = ("file:", "data:", "blob:")
 ARTEFACTS = Path(os.environ.get("FEDHCA2_SCREENSHOTS", "build/screenshots"))
 
@@ -28,7 +29,7 @@ def browser():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    runs = [made_run(folder / "local", "local"), made_run(folder / "fedhca2", better=1.1, away=("shop",))]
+    runs = [made_run(folder / "local", "local"), made_run(folder / "fedhca2", better=1.1, away=AWAY, refused=REFUSED)]
     return {
         "single": write_page(runs[1:], folder / "single.html"),
         "several": write_page(runs, folder / "several.html"),
@@ -119,3 +120,14 @@ def test_a_screenshot_is_kept(opened, width):
     target = ARTEFACTS / f"report-{width}.png"
     page.screenshot(path=target, full_page=True)
     assert target.stat().st_size > 10_000
+
+
+def test_who_was_left_out_can_be_seen_and_read(opened):
+    page = opened("single")
+    page.get_by_role("tab", name="Attendance").click()
+    wait_until_drawn(page)
+    assert page.locator("[data-figure=attendance] .heatmaplayer .hm").count() == 1
+    assert page.locator("#attendance tbody tr").all_inner_texts() == [
+        "home\t2\tno reply in time",
+        "<b>node 7</b>\t2\tunknown client",
+    ]

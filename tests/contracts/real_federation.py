@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 
-from fedhca2.clients import Client
+from fedhca2.clients import Client, Workplace
 from fedhca2.experiment import Experiment, OpenData, assign_shards, build_clients
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
@@ -101,7 +101,9 @@ def data():
 def clients_of(method, clients=MIXED, rounds=2, shards=None):
     experiment = experiment_of(method, clients, rounds)
     with patch("fedhca2.experiment.build.build_model", _copied_model):
-        return build_clients(experiment, data(), shards or assign_shards(experiment, data()), torch.device("cpu"))
+        return build_clients(
+            experiment, data(), shards or assign_shards(experiment, data()), Workplace(torch.device("cpu"))
+        )
 
 
 def _copied_model(config, channels, size, *, seed, client):

@@ -7,6 +7,7 @@ import torch
 from real_federation import clients_of, federated
 from torch.testing import assert_close
 
+from fedhca2.clients.step import Terms
 from fedhca2.clients.training import Learner
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
@@ -23,7 +24,7 @@ class Problem:
 
     def __init__(self):
         client = next(client for client in clients_of("local") if client.name == "home")
-        self.training, self.device = client.training, client.device
+        self.training = client.training
         self.model = client.personal.model
         self.batch = next(client.work.train.training(seed=0, client="home", epoch=0))
         rng = torch.Generator().manual_seed(0)
@@ -33,9 +34,10 @@ class Problem:
 
     def gradients(self, pull, anchors=True):
         """Gradients of all parameters in one step of training at rate 0."""
-        learner = Learner(self.model, self.training, self.device)
-        pairs = list(zip(self.pulled, self.anchors, strict=True)) if anchors else []
-        learner.train_epoch([self.batch], 0.0, pull=pull, pulled=pairs)
+        learner = Learner(self.model, self.training)
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        pairs = [(names[id(p)], anchor) for p, anchor in zip(self.pulled, self.anchors, strict=True)] if anchors else []
+        learner.train_epoch([self.batch], 0.0, Terms(pull=pull, pulled=pairs))
         return [parameter.grad.clone() for parameter in self.model.parameters()]
 
     @torch.no_grad()

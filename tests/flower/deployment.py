@@ -5,16 +5,35 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.local import start_site, start_superlink, wait_until_healthy, write_sites
 from fedhca2.federation.flower.processes import free_port, start, stop
 
+# Flower's patience is in its code: 2 x 30 s for a node without a heartbeat, 180 s for half a reply. Its processes
+# import this first; 10 s is the shortest interval that a SuperLink takes.
+IMPATIENT = """
+import sys
+
+program = sys.orig_argv[1].rsplit("/", 1)[-1] if len(sys.orig_argv) > 1 else ""
+if program == "flower-supernode":
+    from flwr.supercore import heartbeat
+    from flwr.supernode import fleet_http_connection
+
+    heartbeat.HEARTBEAT_DEFAULT_INTERVAL = fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = 10
+elif program == "flower-superlink":
+    from flwr.supercore.corestate import in_memory_corestate
+
+    in_memory_corestate.OBJECT_PUSH_SESSION_TTL_SECONDS = 10
+"""
 COMMAND = str(Path(sys.executable).parent / "fedhca2")
 
 
-def wait_for(condition, seconds=100.0, step=0.1):
+def wait_for(condition, seconds=200.0, step=0.1):
     """The first true value of a condition."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -30,6 +49,16 @@ def descendants(pid):
     pairs = [tuple(map(int, line.split())) for line in listed.splitlines()]
     children = [child for child, parent in pairs if parent == pid]
     return children + [below for child in children for below in descendants(child)]
+
+
+@contextmanager
+def impatience(folder):
+    """Flower notices within 20 s that a node is gone, where it takes 60."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(IMPATIENT)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        yield
 
 
 class Deployment:

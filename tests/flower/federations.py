@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from in_process_grid import InProcessGrid
 
+from fedhca2.clients import Workplace
 from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.fleet import FlowerFleet
@@ -66,7 +67,7 @@ class Nobody:
 def in_memory(experiment):
     """Models and scores of the same experiment in one process."""
     data = open_data(experiment)
-    clients = build_clients(experiment, data, assign_shards(experiment, data), CPU)
+    clients = build_clients(experiment, data, assign_shards(experiment, data), Workplace(CPU))
     fleet = InProcess(clients)
     server = Server(experiment.resolved_method, fleet.profiles.values())
     scores = run_rounds(server, fleet, experiment.rounds, 0, Nobody())

@@ -1,8 +1,10 @@
 """A Grid in this process: every message goes through Flower's own serialisation, as over a network."""
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.grid import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
@@ -32,6 +34,8 @@ class InProcessGrid(Grid):
         self.down: list[Message] = []
         self.up: list[Message] = []
         self.silent: set[str] = set()  # nodes that do not answer orders
+        self.dead: set[str] = set()  # nodes that are gone, and still listed
+        self.lives: dict[str, int] = {}  # how often a node has come back
 
     def replace(self, name: str, change: Callable[[App], App]) -> None:
         """Put another app in the place of a node's."""
@@ -40,6 +44,12 @@ class InProcessGrid(Grid):
     def rename(self, name: str, registered: str) -> None:
         """Register a node's key under another name."""
         self.apps = {node: (registered if own == name else own, app) for node, (own, app) in self.apps.items()}
+
+    def restart(self, name: str) -> None:
+        """A node that goes away and is back before anybody looks: what it had been sent is lost."""
+        self.lives[name] = self.lives.get(name, 0) + 1
+        lost = {key for key, message in self.sent.items() if self.apps[message.metadata.dst_node_id][0] == name}
+        self.sent = {key: message for key, message in self.sent.items() if key not in lost}
 
     def leave(self, name: str) -> dict[int, tuple[str, App]]:
         """Take a node away; returns it for its return."""
@@ -52,7 +62,7 @@ class InProcessGrid(Grid):
 
     @property
     def run(self):
-        raise NotImplementedError
+        return SimpleNamespace(run_id=1)
 
     def create_message(self, *args, **kwargs):
         raise NotImplementedError
@@ -61,7 +71,10 @@ class InProcessGrid(Grid):
         return list(self.apps)
 
     def get_nodes(self):
-        return [NodeInfo(node_id=node, name=name) for node, (name, _) in self.apps.items()]
+        return [
+            NodeInfo(node_id=node, name=name, last_activated_at=str(self.lives.get(name, 0)))
+            for node, (name, _) in self.apps.items()
+        ]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         identities = []
@@ -77,9 +90,15 @@ class InProcessGrid(Grid):
         replies = []
         for identity in message_ids:
             message = self.sent.get(identity)
-            if message is None or self.apps[message.metadata.dst_node_id][0] in self.silent:
+            if message is None:
                 continue
-            _, app = self.apps[self.sent.pop(identity).metadata.dst_node_id]
+            name, app = self.apps.get(message.metadata.dst_node_id, ("", None))
+            if name in self.silent and message.metadata.message_type == "train":
+                continue
+            del self.sent[identity]
+            if app is None or name in self.dead:
+                replies.append(Message(Error(ErrorCode.NODE_UNAVAILABLE, "no heartbeat"), reply_to=message))
+                continue
             context = Context(0, message.metadata.dst_node_id, {}, RecordDict(), {})
             try:
                 reply, _ = travel(app(message, context))

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 import torch
-from deployment import Deployment, wait_for
+from deployment import Deployment, impatience, wait_for
 from federations import in_memory, small_experiment
 from safetensors.torch import load_file
 
@@ -33,7 +33,8 @@ def expected(experiment):
 
 @pytest.fixture(scope="module")
 def deployment(experiment, tmp_path_factory):
-    with Deployment(tmp_path_factory.mktemp("deployment"), experiment) as found:
+    folder = tmp_path_factory.mktemp("deployment")
+    with impatience(folder / "impatience"), Deployment(folder, experiment) as found:
         for name in found.files:
             found.start_site(name)
         yield found
@@ -52,7 +53,7 @@ def assert_equal_models(ours, theirs):
 
 
 def finished(deployment, process, out):
-    code = process.wait(170)
+    code = process.wait(240)
     assert code == 0, deployment.log("serve")
     return json.loads((out / "result.json").read_text())["clients"]
 
@@ -105,3 +106,18 @@ def test_a_wrong_authority_is_refused(deployment, tmp_path):
 
 def test_plain_text_is_refused(deployment, tmp_path):
     supernode(deployment, tmp_path, "--insecure")
+
+
+def test_sites_that_die_in_a_round_and_come_back_end_with_the_same_models(deployment, expected, tmp_path):
+    models, scores = expected
+    out = tmp_path / "run"
+    before = deployment.log("home").count("round 2 of small")
+    process = deployment.serve(deployment.config, out)
+    wait_for(lambda: deployment.log("home").count("round 2 of small") > before)
+    deployment.kill("home")
+    deployment.processes["outdoor-normals"].terminate()
+    deployment.processes["outdoor-normals"].wait(30)
+    deployment.start_stock_site("outdoor-normals")
+    deployment.start_site("home")
+    assert finished(deployment, process, out) == scores
+    assert_equal_models(models_at_sites(deployment, out), models)

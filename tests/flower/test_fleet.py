@@ -77,9 +77,75 @@ def test_a_client_that_is_away_is_not_waited_for_when_there_are_enough(experimen
     fleet.gather()
     orders = orders_for(fleet)
     grid.leave("home")
-    fleet._looked = float("-inf")
-    fleet._look_for_nodes()
+    fleet.roll._looked = float("-inf")
+    fleet.roll._look()
     assert set(fleet.perform(orders, quiet)) == {"outdoor-semseg", "outdoor-normals"}
+
+
+@pytest.fixture
+def watchful(monkeypatch):
+    """Looks at the nodes all the time."""
+    monkeypatch.setattr("fedhca2.federation.flower.roll.NODES_EVERY", 0.0)
+
+
+class After:
+    """Does something to a grid when it has been asked for its nodes so many times."""
+
+    def __init__(self, grid, times, change):
+        self.times, self.change, self.nodes = times, change, grid.get_nodes
+        grid.get_nodes = self
+
+    def __call__(self):
+        self.times -= 1
+        if self.times == 0:
+            self.change()
+        return self.nodes()
+
+
+@pytest.mark.usefixtures("watchful")
+def test_a_site_that_is_gone_but_listed_has_not_failed(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, retries=0)
+    fleet.gather()
+    grid.dead = {"home"}
+    After(grid, 9, grid.dead.clear)
+    assert len(fleet.perform(orders_for(fleet), quiet)) == 3
+
+
+@pytest.mark.usefixtures("watchful")
+def test_an_order_waits_for_its_site(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, retries=0)
+    fleet.gather()
+    orders = orders_for(fleet)
+    gone = grid.leave("home")
+    After(grid, 9, lambda: grid.apps.update(gone))
+    assert len(fleet.perform(orders, quiet)) == 3
+
+
+@pytest.mark.usefixtures("watchful")
+def test_a_site_that_restarts_unnoticed_gets_its_order_again(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, retries=0, deadline=20)
+    fleet.gather()
+    After(grid, 1, lambda: grid.restart("home"))
+    assert len(fleet.perform(orders_for(fleet), quiet)) == 3
+
+
+def test_a_site_that_does_not_come_back_by_the_deadline_is_named(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, deadline=0.5)
+    fleet.gather()
+    grid.dead = {"home"}
+    with pytest.raises(TooFewClientsError, match=r"found 2 that have answered in 0\.5 s; home: not there"):
+        fleet.perform(orders_for(fleet), quiet)
+
+
+@pytest.mark.usefixtures("watchful")
+def test_the_log_says_whom_a_round_without_a_deadline_waits_for(experiment, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("fedhca2.federation.flower.wait.TELL_AFTER", 0.01)
+    grid, _, fleet = flower_federation(experiment, tmp_path, deadline=None)
+    fleet.gather()
+    grid.dead = {"home"}
+    After(grid, 30, grid.dead.clear)
+    fleet.perform(orders_for(fleet), quiet)
+    assert any(record.message == "waiting for home: not there" for record in caplog.records)
 
 
 def test_a_site_may_join_after_the_start(experiment, tmp_path):
@@ -87,7 +153,7 @@ def test_a_site_may_join_after_the_start(experiment, tmp_path):
     late = grid.leave("home")
     fleet.gather()
     grid.apps |= late
-    fleet._looked = float("-inf")
+    fleet.roll._looked = float("-inf")
     fleet.perform(orders_for(fleet), quiet)
     assert list(fleet.profiles) == ["outdoor-semseg", "outdoor-normals", "home"]
 
@@ -112,9 +178,9 @@ def test_a_site_that_does_not_fit_reads_why_in_its_log(change, reason, experimen
     sites["home"].config = sites["home"].config.model_copy(update=change)
     fleet.gather()
     for _ in range(3):
-        fleet._exchange()
-    assert "home" not in fleet.known
-    assert reason in fleet.refused["home"]
+        fleet.roll.exchange()
+    assert "home" not in fleet.roll.known
+    assert reason in fleet.roll.refused["home"]
     assert any(reason in record.message for record in caplog.records if record.name == "fedhca2.site")
 
 
@@ -135,7 +201,7 @@ def test_a_site_with_another_model_is_refused_and_told_so(experiment, tmp_path, 
     grid.replace("home", lambda app: altered({"layouts": {"encoder": [["weight"], [[3]]]}}, app, "query"))
     fleet.gather()
     for _ in range(3):
-        fleet._exchange()
+        fleet.roll.exchange()
     reason = "of home should have the layout of the experiment's model, found another"
     assert any(
         "the server refuses this site" in record.message and reason in record.message for record in caplog.records
@@ -146,7 +212,7 @@ def test_a_site_with_the_key_of_another_is_refused(experiment, tmp_path):
     grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
     grid.rename("home", "garden")
     fleet.gather()
-    assert fleet.refused == {"garden": "client should be garden, whose key it has, found home"}
+    assert fleet.roll.refused == {"garden": "client should be garden, whose key it has, found home"}
 
 
 def test_two_sites_cannot_be_the_same_client(experiment, tmp_path):
@@ -154,7 +220,7 @@ def test_two_sites_cannot_be_the_same_client(experiment, tmp_path):
     grid.rename("home", "")
     grid.apps[9] = ("", make_app(sites["home"]))
     fleet.gather()
-    assert list(fleet.refused) == ["home"]
+    assert list(fleet.roll.refused) == ["home"]
 
 
 def test_a_repeated_round_is_answered_and_not_trained_again(experiment, tmp_path):

@@ -77,13 +77,13 @@ def interrupted(experiment, tmp_path_factory):
     process = engine.start("run", str(engine.folder / "small.yaml"), "--engine", "flower-local", "--out", str(out))
     wait_for(lambda: (out / "metrics.jsonl").exists() and "3 clients" in engine.output)
     process.send_signal(signal.SIGINT)
-    return engine, out, process.wait(100), engine.processes()
+    return engine, out, process.wait(240), engine.processes()
 
 
 @pytest.fixture(scope="module")
 def resumed(interrupted):
     engine, out, _, _ = interrupted
-    assert engine.start("resume", str(out)).wait(100) == 0, engine.output
+    assert engine.start("resume", str(out)).wait(240) == 0, engine.output
     return engine, out
 
 

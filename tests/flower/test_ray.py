@@ -1,17 +1,28 @@
 """Flower's Ray simulation, where Ray is installed (extra `flower-ray`)."""
 
+import sys
+
 import pytest
 from federations import in_memory, small_experiment
 
+from fedhca2.experiment import ConfigError
 from fedhca2.federation.flower.ray import run_ray
 from fedhca2.federation.flower.server_app import LogWatcher
 from fedhca2.federation.flower.terms import Terms
 
-pytestmark = pytest.mark.slow
+TO_INSTALL = "pip install 'fedhca2[flower-ray]'"
 
 
+@pytest.mark.slow
 def test_the_simulation_has_the_scores_of_one_process(tmp_path):
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason=f"Ray is not installed: {TO_INSTALL}")
     experiment = small_experiment(rounds=2)
     result = run_ray(experiment, tmp_path / "run", LogWatcher(), Terms(deadline=100))
     assert result.clients == in_memory(experiment)[1]
+
+
+def test_without_ray_the_engine_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError) as raised:
+        run_ray(small_experiment(), tmp_path / "run", LogWatcher(), Terms())
+    assert TO_INSTALL in str(raised.value)

@@ -1,12 +1,14 @@
 import json
 
+import numpy as np
 import pytest
 
 from fedhca2.experiment import ConfigError
-from fedhca2.federation.cells import plan_cells, run_cells
+from fedhca2.federation.cells import complete, known_cells, plan_cells, run_cells
+from fedhca2.methods import METHODS
 from fedhca2.reports.comparison import write_comparison
 from made_run import made_run
-from small_run import small
+from small_run import quickly, small
 
 
 class CrashError(Exception):
@@ -59,7 +61,7 @@ def test_cells_of_other_settings_are_refused(tmp_path):
 def test_the_tables_are_written(tmp_path):
     runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2")]
     write_comparison(runs, tmp_path)
-    assert {"table.md", "table.csv", "table.tex", "report.html"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"table.md", "table.csv", "table.tex"} <= {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.slow
@@ -67,7 +69,7 @@ def test_what_is_finished_is_not_run_again(tmp_path):
     cells = plan_cells(small(rounds=1), ["fedavg"], 1, tmp_path)
     list(run_cells(cells, Watcher()))
     list(run_cells(cells, Watcher(crashes_at=0)))
-    assert json.loads((cells[1].folder / "result.json").read_text())["delta_m"] is not None
+    assert json.loads((cells[1].folder / "result.json").read_text())["baseline"] is not None
 
 
 @pytest.mark.slow
@@ -77,3 +79,32 @@ def test_an_interrupted_cell_goes_on(tmp_path):
         list(run_cells(cells, Watcher(crashes_at=1)))
     list(run_cells(cells, Watcher()))
     assert cells[0].finished
+
+
+def test_only_methods_with_every_seed_are_compared(tmp_path):
+    cells = plan_cells(small(), ["fedavg"], 2, tmp_path)
+    for cell in cells[:3]:
+        cell.folder.mkdir(parents=True)
+        (cell.folder / "result.json").write_text("{}")
+    assert [cell.name for cell in complete(cells)] == ["local, seed 0", "local, seed 1"]
+
+
+def test_a_comparison_is_known_by_its_runs_with_local_first(tmp_path):
+    for method in ("fedavg", "local"):
+        made_run(tmp_path / method / "seed-0", method)
+    assert [folder.parent.name for folder in known_cells(tmp_path)] == ["local", "fedavg"]
+
+
+@pytest.mark.slow
+def test_all_methods_begin_with_the_same_images_and_models(tmp_path):
+    cells = plan_cells(small(rounds=1), list(METHODS), 1, tmp_path)
+    assert len({_beginning(cell) for cell in quickly(list, run_cells(cells, Watcher()))}) == 1
+
+
+def _beginning(cell):
+    """Which images clients have, and what their models say before they are trained."""
+    held = [(cell.folder / "partition.json").read_bytes()]
+    for path in sorted((cell.folder / "samples").iterdir()):
+        arrays = np.load(path)
+        held += [arrays[name].tobytes() for name in arrays.files if not name.startswith("after.")]
+    return b"".join(held)

@@ -80,3 +80,15 @@ def test_a_gain_over_nothing_is_never_the_best():
         "c": {column: Entry((1.0,))},
     }
     assert to_markdown(Comparison([column], entries)).count("**") == 2
+
+
+def test_other_settings_are_another_row_and_not_another_seed(tmp_path):
+    runs = [made_run(tmp_path / str(c), "fedhca2", better=1 + c) for c in (0.2, 0.4)]
+    for run, c in zip(runs, (0.2, 0.4), strict=True):
+        run.config["method"]["encoder"]["c"] = c
+    assert list(gather(runs).entries) == ["fedhca2 (encoder.c=0.2)", "fedhca2 (encoder.c=0.4)"]
+
+
+def test_the_same_run_twice_counts_once(tmp_path):
+    runs = [made_run(tmp_path / name, "local") for name in "ab"]
+    assert {len(entry.values) for entry in gather(runs).entries["local"].values()} == {1}

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from fedhca2.federation.result import BASELINE_METRICS, baseline_files
 from fedhca2.reports.figures.conflict import conflict_figures, cosines, principal_map
 from fedhca2.reports.figures.cost import cost_figures
 from fedhca2.reports.figures.curves import loss_curves, metric_curves
@@ -22,6 +23,21 @@ def by_id(figures):
 
 def test_every_task_has_a_curve_of_its_metric(run):
     assert [figure.id for figure in metric_curves(run)] == ["metric-semseg", "metric-sal", "metric-depth"]
+
+
+def test_a_baseline_from_elsewhere_has_its_line(tmp_path):
+    made_run(tmp_path / "local", "local")
+    kept = baseline_files(tmp_path / "local", {})
+    run = made_run(tmp_path / "run")
+    (run.path / BASELINE_METRICS).write_text(json.dumps(kept[BASELINE_METRICS]))
+    names = [trace["name"] for trace in by_id(metric_curves(run))["metric-sal"].data]
+    assert names == ["shop", "shop, local"]
+
+
+def test_the_baseline_of_a_run_with_a_baseline_is_kept_too(tmp_path):
+    made_run(tmp_path / "run")
+    local = made_run(tmp_path / "run" / "baseline", "local")
+    assert baseline_files(tmp_path / "run", {})[BASELINE_METRICS] == local.of("metric")
 
 
 def test_clients_with_the_same_task_share_a_figure(run):

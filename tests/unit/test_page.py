@@ -1,11 +1,13 @@
 import re
 
 from fedhca2.reports.figures import Figure
+from fedhca2.reports.figures.attendance import LEFT_OUT, NOT_ASKED, TOOK_PART, attendance_figures, left_out
 from fedhca2.reports.page import write_page
 from fedhca2.reports.page.blocks import Section, Text
 from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.single import single_sections
 from fedhca2.reports.page.write import render
+from fedhca2.reports.run_files import RunFiles
 from made_run import made_run
 
 
@@ -67,3 +69,45 @@ def test_a_figure_cannot_end_its_script():
     figure = Figure("f", "", "", [{"name": "</script>"}])
     plain = render("", [Section("s", "", [Figure("f", "", "", [])])])
     assert render("", [Section("s", "", [figure])]).count("</script>") == plain.count("</script>")
+
+
+def test_who_was_left_out_is_shown_with_the_round_and_the_reason(tmp_path):
+    run = made_run(tmp_path, away=("shop",), refused={"shop": "no reply in time", "node 7": "unknown client"}.items())
+    table = next(section for section in single_sections(run) if section.id == "attendance").blocks[1]
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["shop", "2", "no reply in time"],
+        ["node 7", "2", "unknown client"],
+    ]
+
+
+def test_a_client_that_failed_at_the_end_is_shown(tmp_path):
+    made_run(tmp_path)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "failed", "round": 3, "client": "road", "why": "the loss became nan"}\n')
+        file.write('{"event": "absent", "round": 3, "clients": {"home": "not there"}}\n')
+    run = RunFiles.open(tmp_path)
+    assert left_out(run) == [(4, "road", "the loss became nan"), (4, "home", "not there")]
+
+
+def test_a_run_in_which_all_took_part_has_no_attendance(tmp_path):
+    assert "attendance" not in [section.id for section in single_sections(made_run(tmp_path))]
+
+
+def test_the_map_tells_left_out_from_not_asked(tmp_path):
+    figure = attendance_figures(made_run(tmp_path, away=("shop", "home"), refused=[("home", "late")]))[0]
+    assert dict(zip(figure.data[0]["y"], figure.data[0]["z"], strict=True)) == {
+        "road": [TOOK_PART, TOOK_PART, TOOK_PART],
+        "shop": [TOOK_PART, NOT_ASKED, TOOK_PART],
+        "home": [TOOK_PART, LEFT_OUT, TOOK_PART],
+    }
+
+
+def test_a_second_reply_leaves_its_client_in(tmp_path):
+    figures = attendance_figures(made_run(tmp_path, refused=[("road (again)", "a client should reply once")]))
+    assert figures == []
+
+
+def test_a_site_without_a_baseline_has_no_gain(tmp_path):
+    run = made_run(tmp_path)
+    del run.result["baseline"]["shop"]
+    assert [cell.text for cell in single_sections(run)[0].blocks[0].rows[1]] == ["shop", "maxF ↑", "—", "40.00 %", "—"]

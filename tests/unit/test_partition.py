@@ -7,7 +7,7 @@ import torch
 from fedhca2.data.partition import Dirichlet, Draws, Even, Lists, Shares
 from fedhca2.data.rendered import ScenesData
 from fedhca2.data.statistics import label_groups
-from fedhca2.experiment import ConfigError, Experiment, assign_shards, open_data, save_partition
+from fedhca2.experiment import ConfigError, Experiment, assign_shards, open_data, partition_as_data
 from small import SMALL, small
 
 CLIENTS = ["a", "b", "c"]
@@ -109,17 +109,16 @@ def test_a_saved_partition_is_read_back(tmp_path):
     experiment = small(seed=3)
     data = open_data(experiment)
     shards = assign_shards(experiment, data)
-    save_partition(tmp_path / "partition.json", experiment, data, shards)
+    (tmp_path / "partition.json").write_text(json.dumps(partition_as_data(experiment, data, shards)))
     again = small(data=with_partition({"kind": "lists", "file": str(tmp_path / "partition.json")}), seed=4)
     found = assign_shards(again, data)
     assert found["outdoor-semseg"].train == shards["outdoor-semseg"].train
 
 
-def test_a_saved_partition_names_images_by_id(tmp_path):
+def test_a_saved_partition_names_images_by_id():
     experiment = small()
     data = open_data(experiment)
-    save_partition(tmp_path / "p.json", experiment, data, assign_shards(experiment, data))
-    assert json.loads((tmp_path / "p.json").read_text())["home"]["val"][0] == "1000000"
+    assert partition_as_data(experiment, data, assign_shards(experiment, data))["home"]["val"][0] == "1000000"
 
 
 def test_one_client_too_many_is_an_error():

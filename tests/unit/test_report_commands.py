@@ -1,6 +1,6 @@
 import sys
-from types import SimpleNamespace
 
+import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -43,10 +43,13 @@ def test_picture_writes_a_panel(tmp_path):
 
 
 def test_wandb_has_the_same_numbers(tmp_path, monkeypatch):
-    run, sent = made_run(tmp_path), []
-    started = SimpleNamespace(log=sent.append, finish=lambda: None)
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **about: started))
-    invoked("watch", tmp_path, "--wandb", "project")
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    run, sent, log = made_run(tmp_path / "run"), [], wandb.Run.log
+    monkeypatch.setattr(wandb.Run, "log", lambda self, row: (sent.append(row), log(self, row)))
+    assert invoked("watch", run.path, "--wandb", "project").exit_code == 0
+    assert next(tmp_path.glob("wandb/offline-run-*/run-*.wandb")).stat().st_size > 1000
     assert sent == [{s.tag: s.value, "round": s.round} for event in run.events for s in scalars(event)]
 
 

@@ -36,16 +36,12 @@ SETTINGS = {name: {} for name in METHODS} | {"fedsta": {"decoder": {"every": 1},
 def test_a_resumed_run_equals_a_straight_one_bit_for_bit(tmp_path, method):
     straight, resumed = pairs(tmp_path, small({"name": method, **SETTINGS[method]}, rounds=2))
     assert same_models(straight, resumed)
+    assert events(resumed) == events(straight)
 
 
 def test_shared_batch_norms_resume_bit_for_bit(tmp_path):
     straight, resumed = pairs(tmp_path, small({"name": "fedavg", "batch_norm": "average"}, rounds=2))
     assert same_models(straight, resumed)
-
-
-def test_events_of_a_resumed_run_are_those_of_a_straight_one(tmp_path):
-    straight, resumed = pairs(tmp_path, small())
-    assert events(resumed) == events(straight)
 
 
 def test_a_resumed_run_has_the_scores_of_a_straight_one(tmp_path):
@@ -107,6 +103,15 @@ def test_a_finished_run_goes_on_for_more_rounds(tmp_path):
     assert resume_small(tmp_path, ["rounds=2"]).rounds == 2
 
 
+def test_a_run_that_was_killed_before_it_had_a_config_begins_anew(tmp_path):
+    run_small(small(rounds=1), tmp_path / "straight")
+    (tmp_path / "run").mkdir()
+    for name in ("partition.json", ".config.yaml.new"):
+        (tmp_path / "run" / name).touch()
+    run_small(small(rounds=1), tmp_path / "run")
+    assert same_models(tmp_path / "run", tmp_path / "straight")
+
+
 def test_what_is_no_run_is_not_resumed(tmp_path):
     with pytest.raises(ConfigError, match=r"should be the folder of a run, found no config.yaml"):
         resume_small(tmp_path)
@@ -127,13 +132,13 @@ def test_a_client_that_left_is_asked_no_more(tmp_path):
 
 def test_a_new_client_takes_the_images_of_one_that_left(tmp_path):
     crashed(small(), tmp_path)
-    before = json.loads((tmp_path / "shards.json").read_text())
+    before = json.loads((tmp_path / "partition.json").read_text())
     other = [
         {"name": "road", "data": "outdoor", "tasks": ["semseg"]},
         {"name": "lane", "data": "outdoor", "tasks": ["edge"]},
     ]
     resume_small(tmp_path, [f"clients={json.dumps(other)}"])
-    after = json.loads((tmp_path / "shards.json").read_text())
+    after = json.loads((tmp_path / "partition.json").read_text())
     assert (after["road"], sorted(after["lane"]["train"])) == (before["road"], sorted(before["shop"]["train"]))
 
 

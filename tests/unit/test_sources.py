@@ -20,6 +20,12 @@ def test_a_file_can_extend_an_embedded_experiment(tmp_path):
     assert Experiment.load(tmp_path / "own.yaml").rounds == 7
 
 
+def test_a_file_that_extends_another_can_have_its_own_name(tmp_path):
+    (tmp_path / "own.yaml").write_text("extends: demo\nname: mine\nrounds: 7\n")
+    experiment = Experiment.load(tmp_path / "own.yaml")
+    assert (experiment.name, experiment.rounds, len(experiment.specs)) == ("mine", 7, 6)
+
+
 def test_what_a_config_says_of_itself_is_not_inherited(tmp_path):
     (tmp_path / "base.yaml").write_text("name: base\ntitle: The base\nbelongs_to: [Table 1]\n")
     (tmp_path / "own.yaml").write_text("extends: base.yaml\n")
@@ -50,7 +56,10 @@ def test_a_misspelt_experiment_gets_a_suggestion():
 
 def test_every_experiment_of_a_paper_says_what_it_belongs_to():
     assert [listing.name for listing in embedded_experiments() if not listing.belongs_to or not listing.title] == [
-        "demo"
+        "demo",
+        "scenes_1c",
+        "scenes_2c",
+        "scenes_full",
     ]
 
 

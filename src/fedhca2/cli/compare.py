@@ -1,13 +1,20 @@
 """`fedhca2 compare`."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.page import draw_page
 from fedhca2.cli.run import stopped
+
+if TYPE_CHECKING:
+    from fedhca2.federation.cells import Cell
+
+SOME_FAILED = 1
 
 
 @app.command()
@@ -16,6 +23,9 @@ def compare(
     methods: Annotated[str, typer.Option(help="Names with commas between, or 'all'.")] = "fedavg,fedhca2",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds for each method.")] = 1,
     out: Annotated[Path | None, typer.Option(help="A folder for all runs; by default runs/compare-NAME.")] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Runs at a time, each in a process with its share of the cores.")
+    ] = 1,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=5")
     ] = None,
@@ -24,11 +34,10 @@ def compare(
     console = Console()
     with clear_errors(), stopped():
         from fedhca2.experiment import Experiment
-        from fedhca2.federation.cells import plan_cells, run_cells
+        from fedhca2.federation.cells import complete, plan_cells
         from fedhca2.methods import METHODS
         from fedhca2.reports.comparison import write_comparison
         from fedhca2.reports.comparison.console import comparison_table
-        from fedhca2.reports.console import ConsoleWatcher
         from fedhca2.reports.run_files import RunFiles
 
         experiment = Experiment.load(config, overrides or [])
@@ -37,8 +46,29 @@ def compare(
         cells = plan_cells(experiment, names, seeds, folder)
         done = sum(cell.finished for cell in cells)
         console.print(f"{len(cells)} runs in {folder}/, {done} of them finished already", highlight=False)
-        with ConsoleWatcher(console) as watcher:
-            runs = [RunFiles.open(cell.folder) for cell in run_cells(cells, watcher)]
-        comparison = write_comparison(runs, folder)
-    console.print(comparison_table(comparison))
-    console.print(f"table.md, table.csv, table.tex and report.html are in {folder}/", highlight=False)
+        faults = _run_cells(console, cells, jobs, done)
+        runs = [RunFiles.open(cell.folder) for cell in complete(cells)]
+        if runs:
+            console.print(comparison_table(write_comparison(runs, folder)))
+            console.print(f"table.md, table.csv and table.tex are in {folder}/", highlight=False)
+            draw_page(console, runs, folder)
+    if faults:
+        typer.echo(f"{len(faults)} of {len(cells)} runs failed; the same command tries them again", err=True)
+        raise typer.Exit(SOME_FAILED)
+
+
+def _run_cells(console: Console, cells: Sequence["Cell"], jobs: int, done: int) -> Mapping[Path, str]:
+    """Run what is not finished; returns what is wrong with cells that failed while others went on."""
+    if jobs > 1:
+        from fedhca2.federation.jobs import run_jobs
+        from fedhca2.reports.comparison.progress import JobsConsole
+
+        with JobsConsole(console, len(cells), done) as side_by_side:
+            return run_jobs(cells, jobs, side_by_side)
+    from fedhca2.federation.cells import run_cells
+    from fedhca2.reports.console import ConsoleWatcher
+
+    with ConsoleWatcher(console) as watcher:
+        for _ in run_cells(cells, watcher):
+            pass
+    return {}

@@ -1,6 +1,5 @@
 """`fedhca2 evaluate`."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +25,7 @@ def evaluate(
         raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
     with clear_errors():
         from fedhca2.federation.evaluation import Evaluation, evaluated
+        from fedhca2.federation.strict_json import to_json
         from fedhca2.reports.tables import conclusion, result_table
 
         wanted = Evaluation("train" if split == "train" else "val", thresholds, client)
@@ -38,7 +38,7 @@ def evaluate(
             "baseline": result.baseline,
             "delta_m": result.delta_m,
         }
-        (run / "evaluation.json").write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+        (run / "evaluation.json").write_text(to_json(found, indent=2) + "\n", "utf-8")
     console.print(result_table(result))
     console.print(conclusion(result))
     console.print(f"everything is in {run / 'evaluation.json'}", highlight=False)

@@ -81,7 +81,7 @@ def serve(
     keys: Keys,
     overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; a new one under runs/ by default.")] = None,
-    deadline: Annotated[float, typer.Option(help="Seconds for a round.")] = 3600,
+    deadline: Annotated[float, typer.Option(help="Seconds for a round; 0: no end.")] = 3600,
     min_clients: Annotated[int | None, typer.Option(help="Replies that a round needs; by default all.")] = None,
     retries: Annotated[int, typer.Option(help="How often an order that failed is given again.")] = 2,
     wire: Annotated[str, typer.Option(help="float32, or bfloat16 for half the bytes.")] = "float32",
@@ -97,7 +97,7 @@ def serve(
         from fedhca2.federation.flower.superlink import SuperLink
         from fedhca2.reports.console import ConsoleWatcher
 
-        terms = make_terms(deadline=deadline, min_clients=min_clients, retries=retries, wire=wire)
+        terms = make_terms(deadline=deadline or None, min_clients=min_clients, retries=retries, wire=wire)
         link = SuperLink(superlink, keys / "ca.crt", keys / "secret")
         going_on = (Path(config) / NOTE).is_file()
         experiment = Experiment.load(Path(config) / "config.yaml" if going_on else config, overrides or [])

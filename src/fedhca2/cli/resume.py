@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.options import TensorBoardFolder, WandbProject
 from fedhca2.cli.run import conclude, stopped
 
 
@@ -19,14 +20,19 @@ def resume(
             "--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=50, or clients that come or go."
         ),
     ] = None,
+    tensorboard: TensorBoardFolder = None,
+    wandb: WandbProject = None,
 ) -> None:
     """Go on with a run that was interrupted, from its last checkpoint."""
     console = Console()
     with clear_errors(), stopped():
         from fedhca2.federation.run import resume as resume_run
         from fedhca2.reports.console import ConsoleWatcher
+        from fedhca2.reports.sending import Sending
+        from fedhca2.reports.sinks import Sinks
 
-        with ConsoleWatcher(console) as watcher:
+        sinks = Sinks(tensorboard, wandb)
+        with ConsoleWatcher(console) as shown, Sending(shown, run, sinks) as watcher:
             if (run / "flower.json").exists():
                 from fedhca2.experiment import ConfigError
 

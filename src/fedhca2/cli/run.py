@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 
 from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.options import TensorBoardFolder, WandbProject
+from fedhca2.cli.page import draw_page
 
 if TYPE_CHECKING:
     from fedhca2.federation.result import Result
@@ -30,6 +32,8 @@ def run(
         Literal["in-process", "flower-local", "flower-ray"],
         typer.Option(help="Where clients run: here, in a process each over Flower, or in Flower's Ray simulation."),
     ] = "in-process",
+    tensorboard: TensorBoardFolder = None,
+    wandb: WandbProject = None,
 ) -> None:
     """Train a federation and say what it gave each client."""
     console = Console()
@@ -37,10 +41,13 @@ def run(
         from fedhca2.experiment import Experiment
         from fedhca2.federation.run import run as run_experiment
         from fedhca2.reports.console import ConsoleWatcher
+        from fedhca2.reports.sending import Sending
+        from fedhca2.reports.sinks import Sinks
 
+        sinks = Sinks(tensorboard, wandb)
         experiment = Experiment.load(config, overrides or [])
         folder = out or Path("runs") / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
-        with ConsoleWatcher(console) as watcher:
+        with ConsoleWatcher(console) as shown, Sending(shown, folder, sinks) as watcher:
             if engine == "in-process":
                 result = run_experiment(experiment, folder, watcher, baseline)
             else:
@@ -64,16 +71,26 @@ def stopped() -> Iterator[None]:
 
 def conclude(console: Console, result: "Result", folder: Path) -> None:
     """Say what a run came to."""
-    from fedhca2.reports.page import write_page
     from fedhca2.reports.run_files import RunFiles
     from fedhca2.reports.tables import conclusion, result_table
 
     console.print(result_table(result))
     console.print(conclusion(result))
-    page = write_page([RunFiles.open(folder)], folder / "report.html")
     for client, faults in result.skipped.items():
         console.print(f"{client}: {len(faults)} files could not be read and were left out, as {faults[0]}")
     if result.epsilon is not None:
-        console.print(f"client-level differential privacy: ε = {result.epsilon:.3g} at δ = 1e-5")
+        console.print(_privacy(result.epsilon, folder), highlight=False)
     console.print(f"{result.seconds:.0f} s for {result.method}; everything is in {folder}/", highlight=False)
-    console.print(f"To see what happened, open {page}", highlight=False)
+    draw_page(console, [RunFiles.open(folder)], folder)
+
+
+def _privacy(epsilon: float, folder: Path) -> str:
+    """What the noise came to, and what a library says to that."""
+    from fedhca2.clients.privacy import audited_epsilon
+    from fedhca2.experiment import Experiment
+    from fedhca2.federation.result import sent_rounds
+
+    experiment = Experiment.load(folder / "config.yaml")
+    bound = audited_epsilon(experiment.privacy.noise, sent_rounds(experiment))
+    audit = "pip install 'fedhca2[privacy]' has it checked" if bound is None else f"dp-accounting: at most {bound:.3g}"
+    return f"client-level differential privacy: ε = {epsilon:.3g} at δ = 1e-5 ({audit})"

@@ -8,16 +8,15 @@ import typer
 from rich.console import Console
 
 from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.options import TensorBoardFolder, WandbProject
 
 
 @app.command()
 def watch(
     run: Annotated[Path, typer.Argument(help="The folder of a run, running or finished.")],
     once: Annotated[bool, typer.Option("--once", help="Show how it stands now, and end.")] = False,
-    tensorboard: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write TensorBoard event files into this folder too.")
-    ] = None,
-    wandb: Annotated[str | None, typer.Option(metavar="PROJECT", help="Send the numbers to W&B too.")] = None,
+    tensorboard: TensorBoardFolder = None,
+    wandb: WandbProject = None,
 ) -> None:
     """Follow a run in the terminal until it is finished."""
     from rich.live import Live
@@ -27,13 +26,11 @@ def watch(
         from fedhca2.reports.board import Board
         from fedhca2.reports.follow import follow
         from fedhca2.reports.run_files import RunFiles
-        from fedhca2.reports.scalars import scalars
-        from fedhca2.reports.sinks import Sink, TensorBoard, Wandb
+        from fedhca2.reports.sinks import Sinks, send
 
         files = RunFiles.open(run)
         board = Board(files)
-        sinks: list[Sink] = [TensorBoard(tensorboard)] if tensorboard else []
-        sinks += [Wandb(wandb, files)] if wandb else []
+        sinks = Sinks(tensorboard, wandb).open(run.name, files.config)
         for sink in sinks:
             stack.callback(sink.close)
         live = Live(board, console=console, auto_refresh=False)
@@ -42,9 +39,7 @@ def watch(
         for events in follow(run, wait=not once):
             for event in events:
                 board.add(event)
-                for sink in sinks:
-                    for scalar in scalars(event):
-                        sink.add(scalar)
+            send(events, sinks)
             if console.is_terminal:
                 live.refresh()
         if not console.is_terminal:

@@ -5,6 +5,7 @@ from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.schedule import Schedule
 from fedhca2.clients.state_file import ClientState, StateFileError, load_state, save_state
 from fedhca2.clients.training import Training
+from fedhca2.clients.workplace import StepKind, Workplace, at_work
 
 __all__ = [
     "BatchWatch",
@@ -13,8 +14,11 @@ __all__ = [
     "Privacy",
     "Schedule",
     "StateFileError",
+    "StepKind",
     "Training",
     "Work",
+    "Workplace",
+    "at_work",
     "load_state",
     "save_state",
 ]

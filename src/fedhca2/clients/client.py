@@ -15,11 +15,13 @@ from fedhca2.clients.normalisation import recalibrate
 from fedhca2.clients.privacy import Privacy, privatise
 from fedhca2.clients.state import client_state, restore_client
 from fedhca2.clients.state_file import ClientState
+from fedhca2.clients.step import Terms
 from fedhca2.clients.training import Learner, Training
+from fedhca2.clients.workplace import Workplace, at_work
 from fedhca2.data.batches import Batches
 from fedhca2.data.dataset import Sample
 from fedhca2.messages import BatchNorm, Delivery, Order, Profile, Reply
-from fedhca2.models.multitask import MultiTaskModel, layouts
+from fedhca2.models.multitask import MultiTaskModel, layouts, slot_prefix
 from fedhca2.objectives import Objective
 from fedhca2.params import Slot, add_scaled, assign, flatten, layer_products, unflatten
 
@@ -53,7 +55,7 @@ class Client:
         objective: Objective,
         batch_norm: BatchNorm = "local",
         privacy: Privacy = NO_PRIVACY,
-        device: torch.device,
+        workplace: Workplace,
     ) -> None:
         self.name = name
         self.work = work
@@ -61,10 +63,10 @@ class Client:
         self.batch_norm = batch_norm
         self.privacy = privacy
         self.training = training
-        self.device = device
+        self.workplace = workplace
         self.layouts = layouts(model)
-        self.personal = Learner(model, training, device)
-        self.shared = Learner(deepcopy(model), training, device) if self.objective.own_copy else self.personal
+        self.personal = Learner(model, training)
+        self.shared = Learner(deepcopy(model), training) if self.objective.own_copy else self.personal
         self.start: dict[Slot, Tensor] = {}  # rows before the last training, of the parts that went up
         self.received: dict[Slot, Tensor] = {}  # the rows sent by the server that local training is pulled towards
         self.remembered: dict[Slot, tuple[Tensor, int]] = {}  # last aggregated update, and how many weights scale it
@@ -82,27 +84,36 @@ class Client:
         """How much there is to do in a round, roughly: images through decoders."""
         return len(self.work.train.indices) * self.work.epochs * (1 + len(self.personal.model.decoders))
 
+    @property
+    def where(self) -> torch.device:
+        """Where its tensors are now."""
+        return next(self.personal.model.parameters()).device
+
     def perform(self, order: Order, watch: BatchWatch = lambda *_: None) -> Reply:
         """Take what was sent, then evaluate, then train, then answer.
 
         A client whose training ends in values that are not finite goes back to where it was before, and says so.
         """
+        with at_work(self):
+            return self._perform(order, watch)
+
+    def _perform(self, order: Order, watch: BatchWatch) -> Reply:
         began = perf_counter()
         if self.privacy.active and not self.published:
             self.published = {slot: self._row(slot) for slot in self.layouts}
         self._receive(order.deliveries)
         if self.batch_norm == "recalibrate" and order.deliveries:
-            recalibrate(self.shared.model, self._batches(order.round * self.work.epochs), self.device)
+            recalibrate(self.shared.model, self._batches(order.round * self.work.epochs))
         failed = ""
         if order.finish and self.objective.final_epochs:
-            good = self.state()
+            good = client_state(self, self.where)
             failed = self._fault(self._fine_tune(watch), good)
         metrics = self.evaluate() if order.evaluate else {}
         if not order.train:
             return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began, failed=failed)
         uploads = [slot for slot in self.layouts if slot.part in order.upload]
         self.start = {slot: self._row(slot) for slot in {*uploads, *self.remembered}}
-        good = self.state()
+        good = client_state(self, self.where)
         losses = self._train(order.round, watch)
         if failed := self._fault(losses, good):
             return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began, failed=failed)
@@ -113,12 +124,14 @@ class Client:
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Scores on the validation split."""
-        batches = self.work.val.evaluation()
-        return evaluate(self.personal.model, batches, self.work.val.data.labels, self.device, self.training.precision)
+        val, captures = self.work.val, self.workplace.captures
+        with at_work(self):
+            batches = val.evaluation(self.workplace.feed)
+            return evaluate(self.personal.model, batches, val.data.labels, self.training.precision, captures)
 
     def state(self) -> ClientState:
-        """All that the next round depends on, but for data and settings; a copy."""
-        return client_state(self)
+        """All that the next round depends on, but for data and settings; a copy on the CPU."""
+        return client_state(self, torch.device("cpu"))
 
     def restore(self, state: ClientState) -> None:
         """Go on from a state of this client; ValueError where it is another's or does not fit."""
@@ -162,11 +175,11 @@ class Client:
         for slot, delivery in deliveries.items():
             layout = self.layouts[slot]
             if delivery.base == "nothing":
-                row = torch.zeros(layout.numel, device=self.device)
+                row = torch.zeros(layout.numel, device=self.where)
             else:
                 row = self.start[slot] if delivery.base == "start" else self._row(slot)
             for addend in delivery.addends:
-                sent = addend.row.to(self.device)
+                sent = addend.row.to(self.where)
                 row = add_scaled(row, sent, torch.tensor(addend.scale, dtype=torch.float64), layout)
                 if addend.remember:
                     self.remembered[slot] = (sent, len(addend.scale))
@@ -185,7 +198,7 @@ class Client:
 
     def _train(self, round: int, watch: BatchWatch) -> dict[str, float]:
         """The epochs of one round: of the copy that is shared, if there is one, and of the personal model."""
-        pulled = self._pulled()
+        terms = Terms(self.objective.frozen, self.objective.pull, self._pulled())
         learners = list(dict.fromkeys((self.shared, self.personal)))
         epochs = self.work.epochs
         steps = _Steps(self.name, len(self.work.train) * epochs * len(learners), watch)
@@ -193,15 +206,13 @@ class Client:
         for epoch in range(round * epochs, (round + 1) * epochs):
             rate = self.training.schedule.rate(epoch, self.work.rounds * epochs, self.training.learning_rate)
             for learner in learners:
-                losses = learner.train_epoch(
-                    self._batches(epoch),
-                    rate,
-                    frozen=self.objective.frozen,
-                    pull=self.objective.pull,
-                    pulled=pulled if learner is self.personal else (),
-                    watch=steps,
-                )
+                own = terms if learner is self.personal else Terms(terms.frozen)
+                losses = self._epoch(learner, epoch, rate, own, steps)
         return losses
+
+    def _epoch(self, learner: Learner, epoch: int, rate: float, terms: Terms, steps: "_Steps") -> dict[str, float]:
+        captures = self.workplace.captures
+        return learner.train_epoch(self._batches(epoch), rate, terms, watch=steps, captures=captures)
 
     def _fine_tune(self, watch: BatchWatch) -> dict[str, float]:
         """The method's last epochs, of the whole model, from the full learning rate down."""
@@ -211,26 +222,23 @@ class Client:
         losses: dict[str, float] = {}
         for epoch in range(count):
             rate = schedule.rate(epoch, count, self.training.learning_rate)
-            losses = self.personal.train_epoch(self._batches(first + epoch), rate, watch=steps)
+            losses = self._epoch(self.personal, first + epoch, rate, Terms(), steps)
         return losses
 
     def _batches(self, epoch: int) -> Iterator[Sample]:
-        augment = self.training.augment
-        return self.work.train.training(seed=self.work.seed, client=self.name, epoch=epoch, augment=augment)
+        seed, augment, feed = self.work.seed, self.training.augment, self.workplace.feed
+        return self.work.train.training(seed=seed, client=self.name, epoch=epoch, augment=augment, feed=feed)
 
-    def _pulled(self) -> list[tuple[Tensor, Tensor]]:
-        """Pairs of a personal parameter and what the objective pulls it towards."""
+    def _pulled(self) -> list[tuple[str, Tensor]]:
+        """Personal parameters by name, each with what the objective pulls it towards."""
         if not self.objective.pull or self.objective.anchor == "none":
             return []
         rows = self.received
         if self.objective.anchor == "start":
             rows = {slot: self._row(slot) for slot in self.layouts if slot.part in PULLED_PARTS}
-        own = self.personal.model.slots()
-        return [
-            (own[slot][name], anchor)
-            for slot, row in rows.items()
-            for name, anchor in unflatten(row, self.layouts[slot]).items()
-        ]
+        anchors = {slot: unflatten(row, self.layouts[slot]) for slot, row in rows.items()}
+        prefix = {slot: slot_prefix(slot) for slot in anchors}
+        return [(prefix[slot] + name, anchor) for slot, found in anchors.items() for name, anchor in found.items()]
 
 
 class _Steps:

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 import torch
+from torch import Tensor
 
-from fedhca2.clients.training import autocast
+from fedhca2.clients.capture import CapturedForward, Captures
+from fedhca2.clients.precision import autocast
 from fedhca2.data.dataset import Sample
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.tasks import TASKS, LabelSpace
@@ -15,15 +17,25 @@ def evaluate(
     model: MultiTaskModel,
     batches: Iterable[Sample],
     spaces: Mapping[str, LabelSpace],
-    device: torch.device,
     precision: str,
+    captures: Captures | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Every score of every task: {task: {metric: value}}, the headline metric first."""
+    """Every score of every task: {task: {metric: value}}, the headline metric first. Batches are where the model is."""
     model.eval()
     metrics = {task: TASKS[task].metric(spaces[task]) for task in model.decoders}
+    captured: CapturedForward | None = None
+
+    def forward(image: Tensor) -> Mapping[str, Tensor]:
+        nonlocal captured
+        if captures is not None:
+            captured = captured or captures.forward(model, image, precision)
+            if captured.image.shape == image.shape:  # all batches but the last
+                return captured(image)
+        with autocast(image.device, precision):
+            outputs: Mapping[str, Tensor] = model(image)
+        return outputs
+
     for batch in batches:
-        with autocast(device, precision):
-            outputs = model(batch["image"].to(device, non_blocking=True))
-        for task, output in outputs.items():
-            metrics[task].update(TASKS[task].predict(output), batch[task].to(device, non_blocking=True))
+        for task, output in forward(batch["image"]).items():
+            metrics[task].update(TASKS[task].predict(output), batch[task])
     return {task: metric.compute() for task, metric in metrics.items()}

@@ -10,7 +10,7 @@ from fedhca2.data.dataset import Sample
 
 
 @torch.no_grad()
-def recalibrate(model: nn.Module, batches: Iterable[Sample], device: torch.device) -> None:
+def recalibrate(model: nn.Module, batches: Iterable[Sample]) -> None:
     """Replace the statistics by plain averages over these batches."""
     layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if not layers:
@@ -21,6 +21,6 @@ def recalibrate(model: nn.Module, batches: Iterable[Sample], device: torch.devic
         layer.reset_running_stats()
         layer.momentum = None  # a cumulative average
     for batch in batches:
-        model(batch["image"].to(device))
+        model(batch["image"])
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum

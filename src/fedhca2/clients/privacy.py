@@ -66,7 +66,7 @@ def epsilon(noise: float, rounds: int, delta: float = 1e-5) -> float:
     $$\delta(\varepsilon) = \Phi(\mu/2 - \varepsilon/\mu) - e^\varepsilon\,\Phi(-\mu/2 - \varepsilon/\mu).$$
 
     Neighbours differ in whether a client's updates are there or zero. The server sees who takes part, so that sampling
-    clients earns nothing.
+    clients earns nothing. `audited_epsilon` is what a library says.
 
     >>> round(epsilon(noise=1.0, rounds=1), 3), round(epsilon(noise=4.0, rounds=100), 3)
     (4.377, 13.207)
@@ -87,3 +87,19 @@ def epsilon(noise: float, rounds: int, delta: float = 1e-5) -> float:
     while excess(highest) > 0:
         highest *= 2
     return float(brentq(excess, 0.0, highest))
+
+
+def audited_epsilon(noise: float, rounds: int, delta: float = 1e-5) -> float | None:
+    """A bound on the same ε from the Rényi accountant of dp-accounting, where that extra is installed.
+
+    Its other accountant, of privacy loss distributions, is exact too, but takes half a minute at ε = 300 and does not
+    come to an end at 5000: a test compares with it where ε is small.
+    """
+    try:
+        from dp_accounting import GaussianDpEvent
+        from dp_accounting.rdp import RdpAccountant
+    except ImportError:
+        return None
+    accountant = RdpAccountant()
+    accountant.compose(GaussianDpEvent(noise), rounds)
+    return float(accountant.get_epsilon(delta))

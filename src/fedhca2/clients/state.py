@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from fedhca2.clients.state_file import ClientState
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
     from fedhca2.clients.client import Client
 
 
-def client_state(client: "Client") -> ClientState:
-    """A copy of a client's models, optimiser moments and rows, on the CPU."""
+def client_state(client: "Client", device: torch.device) -> ClientState:
+    """A copy of a client's models, optimiser moments and rows, on a device."""
     tensors = _learner_tensors("personal", client.personal)
     if client.shared is not client.personal:
         tensors |= _learner_tensors("shared", client.shared)
@@ -23,7 +24,7 @@ def client_state(client: "Client") -> ClientState:
     tensors |= {f"{kind}/{slot}": row for kind, held in rows.items() for slot, row in held.items()}
     counts = {str(slot): count for slot, (_, count) in client.remembered.items()}
     values = {"client": client.name, "remembered": counts, "noise_secret": client.noise_secret}
-    return ClientState({name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, values)
+    return ClientState({name: tensor.detach().to(device, copy=True) for name, tensor in tensors.items()}, values)
 
 
 def restore_client(client: "Client", state: ClientState) -> None:
@@ -37,7 +38,7 @@ def restore_client(client: "Client", state: ClientState) -> None:
     for name, tensor in state.tensors.items():
         kind, _, slot = name.partition("/")
         if kind in rows:
-            rows[kind][Slot.parse(slot)] = tensor.to(client.device)
+            rows[kind][Slot.parse(slot)] = tensor.to(client.where)
     client.start, client.received, client.published = rows["start"], rows["received"], rows["published"]
     counts = state.values["remembered"]
     client.remembered = {slot: (row, counts[str(slot)]) for slot, row in rows["remembered"].items()}
@@ -65,4 +66,4 @@ def _restore_learner(kind: str, learner: Learner, tensors: Mapping[str, Tensor])
         if name.startswith(f"{kind}/optimizer/"):
             moment, _, parameter = name.removeprefix(f"{kind}/optimizer/").partition("/")
             held = learner.optimizer.state[parameters[parameter]]
-            held[moment] = tensor.to(learner.device, copy=True)
+            held[moment] = tensor.to(parameters[parameter].device, copy=True)

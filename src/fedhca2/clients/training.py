@@ -1,20 +1,19 @@
 """The training loop: the only one, for every method."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
+from fedhca2.clients.capture import CapturedStep, Captures
 from fedhca2.clients.schedule import Schedule
+from fedhca2.clients.step import PLAIN, Losses, Terms, set_mode, take_step
 from fedhca2.config import Config
 from fedhca2.data.dataset import Sample
 from fedhca2.models.multitask import MultiTaskModel
-from fedhca2.objectives import squared_distance
-from fedhca2.params import Part
-from fedhca2.tasks import TASKS
 
 Watch = Callable[[Tensor], None]  # told the loss of every batch
 
@@ -29,21 +28,18 @@ class Training(Config):
     augment: Annotated[bool, Field(description="random scale, crop, flip and colours")] = True
     precision: Annotated[Literal["auto", "fp32", "bf16"], Field(description="auto: bf16 where the GPU has it")] = "auto"
     workers: Annotated[int, Field(ge=0, description="threads that load images ahead")] = 0
-
-
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Mixed precision where it is asked for, or where the device is made for it."""
-    wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
-    return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
+    step: Annotated[
+        Literal["auto", "plain", "captured", "compiled"],
+        Field(description="on a GPU: one CUDA graph, and compiled; auto: compiled if the run is long enough to gain"),
+    ] = "auto"
 
 
 class Learner:
     """A model and its optimiser, whose moments outlast the rounds although the server changes the parameters."""
 
-    def __init__(self, model: MultiTaskModel, training: Training, device: torch.device) -> None:
-        self.model = model.to(device)
+    def __init__(self, model: MultiTaskModel, training: Training) -> None:
+        self.model = model
         self.training = training
-        self.device = device
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay, fused=True
         )
@@ -52,49 +48,32 @@ class Learner:
         self,
         batches: Iterable[Sample],
         rate: float,
+        terms: Terms = PLAIN,
         *,
-        frozen: frozenset[Part] = frozenset(),
-        pull: float = 0.0,
-        pulled: Sequence[tuple[Tensor, Tensor]] = (),
         watch: Watch = lambda loss: None,
+        captures: Captures | None = None,
     ) -> dict[str, float]:
-        """One epoch at one learning rate; `pulled` are pairs of a parameter and what it is pulled towards.
-
-        Returns each task's mean loss, before its weight.
-        """
-        self._set_mode(frozen)
+        """One epoch at one learning rate, where the model is; returns each task's mean loss, before its weight."""
+        set_mode(self.model, terms.frozen)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        sums = {task: torch.zeros((), device=self.device) for task in self.model.decoders}
+        step: CapturedStep | Callable[[Sample], Losses] | None = None
+        sums: Losses = {}
         count = 0
         for batch in batches:
-            losses = self._step(batch, pull, pulled)
+            step = step or self._step(batch, terms, captures)
+            losses = step(batch)
             for task, loss in losses.items():
-                sums[task] += loss
+                sums[task] = sums[task] + loss if task in sums else loss.clone()
             count += 1
             watch(torch.stack(list(losses.values())).sum())
-        return {task: float(total) / max(count, 1) for task, total in sums.items()}
+        if isinstance(step, CapturedStep):
+            step.store(self)
+        return {task: float(sums[task]) / count if count else 0.0 for task in self.model.decoders}
 
-    def _set_mode(self, frozen: frozenset[Part]) -> None:
-        """Frozen parts keep their parameters and the statistics of their BatchNorms."""
-        parts: dict[Part, nn.Module] = {
-            "encoder": self.model.encoder,
-            "decoder": self.model.decoders,
-            "head": self.model.heads,
-        }
-        for part, module in parts.items():
-            module.train(part not in frozen).requires_grad_(part not in frozen)
-
-    def _step(self, batch: Sample, pull: float, pulled: Sequence[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-        batch = {name: value.to(self.device, non_blocking=True) for name, value in batch.items()}
-        with autocast(self.device, self.training.precision):
-            outputs = self.model(batch["image"])
-        losses = {task: TASKS[task].loss(output, batch[task]) for task, output in outputs.items()}
-        total = torch.stack([TASKS[task].weight * loss for task, loss in losses.items()]).sum()
-        if pulled:
-            values, anchors = zip(*pulled, strict=True)
-            total = total + 0.5 * pull * squared_distance(values, anchors)
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(total)
-        self.optimizer.step()
-        return {task: loss.detach() for task, loss in losses.items()}
+    def _step(
+        self, batch: Sample, terms: Terms, captures: Captures | None
+    ) -> CapturedStep | Callable[[Sample], Losses]:
+        if captures is not None:
+            return captures.step(self, batch, terms)
+        return partial(take_step, self.model, self.optimizer, precision=self.training.precision, terms=terms)

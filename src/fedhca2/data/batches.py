@@ -3,12 +3,31 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 
 from fedhca2.data.dataset import Dataset, Sample
-from fedhca2.data.transforms import collate, draw_augmentation, for_evaluation, for_training
+from fedhca2.data.on_device import DeviceFeed
+from fedhca2.data.transforms import (
+    CROP_TASK,
+    UNCHANGED,
+    Augmentation,
+    collate,
+    draw_augmentation,
+    for_evaluation,
+    for_training,
+    require_fit,
+)
 from fedhca2.seeds import derive
+
+T = TypeVar("T")
+Draw = Callable[[int], Augmentation]
+
+
+def unchanged(index: int) -> Augmentation:
+    """Nothing random happens to the image: it is only normalised and padded."""
+    return UNCHANGED
 
 
 class Batches:
@@ -27,38 +46,52 @@ class Batches:
         """Full batches in an epoch; what is left over is dropped."""
         return len(self.indices) // self.batch_size
 
-    def training(self, *, seed: int, client: str, epoch: int, augment: bool = True) -> Iterator[Sample]:
-        """The batches of one epoch of training."""
+    def training(
+        self, *, seed: int, client: str, epoch: int, augment: bool = True, feed: DeviceFeed | None = None
+    ) -> Iterator[Sample]:
+        """The batches of one epoch of training, on the CPU or on the GPU of a feed."""
         order = np.random.default_rng(derive(seed, "shuffle", client, epoch)).permutation(len(self.indices))
         chosen = [self.indices[i] for i in order[: len(self) * self.batch_size]]
+        if not augment:
+            return self._batches(chosen, unchanged, feed)
+        return self._batches(chosen, lambda index: draw_augmentation(seed, client, epoch, index), feed)
 
-        def prepare(index: int) -> Sample:
-            sample = self.data.load(index, self.tasks)
-            if not augment:
-                return for_evaluation(sample, self.data.size)
-            return for_training(sample, self.data.size, draw_augmentation(seed, client, epoch, index))
-
-        return self._batches(chosen, prepare)
-
-    def evaluation(self) -> Iterator[Sample]:
+    def evaluation(self, feed: DeviceFeed | None = None) -> Iterator[Sample]:
         """All images in their order, the last batch as small as it is."""
-        return self._batches(
-            self.indices, lambda index: for_evaluation(self.data.load(index, self.tasks), self.data.size)
-        )
+        return self._batches(self.indices, unchanged, feed)
 
-    def _batches(self, indices: Sequence[int], prepare: Callable[[int], Sample]) -> Iterator[Sample]:
-        batches = (indices[i : i + self.batch_size] for i in range(0, len(indices), self.batch_size))
-        samples = (
-            map(prepare, indices) if self.workers == 0 else _ahead(indices, prepare, self.workers, 2 * self.batch_size)
-        )
-        for batch in batches:
-            yield collate([next(samples) for _ in batch])
+    def _batches(self, indices: Sequence[int], draw: Draw, feed: DeviceFeed | None) -> Iterator[Sample]:
+        size = self.data.size
+
+        def read(index: int) -> tuple[Sample, Augmentation]:
+            sample, augmentation = self.data.load(index, self.tasks), draw(index)
+            if augmentation is UNCHANGED:
+                require_fit(sample, size)
+            return sample, augmentation
+
+        def prepared(index: int) -> Sample:
+            sample, augmentation = read(index)
+            return (
+                for_evaluation(sample, size) if augmentation is UNCHANGED else for_training(sample, size, augmentation)
+            )
+
+        if feed is None:
+            return map(collate, self._grouped(indices, prepared))
+        classes = self.data.labels[CROP_TASK].classes if CROP_TASK in self.tasks else None
+        return feed.batches(self._grouped(indices, read), size, classes or 0)
+
+    def _grouped(self, indices: Sequence[int], prepare: Callable[[int], T]) -> Iterator[list[T]]:
+        """What `prepare` makes of each index, a batch at a time."""
+        ahead = 2 * self.batch_size
+        samples = _ahead(indices, prepare, self.workers, ahead) if self.workers else map(prepare, indices)
+        for start in range(0, len(indices), self.batch_size):
+            yield [next(samples) for _ in indices[start : start + self.batch_size]]
 
 
-def _ahead(indices: Iterable[int], prepare: Callable[[int], Sample], workers: int, ahead: int) -> Iterator[Sample]:
+def _ahead(indices: Iterable[int], prepare: Callable[[int], T], workers: int, ahead: int) -> Iterator[T]:
     """Like `map`, computed up to `ahead` samples early by threads, in order."""
     with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[Sample]] = deque()
+        waiting: deque[Future[T]] = deque()
         for index in indices:
             waiting.append(pool.submit(prepare, index))
             if len(waiting) > ahead:

@@ -45,9 +45,9 @@ def distort(image: Tensor, distortion: Distortion) -> Tensor:
 
 
 def to_hsv(image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Hue and saturation in [0, 1], and value as bright as the image."""
-    red, green, blue = image.unbind(0)
-    value, lowest = image.amax(0), image.amin(0)
+    """Hue and saturation in [0, 1], and value as bright as the image, [..., H, W] of [..., 3, H, W]."""
+    red, green, blue = image.unbind(-3)
+    value, lowest = image.amax(-3), image.amin(-3)
     chroma = value - lowest
     safe = chroma.clamp(min=1e-6)
     sector = torch.where(
@@ -59,12 +59,12 @@ def to_hsv(image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
-    """The image [3, H, W] of these hues, saturations and values.
+    """The image [..., 3, H, W] of these hues, saturations and values.
 
     >>> image = torch.tensor([200.0, 30.0, 90.0]).view(3, 1, 1)
     >>> from_hsv(*to_hsv(image)).flatten().round().tolist()
     [200.0, 30.0, 90.0]
     """
     offsets = torch.tensor([5.0, 3.0, 1.0], device=hue.device).view(3, 1, 1)
-    k = (offsets + hue * 6) % 6
-    return value * (1 - saturation * torch.minimum(k, 4 - k).clamp(0, 1))
+    k = (offsets + hue.unsqueeze(-3) * 6) % 6
+    return value.unsqueeze(-3) * (1 - saturation.unsqueeze(-3) * torch.minimum(k, 4 - k).clamp(0, 1))

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from math import prod
 from typing import Annotated, Literal, Self
 
 import torch
@@ -17,6 +18,7 @@ from fedhca2.tasks import LabelSpace
 
 FIRST_VAL_SCENE = 1_000_000  # scenes of the two splits never meet
 CHUNK = 16
+LARGE = 256 * 256  # pixels of an image from which on a GPU renders it, where there is one
 
 
 class ScenesData(Config):
@@ -73,14 +75,21 @@ class RenderedScenes:
 
     @cached_property
     def _samples(self) -> Sample:
-        """All scenes of the split; like clients, chunks of them share the cores with one thread each."""
-        last = self.first + self.count
+        """All scenes of the split, in chunks: on a GPU, or on the cores of the CPU with one thread each."""
+        samples: Sample = {}
+        gpu = prod(self.size) >= LARGE and torch.cuda.is_available()
+        device = torch.device("cuda" if gpu else "cpu")
 
-        def chunk(start: int) -> Sample:
-            indices = range(start, min(start + CHUNK, last))
-            return render(self.config.domain, indices, size=self.size, seed=self.config.seed)
+        def chunk(start: int) -> tuple[int, Sample]:
+            indices = range(self.first + start, self.first + min(start + CHUNK, self.count))
+            scenes = render(self.config.domain, indices, size=self.size, seed=self.config.seed, device=device)
+            return start, {name: scenes[name].cpu() for name in ("image", *self.labels)}
 
-        cores = len(os.sched_getaffinity(0))
-        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            chunks = list(pool.map(chunk, range(self.first, last, CHUNK)))
-        return {name: torch.cat([chunk[name] for chunk in chunks]) for name in ("image", *self.labels)}
+        workers = 1 if gpu else len(os.sched_getaffinity(0))
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for start, rendered in pool.map(chunk, range(0, self.count, CHUNK)):
+                for name, scenes in rendered.items():
+                    if name not in samples:
+                        samples[name] = torch.empty(self.count, *scenes.shape[1:], dtype=scenes.dtype)
+                    samples[name][start : start + len(scenes)] = scenes
+        return samples

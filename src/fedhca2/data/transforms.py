@@ -39,6 +39,9 @@ class Augmentation:
     distortion: Distortion
 
 
+UNCHANGED = Augmentation(scale=1.0, crops=((0.0, 0.0),), mirrored=False, distortion=Distortion())
+
+
 def draw_augmentation(seed: int, client: str, epoch: int, index: int) -> Augmentation:
     """The augmentation of one image in one epoch of one client."""
     rng = np.random.default_rng(derive(seed, "augment", client, epoch, index))
@@ -156,13 +159,19 @@ def for_training(sample: Sample, size: tuple[int, int], augmentation: Augmentati
     return {"image": _normalise(image, rows, columns), **labels}
 
 
-def for_evaluation(sample: Sample, size: tuple[int, int]) -> Sample:
-    """The sample as it is evaluated on: normalised and padded, nothing random."""
+def require_fit(sample: Sample, size: tuple[int, int]) -> tuple[int, int]:
+    """Height and width of an image that is only padded, and so cannot be larger than the network's input."""
     height, width = sample["image"].shape[-2:]
     if height > size[0] or width > size[1]:
         raise ValueError(
             f"an image should be at most {size[0]}×{size[1]} (the data set's `size`), found {height}×{width}"
         )
+    return height, width
+
+
+def for_evaluation(sample: Sample, size: tuple[int, int]) -> Sample:
+    """The sample as it is evaluated on: normalised and padded, nothing random."""
+    height, width = require_fit(sample, size)
     rows, columns = axis(height, height, 0, size[0]), axis(width, width, 0, size[1])
     labels = _labels(sample, rows, columns, 1.0, mirrored=False)
     return {"image": _normalise(_linear(sample["image"], rows, columns), rows, columns), **labels}

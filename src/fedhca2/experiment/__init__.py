@@ -1,12 +1,12 @@
 """Experiments: config files, their checks, and what is built from them."""
 
 from fedhca2.experiment.broken import without_broken
-from fedhca2.experiment.build import build_client, build_clients
+from fedhca2.experiment.build import build_client, build_clients, step_kind
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.errors import ConfigError
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
-from fedhca2.experiment.shards import OpenData, Shard, assign_shards, open_data, save_partition
+from fedhca2.experiment.shards import OpenData, Shard, assign_shards, open_data, partition_as_data
 
 __all__ = [
     "CheckpointPlan",
@@ -21,6 +21,7 @@ __all__ = [
     "build_client",
     "build_clients",
     "open_data",
-    "save_partition",
+    "partition_as_data",
+    "step_kind",
     "without_broken",
 ]

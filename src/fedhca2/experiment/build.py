@@ -1,10 +1,9 @@
 """The one place that wires things: an experiment becomes clients."""
 
 from collections.abc import Mapping
+from math import prod
 
-import torch
-
-from fedhca2.clients import Client, Work
+from fedhca2.clients import Client, StepKind, Work, Workplace
 from fedhca2.data.batches import Batches
 from fedhca2.data.dataset import Dataset
 from fedhca2.experiment.clients import ClientSpec
@@ -14,16 +13,30 @@ from fedhca2.experiment.shards import OpenData, Shard
 from fedhca2.models import build_model
 from fedhca2.tasks import TASKS
 
+# Pixels of images trained on from which on compiling pays: a compiled step takes half the time, and compiling a minute.
+WORTH_COMPILING = 2e10
+
 
 def build_clients(
-    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], device: torch.device
+    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], place: Workplace
 ) -> list[Client]:
-    """All clients of an experiment, with encoders that start equal."""
-    return [build_client(experiment, spec, data[spec.data], shards[spec.name], device) for spec in experiment.specs]
+    """All clients of an experiment, with encoders that start equal, at one workplace."""
+    return [build_client(experiment, spec, data[spec.data], shards[spec.name], place) for spec in experiment.specs]
+
+
+def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> StepKind:
+    """How clients of an experiment take their steps on a GPU."""
+    if experiment.training.step != "auto":
+        return experiment.training.step
+    pixels = sum(
+        prod(data[spec.data].train.size) * len(shards[spec.name].train) * spec.epochs * experiment.rounds
+        for spec in experiment.specs
+    )
+    return "compiled" if pixels >= WORTH_COMPILING else "captured"
 
 
 def build_client(
-    experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, device: torch.device
+    experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, workplace: Workplace
 ) -> Client:
     """One client with its own images, decoders and heads."""
     training, method = experiment.training, experiment.resolved_method
@@ -52,5 +65,5 @@ def build_client(
         objective=method.local,
         batch_norm=method.batch_norm,
         privacy=experiment.privacy,
-        device=device,
+        workplace=workplace,
     )

@@ -35,6 +35,10 @@ class Experiment(Config):
     method: Annotated[dict[str, Any], Field(description="a name, and settings that replace its defaults")]
     baseline: Annotated[bool, Field(description="train Local along, to compare with")] = False
     evaluate_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0: only at the end")] = 0
+    devices: Annotated[
+        tuple[str, ...],
+        Field(description="where clients train, one at a time on each; by default all GPUs, or the CPU"),
+    ] = ()
     model: ModelConfig = ModelConfig()
     training: Training = Training()
     skip_broken: Annotated[

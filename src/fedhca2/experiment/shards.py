@@ -1,9 +1,8 @@
 """Which images each client of an experiment has."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -99,10 +98,10 @@ def _too_small(shards: Mapping[str, Shard], batch: int) -> list[str]:
     return lines
 
 
-def save_partition(
-    path: Path, experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]
-) -> None:
-    """Write every client's images by id: {client: {data, train, val}}, which `partition: {kind: lists}` reads."""
+def partition_as_data(
+    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]
+) -> dict[str, dict[str, Any]]:
+    """The content of `partition.json`: every client's images by id, {client: {data, train, val, dealt}}."""
     partition = {}
     for spec in experiment.specs:
         train, val = data[spec.data].train.ids, data[spec.data].val.ids
@@ -111,5 +110,6 @@ def save_partition(
             "data": spec.data,
             "train": [train[i] for i in shard.train],
             "val": [val[i] for i in shard.val],
+            "dealt": [train[i] for i in shard.dealt],
         }
-    path.write_text(json.dumps(partition, indent=1) + "\n", "utf-8")
+    return partition

@@ -69,8 +69,9 @@ def _read(file: Traversable, source: str, below: tuple[str, ...]) -> Any:
         if embedded is None:
             raise ConfigError([f"{source}: extends: {parent!r} is neither a .yaml file nor an embedded experiment"])
         base = _read(embedded, parent, (*below, parent))
-    inherited = {key: value for key, value in (base or {}).items() if key not in OWN}
-    return merged(inherited, values)
+    own = {key: value for key, value in values.items() if key in OWN}
+    inherited, changes = ({k: v for k, v in each.items() if k not in OWN} for each in (base or {}, values))
+    return {**own, **merged(inherited, changes)}
 
 
 def _near(name: str, known: list[str]) -> str:

@@ -10,6 +10,7 @@ import yaml
 from fedhca2.config import suggest
 from fedhca2.experiment import ConfigError, Experiment
 from fedhca2.federation.run import RunWatcher, resume, run
+from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
 
 LOCAL = "local"
@@ -27,6 +28,19 @@ class Cell:
     def finished(self) -> bool:
         """Whether the run has come to its end."""
         return (self.folder / "result.json").is_file()
+
+    @property
+    def name(self) -> str:
+        """What a line calls it."""
+        return f"{self.experiment.method_name}, seed {self.experiment.seed}"
+
+
+class ComparisonStopped(Interrupted):
+    """A comparison was asked to stop, and did so after the checkpoints of the runs under way."""
+
+    def __init__(self, signal: int) -> None:
+        Exception.__init__(self, "stopped with every run saved; the same command goes on from here")
+        self.signal = signal
 
 
 def plan_cells(experiment: Experiment, methods: Sequence[str], seeds: int, out: Path) -> list[Cell]:
@@ -60,14 +74,35 @@ def cell_folder(out: Path, method: str, seed: int) -> Path:
 
 
 def run_cells(cells: Sequence[Cell], watcher: RunWatcher) -> Iterator[Cell]:
-    """Run what is not finished, going on where a run was interrupted; gives each cell when it is done."""
+    """Run what is not finished, one after the other; gives each cell when it is done."""
     for cell in cells:
-        if not cell.finished:
-            if (cell.folder / "config.yaml").is_file():
-                resume(cell.folder, watcher)
-            else:
-                run(cell.experiment, cell.folder, watcher, cell.baseline)
+        try:
+            run_cell(cell, watcher)
+        except Interrupted as interrupted:
+            raise ComparisonStopped(interrupted.signal) from None
         yield cell
+
+
+def run_cell(cell: Cell, watcher: RunWatcher) -> None:
+    """Run a cell that is not finished, from where it was interrupted."""
+    if cell.finished:
+        return
+    if (cell.folder / "config.yaml").is_file():
+        resume(cell.folder, watcher)
+    else:
+        run(cell.experiment, cell.folder, watcher, cell.baseline)
+
+
+def complete(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells of methods that have finished with every seed: only their means are of the same runs."""
+    lacking = {cell.experiment.method_name for cell in cells if not cell.finished}
+    return [cell for cell in cells if cell.experiment.method_name not in lacking]
+
+
+def known_cells(out: Path) -> list[Path]:
+    """The folders of a comparison's runs, those of Local first; empty if this is none."""
+    found = sorted(path.parent for path in out.glob("*/seed-*/config.yaml"))
+    return sorted(found, key=lambda folder: folder.parent.name != LOCAL)
 
 
 def _check_known(cell: Cell) -> None:

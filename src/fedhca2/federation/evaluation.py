@@ -9,13 +9,13 @@ import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedhca2.clients import Client
+from fedhca2.clients import Client, Workplace, at_work
 from fedhca2.clients.evaluation import evaluate
 from fedhca2.data.dataset import Split
 from fedhca2.experiment import ConfigError, Experiment, OpenData, Shard, build_client, open_data
 from fedhca2.federation.membership import shards_after
-from fedhca2.federation.result import Result, Scores, overall_gain
-from fedhca2.federation.run import choose_device
+from fedhca2.federation.result import Result, Scores, kept_baseline, overall_gain
+from fedhca2.federation.run import choose_devices
 
 Progress = Callable[[str], None]
 
@@ -41,7 +41,7 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     if wanted.client is not None and wanted.client not in names:
         raise ConfigError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])
     data = open_data(experiment)
-    shards = shards_after(experiment, data, _read(run / "shards.json"))
+    shards = shards_after(experiment, data, _read(run / "partition.json"))
     scores = _scores(run, experiment, data, shards, wanted, progress)
     baseline = _known_baseline(run, wanted)
     if (run / "baseline").is_dir():
@@ -51,9 +51,9 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
 
 
 def _known_baseline(run: Path, wanted: Evaluation) -> Scores | None:
-    if (wanted.split, wanted.thresholds) != ("val", 99) or not (run / "baseline.json").is_file():
+    known = kept_baseline(run)
+    if (wanted.split, wanted.thresholds) != ("val", 99) or known is None:
         return None
-    known: Scores = _read(run / "baseline.json")
     return {client: scores for client, scores in known.items() if wanted.client in (None, client)}
 
 
@@ -83,7 +83,7 @@ def _scores(
     for spec in experiment.specs:
         if wanted.client in (None, spec.name):
             progress(spec.name)
-            client = build_client(experiment, spec, data[spec.data], shards[spec.name], choose_device())
+            client = build_client(experiment, spec, data[spec.data], shards[spec.name], Workplace(choose_devices()[0]))
             _load(client, run / "models" / f"{spec.name}.safetensors")
             scores[spec.name] = _evaluate(client, wanted)
     return scores
@@ -100,4 +100,6 @@ def _load(client: Client, path: Path) -> None:
 def _evaluate(client: Client, wanted: Evaluation) -> dict[str, dict[str, float]]:
     batches = client.work.val if wanted.split == "val" else client.work.train
     labels = {task: replace(space, edge_thresholds=wanted.thresholds) for task, space in batches.data.labels.items()}
-    return evaluate(client.personal.model, batches.evaluation(), labels, client.device, client.training.precision)
+    place, precision = client.workplace, client.training.precision
+    with at_work(client):
+        return evaluate(client.personal.model, batches.evaluation(place.feed), labels, precision, place.captures)

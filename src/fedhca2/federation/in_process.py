@@ -3,22 +3,33 @@
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import torch
 
-from fedhca2.clients import BatchWatch, Client, load_state, save_state
+from fedhca2.clients import BatchWatch, Client, Workplace, load_state, save_state
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.checkpoints import unusable
 from fedhca2.messages import Order, Profile, Reply
 
 
 class InProcess:
-    """Clients as objects in memory. What they compute does not depend on how many of them work at once."""
+    """Clients as objects in memory. What they compute does not depend on where, or how many of them work at once."""
 
-    def __init__(self, clients: Sequence[Client]) -> None:
+    def __init__(self, clients: Sequence[Client], places: Sequence[Workplace] = ()) -> None:
         self.clients = {client.name: client for client in clients}
-        self.pools = {device: _pool(device, len(clients)) for device in {client.device for client in clients}}
+        places = places or [clients[0].workplace]
+        self.home = places[0].device
+        if len(places) == 1 and self.home.type == "cpu":
+            places = [*places] * max(1, min(len(os.sched_getaffinity(0)), len(clients)))
+        self.free: SimpleQueue[Workplace] = SimpleQueue()
+        for place in places:
+            self.free.put(place)
+        # Small models on a CPU gain nothing from several threads in one step.
+        threads = 1 if len(places) > 1 else torch.get_num_threads()
+        self.pool = ThreadPoolExecutor(len(places), initializer=torch.set_num_threads, initargs=(threads,))
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
@@ -29,8 +40,7 @@ class InProcess:
         """Carry out every order, those of the clients with most to do first."""
         busiest = sorted((self.clients[name] for name in orders), key=lambda client: client.load, reverse=True)
         waiting = {
-            client.name: self.pools[client.device].submit(_perform, client, orders[client.name], watch)
-            for client in busiest
+            client.name: self.pool.submit(self._perform, client, orders[client.name], watch) for client in busiest
         }
         return {name: waiting[name].result() for name in orders}
 
@@ -47,28 +57,23 @@ class InProcess:
                 except (ValueError, KeyError) as error:
                     raise unusable(folder, error) from None
 
+    def _perform(self, client: Client, order: Order, watch: BatchWatch) -> Reply:
+        """Carry out an order at the next workplace that is free."""
+        client.workplace = self.free.get()
+        try:
+            reply = client.perform(order, watch)
+        except torch.OutOfMemoryError:
+            batch = client.training.batch_size
+            raise ConfigError(
+                [
+                    f"client {client.name!r}: {client.workplace.device} is out of memory. Lower training.batch_size "
+                    f"(now {batch}), the size of the images or the encoder"
+                ]
+            ) from None
+        finally:
+            self.free.put(client.workplace)
+        return replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
+
 
 def _file(client: str) -> str:
     return f"client-{client}.safetensors"
-
-
-def _perform(client: Client, order: Order, watch: BatchWatch) -> Reply:
-    try:
-        return client.perform(order, watch)
-    except torch.OutOfMemoryError:
-        batch = client.training.batch_size
-        raise ConfigError(
-            [
-                f"client {client.name!r}: {client.device} is out of memory. Lower training.batch_size (now {batch}), "
-                "the size of the images or the encoder"
-            ]
-        ) from None
-
-
-def _pool(device: torch.device, clients: int) -> ThreadPoolExecutor:
-    """One worker for a GPU. On a CPU one for each core: small models gain nothing from several threads in one step."""
-    if device.type != "cpu":
-        return ThreadPoolExecutor(1)
-    workers = max(1, min(len(os.sched_getaffinity(0)), clients))
-    threads = 1 if workers > 1 else torch.get_num_threads()
-    return ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(threads,))

@@ -27,14 +27,17 @@ def check_changes(before: Experiment, after: Experiment) -> None:
 
 
 def shards_after(
-    experiment: Experiment, data: Mapping[str, OpenData], kept: Mapping[str, Mapping[str, Sequence[int]]]
+    experiment: Experiment, data: Mapping[str, OpenData], kept: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Shard]:
-    """Every client's images: those of a client that was there before, and for others what nobody of their kind has."""
+    """Every client's images: those of a client that was there before, and for others what nobody of their kind has.
+
+    `kept` is the content of the run's `partition.json`.
+    """
     new = [spec for spec in experiment.specs if spec.name not in kept]
     if not new and len(kept) == len(experiment.specs):
         return assign_shards(experiment, data)
     shards = {
-        spec.name: Shard(list(found["train"]), list(found["val"]), tuple(found["dealt"]))
+        spec.name: _kept_shard(data[spec.data], found)
         for spec in experiment.specs
         if (found := kept.get(spec.name)) is not None
     }
@@ -57,11 +60,15 @@ def shards_after(
     return {spec.name: shards[spec.name] for spec in experiment.specs}
 
 
-def shards_as_data(shards: Mapping[str, Shard]) -> dict[str, Any]:
-    """The content of `shards.json`."""
-    return {
-        name: {"train": [*shard.train], "val": [*shard.val], "dealt": [*shard.dealt]} for name, shard in shards.items()
-    }
+def _kept_shard(data: OpenData, kept: Mapping[str, Any]) -> Shard:
+    train = {id: index for index, id in enumerate(data.train.ids)}
+    val = {id: index for index, id in enumerate(data.val.ids)}
+    try:
+        return Shard(
+            [train[id] for id in kept["train"]], [val[id] for id in kept["val"]], [train[id] for id in kept["dealt"]]
+        )
+    except KeyError as error:
+        raise ConfigError([f"partition.json: should have images of data {kept['data']!r}, found {error}"]) from None
 
 
 def without_strangers(progress: Progress, clients: Sequence[str]) -> Progress:

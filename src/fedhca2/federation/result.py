@@ -5,18 +5,22 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
+from fedhca2.clients.privacy import epsilon
 from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.federation.strict_json import numbers
 from fedhca2.metrics import delta_m
 from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.version import __version__
 
 Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}, the headline metric first
+BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics.json"
 # What a run and its baseline may differ in: Local sends nothing, so neither guard nor privacy change it.
 FREE = {"name", "title", "belongs_to", "method", "baseline", "evaluate_every", "checkpoints", "guard", "privacy"}
 
@@ -31,7 +35,7 @@ class Result:
     seed: int
     clients: Scores
     baseline: Scores | None
-    delta_m: float | None
+    delta_m: float | None  # nothing without a baseline, or where a gain over a score of 0 cannot be told
     seconds: float
     bytes: dict[str, int]
     versions: dict[str, str]
@@ -61,12 +65,13 @@ def headline(task: str, scores: Mapping[str, float]) -> Headline:
 
 
 def overall_gain(scores: Scores, baseline: Scores) -> float | None:
-    """Δm over all tasks that count, or nothing where none does."""
+    """Δm over all tasks that count; nothing where none does, or where a gain cannot be told."""
     better = {
         task: headline(task, values).higher_is_better for tasks in scores.values() for task, values in tasks.items()
     }
     ours, theirs = _counted(scores), _counted(baseline)
-    return delta_m(ours, theirs, better) if ours else None
+    gain = delta_m(ours, theirs, better) if ours else nan
+    return gain if isfinite(gain) else None
 
 
 def _counted(scores: Scores) -> dict[str, dict[str, float]]:
@@ -90,11 +95,40 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
         raise ConfigError(
             [f"--baseline {run}: should have the same settings as this run, found other {', '.join(other)}"]
         )
-    scores: Scores | None = result["clients"] if result["method"] == "local" else result["baseline"]
+    scores = result["clients"] if result["method"] == "local" else result["baseline"]
     if scores is None:
         raise ConfigError(
             [f"--baseline {run}: should be a run of 'local', found {result['method']!r} without a baseline"]
         )
+    known: Scores = numbers(scores)
+    return known
+
+
+def baseline_files(run: Path, scores: Scores) -> dict[str, Any]:
+    """What a run keeps of a baseline from elsewhere: its scores, and how they came about, for the curves."""
+    own = json.loads((run / "result.json").read_text("utf-8"))["method"] == "local"
+    place = run if own else run / "baseline"
+    if not own and (run / BASELINE_METRICS).is_file():
+        events = json.loads((run / BASELINE_METRICS).read_text("utf-8"))
+    else:
+        events = _metric_events(place / "metrics.jsonl")
+    return {BASELINE: scores, BASELINE_METRICS: events}
+
+
+def _metric_events(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    events = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [event for event in events if event["event"] == "metric"]
+
+
+def kept_baseline(run: Path) -> Scores | None:
+    """The scores of a baseline from elsewhere that a run keeps, if it has one."""
+    path = run / BASELINE
+    try:
+        scores: Scores | None = numbers(json.loads(path.read_text("utf-8"))) if path.is_file() else None
+    except ValueError as error:
+        raise ConfigError([f"{path}: should be JSON, found {error}"]) from None
     return scores
 
 
@@ -105,8 +139,18 @@ def finished_scores(run: Path, experiment: Experiment) -> Scores | None:
         config = (run / "config.yaml").read_text("utf-8")
     except OSError:
         return None
-    scores: Scores = result["clients"]
+    scores: Scores = numbers(result["clients"])
     return scores if config == experiment.to_yaml() else None
+
+
+def spent_epsilon(experiment: Experiment) -> float | None:
+    """The ε of a run, where updates are noised."""
+    return epsilon(experiment.privacy.noise, sent_rounds(experiment)) if experiment.privacy.noise else None
+
+
+def sent_rounds(experiment: Experiment) -> int:
+    """In how many rounds a client sends something, if it takes part in all of them."""
+    return sum(bool(experiment.resolved_method.uploads(round)) for round in range(experiment.rounds))
 
 
 def versions() -> dict[str, str]:

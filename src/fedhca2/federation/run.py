@@ -7,13 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from fedhca2.data.files import FileError
-from fedhca2.experiment import ConfigError, Experiment, assign_shards, open_data, save_partition, without_broken
-from fedhca2.federation.membership import check_changes, shards_after, shards_as_data
-from fedhca2.federation.result import Result, Scores, finished_scores, read_baseline
+from fedhca2.experiment import ConfigError, Experiment, assign_shards, open_data, partition_as_data, without_broken
+from fedhca2.federation.membership import check_changes, shards_after
+from fedhca2.federation.result import (
+    Result,
+    Scores,
+    baseline_files,
+    finished_scores,
+    kept_baseline,
+    read_baseline,
+)
 from fedhca2.federation.run_folder import RunFolder
-from fedhca2.federation.training import Given, RunWatcher, choose_device, train
+from fedhca2.federation.training import Given, RunWatcher, choose_devices, train
 
-__all__ = ["RunWatcher", "choose_device", "resume", "run"]
+PARTITION = "partition.json"
+__all__ = ["RunWatcher", "choose_devices", "resume", "run"]
 
 
 def run(experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path | None = None) -> Result:
@@ -25,9 +33,10 @@ def run(experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path |
     known = read_baseline(baseline, experiment) if baseline else None
     data = open_data(experiment)
     shards, skipped = without_broken(experiment, data, assign_shards(experiment, data))
-    beside = {"shards.json": shards_as_data(shards)} | ({"baseline.json": known} if known is not None else {})
+    beside: dict[str, Any] = {PARTITION: partition_as_data(experiment, data, shards)}
+    if baseline and known is not None:
+        beside |= baseline_files(baseline, known)
     with closing(RunFolder(out, experiment, beside=beside)) as folder, _files_named():
-        save_partition(out / "partition.json", experiment, data, shards)
         return _run(experiment, Given(data, shards, skipped), folder, watcher, known)
 
 
@@ -38,7 +47,7 @@ def resume(out: Path, watcher: RunWatcher, overrides: list[str] | None = None) -
     before = Experiment.load(out / "config.yaml")
     experiment = Experiment.load(out / "config.yaml", overrides)
     check_changes(before, experiment)
-    known = _read(out / "baseline.json")
+    known = kept_baseline(out)
     if known is not None and experiment.rounds != before.rounds:
         raise ConfigError(
             [f"rounds: should be {before.rounds}, as in the baseline of this run, found {experiment.rounds}"]
@@ -46,11 +55,10 @@ def resume(out: Path, watcher: RunWatcher, overrides: list[str] | None = None) -
     if (out / "result.json").exists() and experiment.rounds <= before.rounds:
         raise ConfigError([f"{out}: has come to its end; --set rounds=… above {before.rounds} goes on"])
     data = open_data(experiment)
-    shards = shards_after(experiment, data, _read(out / "shards.json") or {})
+    shards = shards_after(experiment, data, _read(out / PARTITION) or {})
     shards, skipped = without_broken(experiment, data, shards)
-    beside = {"shards.json": shards_as_data(shards)}
+    beside = {PARTITION: partition_as_data(experiment, data, shards)}
     with closing(RunFolder(out, experiment, resume=True, beside=beside)) as folder, _files_named():
-        save_partition(out / "partition.json", experiment, data, shards)
         return _run(experiment, Given(data, shards, skipped), folder, watcher, known)
 
 

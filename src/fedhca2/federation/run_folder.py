@@ -1,7 +1,6 @@
 """A run's folder: files that any program can read."""
 
 import io
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from fedhca2.clients.state_file import write_whole
 from fedhca2.experiment import ConfigError, Experiment
 from fedhca2.federation import lock
 from fedhca2.federation.server import ServerRecord
+from fedhca2.federation.strict_json import to_json
 from fedhca2.messages import Order, Profile, Reply
 
 
@@ -27,7 +27,7 @@ class RunFolder:
     ) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self._lock = lock.lock_folder(path)
-        if not resume and any(entry.name != lock.NAME for entry in path.iterdir()):
+        if not resume and not _is_fresh(path, beside or {}):
             raise FileExistsError(f"{path}: should be a new or empty folder, found files in it")
         self.path = path
         self.bytes_up = self.bytes_down = 0
@@ -63,7 +63,7 @@ class RunFolder:
     def log(self, event: str, **values: Any) -> None:
         """Append one event."""
         try:
-            self._events.write(json.dumps({"event": event, **values}) + "\n")
+            self._events.write(to_json({"event": event, **values}) + "\n")
             self._events.flush()
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path / "metrics.jsonl")) from None
@@ -121,7 +121,7 @@ class RunFolder:
 
     def save_json(self, name: str, values: Any) -> None:
         """Keep plain data."""
-        write_whole(self.path / name, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
+        write_whole(self.path / name, (to_json(values, indent=2, ensure_ascii=False) + "\n").encode())
 
     def save_model(self, client: str, model: torch.nn.Module) -> None:
         """Keep a client's trained model."""
@@ -140,3 +140,9 @@ class RunFolder:
         """Write the result; a folder that has one belongs to a run that came to its end."""
         self.position()
         self.save_json("result.json", result)
+
+
+def _is_fresh(path: Path, beside: Iterable[str]) -> bool:
+    """Whether a folder has no files but those of a run that was killed before its config was there."""
+    early = {*beside, *(f".{name}.new" for name in (*beside, "config.yaml"))}
+    return {entry.name for entry in path.iterdir()} <= {lock.NAME, *early}

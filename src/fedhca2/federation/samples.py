@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedhca2.clients import Client
+from fedhca2.clients import Client, at_work
 from fedhca2.data.batches import Batches
 from fedhca2.tasks import TASKS
 
@@ -34,10 +34,10 @@ def sample_labels(client: Client) -> Arrays:
 def sample_predictions(client: Client, when: str) -> Arrays:
     """What the client's model makes of these images now, without the padding: `WHEN.TASK`."""
     val = client.work.val
-    model = client.personal.model.eval()
     indices = sample_indices(client)
     batch = next(Batches(val.data, indices, val.tasks, batch_size=COUNT).evaluation())
-    outputs = model(batch["image"].to(client.device))
+    with at_work(client):
+        outputs = client.personal.model.eval()(batch["image"].to(client.where))
     height, width = val.data.load(indices[0], ())["image"].shape[-2:]
     top, left = ((padded - own) // 2 for padded, own in zip(val.data.size, (height, width), strict=True))
     predictions = {task: TASKS[task].predict(output).cpu() for task, output in outputs.items()}

@@ -1,5 +1,6 @@
 """Encoders: any timm backbone whose last four feature maps are at strides 4, 8, 16 and 32."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,14 @@ SMALL: dict[str, dict[str, Any]] = {
 SMALL_WINDOWS = {"window_size": 4, "always_partition": True}
 
 
+class FeatureNorms(nn.ModuleList):
+    """A LayerNorm on each map of a backbone that keeps channels last, after which they come second."""
+
+    def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """Maps [B, C, H, W] of [B, H, W, C]."""
+        return [norm(feature).permute(0, 3, 1, 2) for norm, feature in zip(self, features, strict=True)]
+
+
 class Encoder(nn.Module):
     """A timm backbone that gives four feature maps [B, C, H, W].
 
@@ -40,7 +49,7 @@ class Encoder(nn.Module):
         self.body = timm.create_model(name, out_indices=_last_four(name, config.output_stride), **options)
         self.channels: list[int] = _feature_info(self.body).channels()
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
-        self.norms = nn.ModuleList(nn.LayerNorm(channels) for channels in self.channels) if channels_last else None
+        self.norms = FeatureNorms(nn.LayerNorm(channels) for channels in self.channels) if channels_last else None
         if config.weights != "none":
             _check_digest(config)
             load_weights(self, config.name, config.weights)
@@ -48,9 +57,7 @@ class Encoder(nn.Module):
     def forward(self, image: Tensor) -> list[Tensor]:
         """Four maps, from fine to coarse."""
         features: list[Tensor] = self.body(image)
-        if self.norms is None:
-            return features
-        return [norm(feature).permute(0, 3, 1, 2) for norm, feature in zip(self.norms, features, strict=True)]
+        return features if self.norms is None else self.norms(features)
 
 
 @cache

@@ -31,27 +31,36 @@ class MultiTaskModel(nn.Module):
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """Raw outputs of all tasks at the size of the image."""
         features = self.encoder(image)
-        outputs = {task: self.heads[task](decoder(features)) for task, decoder in self.decoders.items()}
         size = image.shape[-2:]
-        return {task: self._resize(output, size) for task, output in outputs.items()}
-
-    @staticmethod
-    def _resize(output: Tensor, size: torch.Size) -> Tensor:
-        if output.shape[-2:] == size:
-            return output
-        return functional.interpolate(output, size=size, mode="bilinear", align_corners=False)
+        return {task: put_out(self.heads[task], decoder(features), size) for task, decoder in self.decoders.items()}
 
     def slots(self) -> dict[Slot, dict[str, Tensor]]:
         """All tensors by slot: parameters, and running statistics of normalisation layers where there are any."""
-        modules: dict[tuple[str, str], nn.Module] = {("encoder", ""): self.encoder}
-        modules |= {("decoder", task): decoder for task, decoder in self.decoders.items()}
         slots: dict[Slot, dict[str, Tensor]] = {}
-        for (part, task), module in modules.items():
+        for part, task in [("encoder", ""), *(("decoder", task) for task in self.decoders)]:
+            module = self.get_submodule(slot_prefix(Slot(part, task)).removesuffix("."))  # type: ignore[arg-type]
             slots[Slot(part, task)] = dict(module.named_parameters())  # type: ignore[arg-type]
             norms = {name: buffer for name, buffer in module.named_buffers() if ".running_" in f".{name}"}
             if norms:
                 slots[Slot(f"{part}_norms", task)] = norms  # type: ignore[arg-type]
         return slots | {Slot("head", task): dict(head.named_parameters()) for task, head in self.heads.items()}
+
+
+def slot_prefix(slot: Slot) -> str:
+    """What the names of a slot's parameters begin with in the whole model.
+
+    >>> slot_prefix(Slot("encoder")), slot_prefix(Slot("decoder", "depth"))
+    ('encoder.', 'decoders.depth.')
+    """
+    return f"{slot.part}s.{slot.task}." if slot.task else f"{slot.part}."
+
+
+def put_out(head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
+    """A task's raw output at this size, from its decoder's features."""
+    output: Tensor = head(decoded)
+    if output.shape[-2:] == size:
+        return output
+    return functional.interpolate(output, size=size, mode="bilinear", align_corners=False)
 
 
 def _decoder(config: ModelConfig, channels: Sequence[int], width: int) -> nn.Module:

@@ -1,15 +1,24 @@
 """How a run stands, as a table that changes: for following it in a terminal."""
 
+from math import isfinite
+
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from fedhca2.federation.result import headline
-from fedhca2.reports.names import ARROWS, metric_title
+from fedhca2.reports.names import ARROWS, UNKNOWN, metric_title
 from fedhca2.reports.page.tables import number
 from fedhca2.reports.run_files import Event, RunFiles
 
 WIDTH = 60
+
+
+def _shown(loss: float | None) -> str:
+    """A loss, if there is one."""
+    if loss is None:
+        return ""
+    return f"{loss:.4f}" if isfinite(loss) else UNKNOWN
 
 
 class Board:
@@ -48,7 +57,7 @@ class Board:
             if scores:
                 main = headline(task, scores)
                 cells = [f"{metric_title(main.metric)} {ARROWS[main.higher_is_better]}", number(task, main.value)]
-            table.add_row(client, task, "" if loss is None else f"{loss:.4f}", *cells)
+            table.add_row(client, task, _shown(loss), *cells)
         away = [Text(f"{client} was left out: {why}", "yellow") for client, why in self.refused.items()]
         filled = round(WIDTH * self.done / self.run.rounds)
         bar = Text("━" * filled, "blue") + Text("━" * (WIDTH - filled), "bright_black")

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import yaml
 
 from fedhca2.experiment import ConfigError
+from fedhca2.federation.result import BASELINE_METRICS
+from fedhca2.federation.strict_json import numbers
 
 Event = dict[str, Any]
 Array = np.ndarray[Any, Any]
@@ -37,12 +40,16 @@ class RunFiles:
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
-        """What the run came to."""
+        """What the run came to, with NaN for scores that are not known."""
         path = self.path / "result.json"
+        if not path.is_file():
+            return None
         try:
-            return _checked(path, json.loads(path.read_text("utf-8"))) if path.is_file() else None
+            result = _checked(path, json.loads(path.read_text("utf-8")))
         except ValueError as error:
             raise ConfigError([f"{path}: not valid JSON: {error}"]) from None
+        baseline = result.get("baseline")
+        return {**result, "clients": numbers(result["clients"]), "baseline": baseline and numbers(baseline)}
 
     @cached_property
     def events(self) -> list[Event]:
@@ -83,10 +90,17 @@ class RunFiles:
         return {client: tuple(tasks) for client, tasks in found.items()}
 
     @cached_property
-    def baseline(self) -> "RunFiles | None":
-        """The Local run that was trained along."""
-        path = self.path / "baseline"
-        return RunFiles(path) if (path / "config.yaml").is_file() else None
+    def baseline_scores(self) -> list[Event]:
+        """The events `metric` of the Local baseline, whether it was trained along or is another run's."""
+        path = self.path / BASELINE_METRICS
+        if (self.path / "baseline" / "config.yaml").is_file():
+            return RunFiles(self.path / "baseline").of("metric")
+        if not path.is_file():
+            return []
+        try:
+            return [_known(_checked(path, event)) for event in json.loads(path.read_text("utf-8"))]
+        except (ValueError, TypeError) as error:
+            raise ConfigError([f"{path}: should be a list of events, found {error}"]) from None
 
     def samples(self, client: str) -> dict[str, Array]:
         """A client's sample images, labels and predictions; empty if none were kept."""
@@ -106,7 +120,12 @@ def parse_events(lines: list[str], place: str) -> Iterator[Event]:
             if number == len(lines):
                 return
             raise ConfigError([f"{place}: line {number} should be JSON, found {line[:40]!r}"]) from None
-        yield _checked(place, event)
+        yield _known(_checked(place, event))
+
+
+def _known(event: Event) -> Event:
+    """A value that is null was no finite number."""
+    return {**event, "value": nan} if event.get("value", 0.0) is None else event
 
 
 def _checked(place: object, values: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from fedhca2.federation.result import Headline, Result, headline
 from fedhca2.metrics import relative_gain
-from fedhca2.reports.names import ARROWS, metric_title
+from fedhca2.reports.names import ARROWS, UNKNOWN, UNKNOWN_GAIN, metric_title
 from fedhca2.tasks import TASKS
 
 
@@ -25,9 +25,11 @@ def result_table(result: Result) -> Table:
         for i, (task, scores) in enumerate(tasks.items()):
             ours = headline(task, scores)
             cells = [client if i == 0 else "", task, f"{metric_title(ours.metric)} {ARROWS[ours.higher_is_better]}"]
-            if result.baseline:
+            if result.baseline and client in result.baseline:
                 theirs = headline(task, result.baseline[client][task])
                 cells += [_number(task, theirs), _number(task, ours), _gain(ours, theirs)]
+            elif result.baseline:  # a site that was away when the others were evaluated
+                cells += [UNKNOWN, _number(task, ours), UNKNOWN]
             else:
                 cells.append(_number(task, ours))
             table.add_row(*cells)
@@ -36,10 +38,10 @@ def result_table(result: Result) -> Table:
 
 def conclusion(result: Result) -> str:
     """Δm in a sentence, as far as it is known."""
-    if result.delta_m is None:
+    if not result.baseline:
         return "Δm needs a Local baseline: train it along with `--set baseline=true`, or give `--baseline RUN`."
-    if not isfinite(result.delta_m):
-        return "Δm is not known: training alone came to a score of 0 somewhere, over which no gain can be measured."
+    if result.delta_m is None:
+        return UNKNOWN_GAIN
     left_out = sorted(
         {task for tasks in result.clients.values() for task in tasks if not TASKS[task].counts_in_delta_m}
     )
@@ -48,12 +50,14 @@ def conclusion(result: Result) -> str:
 
 
 def _number(task: str, score: Headline) -> str:
+    if not isfinite(score.value):
+        return UNKNOWN
     return f"{score.value:.4g}{TASKS[task].unit}" if abs(score.value) < 1 else f"{score.value:.2f}{TASKS[task].unit}"
 
 
 def _gain(ours: Headline, theirs: Headline) -> str:
     gain = relative_gain(ours.value, theirs.value, ours.higher_is_better)
     if not isfinite(gain):  # over a score of 0
-        return "—"
+        return UNKNOWN
     colour = "green" if gain > 0 else "red"
     return f"[{colour}]{gain:+.1f} %[/]"

@@ -1,12 +1,10 @@
 """One run over a network, from an experiment to its folder at the coordinator."""
 
 import json
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -14,16 +12,14 @@ from flwr.serverapp.grid import Grid
 from torch import Tensor
 
 from fedhca2.experiment import ConfigError, Experiment, Shard
-from fedhca2.federation.checkpoints import Checkpoints
+from fedhca2.federation.course import Course
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.records import DTYPES
 from fedhca2.federation.flower.terms import Terms
-from fedhca2.federation.result import Result, Scores, finished_scores, overall_gain, read_baseline, versions
-from fedhca2.federation.rounds import Progress, run_rounds
+from fedhca2.federation.result import Result, Scores, baseline_files, finished_scores, kept_baseline, read_baseline
 from fedhca2.federation.run import RunWatcher
 from fedhca2.federation.run_folder import RunFolder
 from fedhca2.federation.server import Server, ServerRecord
-from fedhca2.federation.stopping import Interrupted, stop_between_rounds
 from fedhca2.messages import Order, Reply
 
 NOTE = "flower.json"  # in the run's folder: what sites keep their state by
@@ -40,10 +36,10 @@ def run(
 ) -> Result:
     """Train with the sites that this grid reaches, and write the run's folder. Models stay at their sites."""
     known = read_baseline(baseline, experiment) if baseline else None
-    with closing(RunFolder(out, experiment)) as folder:
-        folder.save_json(NOTE, {"run": token_hex(8), "engine": engine, "flower_run": grid.run.run_id})
-        if known is not None:
-            folder.save_json("baseline.json", known)
+    beside = {NOTE: {"run": token_hex(8), "engine": engine, "flower_run": grid.run.run_id}}
+    if baseline and known is not None:
+        beside |= baseline_files(baseline, known)
+    with closing(RunFolder(out, experiment, beside=beside)) as folder:
         return _run(grid, experiment, folder, watcher, terms, known)
 
 
@@ -54,7 +50,7 @@ def resume(grid: Grid, out: Path, watcher: RunWatcher, terms: Terms) -> Result:
     if (out / "result.json").exists():
         raise ConfigError([f"{out}: has come to its end"])
     experiment = Experiment.load(out / "config.yaml")
-    known = json.loads((out / "baseline.json").read_text("utf-8")) if (out / "baseline.json").exists() else None
+    known = kept_baseline(out)
     with closing(RunFolder(out, experiment, resume=True)) as folder:
         folder.save_json(NOTE, {**read_note(out), "flower_run": grid.run.run_id})
         return _run(grid, experiment, folder, watcher, terms, known)
@@ -83,65 +79,19 @@ def _run(
 
 def _train(fleet: FlowerFleet, folder: RunFolder, watcher: RunWatcher, baseline: Scores | None, run: Path) -> Result:
     """Every round that is still to come; `run` is what to resume if it is interrupted."""
-    began = perf_counter()
     experiment = fleet.experiment
-    checkpoints = Checkpoints(folder.path / "checkpoints", experiment.checkpoints.keep)
-    checkpoint = checkpoints.latest()
-    progress, seconds = (checkpoint.progress, checkpoint.notes["seconds"]) if checkpoint else (None, 0.0)
-    folder.rewind(checkpoint.notes if checkpoint else {"events": 0, "bytes_up": 0, "bytes_down": 0})
+    course = Course(experiment, folder, run)
     fleet.gather()
     watcher.started(experiment, _shards(fleet))
     server = Server(experiment.resolved_method, (), experiment.guard)
-    server.profiles = fleet.known  # sites may join later
+    server.profiles = fleet.roll.known  # sites may join later
+    checkpoint = course.checkpoint
     tell = _Tell(fleet, folder, watcher, set(checkpoint.clients) if checkpoint else set())
-
-    def choose(names: Iterable[str], round: int) -> list[str]:
-        return experiment.participation.choose(names, round, experiment.seed)
-
-    with stop_between_rounds() as stopping:
-
-        def passed(progress: Progress) -> None:
-            # After every round: a site has the reply of its last round only, so the server must not fall behind.
-            checkpoints.save(progress, fleet, {**folder.position(), "seconds": seconds + perf_counter() - began})
-            if stopping.signal:
-                raise Interrupted(stopping.signal, run, progress.state.round)
-
-        scores = run_rounds(
-            server,
-            fleet,
-            experiment.rounds,
-            experiment.evaluate_every,
-            tell,
-            choose=choose,
-            progress=progress,
-            passed=passed,
-        )
+    # After every round: a site has the reply of its last round only, so the server must not fall behind.
+    scores = course.go(server, fleet, tell, checkpoint.progress if checkpoint else None, checkpoint_every=1)
     if fleet.absent:
         folder.log("absent", round=experiment.rounds, clients=fleet.absent)
-    result = Result(
-        name=experiment.name,
-        method=experiment.method_name,
-        rounds=experiment.rounds,
-        seed=experiment.seed,
-        clients=scores,
-        baseline=baseline,
-        delta_m=_gain(scores, baseline),
-        seconds=seconds + perf_counter() - began,
-        bytes={"up": folder.bytes_up, "down": folder.bytes_down},
-        versions=versions(),
-        device="sites over Flower",
-    )
-    folder.finish(result.to_dict())
-    checkpoints.prune(1)
-    return result
-
-
-def _gain(scores: Scores, baseline: Scores | None) -> float | None:
-    """Δm over the clients that were there to be evaluated both times."""
-    both = scores.keys() & (baseline or {}).keys()
-    if not baseline or not both:
-        return None
-    return overall_gain({name: scores[name] for name in both}, {name: baseline[name] for name in both})
+    return course.conclude(scores, baseline, "sites over Flower")
 
 
 def _shards(fleet: FlowerFleet) -> dict[str, Shard]:
@@ -165,12 +115,12 @@ class _Tell:
     def replied(self, order: Order, reply: Reply) -> None:
         if reply.client not in self.introduced:
             self.introduced.add(reply.client)
-            self.folder.introduced([self.fleet.known[reply.client]])
+            self.folder.introduced([self.fleet.roll.known[reply.client]])
         self.folder.replied(_order_as_sent(order, self.fleet.terms), _reply_as_sent(reply, self.fleet.terms))
         self.watcher.replied(order, reply)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        away = {**self.fleet.refused, **self.fleet.absent}
+        away = {**self.fleet.roll.refused, **self.fleet.absent}
         record = replace(record, refused={**record.refused, **away})
         self.folder.aggregated(round, record, seconds)
         self.watcher.aggregated(round, record, seconds)

@@ -42,7 +42,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment of the run config, or go on with it if its folder is there already."""
     config = context.run_config
     terms = Terms(
-        deadline=float(config["deadline"]),
+        deadline=float(config["deadline"]) or None,
         min_clients=int(config["min-clients"]) or None,
         retries=int(config["retries"]),
         wire=config["wire"],

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from fedhca2.clients import Client, ClientState, load_state, save_state
-from fedhca2.experiment import Experiment, assign_shards, build_client, open_data
+from fedhca2.clients import Client, ClientState, Workplace, load_state, save_state
+from fedhca2.experiment import Experiment, assign_shards, build_client, open_data, step_kind
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Order, Profile, Reply
@@ -102,7 +102,8 @@ def _build(experiment: Experiment, name: str, device: torch.device) -> Client:
     data = open_data(experiment)
     shards = assign_shards(experiment, data)
     spec = next(spec for spec in experiment.specs if spec.name == name)
-    return build_client(experiment, spec, data[spec.data], shards[name], device)
+    place = Workplace(device, step_kind(experiment, data, shards))
+    return build_client(experiment, spec, data[spec.data], shards[name], place)
 
 
 def _save_reply(path: Path, reply: Reply) -> None:

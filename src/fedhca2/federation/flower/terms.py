@@ -11,7 +11,9 @@ from fedhca2.federation.flower.records import Wire
 class Terms(Config):
     """Deadlines and quorum of a federation over a network."""
 
-    deadline: Annotated[float, Field(gt=0, description="seconds for a round, from its orders to the last reply")] = 3600
+    deadline: Annotated[
+        float | None, Field(gt=0, description="seconds for a round, from its orders to the last reply; none: no end")
+    ] = 3600
     min_clients: Annotated[int | None, Field(ge=1, description="replies a round needs; by default all clients'")] = None
     retries: Annotated[int, Field(ge=0, description="how often an order that failed is given again")] = 2
     wire: Annotated[Wire, Field(description="how rows travel; float32 loses nothing")] = "float32"

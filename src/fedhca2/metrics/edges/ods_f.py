@@ -73,11 +73,24 @@ def crop(label: NDArray[np.uint8]) -> tuple[slice, slice]:
 
 
 def image_counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: float, rules: EdgeRules) -> Counts:
-    """Counts [thresholds + 2, 3] of one image: each threshold's, the best one's, and (1, 0, 0) for the image itself."""
+    """Counts [thresholds + 2, 3] of one image: each threshold's, the best one's, and (1, 0, 0) for the image itself.
+
+    The padding of an image is where its label is 255; an image of nothing else counts nowhere.
+    """
     from fedhca2.metrics.edges.evaluate import counts  # numba takes a second to import
 
-    at = counts(edges, label, max_dist, rules)
+    box = crop(label)
+    if not label[box].size:
+        return np.zeros((len(rules.thresholds) + 2, 3), np.int64)
+    at = counts(np.ascontiguousarray(edges[box]), np.ascontiguousarray(label[box]), max_dist, rules)
     return np.concatenate((at, at[f_measure(at).argmax()][None], [[1, 0, 0]]))
+
+
+def _on_host(values: Tensor) -> Tensor:
+    """The values on the CPU, where they are complete when their device has come that far."""
+    if not values.is_cuda:
+        return values
+    return torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
 
 
 class OdsF(Sums):
@@ -98,14 +111,19 @@ class OdsF(Sums):
         self.pending: list[Future[Counts]] = []
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
-        """Add probabilities and labels [B, 1, H, W]; the padding of an image is where its label is 255."""
+        """Add probabilities and labels [B, 1, H, W]."""
         self.pool = self.pool or ThreadPoolExecutor(self.workers)
-        edges = (prediction[:, 0].float() * 255).to(torch.uint8).cpu().numpy()
-        for image, truth in zip(edges, label[:, 0].to(torch.uint8).cpu().numpy(), strict=True):
-            box = crop(truth)
-            if truth[box].size:
-                copies = image[box].copy(), truth[box].copy()
-                self.pending.append(self.pool.submit(image_counts, *copies, self.max_dist, self.rules))
+        edges = _on_host((prediction[:, 0].float() * 255).to(torch.uint8))
+        truths = _on_host(label[:, 0].to(torch.uint8))
+        ready = torch.cuda.current_stream(prediction.device).record_event() if prediction.is_cuda else None
+
+        def evaluate(image: Tensor, truth: Tensor) -> Counts:
+            if ready is not None:
+                ready.synchronize()
+            return image_counts(image.numpy(), truth.numpy(), self.max_dist, self.rules)
+
+        for image, truth in zip(edges, truths, strict=True):
+            self.pending.append(self.pool.submit(evaluate, image, truth))
 
     def gather(self) -> None:
         """Wait for the images under way and add them up."""

@@ -9,11 +9,8 @@ from fedhca2.reports.run_files import RunFiles
 
 
 def write_comparison(runs: Sequence[RunFiles], folder: Path) -> Comparison:
-    """Write table.md, table.csv, table.tex and report.html into a folder."""
-    from fedhca2.reports.page import write_page  # which shows comparisons itself
-
+    """Write table.md, table.csv and table.tex into a folder."""
     comparison = gather(runs)
     for name, written in (("table.md", to_markdown), ("table.csv", to_csv), ("table.tex", to_latex)):
         (folder / name).write_text(written(comparison), "utf-8")
-    write_page(runs, folder / "report.html")
     return comparison

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 
 import numpy as np
 
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.result import headline
 from fedhca2.metrics import relative_gain
+from fedhca2.reports.comparison.variants import variants
 from fedhca2.reports.run_files import RunFiles
 
 
@@ -45,7 +46,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Entries by method and column; the last column is Δm where every method has it."""
+    """Entries by method, or by what its label says besides, and by column; the last is Δm where every method has it."""
 
     columns: Sequence[Column]
     entries: Mapping[str, Mapping[Column, Entry]]
@@ -63,23 +64,20 @@ class Comparison:
 
 
 def gather(runs: Sequence[RunFiles]) -> Comparison:
-    """Runs of the same method are taken for its seeds, and the clients of a group are averaged."""
-    by_method: dict[str, list[RunFiles]] = {}
+    """Runs that differ in their seed alone are one row, and the clients of a group are averaged."""
     for run in runs:
         if run.result is None:
             raise ConfigError([f"{run.path}: should be a finished run, found no result.json in it"])
-        by_method.setdefault(run.method, []).append(run)
-    found = {method: _entries(same) for method, same in by_method.items()}
-    columns = list(found[runs[0].method])
-    for method, row in found.items():
+    rows = variants(runs)
+    found = {label: _entries(same) for label, same in rows.items()}
+    columns = list(next(iter(found.values())))
+    for label, row in found.items():
         if set(row) - {DELTA_M} != set(columns) - {DELTA_M}:
-            raise ConfigError(
-                [f"{by_method[method][0].path}: should have the same clients and tasks as {runs[0].path}"]
-            )
+            raise ConfigError([f"{rows[label][0].path}: should have the same clients and tasks as {runs[0].path}"])
     kept = [column for column in columns if column != DELTA_M]
     if all(DELTA_M in row for row in found.values()):
         kept.append(DELTA_M)
-    return Comparison(kept, {method: {column: row[column] for column in kept} for method, row in found.items()})
+    return Comparison(kept, {label: {column: row[column] for column in kept} for label, row in found.items()})
 
 
 def _entries(runs: Sequence[RunFiles]) -> dict[Column, Entry]:
@@ -98,8 +96,12 @@ def _values(run: RunFiles) -> dict[Column, float]:
             main = headline(task, scores)
             held.setdefault(Column(groups[client], task, main.metric, main.higher_is_better), []).append(main.value)
     means = {column: float(np.mean(values)) for column, values in held.items()}
-    delta_m = 0.0 if run.method == "local" else run.result["delta_m"]
-    return means if delta_m is None else means | {DELTA_M: delta_m}
+    if run.method == "local":
+        return means | {DELTA_M: 0.0}
+    if run.result["baseline"] is None:
+        return means
+    gain = run.result["delta_m"]
+    return means | {DELTA_M: nan if gain is None else gain}
 
 
 def client_groups(run: RunFiles) -> dict[str, str]:

@@ -6,9 +6,8 @@ from itertools import groupby
 from math import isfinite
 
 from fedhca2.reports.comparison.gather import DELTA_M, Column, Comparison, Entry
-from fedhca2.reports.names import ARROWS, metric_title
+from fedhca2.reports.names import ARROWS, UNKNOWN, metric_title
 
-UNKNOWN = "—"  # a gain over a score of 0
 LATEX = {
     "—": "--",
     "↑": r"$\uparrow$",
@@ -66,7 +65,7 @@ def _line(cells: list[str]) -> str:
 
 
 def to_csv(comparison: Comparison) -> str:
-    """One line per method and column, with every digit: easy to read in again."""
+    """One line per method and column, with every digit and nothing for what is not known: easy to read in again."""
     held = StringIO()
     writer = csv.writer(held, lineterminator="\n")
     writer.writerow(
@@ -75,10 +74,14 @@ def to_csv(comparison: Comparison) -> str:
     for method, row in comparison.entries.items():
         for column in comparison.columns:
             entry = row[column]
-            deviation = "" if entry.deviation is None else repr(entry.deviation)
             about = [method, column.group, column.task, column.metric, column.higher_is_better, len(entry.values)]
-            writer.writerow([*about, repr(entry.mean), deviation, comparison.is_best(method, column)])
+            writer.writerow([*about, _digits(entry.mean), _digits(entry.deviation), comparison.is_best(method, column)])
     return held.getvalue()
+
+
+def _digits(value: float | None) -> str:
+    """All digits of a number that is known."""
+    return "" if value is None or not isfinite(value) else repr(value)
 
 
 def to_latex(comparison: Comparison) -> str:

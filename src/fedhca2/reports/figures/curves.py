@@ -1,18 +1,20 @@
 """Scores and losses over the rounds."""
 
+from collections.abc import Iterable
+
 from fedhca2.federation.result import headline
 from fedhca2.reports.figures.figure import Figure, line, round_axes
 from fedhca2.reports.names import metric_title
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.reports.run_files import Event, RunFiles
 from fedhca2.tasks import get_task
 
 Curve = tuple[list[int], list[float]]
 
 
-def curves(run: RunFiles, kind: str, task: str, metric: str) -> dict[str, Curve]:
+def curves(events: Iterable[Event], task: str, metric: str) -> dict[str, Curve]:
     """Every client's values of one metric by round; the last word counts where a round was repeated."""
     found: dict[str, dict[int, float]] = {}
-    for event in run.of(kind):
+    for event in events:
         if event["task"] == task and event["metric"] == metric:
             found.setdefault(event["client"], {})[event["round"]] = event["value"]
     return {client: (list(values), list(values.values())) for client, values in found.items()}
@@ -40,8 +42,8 @@ def metric_curves(run: RunFiles) -> list[Figure]:
             continue
         metric, higher = main
         traces = []
-        alone = curves(run.baseline, "metric", task, metric) if run.baseline else {}
-        for number, (client, (rounds, values)) in enumerate(curves(run, "metric", task, metric).items()):
+        alone = curves(run.baseline_scores, task, metric)
+        for number, (client, (rounds, values)) in enumerate(curves(run.of("metric"), task, metric).items()):
             traces.append(line(client, number, rounds, values))
             if client in alone:
                 thin = {"color": "#777", "dash": "dot", "width": 1.5}
@@ -57,7 +59,7 @@ def loss_curves(run: RunFiles) -> list[Figure]:
     """One figure per task: the mean training loss of each client that has it."""
     figures = []
     for task in tasks_of(run):
-        found = curves(run, "loss", task, "loss")
+        found = curves(run.of("loss"), task, "loss")
         traces = [
             line(client, i, [r + 1 for r in rounds], values)
             for i, (client, (rounds, values)) in enumerate(found.items())

@@ -85,7 +85,7 @@ def round_axes(rounds: int, y: str, x: str = "round", **more: Any) -> dict[str, 
     return layout
 
 
-def matrix(z: Any, rows: Sequence[str], columns: Sequence[str], **more: Any) -> dict[str, Any]:
+def matrix(z: Any, rows: Sequence[str], columns: Sequence[object], **more: Any) -> dict[str, Any]:
     """A heat map with its first row on top."""
     trace = {"type": "heatmap", "z": z, "x": list(columns), "y": list(rows), "xgap": 1, "ygap": 1}
     if max(len(rows), len(columns)) <= LABELLED:

@@ -1,11 +1,11 @@
 """The page of several runs side by side."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Mapping
 
 from fedhca2.reports.comparison import Comparison, gather
 from fedhca2.reports.comparison.gather import DELTA_M
 from fedhca2.reports.comparison.layouts import heading, shown
+from fedhca2.reports.comparison.variants import differing, flat, variants
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.curves import curves, headline_name
 from fedhca2.reports.figures.figure import COLOURS, axes, line, round_axes
@@ -18,12 +18,13 @@ from fedhca2.reports.run_files import RunFiles
 from fedhca2.tasks import get_task
 
 ABSENT = "—"
+Runs = Mapping[str, RunFiles]  # the first seed of each row of the table, by label
 
 
 def several_sections(runs: list[RunFiles]) -> list[Section]:
     """Results with differences, curves, predictions, cost and the settings in which the runs differ."""
     comparison = gather(runs)
-    firsts = list({run.method: run for run in reversed(runs)}.values())[::-1]
+    firsts = {label: same[0] for label, same in variants(runs).items()}
     sections = [
         Section(
             "results", "Results", [*_delta_m(comparison), results_table(comparison), differences_table(comparison)]
@@ -31,7 +32,7 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
         Section("training", "Training", _curves(firsts)),
         Section("predictions", "Predictions", _galleries(firsts)),
         Section("cost", "Cost", [facts_table(runs), *_costs(firsts)]),
-        Section("settings", "Settings", [settings_table(runs), versions_table(runs)]),
+        Section("settings", "Settings", [settings_table(firsts), versions_table(runs)]),
     ]
     return [section for section in sections if section.blocks]
 
@@ -62,21 +63,12 @@ def differences_table(comparison: Comparison) -> Table:
     return Table(f"Gain over {first}", ["method", *names], rows, "In percent; more is better whatever the metric.")
 
 
-def settings_table(runs: list[RunFiles]) -> Table:
+def settings_table(runs: Runs) -> Table:
     """The settings in which the runs differ."""
-    flat = [dict(_flat(run.config)) for run in runs]
-    keys = list(dict.fromkeys(key for settings in flat for key in settings))
-    other = [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
-    rows = [[Cell(key), *(Cell(str(settings.get(key, ABSENT))) for settings in flat)] for key in other]
-    return Table("Settings that differ", ["setting", *(str(run.path.name) for run in runs)], rows)
-
-
-def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _flat(item, f"{place}.{key}" if place else str(key))
-    else:
-        yield place, value
+    settings = [dict(flat(run.config)) for run in runs.values()]
+    keys = differing(list(runs.values()))
+    rows = [[Cell(key), *(Cell(str(held.get(key, ABSENT))) for held in settings)] for key in keys]
+    return Table("Settings that differ", ["setting", *runs], rows, "Of the first seed of each.")
 
 
 def _delta_m(comparison: Comparison) -> list[Figure]:
@@ -89,44 +81,44 @@ def _delta_m(comparison: Comparison) -> list[Figure]:
     return [Figure("delta-m", "Δm", note, [bars | {"marker": {"color": COLOURS[0]}}], axes("", "Δm (%)"), wide=True)]
 
 
-def _curves(runs: list[RunFiles]) -> list[Figure]:
+def _curves(runs: Runs) -> list[Figure]:
     figures = []
-    for client, tasks in runs[0].tasks.items():
+    first = next(iter(runs.values()))
+    for client, tasks in first.tasks.items():
         for task in tasks:
-            if (main := headline_name(runs[0], task)) is None:
+            if (main := headline_name(first, task)) is None:
                 continue
             metric, higher = main
-            found = [(run.method, curves(run, "metric", task, metric).get(client)) for run in runs]
-            traces = [line(method, i, *curve) for i, (method, curve) in enumerate(found) if curve]
+            found = [(label, curves(run.of("metric"), task, metric).get(client)) for label, run in runs.items()]
+            traces = [line(label, i, *curve) for i, (label, curve) in enumerate(found) if curve]
             direction = "higher" if higher else "lower"
             name = f"{metric_title(metric)} ({get_task(task).unit}), {direction} is better"
-            layout = round_axes(runs[0].rounds, name)
+            layout = round_axes(first.rounds, name)
             figures.append(Figure(f"metric-{client}-{task}", f"{client}: {get_task(task).title}", "", traces, layout))
     return figures
 
 
-def _galleries(runs: list[RunFiles]) -> list[Gallery]:
+def _galleries(runs: Runs) -> list[Gallery]:
     """One sample of each client: input, label, and what every method makes of it."""
     found = []
-    for client in runs[0].tasks:
-        having = [run for run in runs if run.samples(client)]
-        if not having:
+    for client in next(iter(runs.values())).tasks:
+        tiles = {label: sample_tiles(run, client, 0) for label, run in runs.items() if run.samples(client)}
+        if not tiles:
             continue
-        tiles = {run.method: sample_tiles(run, client, 0) for run in having}
         rows = []
-        for task, first in tiles[having[0].method].items():
-            pictures = [first["image"], first["label"], *(tiles[run.method][task]["after"] for run in having)]
+        for task, first in next(iter(tiles.values())).items():
+            pictures = [first["image"], first["label"], *(held[task]["after"] for held in tiles.values())]
             rows.append((get_task(task).title, [address(picture) for picture in pictures]))
         found.append(Gallery(client, ["input", "label", *tiles], rows))
     return found
 
 
-def _costs(runs: list[RunFiles]) -> list[Figure]:
+def _costs(runs: Runs) -> list[Figure]:
     seconds = [
-        line(run.method, i, [e["round"] + 1 for e in run.of("round")], [e["seconds"] for e in run.of("round")])
-        for i, run in enumerate(runs)
+        line(label, i, [e["round"] + 1 for e in run.of("round")], [e["seconds"] for e in run.of("round")])
+        for i, (label, run) in enumerate(runs.items())
     ]
-    finished = [(run.method, run.result["bytes"]) for run in runs if run.result]
+    finished = [(label, run.result["bytes"]) for label, run in runs.items() if run.result]
     bars = [
         {
             "type": "bar",
@@ -143,7 +135,7 @@ def _costs(runs: list[RunFiles]) -> list[Figure]:
             "Seconds by round",
             "The whole round, clients and server.",
             seconds,
-            round_axes(runs[0].rounds, "s"),
+            round_axes(next(iter(runs.values())).rounds, "s"),
         ),
         Figure("bytes", "Bytes in all", "All clients together.", bars, axes("", "MiB", barmode="group")),
     ]

@@ -2,13 +2,14 @@
 
 import yaml
 
+from fedhca2.reports.figures.attendance import attendance_figures, left_out
 from fedhca2.reports.figures.conflict import conflict_figures
 from fedhca2.reports.figures.cost import cost_figures
 from fedhca2.reports.figures.curves import loss_curves, metric_curves
 from fedhca2.reports.figures.mixing import attention_figures, grouping_figures
 from fedhca2.reports.figures.weights import weight_figures
 from fedhca2.reports.page.blocks import Cell, Gallery, Section, Table, Text, address
-from fedhca2.reports.page.tables import federation_table, result_table
+from fedhca2.reports.page.tables import federation_table, left_out_table, result_table
 from fedhca2.reports.pictures import COLUMNS, sample_tiles
 from fedhca2.reports.run_files import RunFiles
 from fedhca2.tasks import get_task
@@ -26,6 +27,7 @@ def single_sections(run: RunFiles) -> list[Section]:
         Section("updates", "Conflicts", conflict_figures(run)),
         Section("attention", "Attention", attention_figures(run)),
         Section("groups", "Groups", grouping_figures(run)),
+        Section("attendance", "Attendance", [*attendance_figures(run), *left_out_table(run)]),
         Section("cost", "Cost", cost_figures(run)),
         Section("settings", "Settings", [Text("config.yaml", _yaml(run)), versions_table([run])]),
     ]
@@ -62,11 +64,14 @@ def facts_table(runs: list[RunFiles]) -> Table:
             str(run.config["seed"]),
             seconds,
             *traffic,
+            str(len(left_out(run))),
             result["device"] if result else "",
         ]
         rows.append([Cell(run.method), *map(Cell, facts)])
     return Table(
-        "The run" if len(runs) == 1 else "The runs", ["method", "rounds", "seed", "time", "up", "down", "device"], rows
+        "The run" if len(runs) == 1 else "The runs",
+        ["method", "rounds", "seed", "time", "up", "down", "left out", "device"],
+        rows,
     )
 
 

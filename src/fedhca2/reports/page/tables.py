@@ -1,14 +1,17 @@
 """Tables of a run: who took part, what it came to."""
 
+from collections.abc import Iterable
 from math import isfinite
 
 from fedhca2.federation.result import Headline, headline
 from fedhca2.metrics import relative_gain
-from fedhca2.reports.names import ARROWS, metric_title
+from fedhca2.reports.figures.attendance import left_out
+from fedhca2.reports.names import ARROWS, UNKNOWN, UNKNOWN_GAIN, metric_title
 from fedhca2.reports.page.blocks import Cell, Table
 from fedhca2.reports.run_files import RunFiles
 from fedhca2.tasks import get_task
 
+SHOWN = 100  # rows of a table that could have any number
 PARTS = ("encoder", "decoder", "head")
 
 
@@ -48,13 +51,43 @@ def result_table(run: RunFiles) -> Table:
             ours = headline(task, scores)
             metric = f"{metric_title(ours.metric)} {ARROWS[ours.higher_is_better]}"
             row = [Cell(run.short_name(f"{client}/{task}")), Cell(metric)]
-            if baseline:
+            if baseline and client in baseline:
                 theirs = headline(task, baseline[client][task])
                 row += [Cell(number(task, theirs.value)), Cell(number(task, ours.value)), gain_cell(ours, theirs)]
+            elif baseline:  # a site that was away when the others were evaluated
+                row += [Cell(UNKNOWN), Cell(number(task, ours.value)), Cell(UNKNOWN)]
             else:
                 row.append(Cell(number(task, ours.value)))
             rows.append(row)
-    return Table("Results", columns, rows, delta_note(result["delta_m"]) if run.result else "The run is not finished.")
+    told = delta_note(result["delta_m"], bool(baseline)) if run.result else "The run is not finished."
+    return Table("Results", columns, rows, told)
+
+
+def left_out_table(run: RunFiles) -> list[Table]:
+    """Whose replies were left out, in which rounds and why; nothing where all were used."""
+    rounds: dict[tuple[str, str], list[int]] = {}
+    for one in left_out(run):
+        rounds.setdefault((one.client, one.why), []).append(one.round)
+    rows = [[Cell(client), Cell(spans(found)), Cell(why)] for (client, why), found in rounds.items()]
+    hidden = len(rows) - SHOWN
+    note = "Each is as if the client had been away in that round; what comes after the last round is the evaluation."
+    note += f" The first {SHOWN} of {len(rows)} reasons are shown; all are in metrics.jsonl." if hidden > 0 else ""
+    return [Table("Left out", ["client", "rounds", "why"], rows[:SHOWN], note)] if rows else []
+
+
+def spans(rounds: Iterable[int]) -> str:
+    """Rounds in few words.
+
+    >>> spans([1, 2, 3, 7, 9, 10])
+    '1–3, 7, 9–10'
+    """
+    found: list[list[int]] = []
+    for round in rounds:
+        if found and round == found[-1][-1] + 1:
+            found[-1][1:] = [round]
+        else:
+            found.append([round])
+    return ", ".join("–".join(map(str, span)) for span in found)
 
 
 def latest_scores(run: RunFiles) -> dict[str, dict[str, dict[str, float]]]:
@@ -65,12 +98,12 @@ def latest_scores(run: RunFiles) -> dict[str, dict[str, dict[str, float]]]:
     return scores
 
 
-def delta_note(delta_m: float | None) -> str:
+def delta_note(delta_m: float | None, compared: bool) -> str:
     """Δm in a sentence."""
-    if delta_m is None:
+    if not compared:
         return "Δm needs a Local baseline, which this run has not."
-    if not isfinite(delta_m):
-        return "Δm is not known: training alone came to a score of 0 somewhere, over which no gain can be measured."
+    if delta_m is None:
+        return UNKNOWN_GAIN
     return f"Δm {delta_m:+.2f} %: the mean gain over training alone, all clients and tasks."
 
 
@@ -87,12 +120,14 @@ def marked(gain: float) -> Cell:
     (Cell(text='-2.0 %', mark='worse'), Cell(text='+0.0 %', mark=''))
     """
     if not isfinite(gain):  # over a score of 0
-        return Cell("—")
+        return Cell(UNKNOWN)
     mark = "" if abs(gain) < 0.05 else "better" if gain > 0 else "worse"
     return Cell(f"{gain:+.1f} %", mark)
 
 
 def number(task: str, value: float) -> str:
-    """A score with its unit."""
+    """A score with its unit, where it is known."""
+    if not isfinite(value):
+        return UNKNOWN
     unit = get_task(task).unit
     return f"{value:.3f} {unit}" if abs(value) < 1 else f"{value:.2f} {unit}"

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader
-from plotly.offline import get_plotlyjs
 
 from fedhca2.experiment import ConfigError
 from fedhca2.reports.page.blocks import Section
@@ -13,6 +12,13 @@ from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.single import single_sections
 from fedhca2.reports.run_files import RunFiles
 from fedhca2.version import __version__
+
+
+class NoPlotly(ConfigError):  # noqa: N818
+    """The page cannot be drawn here."""
+
+    def __init__(self) -> None:
+        super().__init__(["a page needs another package: pip install plotly"])
 
 
 def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
@@ -30,6 +36,10 @@ def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
 
 def render(title: str, sections: Sequence[Section]) -> str:
     """The whole page as text."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise NoPlotly from None
     figures = {figure.id: figure.to_json() for section in sections for figure in section.figures}
     environment = Environment(loader=PackageLoader("fedhca2.reports.page"), autoescape=True, trim_blocks=True)
     held = json.dumps(figures, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")

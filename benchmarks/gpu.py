@@ -1,0 +1,145 @@
+"""The paper's first scenario at full size on a GPU, with rendered scenes: `python benchmarks/gpu.py`.
+
+A step is one batch of 8, compiled and captured as a CUDA graph, on a batch that is there already; `input` is how much
+of that speed is left in a round, where batches come from memory through the augmentation, and models move to the GPU
+and back. `evaluation` is one pass over 5,105 images (16 different ones), as many as PASCAL's validation split has.
+"""
+
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fedhca2.clients import Client, Workplace, at_work
+from fedhca2.clients.precompile import precompile
+from fedhca2.clients.step import Terms, set_mode, take_step
+from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data
+from fedhca2.federation.in_process import InProcess
+from fedhca2.federation.server import Server
+from fedhca2.messages import Order
+
+STEPS = 30
+VALIDATION = 5105
+Row = dict[str, Any]
+
+
+def seconds(work: Any) -> float:
+    """How long some work takes on the GPU."""
+    torch.cuda.synchronize()
+    began = perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return perf_counter() - began
+
+
+def batches(client: Client) -> Any:
+    """An epoch of the client's batches, on the GPU."""
+    return client.work.train.training(seed=0, client=client.name, epoch=0, feed=client.workplace.feed)
+
+
+def title(client: Client) -> str:
+    """What a row calls a client's kind."""
+    tasks = client.work.train.tasks
+    return f"{'four tasks' if len(tasks) > 1 else tasks[0]}, {'×'.join(map(str, client.work.train.data.size))}"
+
+
+def plain_row(client: Client) -> Row:
+    """A step as PyTorch takes it by itself."""
+    with at_work(client):
+        learner, batch = client.personal, next(iter(batches(client)))
+        set_mode(learner.model, frozenset())
+
+        def steps() -> None:
+            for _ in range(10):
+                take_step(learner.model, learner.optimizer, batch, client.training.precision)
+
+        steps()
+        return {"name": f"plain step, {title(client)}", "value": 100 * seconds(steps), "unit": "ms"}
+
+
+def first_steps(setting: Experiment, clients: list[Client]) -> Row:
+    """Seconds until every kind of client has taken its first step: compiling and capturing."""
+    began = perf_counter()
+    precompile(setting.model, clients, clients[0].workplace.device)
+    for client in clients:
+        assert client.workplace.captures is not None
+        with at_work(client):
+            client.workplace.captures.step(client.personal, next(iter(batches(client))), Terms())
+    torch.cuda.synchronize()
+    return {"name": "first steps of all six clients", "value": perf_counter() - began, "unit": "s", "bound": 90.0}
+
+
+def pure_step(client: Client) -> float:
+    """Seconds of a captured step on a batch that is there already."""
+    assert client.workplace.captures is not None
+    with at_work(client):
+        batch = next(iter(batches(client)))
+        step = client.workplace.captures.step(client.personal, batch, Terms())
+
+        def steps() -> None:
+            for _ in range(STEPS):
+                step(batch)
+
+        steps()
+        return seconds(steps) / STEPS
+
+
+def round_rows(setting: Experiment, clients: list[Client], pure: dict[str, float]) -> Iterator[Row]:
+    """The second round, whose orders bring what the server made of the first."""
+    fleet = InProcess(clients)
+    server = Server(setting.resolved_method, fleet.profiles.values())
+    state, deliveries = server.start(), {client.name: {} for client in clients}
+    for number in range(2):
+        began = perf_counter()
+        uploads = setting.resolved_method.uploads(number)
+        orders = {name: Order(number, rows, upload=uploads) for name, rows in deliveries.items()}
+        replies = fleet.perform(orders, lambda *_: None)
+        trained = perf_counter()
+        state, deliveries, record = server.step(state, replies.values())
+        torch.cuda.synchronize()
+        ended = perf_counter()
+        assert not record.refused
+    for client in clients:
+        steps = len(client.work.train) * client.work.epochs
+        share = pure[client.name] * steps / replies[client.name].seconds
+        yield {"name": f"input, {title(client)}", "value": share, "unit": "of the step's speed", "at_least": 0.95}
+    yield {"name": "server's step in a round", "value": 1000 * (ended - trained), "unit": "ms"}
+    yield {"name": "a round of scenario 1 without evaluation", "value": ended - began, "unit": "s", "bound": 19.0}
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    yield {"name": "peak memory of the GPU", "value": peak, "unit": "GiB"}
+
+
+def evaluation_row(client: Client) -> Row:
+    """One pass over as many images as PASCAL's validation split has."""
+    val = client.work.val
+    few = val.indices
+    client.evaluate()
+    val.indices = tuple(few[i % len(few)] for i in range(VALIDATION))
+    took = seconds(client.evaluate)
+    return {"name": f"evaluation, {VALIDATION} images, {title(client)}", "value": took, "unit": "s", "bound": 10.0}
+
+
+def rows() -> Iterator[Row]:
+    """All of it, as it is measured."""
+    setting = Experiment.load("scenes_full")
+    began = perf_counter()
+    data = open_data(setting)
+    place = Workplace(torch.device("cuda", 0), "compiled")
+    clients = build_clients(setting, data, assign_shards(setting, data), place)
+    for client in clients:
+        client.work.train.data.load(0, client.work.train.tasks)
+    yield {"name": "rendering 5,793 images, and building", "value": perf_counter() - began, "unit": "s"}
+    yield first_steps(setting, clients)
+    yield from (plain_row(client) for client in (clients[0], clients[-1]))
+    pure = {client.name: pure_step(client) for client in clients}
+    for client in clients:
+        bound = 40.0 if len(client.work.train.tasks) > 1 else 20.0
+        yield {"name": f"step, {title(client)}", "value": 1000 * pure[client.name], "unit": "ms", "bound": bound}
+    yield from round_rows(setting, clients, pure)
+    yield from (evaluation_row(client) for client in clients[:4])
+
+
+if __name__ == "__main__":
+    for row in rows():
+        print(row, flush=True)

@@ -1,0 +1,22 @@
+"""The page at the end of a command that has more to do than to draw it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from fedhca2.reports.run_files import RunFiles
+
+
+def draw_page(console: Console, runs: Sequence["RunFiles"], folder: Path) -> None:
+    """Write report.html into a folder and say where it is, or where plotly is missing how to draw it later."""
+    from fedhca2.reports.page import NoPlotly, write_page
+
+    try:
+        page = write_page(runs, folder / "report.html")
+    except NoPlotly as error:
+        console.print(f"{error}; then: fedhca2 report {folder}", highlight=False, soft_wrap=True)
+    else:
+        console.print(f"To see what happened, open {page}", highlight=False, soft_wrap=True)

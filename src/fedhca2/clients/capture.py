@@ -1,0 +1,177 @@
+"""A training step and a forward pass captured as CUDA graphs, for all clients of the same kind in turn.
+
+A graph works on tensors of its own. A client's values are copied into them before an epoch and back after it, so that
+memory does not grow with the number of clients, and one capture serves all clients with the same architecture, tasks
+and sizes.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedhca2.clients.precision import autocast
+from fedhca2.clients.step import Losses, Terms, set_mode, take_step, task_loss
+from fedhca2.compiling import compiled
+from fedhca2.data.dataset import Sample
+from fedhca2.models.fast import align_attention, compile_parts
+from fedhca2.models.multitask import MultiTaskModel
+
+if TYPE_CHECKING:
+    from fedhca2.clients.training import Learner
+
+WARM_UP = 3  # runs before a capture: they compile, choose kernels and allocate
+
+
+class Captures:
+    """The graphs of one run on one GPU, made when they are first needed. They share memory, as one runs at a time."""
+
+    def __init__(self, device: torch.device, *, compile: bool) -> None:
+        self.device, self.compile = device, compile
+        self.pool = torch.cuda.graph_pool_handle()
+        self.steps: dict[Hashable, CapturedStep] = {}
+        self.forwards: dict[Hashable, CapturedForward] = {}
+
+    def step(self, learner: "Learner", batch: Sample, terms: Terms) -> "CapturedStep":
+        """A step for this learner's kind of model and batch, with the learner's values in it."""
+        names = tuple(name for name, _ in terms.pulled)
+        key = (_kind(learner.model), learner.training, _shapes(batch), terms.frozen, terms.pull, names)
+        if key not in self.steps:
+            self.steps[key] = CapturedStep(self, learner, batch, terms)
+        step = self.steps[key]
+        step.load(learner, terms)
+        return step
+
+    def forward(self, model: MultiTaskModel, image: Tensor, precision: str) -> "CapturedForward":
+        """A forward pass for evaluation, with the model's values in it."""
+        key = (_kind(model), image.shape, precision)
+        if key not in self.forwards:
+            self.forwards[key] = CapturedForward(self, model, image, precision)
+        forward = self.forwards[key]
+        _copy(_tensors(forward.model), _tensors(model))
+        return forward
+
+
+class CapturedStep:
+    """`take_step` on tensors of its own."""
+
+    def __init__(self, captures: Captures, learner: "Learner", batch: Sample, terms: Terms) -> None:
+        training = learner.training
+        self.model = deepcopy(learner.model)
+        set_mode(self.model, terms.frozen)
+        align_attention(self.model)
+        if captures.compile:
+            compile_parts(self.model)
+        self.batch = {name: value.clone() for name, value in batch.items()}
+        self.terms = Terms(terms.frozen, terms.pull, [(name, anchor.clone()) for name, anchor in terms.pulled])
+        self.rate = torch.zeros((), device=captures.device)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=self.rate, weight_decay=training.weight_decay, fused=True, capturable=True
+        )
+        self.losses = {task: torch.zeros((), device=captures.device) for task in self.model.decoders}
+        loss = compiled(task_loss) if captures.compile else task_loss
+
+        def run() -> None:
+            found = take_step(self.model, self.optimizer, self.batch, training.precision, self.terms, loss)
+            for task, value in found.items():
+                self.losses[task].copy_(value)
+
+        self.graph = _capture(run, captures.pool)
+
+    def __call__(self, batch: Sample) -> Losses:
+        """One step on this batch; the losses are overwritten by the next one."""
+        for name, value in batch.items():
+            self.batch[name].copy_(value, non_blocking=True)
+        self.graph.replay()
+        return self.losses
+
+    def load(self, learner: "Learner", terms: Terms) -> None:
+        """Take a learner's values, and the rate of its optimiser."""
+        _copy(_tensors(self.model), _tensors(learner.model))
+        _copy([anchor for _, anchor in self.terms.pulled], [anchor for _, anchor in terms.pulled])
+        self.rate.fill_(learner.optimizer.param_groups[0]["lr"])
+        targets, sources = [], []
+        for own, other in self._pairs(learner):
+            held = learner.optimizer.state.get(other, {})
+            for name, value in self.optimizer.state[own].items():
+                if name in held:
+                    targets.append(value)
+                    sources.append(held[name])
+                else:  # not trained yet
+                    value.zero_()
+        _copy(targets, sources)
+
+    def store(self, learner: "Learner") -> None:
+        """Give the learner its values back, as they are after the steps."""
+        _copy(_tensors(learner.model), _tensors(self.model))
+        targets, sources = [], []
+        for own, other in self._pairs(learner):
+            held, kept = learner.optimizer.state[other], self.optimizer.state[own]
+            for name, value in kept.items():
+                held[name] = held[name] if name in held else torch.empty_like(value)
+                targets.append(held[name])
+                sources.append(value)
+        _copy(targets, sources)
+
+    def _pairs(self, learner: "Learner") -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+        pairs = zip(self.model.parameters(), learner.model.parameters(), strict=True)
+        return (pair for pair in pairs if pair[0] in self.optimizer.state)
+
+
+class CapturedForward:
+    """A forward pass on tensors of its own."""
+
+    def __init__(self, captures: Captures, model: MultiTaskModel, image: Tensor, precision: str) -> None:
+        self.model = deepcopy(model).eval()
+        align_attention(self.model)
+        self.image = image.clone()
+        self.outputs: dict[str, Tensor] = {}
+
+        @torch.no_grad()
+        def run() -> None:
+            with autocast(image.device, precision):
+                outputs = self.model(self.image)
+            for task, output in outputs.items():
+                self.outputs.setdefault(task, torch.empty_like(output)).copy_(output)
+
+        self.graph = _capture(run, captures.pool)
+
+    def __call__(self, image: Tensor) -> Mapping[str, Tensor]:
+        """Raw outputs, which the next call overwrites."""
+        self.image.copy_(image, non_blocking=True)
+        self.graph.replay()
+        return self.outputs
+
+
+def _capture(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        run()
+    return graph
+
+
+def _kind(model: MultiTaskModel) -> Hashable:
+    """What two models share that differ in values alone."""
+    shapes = tuple((name, tensor.shape) for name, tensor in model.named_buffers())
+    return repr(model), shapes
+
+
+def _shapes(batch: Sample) -> Hashable:
+    return tuple((name, value.shape, value.dtype) for name, value in batch.items())
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+
+
+def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
+    if targets:
+        torch._foreach_copy_(targets, sources)

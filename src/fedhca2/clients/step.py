@@ -1,0 +1,67 @@
+"""One training step: forward, the losses of all tasks, backward, and the optimiser."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedhca2.clients.precision import autocast
+from fedhca2.data.dataset import Sample
+from fedhca2.models.multitask import MultiTaskModel, put_out
+from fedhca2.objectives import squared_distance
+from fedhca2.params import Part
+from fedhca2.tasks import TASKS
+
+Losses = dict[str, Tensor]
+TaskLoss = Callable[[str, nn.Module, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a method adds to a step: parts that do not train, and parameters that are pulled towards an anchor."""
+
+    frozen: frozenset[Part] = frozenset()
+    pull: float = 0.0
+    pulled: Sequence[tuple[str, Tensor]] = ()  # a parameter's name, and its anchor
+
+
+PLAIN = Terms()
+
+
+def set_mode(model: MultiTaskModel, frozen: frozenset[Part]) -> None:
+    """Frozen parts keep their parameters and the statistics of their BatchNorms."""
+    parts: dict[Part, nn.Module] = {"encoder": model.encoder, "decoder": model.decoders, "head": model.heads}
+    for part, module in parts.items():
+        module.train(part not in frozen).requires_grad_(part not in frozen)
+
+
+def task_loss(task: str, head: nn.Module, decoded: Tensor, label: Tensor) -> Tensor:
+    """The loss of one task from its decoder's features."""
+    return TASKS[task].loss(put_out(head, decoded, label.shape[-2:]), label)
+
+
+def take_step(
+    model: MultiTaskModel,
+    optimizer: torch.optim.Optimizer,
+    batch: Sample,
+    precision: str,
+    terms: Terms = PLAIN,
+    loss: TaskLoss = task_loss,
+) -> Losses:
+    """Change the model once; returns each task's loss, before its weight."""
+    with autocast(batch["image"].device, precision):
+        features = model.encoder(batch["image"])
+        losses = {
+            task: loss(task, model.heads[task], decoder(features), batch[task])
+            for task, decoder in model.decoders.items()
+        }
+    total = torch.stack([TASKS[task].weight * value for task, value in losses.items()]).sum()
+    if terms.pulled:
+        own = dict(model.named_parameters())
+        values, anchors = [own[name] for name, _ in terms.pulled], [anchor for _, anchor in terms.pulled]
+        total = total + 0.5 * terms.pull * squared_distance(values, anchors)
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(total)
+    optimizer.step()
+    return {task: value.detach() for task, value in losses.items()}

@@ -1,0 +1,36 @@
+"""Waiting for sites: how much time is left, and a line in the log that says whom it is for."""
+
+import logging
+import math
+from collections.abc import Mapping
+from time import monotonic
+
+TELL_AFTER = 60.0  # seconds of waiting until the log says so; twice as long every time after
+FOREVER = 30 * 86400.0  # seconds; Flower's messages have to have an end
+log = logging.getLogger("fedhca2.server")
+
+
+class Wait:
+    """One stretch of waiting, with or without a deadline."""
+
+    def __init__(self, deadline: float | None) -> None:
+        began = monotonic()
+        self.deadline, self._end = deadline, began + (deadline or math.inf)
+        self._pause, self._next = TELL_AFTER, began + TELL_AFTER
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed."""
+        return monotonic() >= self._end
+
+    @property
+    def lifetime(self) -> float:
+        """Seconds that a message lives: longer than the wait, so that it never ends before its deadline."""
+        return max(self._end - monotonic(), 1.0) + self.deadline if self.deadline else FOREVER
+
+    def tell(self, whom: Mapping[str, str]) -> None:
+        """Say from time to time whom it is for, and why."""
+        if whom and monotonic() >= self._next:
+            self._pause *= 2
+            self._next = monotonic() + self._pause
+            log.warning("waiting for %s", "; ".join(f"{name}: {why}" for name, why in whom.items()))

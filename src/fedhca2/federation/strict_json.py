@@ -1,0 +1,33 @@
+"""JSON that every program reads: what is no finite number is null."""
+
+import json
+from math import isfinite, nan
+from typing import Any
+
+
+def to_json(values: Any, **options: Any) -> str:
+    """Plain data as JSON, with null for NaN and infinities, which the standard has no words for.
+
+    >>> to_json({"miou": float("nan"), "rmse": [0.5, float("inf")]})
+    '{"miou": null, "rmse": [0.5, null]}'
+    """
+    return json.dumps(_finite(values), allow_nan=False, **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def numbers(value: Any) -> Any:
+    """Scores as they were before they became JSON: null was a number that is not known.
+
+    >>> numbers({"road": {"semseg": {"miou": None}}, "home": {"depth": {"rmse": 0.5}}})
+    {'road': {'semseg': {'miou': nan}}, 'home': {'depth': {'rmse': 0.5}}}
+    """
+    if isinstance(value, dict):
+        return {key: numbers(item) for key, item in value.items()}
+    return nan if value is None else value

@@ -1,0 +1,69 @@
+"""A model's forward pass for a GPU: the same numbers within rounding, from fewer and better kernels."""
+
+from collections.abc import Iterator
+
+import torch
+from timm.models.swin_transformer import PatchMerging, SwinTransformerBlock, WindowAttention
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedhca2.compiling import SETTINGS
+from fedhca2.models.encoder import FeatureNorms
+from fedhca2.models.multitask import MultiTaskModel
+
+ALIGNMENT = 8  # of matrix sizes, for the tensor cores
+NEVER = -1e4  # added to the score of a key that is not there
+KERNELS = 128  # compiled forms of one function: blocks × stages × sizes
+REST = "rest"
+
+
+class AlignedAttention(WindowAttention):
+    """timm's window attention with windows padded to a multiple of 8: a window of 7×7 has 49 places, which is slow."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attention within windows [windows, places, channels]; `mask` is [windows of an image, places, places]."""
+        windows, places, _ = x.shape
+        missing = -places % ALIGNMENT
+        padded = places + missing
+        q, k, v = self.qkv(x).reshape(windows, places, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (functional.pad(each, (0, 0, 0, missing)) for each in (q * self.scale, k, v))
+        bias = self._get_rel_pos_bias()
+        if mask is not None:
+            bias = bias + mask[:, None]
+        bias = functional.pad(functional.pad(bias, (0, missing), value=NEVER), (0, 0, 0, missing))
+        scores = (q @ k.transpose(-2, -1)).view(-1, *bias.shape) + bias
+        attention = scores.softmax(dim=-1).to(v.dtype).view(windows, self.num_heads, padded, padded)
+        attended: Tensor = (attention @ v)[:, :, :places].transpose(1, 2).reshape(windows, places, -1)
+        return self.proj_drop(self.proj(attended))  # type: ignore[no-any-return]
+
+
+def align_attention(model: nn.Module) -> None:
+    """Let windows of an odd size be computed in an even one, in place."""
+    for module in model.modules():
+        if type(module) is WindowAttention and not module.attn_drop.p and module.window_area % ALIGNMENT:
+            module.__class__ = AlignedAttention
+
+
+def compile_parts(model: MultiTaskModel, part: str | None = None) -> None:
+    """Compile a model part by part, in place, or only one of the `parts`: equal blocks share their code."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, KERNELS)
+    for name, module in _parts(model):
+        if part in (None, name):
+            module.compile(**SETTINGS)
+
+
+def parts(model: MultiTaskModel) -> list[str]:
+    """What can be compiled apart from the rest: the stages of a Swin transformer, or the encoder, and the rest."""
+    return list(dict.fromkeys(name for name, _ in _parts(model)))
+
+
+def _parts(model: MultiTaskModel) -> Iterator[tuple[str, nn.Module]]:
+    blocks = [m for m in model.encoder.named_modules() if isinstance(m[1], (SwinTransformerBlock, PatchMerging))]
+    for name, module in blocks:
+        shifted = any(getattr(module, "shift_size", ()))
+        yield f"{name.split('.')[1]}{' shifted' if shifted else ''}", module  # body.layers_2.blocks.0
+    if not blocks:
+        yield "encoder", model.encoder
+    for module in (*model.encoder.children(), *model.decoders.values()):
+        if isinstance(module, FeatureNorms) or module in model.decoders.values():
+            yield REST, module

@@ -1,0 +1,54 @@
+"""Which runs are the seeds of one row of a table."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from fedhca2.reports.run_files import RunFiles
+
+# What a run may differ in from another that it is averaged with: none of these changes what is compared.
+FREE = ("seed", "name", "title", "belongs_to", "baseline", "checkpoints", "evaluate_every")
+NAMED = 3  # settings in a label at most
+
+
+def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
+    """Runs that differ in their seed alone, by method; where a method was run with several settings, by these too.
+
+    A run of the same settings and seed as one before it counts once, as when two comparisons both have Local.
+    """
+    groups: dict[str, list[RunFiles]] = {}
+    for run in runs:
+        held = {key: value for key, value in run.config.items() if key not in FREE}
+        group = groups.setdefault(repr(sorted(flat(held))), [])
+        if all(other.config["seed"] != run.config["seed"] for other in group):
+            group.append(run)
+    rivals: dict[str, list[list[RunFiles]]] = {}
+    for group in groups.values():
+        rivals.setdefault(group[0].method, []).append(group)
+    return {_label(group, rivals[group[0].method]): group for group in groups.values()}
+
+
+def _label(group: list[RunFiles], rivals: list[list[RunFiles]]) -> str:
+    method, own = group[0].method, dict(flat(group[0].config))
+    named = [key for key in differing([rival[0] for rival in rivals]) if key.split(".")[0] not in FREE]
+    told = [f"{key.removeprefix('method.')}={own.get(key)}" for key in named[:NAMED]]
+    return f"{method} ({', '.join(told)})" if told else method
+
+
+def differing(runs: Sequence[RunFiles]) -> list[str]:
+    """The settings in which runs differ."""
+    settings = [dict(flat(run.config)) for run in runs]
+    keys = dict.fromkeys(key for held in settings for key in held)
+    return [key for key in keys if len({repr(held.get(key)) for held in settings}) > 1]
+
+
+def flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings by their places.
+
+    >>> list(flat({"method": {"name": "fedhca2", "encoder": {"c": 0.4}}}))
+    [('method.name', 'fedhca2'), ('method.encoder.c', 0.4)]
+    """
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from flat(item, f"{place}.{key}" if place else str(key))
+    else:
+        yield place, value

@@ -1,0 +1,68 @@
+"""Who took part in which round, and who was left out."""
+
+from math import ceil
+from typing import NamedTuple
+
+from fedhca2.reports.figures.figure import COLOURS, Figure, matrix, matrix_layout
+from fedhca2.reports.run_files import RunFiles
+
+TOOK_PART, NOT_ASKED, LEFT_OUT = 0, 1, 2
+WORDS = ("took part", "not asked", "left out")
+AGAIN = " (again)"  # how the server names a second reply of a client
+SHADES = (COLOURS[0], "#DDDDDD", COLOURS[5])
+
+
+class LeftOut(NamedTuple):
+    """A client whose reply was refused, late or missing in a round, and why; at the end the round is the last one."""
+
+    round: int
+    client: str
+    why: str
+
+
+def left_out(run: RunFiles) -> list[LeftOut]:
+    """Everybody who was left out, round by round."""
+    found: list[LeftOut] = []
+    for event in run.events:
+        match event["event"]:
+            case "round":
+                found += [LeftOut(event["round"] + 1, client, why) for client, why in event["refused"].items()]
+            case "absent":
+                found += [LeftOut(event["round"] + 1, client, why) for client, why in event["clients"].items()]
+            case "failed":
+                found.append(LeftOut(event["round"] + 1, event["client"], event["why"]))
+    return found
+
+
+def attendance_figures(run: RunFiles) -> list[Figure]:
+    """Clients by rounds, where not all took part in all of them."""
+    rounds = [event["round"] + 1 for event in run.of("round")]
+    why = {(one.round, one.client): one.why for one in left_out(run)}
+    there = {(event["round"] + 1, event["client"]) for event in run.of("client")}
+    known = [event["client"] for event in run.of("profile")]
+    clients = list(dict.fromkeys([*known, *(client for _, client in why if not client.endswith(AGAIN))]))
+
+    def state(round: int, client: str) -> int:
+        return LEFT_OUT if (round, client) in why else TOOK_PART if (round, client) in there else NOT_ASKED
+
+    states = [[state(round, client) for round in rounds] for client in clients]
+    if not any(any(row) for row in states):
+        return []
+    told = [
+        [why.get((round, client), WORDS[now]) for round, now in zip(rounds, row, strict=True)]
+        for client, row in zip(clients, states, strict=True)
+    ]
+    return [_figure(clients, rounds, states, told)]
+
+
+def _figure(clients: list[str], rounds: list[int], states: list[list[int]], told: list[list[str]]) -> Figure:
+    count = len(WORDS)
+    scale = [[(step + more) / count, SHADES[step]] for step in range(count) for more in (0, 1)]
+    trace = matrix(states, clients, rounds, zmin=-0.5, zmax=count - 0.5, colorscale=scale, text=told)
+    trace |= {"hovertemplate": "round %{x}, %{y}: %{text}<extra></extra>", "texttemplate": ""}
+    trace["colorbar"] = {"thickness": 12, "tickvals": list(range(count)), "ticktext": WORDS}
+    layout = matrix_layout(len(clients))
+    steps = max(1, ceil(len(rounds) / 8))
+    layout["xaxis"] = {"title": {"text": "round"}, "automargin": True, "tick0": rounds[0], "dtick": steps}
+    note = "A client that was left out failed, was late or away, or sent what the server refused: see the table."
+    return Figure("attendance", "Who took part", note, [trace], layout, wide=True)

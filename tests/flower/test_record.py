@@ -1,0 +1,98 @@
+"""What a run over Flower writes down: who was late, away, failed or refused, its baseline, the privacy it spent."""
+
+import json
+
+import pytest
+from federations import Nobody, flower_federation, in_memory, small_experiment
+
+from fedhca2.clients.privacy import epsilon
+from fedhca2.federation.flower.run import run
+from fedhca2.federation.flower.terms import Terms
+from fedhca2.reports.figures.attendance import left_out
+from fedhca2.reports.run_files import RunFiles
+
+pytestmark = pytest.mark.slow
+HOMES = [{"name": name, "data": "indoor", "tasks": ["depth", "normals"]} for name in ("home", "house", "hut")]
+OUTDOOR = {"data": "outdoor", "split": ["semseg", "normals"]}
+
+
+class Watching(Nobody):
+    """Does something after the first round."""
+
+    def __init__(self, change=lambda: None):
+        self.change = change
+
+    def started(self, *_):
+        pass
+
+    def aggregated(self, round, *_):
+        if round == 0:
+            self.change()
+
+
+def terms(**changes):
+    return Terms(**{"poll": 0.001, "deadline": 60, **changes})
+
+
+def events(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory):
+    """A run with a site that is late, one that fails, one that is refused and one that is not there."""
+    folder = tmp_path_factory.mktemp("record")
+    indoor = {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 6, "val": 1}
+    outdoor = indoor | {"domain": "outdoor", "train": 4}
+    experiment = small_experiment(data={"indoor": indoor, "outdoor": outdoor}, clients=[OUTDOOR, *HOMES], rounds=1)
+    grid, sites, _ = flower_federation(experiment, folder / "sites")
+    sites["house"].config = sites["house"].config.model_copy(update={"tasks": ("depth",)})
+    grid.leave("hut")
+    grid.silent = {"outdoor-normals"}
+    grid.replace("home", failing_orders)
+    run(grid, experiment, folder / "run", Watching(), terms(deadline=3, min_clients=1, retries=0))
+    return folder / "run"
+
+
+def failing_orders(app):
+    def attempt(message, context):
+        if message.metadata.message_type == "train":
+            raise RuntimeError("the disk is full")
+        return app(message, context)
+
+    return attempt
+
+
+def test_a_round_names_the_sites_that_were_late_away_failed_and_refused(record):
+    away = next(event["refused"] for event in events(record) if event["event"] == "round")
+    assert away["outdoor-normals"] == "no reply in time"
+    assert away["hut"] == "not there"
+    assert "the disk is full" in away["home"]
+    assert "tasks: the experiment has depth, normals for 'house', this site has depth" in away["house"]
+
+
+def test_the_page_names_them_too(record):
+    assert {"outdoor-normals", "hut", "home", "house"} <= {each.client for each in left_out(RunFiles(record))}
+
+
+def test_a_site_that_joins_after_the_start_takes_part_from_then_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedhca2.federation.flower.roll.NODES_EVERY", 0.0)
+    experiment = small_experiment(rounds=3)
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    late = grid.leave("home")
+    run(grid, experiment, tmp_path / "run", Watching(lambda: grid.apps.update(late)), terms(min_clients=2))
+    taken = [e["round"] for e in events(tmp_path / "run") if e["event"] == "client" and e["client"] == "home"]
+    assert taken == [2, 3]
+
+
+def test_a_baseline_is_trained_along(tmp_path):
+    experiment = small_experiment(rounds=1, baseline=True)
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    result = run(grid, experiment, tmp_path / "run", Watching(), terms())
+    assert result.baseline == in_memory(experiment.with_method("local"))[1]
+
+
+def test_the_result_says_what_privacy_was_spent(tmp_path):
+    experiment = small_experiment(privacy={"clip": 1.0, "noise": 2.0})
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    assert run(grid, experiment, tmp_path / "run", Watching(), terms()).epsilon == epsilon(2.0, rounds=2)

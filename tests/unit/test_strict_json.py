@@ -1,0 +1,95 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.federation.result import headline, overall_gain, read_baseline
+from fedhca2.federation.run_folder import RunFolder
+from fedhca2.reports.comparison import gather, to_csv, to_latex, to_markdown
+from fedhca2.reports.run_files import RunFiles
+from made_run import made_run
+from small_run import run_small, small
+
+NAN = float("nan")
+
+
+def strictly(text):
+    """JSON as every program reads it."""
+
+    def refuse(word):
+        raise ValueError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def holed_run(path, method="fedhca2"):
+    """A made run in which nobody knows the scores of one client, nor Δm."""
+    made_run(path, method)
+    result = strictly((path / "result.json").read_text())
+    for scores in (result["clients"], result["baseline"] or {}):
+        if "road" in scores:
+            scores["road"]["semseg"]["miou"] = None
+    result["delta_m"] = None
+    (path / "result.json").write_text(json.dumps(result))
+    lines = [strictly(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    lines = [line | {"value": None} if line.get("client") == "road" and "value" in line else line for line in lines]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return RunFiles.open(path)
+
+
+@pytest.mark.parametrize("value", [NAN, float("inf"), -float("inf")])
+def test_what_is_no_number_is_written_as_null(tmp_path, value):
+    folder = RunFolder(tmp_path / "run", small())
+    folder.log("metric", value=value)
+    folder.finish({"clients": {"a": {"sal": {"max_f": value}}}})
+    folder.close()
+    assert strictly((tmp_path / "run" / "metrics.jsonl").read_text())["value"] is None
+    assert strictly((tmp_path / "run" / "result.json").read_text())["clients"]["a"]["sal"]["max_f"] is None
+
+
+def test_a_gain_over_nothing_is_not_known():
+    assert overall_gain({"a": {"sal": {"max_f": 1.0}}}, {"a": {"sal": {"max_f": 0.0}}}) is None
+
+
+def test_a_score_that_is_null_is_read_as_one_that_is_not_known(tmp_path):
+    scores = holed_run(tmp_path).result["clients"]["road"]["semseg"]
+    assert headline("semseg", scores).value != headline("semseg", scores).value  # NaN
+
+
+def test_the_page_of_such_a_run_says_what_is_not_known(tmp_path):
+    holed_run(tmp_path)
+    assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 0
+    assert "Δm is not known" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_the_page_of_several_such_runs_is_written(tmp_path):
+    runs = [str(holed_run(tmp_path / method, method).path) for method in ("local", "fedhca2")]
+    assert CliRunner().invoke(app, ["report", *runs]).exit_code == 0
+
+
+def test_the_tables_have_a_dash_for_it(tmp_path):
+    comparison = gather([holed_run(tmp_path / method, method) for method in ("local", "fedhca2")])
+    assert "| — |" in to_markdown(comparison)
+    assert "nan" not in to_markdown(comparison) + to_latex(comparison) + to_csv(comparison)
+
+
+def test_watching_such_a_run_shows_a_dash(tmp_path):
+    holed_run(tmp_path)
+    done = CliRunner().invoke(app, ["watch", str(tmp_path), "--once"])
+    assert ("—" in done.stdout, "nan" in done.stdout) == (True, False)
+
+
+def test_such_a_run_can_be_a_baseline(tmp_path, monkeypatch):
+    holed_run(tmp_path, "local")
+    (tmp_path / "config.yaml").write_text(small("local").to_yaml())
+    assert str(read_baseline(tmp_path, small())["road"]["semseg"]["miou"]) == "nan"
+
+
+@pytest.mark.slow
+def test_a_run_whose_local_scores_are_zero_writes_strict_json(tmp_path):
+    result = run_small(small(rounds=1, baseline=True), tmp_path)
+    assert result.baseline["road"]["semseg"]["miou"] == 0  # so there is no gain over it
+    for path in tmp_path.rglob("*.json*"):
+        for text in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
+            strictly(text)
