@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 WARM_UP = 3  # runs before a capture: they compile, choose kernels and allocate
 
 
+class CompilingFailed(RuntimeError):
+    """A step could not be compiled: mostly for want of a C compiler."""
+
+
 class Captures:
     """The graphs of one run on one GPU, made when they are first needed. They share memory, as one runs at a time."""
 
@@ -39,7 +43,12 @@ class Captures:
         names = tuple(name for name, _ in terms.pulled)
         key = (_kind(learner.model), learner.training, _shapes(batch), terms.frozen, terms.pull, names)
         if key not in self.steps:
-            self.steps[key] = CapturedStep(self, learner, batch, terms)
+            try:
+                self.steps[key] = CapturedStep(self, learner, batch, terms)
+            except Exception as error:
+                if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                    raise CompilingFailed(str(error).partition("\n")[0]) from error
+                raise
         step = self.steps[key]
         step.load(learner, terms)
         return step

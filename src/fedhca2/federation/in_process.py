@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import torch
 
-from fedhca2.clients import BatchWatch, Client, Workplace, load_state, save_state
+from fedhca2.clients import BatchWatch, Client, CompilingFailed, Workplace, load_state, save_state
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.checkpoints import unusable
 from fedhca2.messages import Order, Profile, Reply
@@ -70,6 +70,10 @@ class InProcess:
                     f"(now {batch}), the size of the images or the encoder"
                 ]
             ) from None
+        except CompilingFailed as error:
+            raise ConfigError(
+                [f"training.step: could not be compiled: {error}. --set training.step=captured does without"]
+            ) from error
         finally:
             self.free.put(client.workplace)
         return replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})

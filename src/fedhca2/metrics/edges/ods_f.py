@@ -106,7 +106,7 @@ class OdsF(Sums):
     def __init__(self, max_dist: float, rules: EdgeRules = PRESETS["seism"], workers: int | None = None) -> None:
         super().__init__(len(rules.thresholds) + 2, 3, dtype=torch.int64)
         self.max_dist, self.rules = max_dist, rules
-        self.workers = workers or os.cpu_count() or 1
+        self.workers = workers or len(os.sched_getaffinity(0))
         self.pool: ThreadPoolExecutor | None = None
         self.pending: list[Future[Counts]] = []
 

@@ -1,0 +1,64 @@
+"""Where clients train."""
+
+import pytest
+import torch
+
+from fedhca2.clients import Workplace
+from fedhca2.experiment import ConfigError, Experiment, assign_shards, build_clients, open_data, step_kind
+from fedhca2.federation.in_process import InProcess
+from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.server import Server
+from fedhca2.federation.training import choose_devices
+from small import SMALL, small
+
+CPU = torch.device("cpu")
+
+
+class Nobody:
+    def batch(self, *_): ...
+
+    def replied(self, *_): ...
+
+    def aggregated(self, *_): ...
+
+
+def models(devices):
+    experiment = small()
+    data = open_data(experiment)
+    places = [Workplace(CPU) for _ in range(devices)]
+    clients = build_clients(experiment, data, assign_shards(experiment, data), places[0])
+    fleet = InProcess(clients, places)
+    server = Server(experiment.resolved_method, fleet.profiles.values())
+    run_rounds(server, fleet, 2, 0, Nobody())
+    return [client.personal.model.state_dict() for client in clients]
+
+
+@pytest.mark.slow
+def test_the_number_of_devices_does_not_show_in_the_result():
+    for one, several in zip(models(1), models(3), strict=True):
+        assert all(tensor.equal(several[name]) for name, tensor in one.items())
+
+
+def test_a_device_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match=r"^devices: 'cuda:9' is not there. .*cpu"):
+        choose_devices(["cpu", "cuda:9"])
+
+
+def test_without_a_wish_the_cpu_is_used_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert choose_devices() == [CPU]
+
+
+def test_without_a_wish_all_gpus_are_used(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_devices() == [torch.device("cuda", 0), torch.device("cuda", 1)]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [({}, "captured"), ({"rounds": 10**7}, "compiled"), ({"training": {"step": "plain", "batch_size": 2}}, "plain")],
+)
+def test_only_long_runs_are_compiled(change, kind):
+    experiment = Experiment.parse({**SMALL, **change})
+    data = open_data(experiment)
+    assert step_kind(experiment, data, assign_shards(experiment, data)) == kind

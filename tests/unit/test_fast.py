@@ -1,0 +1,70 @@
+"""What a GPU computes in another way, here on the CPU, against the way that it is written down."""
+
+import pytest
+import torch
+from timm.models.swin_transformer import WindowAttention
+from torch.nn import functional
+from torch.testing import assert_close
+
+from fedhca2.models import ModelConfig, build_model
+from fedhca2.models.decoder import Decoder, upsample
+from fedhca2.models.fast import AlignedAttention, align_attention, parts
+
+
+def with_gradients(module, *inputs):
+    """Output and gradients of all parameters, for an arbitrary loss."""
+    module.zero_grad()
+    output = module(*inputs)
+    (output * torch.linspace(-1, 1, output.numel()).view(output.shape)).sum().backward()
+    return output.detach(), [parameter.grad.clone() for parameter in module.parameters()]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_in_padded_windows_is_attention(masked):
+    torch.manual_seed(0)
+    attention = WindowAttention(16, num_heads=2, window_size=7)
+    windows = torch.randn(8, 49, 16)
+    mask = torch.where(torch.rand(4, 49, 49) < 0.3, -100.0, 0.0) if masked else None
+    expected = with_gradients(attention, windows, mask)
+    attention.__class__ = AlignedAttention
+    assert_close(with_gradients(attention, windows, mask), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_only_windows_of_an_odd_size_are_padded():
+    model = build_model(ModelConfig(encoder={"name": "swin_micro"}), {"depth": 1}, (32, 32), seed=0, client="a")
+    align_attention(model)  # its windows have 4×4 places
+    assert not any(isinstance(module, AlignedAttention) for module in model.modules())
+
+
+@pytest.mark.parametrize("size", [(14, 18), (28, 36), (7, 9), (13, 40)])
+def test_upsampling_is_bilinear_interpolation(size):
+    maps = torch.randn(2, 5, 7, 9, generator=torch.Generator().manual_seed(0))
+    expected = functional.interpolate(maps, size=size, mode="bilinear", align_corners=False)
+    assert_close(upsample(maps, torch.Size(size)), expected, rtol=0, atol=1e-5)
+
+
+class Written(Decoder):
+    """The decoder as the paper has it: project, enlarge, concatenate, fuse."""
+
+    def forward(self, features):
+        size = features[0].shape[-2:]
+        maps = [project(feature) for project, feature in zip(self.projections, features, strict=True)]
+        maps = [functional.interpolate(m, size=size, mode="bilinear", align_corners=False) for m in maps]
+        return functional.leaky_relu(self.norm(self.fuse(torch.cat(maps, dim=1))), negative_slope=0.01)
+
+
+def test_fusing_before_enlarging_is_fusing_after_it():
+    torch.manual_seed(0)
+    decoder = Decoder([8, 16, 32, 64], width=8).double()
+    features = [torch.randn(2, 8 * 2**i, 32 // 2**i, 48 // 2**i).double() for i in range(4)]
+    found = with_gradients(decoder, features)
+    decoder.__class__ = Written
+    assert_close(found, with_gradients(decoder, features), rtol=1e-9, atol=1e-9)
+
+
+def test_a_swin_transformer_is_compiled_by_stage_and_shift():
+    model = build_model(ModelConfig(encoder={"name": "swin_mini"}), {"depth": 1}, (64, 64), seed=0, client="a")
+    stages = [f"layers_{stage}{shift}" for stage in range(4) for shift in ("", " shifted")]
+    assert sorted(parts(model)) == [*stages, "rest"]
+    other = build_model(ModelConfig(encoder={"name": "resnet18"}), {"depth": 1}, (64, 64), seed=0, client="a")
+    assert parts(other) == ["encoder", "rest"]
