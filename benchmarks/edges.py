@@ -1,15 +1,17 @@
 """Processor time of odsF for one image, all 99 thresholds: `python benchmarks/edges.py [repeats]`."""
 
 import sys
+from collections.abc import Iterator
 from time import process_time
 
 import numpy as np
+from row import Row, show
 from scipy.ndimage import gaussian_filter
 
 from fedhca2.metrics.edges.evaluate import boundaries
 from fedhca2.metrics.edges.ods_f import PRESETS, image_counts
 
-BOUND_MS = 80.0
+SIZES = (("PASCAL", (375, 500), 0.0075, 80.0), ("NYUD", (425, 560), 0.011, None))
 
 
 def scene(height: int, width: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -26,19 +28,18 @@ def scene(height: int, width: int, rng: np.random.Generator) -> tuple[np.ndarray
     return (255 / (1 + np.exp(-logits))).astype(np.uint8), truth.astype(np.uint8)
 
 
-def main() -> None:
-    """Print milliseconds per image at the sizes of both data sets."""
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+def rows(quick: bool = False, repeats: int = 5) -> Iterator[Row]:
+    """Images of the sizes of both data sets; if `quick`, one of each."""
     rng = np.random.default_rng(0)
-    for name, size, max_dist in (("PASCAL", (375, 500), 0.0075), ("NYUD", (425, 560), 0.011)):
-        images = [scene(*size, rng) for _ in range(repeats)]
+    for name, size, max_dist, at_most in SIZES:
+        images = [scene(*size, rng) for _ in range(1 if quick else repeats)]
         image_counts(*images[0], max_dist, PRESETS["seism"])
         start = process_time()
-        predicted = [image_counts(*image, max_dist, PRESETS["seism"])[0, 1] for image in images]
-        ms = 1000 * (process_time() - start) / repeats
-        note = f"{ms / BOUND_MS:.2f} of the bound of {BOUND_MS:.0f} ms" if name == "PASCAL" else ""
-        print(f"{name} {size[0]}×{size[1]}: {ms:.1f} ms an image, {np.mean(predicted):.0f} pixels at .01 {note}")
+        for image in images:
+            image_counts(*image, max_dist, PRESETS["seism"])
+        ms = 1000 * (process_time() - start) / len(images)
+        yield Row(f"odsF, {name} {size[0]}×{size[1]}", ms, "CPU-ms an image", at_most)
 
 
 if __name__ == "__main__":
-    main()
+    show(rows(repeats=int(sys.argv[1]) if len(sys.argv) > 1 else 5))

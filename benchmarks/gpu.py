@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from row import Row, show
 
 from fedhca2.clients import Client, Workplace, at_work
 from fedhca2.clients.precompile import precompile
@@ -21,7 +22,6 @@ from fedhca2.messages import Order
 
 STEPS = 30
 VALIDATION = 5105
-Row = dict[str, Any]
 
 
 def seconds(work: Any) -> float:
@@ -55,7 +55,7 @@ def plain_row(client: Client) -> Row:
                 take_step(learner.model, learner.optimizer, batch, client.training.precision)
 
         steps()
-        return {"name": f"plain step, {title(client)}", "value": 100 * seconds(steps), "unit": "ms"}
+        return Row(f"plain step, {title(client)}", 100 * seconds(steps), "ms")
 
 
 def first_steps(setting: Experiment, clients: list[Client]) -> Row:
@@ -67,7 +67,7 @@ def first_steps(setting: Experiment, clients: list[Client]) -> Row:
         with at_work(client):
             client.workplace.captures.step(client.personal, next(iter(batches(client))), Terms())
     torch.cuda.synchronize()
-    return {"name": "first steps of all six clients", "value": perf_counter() - began, "unit": "s", "bound": 90.0}
+    return Row("first steps of all six clients", perf_counter() - began, "s", at_most=90.0)
 
 
 def pure_step(client: Client) -> float:
@@ -103,11 +103,10 @@ def round_rows(setting: Experiment, clients: list[Client], pure: dict[str, float
     for client in clients:
         steps = len(client.work.train) * client.work.epochs
         share = pure[client.name] * steps / replies[client.name].seconds
-        yield {"name": f"input, {title(client)}", "value": share, "unit": "of the step's speed", "at_least": 0.95}
-    yield {"name": "server's step in a round", "value": 1000 * (ended - trained), "unit": "ms"}
-    yield {"name": "a round of scenario 1 without evaluation", "value": ended - began, "unit": "s", "bound": 19.0}
-    peak = torch.cuda.max_memory_allocated() / 2**30
-    yield {"name": "peak memory of the GPU", "value": peak, "unit": "GiB"}
+        yield Row(f"input, {title(client)}", share, "of the step's speed", at_least=0.95)
+    yield Row("server's step in a round", 1000 * (ended - trained), "ms")
+    yield Row("a round of scenario 1 without evaluation", ended - began, "s", at_most=19.0)
+    yield Row("peak memory of the GPU", torch.cuda.max_memory_allocated() / 2**30, "GiB")
 
 
 def evaluation_row(client: Client) -> Row:
@@ -116,12 +115,11 @@ def evaluation_row(client: Client) -> Row:
     few = val.indices
     client.evaluate()
     val.indices = tuple(few[i % len(few)] for i in range(VALIDATION))
-    took = seconds(client.evaluate)
-    return {"name": f"evaluation, {VALIDATION} images, {title(client)}", "value": took, "unit": "s", "bound": 10.0}
+    return Row(f"evaluation, {VALIDATION} images, {title(client)}", seconds(client.evaluate), "s", at_most=10.0)
 
 
-def rows() -> Iterator[Row]:
-    """All of it, as it is measured."""
+def rows(quick: bool = False) -> Iterator[Row]:
+    """All of it, as it is measured; if `quick`, without the round and the evaluation."""
     setting = Experiment.load("scenes_full")
     began = perf_counter()
     data = open_data(setting)
@@ -129,17 +127,18 @@ def rows() -> Iterator[Row]:
     clients = build_clients(setting, data, assign_shards(setting, data), place)
     for client in clients:
         client.work.train.data.load(0, client.work.train.tasks)
-    yield {"name": "rendering 5,793 images, and building", "value": perf_counter() - began, "unit": "s"}
+    yield Row("rendering 5,793 images, and building", perf_counter() - began, "s")
     yield first_steps(setting, clients)
     yield from (plain_row(client) for client in (clients[0], clients[-1]))
     pure = {client.name: pure_step(client) for client in clients}
     for client in clients:
-        bound = 40.0 if len(client.work.train.tasks) > 1 else 20.0
-        yield {"name": f"step, {title(client)}", "value": 1000 * pure[client.name], "unit": "ms", "bound": bound}
+        at_most = 40.0 if len(client.work.train.tasks) > 1 else 20.0
+        yield Row(f"step, {title(client)}", 1000 * pure[client.name], "ms", at_most)
+    if quick:
+        return
     yield from round_rows(setting, clients, pure)
     yield from (evaluation_row(client) for client in clients[:4])
 
 
 if __name__ == "__main__":
-    for row in rows():
-        print(row, flush=True)
+    show(rows())

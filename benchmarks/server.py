@@ -14,12 +14,13 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
+from row import Row, show
 from torch import Tensor
 
 from fedhca2.aggregation import MappedRow
@@ -33,7 +34,6 @@ LAYERS = ((96, 96), (96, 192), (96, 384), (96, 768), (96, 384), (96,))  # weight
 TASKS = ("semseg", "normals", "edge", "depth")  # every sixth client has all of them, others have one
 MAPPED = 1000  # so many clients have their rows in files
 DISTINCT = 16
-Row = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -150,37 +150,37 @@ def measure(clients: int, values: int, threads: int, device: str = "cpu", repeat
         times = [(seconds(copy, device), seconds(step, device)) for _ in range(repeats)]
     copied, stepped = (min(column) for column in zip(*times, strict=True))
     nbytes = sum(row.nbytes for row in updates)
-    about = {"clients": clients, "decoders": len(updates) - clients, "values": values, "threads": threads}
-    about |= {"device": device, "bytes": nbytes, "copy_ms": 1000 * copied, "step_ms": 1000 * stepped}
-    name = f"server, N = {clients}" + (f", {values / ENCODER:.0%} of each row" if values < ENCODER else "")
+    name = f"server, N = {clients}" + (f", {100 * values / ENCODER:.2g} % of each row" if values < ENCODER else "")
     name += f", {device}" if device != "cpu" else f", {threads} thread{'s' * (threads > 1)}"
-
-    def row(what: str, value: float, unit: str, bound: float | None) -> Row:
-        return {"name": f"{name}: {what}", "value": value, "unit": unit, "bound": bound, **about}
-
-    found = [row("step", 1000 * stepped, "ms", 50.0 if device == "cuda" and clients <= 24 else None)]
+    limit = 50.0 if device == "cuda" and clients <= 24 else None
+    found = [
+        Row(f"{name}: copy of the updates", 1000 * copied, "ms"),
+        Row(f"{name}: step", 1000 * stepped, "ms", limit),
+    ]
     if clients >= MAPPED:
-        return [*found, row("resident at most", whole / 1e9, "GB", 4.0)]
+        return [*found, Row(f"{name}: resident at most", whole / 1e9, "GB", 4.0)]
+    kept = max(0.0, extra - result) / nbytes
     return [
         *found,
-        row("step", stepped / copied, "copies", 4.0 if device == "cpu" else None),
-        row("memory beyond updates and what is sent", max(0.0, extra - result) / nbytes, "updates", 0.3),
-        row("memory beyond updates", extra / nbytes, "updates", 0.3),
+        Row(f"{name}: step", stepped / copied, "copies", 4.0 if device == "cpu" else None),
+        Row(f"{name}: memory beyond updates and what is sent", kept, "updates", 0.3),
+        Row(f"{name}: memory beyond updates", extra / nbytes, "updates", 0.3),
     ]
 
 
-def rows(quick: bool) -> list[Row]:
+def rows(quick: bool = False) -> Iterator[Row]:
     """The table; if `quick`, of six clients alone."""
     threads = sorted({1, len(os.sched_getaffinity(0))})
-    found = [row for count in threads for row in measure(6, ENCODER, count)]
+    sizes = [(6, ENCODER, 5)] if quick else [(6, ENCODER, 5), (24, ENCODER, 3), (100, ENCODER // 10, 3)]
+    for clients, values, repeats in sizes:
+        for count in threads:
+            yield from measure(clients, values, count, repeats=repeats)
     if quick:
-        return found
-    found += [row for count in threads for row in measure(24, ENCODER, count, repeats=3)]
-    found += [row for count in threads for row in measure(100, ENCODER // 10, count, repeats=3)]
-    found += measure(MAPPED, ENCODER // 200, threads[-1], repeats=1)
+        return
+    yield from measure(MAPPED, ENCODER // 200, threads[-1], repeats=1)
     if torch.cuda.is_available():
-        found += [row for clients in (6, 24, 100) for row in measure(clients, ENCODER, 1, "cuda")]
-    return found
+        for clients in (6, 24, 100):
+            yield from measure(clients, ENCODER, 1, "cuda")
 
 
 def main() -> None:
@@ -195,14 +195,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
     if options.clients:
-        found = measure(options.clients, options.values, options.threads, options.device, options.repeats)
+        found: Iterable[Row] = measure(
+            options.clients, options.values, options.threads, options.device, options.repeats
+        )
     else:
         found = rows(options.quick)
-    for row in found:
-        bound = f"  (at most {row['bound']:g})" if row["bound"] else ""
-        print(f"{row['name']:<90}{row['value']:>10.2f} {row['unit']}{bound}")
+    kept = show(found)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2))
+        options.json.write_text(json.dumps([row.to_dict() for row in kept], indent=2))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A client, and how it trains and evaluates."""
 
-from fedhca2.clients.capture import CompilingFailed
+from fedhca2.clients.capture import CompilingError
 from fedhca2.clients.client import BatchWatch, Client, Work
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.schedule import Schedule
@@ -12,7 +12,7 @@ __all__ = [
     "BatchWatch",
     "Client",
     "ClientState",
-    "CompilingFailed",
+    "CompilingError",
     "Privacy",
     "Schedule",
     "StateFileError",

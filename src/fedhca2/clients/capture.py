@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WARM_UP = 3  # runs before a capture: they compile, choose kernels and allocate
 
 
-class CompilingFailed(RuntimeError):
+class CompilingError(RuntimeError):
     """A step could not be compiled: mostly for want of a C compiler."""
 
 
@@ -47,7 +47,7 @@ class Captures:
                 self.steps[key] = CapturedStep(self, learner, batch, terms)
             except Exception as error:
                 if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-                    raise CompilingFailed(str(error).partition("\n")[0]) from error
+                    raise CompilingError(str(error).partition("\n")[0]) from error
                 raise
         step = self.steps[key]
         step.load(learner, terms)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fedhca2.clients.evaluation import evaluate
+from fedhca2.clients.exchange import agreement_with, leaving, own_row, receive
 from fedhca2.clients.normalisation import recalibrate
-from fedhca2.clients.privacy import Privacy, privatise
+from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state import client_state, restore_client
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.step import Terms
@@ -20,10 +21,10 @@ from fedhca2.clients.training import Learner, Training
 from fedhca2.clients.workplace import Workplace, at_work
 from fedhca2.data.batches import Batches
 from fedhca2.data.dataset import Sample
-from fedhca2.messages import BatchNorm, Delivery, Order, Profile, Reply
+from fedhca2.messages import BatchNorm, Order, Profile, Reply
 from fedhca2.models.multitask import MultiTaskModel, layouts, slot_prefix
 from fedhca2.objectives import Objective
-from fedhca2.params import Slot, add_scaled, assign, flatten, layer_products, unflatten
+from fedhca2.params import Slot, unflatten
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in all, loss of the last one
 PULLED_PARTS = ("encoder", "decoder")
@@ -100,8 +101,8 @@ class Client:
     def _perform(self, order: Order, watch: BatchWatch) -> Reply:
         began = perf_counter()
         if self.privacy.active and not self.published:
-            self.published = {slot: self._row(slot) for slot in self.layouts}
-        self._receive(order.deliveries)
+            self.published = {slot: own_row(self, slot) for slot in self.layouts}
+        receive(self, order.deliveries)
         if self.batch_norm == "recalibrate" and order.deliveries:
             recalibrate(self.shared.model, self._batches(order.round * self.work.epochs))
         failed = ""
@@ -112,13 +113,15 @@ class Client:
         if not order.train:
             return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began, failed=failed)
         uploads = [slot for slot in self.layouts if slot.part in order.upload]
-        self.start = {slot: self._row(slot) for slot in {*uploads, *self.remembered}}
+        self.start = {slot: own_row(self, slot) for slot in {*uploads, *self.remembered}}
         good = client_state(self, self.where)
         losses = self._train(order.round, watch)
         if failed := self._fault(losses, good):
             return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began, failed=failed)
-        rows, updates = self._leaving(order, uploads)
-        agreement = {slot: self._agreement(slot, update) for slot, update in updates.items() if slot in self.remembered}
+        rows, updates = leaving(self, order, uploads)
+        agreement = {
+            slot: agreement_with(self, slot, update) for slot, update in updates.items() if slot in self.remembered
+        }
         losses = {} if self.privacy.noise else losses  # no noise hides them
         return Reply(self.name, order.round, rows, agreement, losses, metrics, perf_counter() - began)
 
@@ -147,54 +150,6 @@ class Client:
         if bad:
             self.restore(good)
         return "; ".join(bad)
-
-    def _leaving(self, order: Order, uploads: list[Slot]) -> tuple[dict[Slot, Tensor], dict[Slot, Tensor]]:
-        """The rows that are sent, and the updates that agreement is measured on."""
-        trained = {slot: self._row(slot) for slot in self.start}
-        updates = {slot: trained[slot] - start for slot, start in self.start.items()}
-        wants_updates = {slot: order.upload[slot.part] == "updates" for slot in uploads}
-        if not self.privacy.active:
-            return {slot: updates[slot] if wants_updates[slot] else trained[slot] for slot in uploads}, updates
-        # Parameters go up as what the server knows already plus a clipped and noised change: what was trained in
-        # earlier rounds shows in no other way than it did then. Agreement is measured on what is sent anyway.
-        changes = {
-            slot: updates[slot] if wants_updates[slot] else trained[slot] - self.published[slot] for slot in uploads
-        }
-        changes = privatise(changes, self.privacy, self.noise_secret, order.round)
-        rows = {
-            slot: change if wants_updates[slot] else self.published[slot] + change for slot, change in changes.items()
-        }
-        self.published |= {slot: row for slot, row in rows.items() if not wants_updates[slot]}
-        return rows, {slot: row for slot, row in rows.items() if wants_updates[slot]}
-
-    def _row(self, slot: Slot) -> Tensor:
-        return flatten(self.shared.model.slots()[slot], self.layouts[slot])
-
-    def _receive(self, deliveries: Mapping[Slot, Delivery]) -> None:
-        """Next value of a slot: its base plus what was sent; some methods are only pulled towards it."""
-        for slot, delivery in deliveries.items():
-            layout = self.layouts[slot]
-            if delivery.base == "nothing":
-                row = torch.zeros(layout.numel, device=self.where)
-            else:
-                row = self.start[slot] if delivery.base == "start" else self._row(slot)
-            for addend in delivery.addends:
-                sent = addend.row.to(self.where)
-                row = add_scaled(row, sent, torch.tensor(addend.scale, dtype=torch.float64), layout)
-                if addend.remember:
-                    self.remembered[slot] = (sent, len(addend.scale))
-            if self.objective.anchor == "received" and not self.objective.own_copy:
-                self.received[slot] = row
-                continue
-            assign(self.shared.model.slots()[slot], row, layout)
-            if self.privacy.active and delivery.base == "nothing":
-                self.published[slot] = row
-
-    def _agreement(self, slot: Slot, update: Tensor) -> tuple[float, ...]:
-        """⟨last aggregated update, own update⟩ for each weight that scaled the former: minus the weight's gradient."""
-        sent, weights = self.remembered[slot]
-        products = layer_products(sent, update, self.layouts[slot])
-        return tuple(products.tolist()) if weights > 1 else (float(products.sum()),)
 
     def _train(self, round: int, watch: BatchWatch) -> dict[str, float]:
         """The epochs of one round: of the copy that is shared, if there is one, and of the personal model."""
@@ -235,7 +190,7 @@ class Client:
             return []
         rows = self.received
         if self.objective.anchor == "start":
-            rows = {slot: self._row(slot) for slot in self.layouts if slot.part in PULLED_PARTS}
+            rows = {slot: own_row(self, slot) for slot in self.layouts if slot.part in PULLED_PARTS}
         anchors = {slot: unflatten(row, self.layouts[slot]) for slot, row in rows.items()}
         prefix = {slot: slot_prefix(slot) for slot in anchors}
         return [(prefix[slot] + name, anchor) for slot, found in anchors.items() for name, anchor in found.items()]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedhca2.clients.capture import Captures
-from fedhca2.data.on_device import DeviceFeed
+from fedhca2.data.feed import DeviceFeed
 
 if TYPE_CHECKING:
     from fedhca2.clients.client import Client

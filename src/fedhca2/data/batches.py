@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from fedhca2.data.dataset import Dataset, Sample
-from fedhca2.data.on_device import DeviceFeed
+from fedhca2.data.feed import DeviceFeed
 from fedhca2.data.transforms import (
     CROP_TASK,
     UNCHANGED,

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import torch
 
-from fedhca2.clients import BatchWatch, Client, CompilingFailed, Workplace, load_state, save_state
+from fedhca2.clients import BatchWatch, Client, CompilingError, Workplace, load_state, save_state
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.checkpoints import unusable
 from fedhca2.messages import Order, Profile, Reply
@@ -70,7 +70,7 @@ class InProcess:
                     f"(now {batch}), the size of the images or the encoder"
                 ]
             ) from None
-        except CompilingFailed as error:
+        except CompilingError as error:
             raise ConfigError(
                 [f"training.step: could not be compiled: {error}. --set training.step=captured does without"]
             ) from error

@@ -1,0 +1,58 @@
+"""What every benchmark gives: rows of a name, a figure, and the bound that it should keep."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured figure; a bound is on one side at most."""
+
+    name: str
+    value: float
+    unit: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The figure as a share of its bound."""
+        bound = self.at_least if self.at_most is None else self.at_most
+        return None if bound is None else self.value / bound
+
+    @property
+    def ok(self) -> bool | None:
+        """Whether the bound is kept, where there is one."""
+        if self.ratio is None:
+            return None
+        return self.ratio <= 1 if self.at_least is None else self.ratio >= 1
+
+    @property
+    def bound(self) -> str:
+        """The bound as a reader sees it."""
+        if self.at_most is not None:
+            return f"≤ {self.at_most:.4g}"
+        return "" if self.at_least is None else f"≥ {self.at_least:.4g}"
+
+    @property
+    def verdict(self) -> str:
+        """ok or missed, where there is a bound."""
+        return {None: "", True: "ok", False: "missed"}[self.ok]
+
+    def line(self) -> str:
+        """The row as text."""
+        beside = f"  ({self.bound}: {self.ratio:.2f} of it, {self.verdict})" if self.ratio is not None else ""
+        return f"{self.name}: {self.value:.4g} {self.unit}{beside}"
+
+    def to_dict(self) -> dict[str, str | float | bool | None]:
+        """The row as plain data."""
+        return asdict(self) | {"ratio": self.ratio, "ok": self.ok}
+
+
+def show(rows: Iterable[Row]) -> list[Row]:
+    """Print rows as they are measured, and keep them."""
+    kept = []
+    for row in rows:
+        print(row.line(), flush=True)
+        kept.append(row)
+    return kept

@@ -1,0 +1,119 @@
+"""All benchmarks in one table, each figure beside its bound: `make bench`, or
+
+    python benchmarks/run.py --json bench.json
+    python benchmarks/run.py --only start-up server
+
+Each part runs in a process of its own, so that none sees another's threads and memory. A missed bound is said and is no
+failure, since other work on the machine can cause one; a part that breaks is, with exit code 1.
+"""
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from row import Row
+
+PARTS = {  # name: module with rows()
+    "start-up": "startup",
+    "rendering": "scenes",
+    "odsF": "edges",
+    "server": "server",
+    "wire": "wire_rows",
+    "gpu": "gpu",
+}
+COLOURS = {None: "", True: "green", False: "red"}
+
+
+class BrokenPartError(Exception):
+    """A part that ended before its time; it has said why on standard error."""
+
+
+def measured(part: str, quick: bool) -> Iterator[Row]:
+    """A part's rows, as its process measures them."""
+    context = get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_measure, args=(PARTS[part], quick, there), daemon=False)
+    process.start()
+    there.close()
+    while True:
+        try:
+            yield here.recv()
+        except EOFError:
+            break
+    process.join()
+    if process.exitcode:
+        raise BrokenPartError(f"{part}: should end with 0, found {process.exitcode}")
+
+
+def _measure(module: str, quick: bool, to: Connection) -> None:
+    for row in import_module(module).rows(quick):
+        to.send(row)
+
+
+def machine() -> dict[str, str | int | float | None]:
+    """What the figures belong to; the load is that of the last minute, before anything was measured."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "cpu": models[0] if models else platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 1),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def add(table: Table, row: Row) -> None:
+    """Put a row into the table."""
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+    table.add_row(row.name, f"{row.value:.4g}", row.unit, row.bound, ratio, row.verdict, style=COLOURS[row.ok])
+
+
+def main() -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--quick", action="store_true", help="once each, and the small sizes alone")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows and the machine to this file")
+    options = parser.parse_args()
+    console, about, broken, found = Console(), machine(), [], {}
+    table = Table(
+        "name", "value", "unit", "bound", "ratio", "", title="{cpu}, {cores} cores, load {load}".format(**about)
+    )
+    with Live(table, console=console, refresh_per_second=1):
+        for part in options.only:
+            if part == "gpu" and not about["gpu"]:
+                continue
+            found[part] = []
+            try:
+                for row in measured(part, options.quick):
+                    add(table, row)
+                    found[part].append(row.to_dict())
+            except BrokenPartError as error:
+                broken.append(str(error))
+    if "gpu" in options.only and not about["gpu"]:
+        console.print("There is no GPU here: the part gpu is left out.")
+    if options.json:
+        options.json.write_text(
+            json.dumps({"machine": about, "parts": found}, indent=2, allow_nan=False) + "\n", "utf-8"
+        )
+    for line in broken:
+        console.print(f"error: {line}", style="red")
+    return int(bool(broken))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

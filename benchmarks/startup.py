@@ -1,0 +1,61 @@
+"""Seconds that starting takes, each time in a new process: `python benchmarks/startup.py [repeats]`.
+
+Of the clock, the least of several: that is what a user waits for. Of the processor beside it, which other work on the
+machine disturbs less. The demo is run by the command itself, up to the first batch that a client has trained on.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from resource import RUSAGE_CHILDREN, getrusage
+from time import perf_counter
+
+from row import Row, show
+
+SEEN = 42  # how the demo's process ends once there was a batch
+DEMO = f"""
+import os, sys
+from fedhca2.cli import app
+from fedhca2.reports.console import ConsoleWatcher
+ConsoleWatcher.batch = lambda *_: os._exit({SEEN})
+app(["run", "demo", "--set", "rounds=1", "--out", f"{{sys.argv[1]}}/{{os.getpid()}}"])
+"""
+
+
+def least(command: Sequence[str], repeats: int, code: int = 0) -> tuple[float, float]:
+    """Least seconds of the clock and of the processor that a process takes, which should end with this code."""
+    found = []
+    for _ in range(repeats):
+        used, began = _processor(), perf_counter()
+        ended = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+        found.append((perf_counter() - began, _processor() - used))
+        if ended.returncode != code:
+            raise RuntimeError(f"{command}: should end with {code}, found {ended.returncode}\n{ended.stderr}")
+    clock, processor = zip(*found, strict=True)
+    return min(clock), min(processor)
+
+
+def _processor() -> float:
+    usage = getrusage(RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def pair(name: str, found: tuple[float, float], at_most: float) -> Iterator[Row]:
+    """Both times of a way to start; the bound is on the clock's."""
+    yield Row(f"start-up, {name}", found[0], "s", at_most)
+    yield Row(f"start-up, {name}", found[1], "CPU-s")
+
+
+def rows(quick: bool = False, repeats: int = 7) -> Iterator[Row]:
+    """Importing, help, and the demo up to its first batch; if `quick`, once each and without the demo."""
+    repeats = 1 if quick else repeats
+    yield from pair("import fedhca2", least(["-c", "import fedhca2"], repeats), 0.3)
+    yield from pair("fedhca2 --help", least(["-m", "fedhca2", "--help"], repeats), 0.5)
+    if not quick:
+        with tempfile.TemporaryDirectory() as folder:
+            yield from pair("demo to its first batch", least(["-c", DEMO, folder], min(3, repeats), SEEN), 8.0)
+
+
+if __name__ == "__main__":
+    show(rows(repeats=int(sys.argv[1]) if len(sys.argv) > 1 else 7))

@@ -1,0 +1,67 @@
+"""What a client takes from the server, and what leaves it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedhca2.clients.privacy import privatise
+from fedhca2.messages import Delivery, Order
+from fedhca2.params import Slot, add_scaled, assign, flatten, layer_products
+
+if TYPE_CHECKING:
+    from fedhca2.clients.client import Client
+
+
+def leaving(client: "Client", order: Order, uploads: list[Slot]) -> tuple[dict[Slot, Tensor], dict[Slot, Tensor]]:
+    """The rows that are sent, and the updates that agreement is measured on."""
+    trained = {slot: own_row(client, slot) for slot in client.start}
+    updates = {slot: trained[slot] - start for slot, start in client.start.items()}
+    wants_updates = {slot: order.upload[slot.part] == "updates" for slot in uploads}
+    if not client.privacy.active:
+        return {slot: updates[slot] if wants_updates[slot] else trained[slot] for slot in uploads}, updates
+    # Parameters go up as what the server knows already plus a clipped and noised change: what was trained in
+    # earlier rounds shows in no other way than it did then. Agreement is measured on what is sent anyway.
+    changes = {
+        slot: updates[slot] if wants_updates[slot] else trained[slot] - client.published[slot] for slot in uploads
+    }
+    changes = privatise(changes, client.privacy, client.noise_secret, order.round)
+    rows = {
+        slot: change if wants_updates[slot] else client.published[slot] + change for slot, change in changes.items()
+    }
+    client.published |= {slot: row for slot, row in rows.items() if not wants_updates[slot]}
+    return rows, {slot: row for slot, row in rows.items() if wants_updates[slot]}
+
+
+def own_row(client: "Client", slot: Slot) -> Tensor:
+    """The values of a slot in the model that is shared."""
+    return flatten(client.shared.model.slots()[slot], client.layouts[slot])
+
+
+def receive(client: "Client", deliveries: Mapping[Slot, Delivery]) -> None:
+    """Next value of a slot: its base plus what was sent; some methods are only pulled towards it."""
+    for slot, delivery in deliveries.items():
+        layout = client.layouts[slot]
+        if delivery.base == "nothing":
+            row = torch.zeros(layout.numel, device=client.where)
+        else:
+            row = client.start[slot] if delivery.base == "start" else own_row(client, slot)
+        for addend in delivery.addends:
+            sent = addend.row.to(client.where)
+            row = add_scaled(row, sent, torch.tensor(addend.scale, dtype=torch.float64), layout)
+            if addend.remember:
+                client.remembered[slot] = (sent, len(addend.scale))
+        if client.objective.anchor == "received" and not client.objective.own_copy:
+            client.received[slot] = row
+            continue
+        assign(client.shared.model.slots()[slot], row, layout)
+        if client.privacy.active and delivery.base == "nothing":
+            client.published[slot] = row
+
+
+def agreement_with(client: "Client", slot: Slot, update: Tensor) -> tuple[float, ...]:
+    """⟨last aggregated update, own update⟩ for each weight that scaled the former: minus the weight's gradient."""
+    sent, weights = client.remembered[slot]
+    products = layer_products(sent, update, client.layouts[slot])
+    return tuple(products.tolist()) if weights > 1 else (float(products.sum()),)

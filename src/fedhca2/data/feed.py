@@ -1,0 +1,80 @@
+"""Batches for a GPU: read early by a thread, and prepared on a stream of their own while the GPU trains."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import fields
+
+import torch
+
+from fedhca2.compiling import compiled
+from fedhca2.data.dataset import Sample
+from fedhca2.data.on_device import picture, prepare, target
+from fedhca2.data.plans import Plan, Raw, plan
+
+AHEAD = 3  # batches that are read from memory or disk early
+
+
+class DeviceFeed:
+    """Reads batches early, and prepares them on a stream of its own beside the training."""
+
+    def __init__(self, device: torch.device, *, compile: bool) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.picture, self.target = (compiled(picture), compiled(target)) if compile else (picture, target)
+
+    def batches(self, raw: Iterable[Raw], size: tuple[int, int], classes: int) -> Iterator[Sample]:
+        """The batches, each ready on the current stream."""
+        current = torch.cuda.current_stream(self.device)
+        waiting: deque[tuple[Sample, torch.cuda.Event]] = deque()
+        for packed, planned in _read_ahead(raw, size):
+            with torch.cuda.stream(self.stream):
+                waiting.append((self.prepared(packed, planned, size, classes), self.stream.record_event()))
+            if len(waiting) > 1:
+                yield _on(current, *waiting.popleft())
+        while waiting:
+            yield _on(current, *waiting.popleft())
+
+    @torch.no_grad()
+    def prepared(self, packed: Sample, planned: Plan, size: tuple[int, int], classes: int) -> Sample:
+        """A batch that was packed on the CPU, moved and prepared on the current stream."""
+        sample = {name: value.to(self.device, non_blocking=True) for name, value in packed.items()}
+        moved = {f.name: getattr(planned, f.name).to(self.device, non_blocking=True) for f in fields(Plan)}
+        return prepare(sample, Plan(**moved), size, classes, self.picture, self.target)
+
+
+def _on(stream: torch.cuda.Stream, sample: Sample, ready: torch.cuda.Event) -> Sample:
+    stream.wait_event(ready)
+    for value in sample.values():
+        value.record_stream(stream)
+    return sample
+
+
+def _read_ahead(raw: Iterable[Raw], size: tuple[int, int]) -> Iterator[tuple[Sample, Plan]]:
+    """Batches packed into memory that the GPU reads by itself, by a thread that is a few of them ahead."""
+    source = iter(raw)
+
+    def pack() -> tuple[Sample, Plan] | None:
+        found = next(source, None)
+        if found is None:
+            return None
+        return on_canvas([sample for sample, _ in found], size, pin=True), plan(found, size)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting: deque[Future[tuple[Sample, Plan] | None]] = deque(pool.submit(pack) for _ in range(AHEAD))
+        while (packed := waiting.popleft().result()) is not None:
+            waiting.append(pool.submit(pack))
+            yield packed
+
+
+def on_canvas(samples: Sequence[Sample], size: tuple[int, int], *, pin: bool = False) -> Sample:
+    """Samples of any size in the corners of canvases of one size, which is mostly the network's."""
+    shapes = [sample["image"].shape[-2:] for sample in samples]
+    height, width = (max(length, *(shape[i] for shape in shapes)) for i, length in enumerate(size))
+    canvases = {}
+    for name, first in samples[0].items():
+        canvas = torch.empty(len(samples), first.shape[0], height, width, dtype=first.dtype, pin_memory=pin)
+        for place, sample, (h, w) in zip(canvas, samples, shapes, strict=True):
+            place[:, :h, :w].copy_(sample[name])
+        canvases[name] = canvas
+    return canvases

@@ -1,0 +1,113 @@
+"""What is random about a batch, as tensors, and the places of images that it reads."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedhca2.data.dataset import Sample
+from fedhca2.data.transforms import LARGEST_SHARE, Augmentation
+
+Raw = Sequence[tuple[Sample, Augmentation]]  # a batch
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What happens to every sample of a batch, as tensors; lengths are of rows and columns."""
+
+    length: Tensor  # [B, 2]
+    scaled: Tensor  # [B, 2]
+    starts: Tensor  # of each crop that may be tried, [B, tries, 2]
+    mirrored: Tensor  # [B]
+    scale: Tensor  # [B, 1, 1, 1], like all that follow
+    brightness: Tensor
+    contrast_before: Tensor
+    saturation: Tensor
+    hue: Tensor
+    contrast_after: Tensor
+
+
+def plan(raw: Raw, size: tuple[int, int]) -> Plan:
+    """The plan for a batch, on the CPU."""
+    augmentations = [augmentation for _, augmentation in raw]
+    length = np.array([sample["image"].shape[-2:] for sample, _ in raw])
+    scale = np.array([augmentation.scale for augmentation in augmentations])
+    scaled = np.maximum(np.round(length * scale[:, None]), 1).astype(np.int64)
+    room = np.maximum(scaled - np.array(size), 0)
+    crops = np.array([augmentation.crops for augmentation in augmentations])
+    colours = [augmentation.distortion for augmentation in augmentations]
+
+    def values(numbers: Iterable[float]) -> Tensor:
+        return torch.tensor(list(numbers), dtype=torch.float32).view(-1, 1, 1, 1)
+
+    return Plan(
+        length=torch.from_numpy(length),
+        scaled=torch.from_numpy(scaled),
+        starts=torch.from_numpy((crops * (room[:, None] + 1)).astype(np.int64)),
+        mirrored=torch.tensor([augmentation.mirrored for augmentation in augmentations]),
+        scale=values(scale),
+        brightness=values(colour.brightness for colour in colours),
+        contrast_before=values(colour.contrast if colour.contrast_first else 1.0 for colour in colours),
+        saturation=values(colour.saturation for colour in colours),
+        hue=values(colour.hue for colour in colours),
+        contrast_after=values(1.0 if colour.contrast_first else colour.contrast for colour in colours),
+    )
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Like `transforms.Axis`, of every sample [B, target]."""
+
+    nearest: Tensor
+    low: Tensor
+    high: Tensor
+    share: Tensor
+    inside: Tensor
+
+
+def axes(length: Tensor, scaled: Tensor, start: Tensor, target: int, mirrored: Tensor) -> Axes:
+    """Like `transforms.axis`, of every sample; the first four are [B, 1]."""
+    places = torch.arange(target, device=length.device)
+    kept = scaled.clamp(max=target)
+    before = (target - kept) // 2
+    position = (places - before).clamp(min=0).minimum(kept - 1)
+    position = torch.where(mirrored, kept - 1 - position, position)
+    source = (position + start + 0.5).double() * (length.double() / scaled)
+    exact = (source - 0.5).clamp(min=0).minimum(length.double() - 1)
+    low = exact.long()
+    return Axes(
+        nearest=source.long().minimum(length - 1),
+        low=low,
+        high=(low + 1).minimum(length - 1),
+        share=(exact - low).float(),
+        inside=(places >= before) & (places < before + kept),
+    )
+
+
+def choose_starts(classes: Tensor, plan: Plan, size: tuple[int, int], count: int) -> Tensor:
+    """Where each sample's crop starts [B, 2]: the first of its tries that is varied, else the last one.
+
+    A crop's pixels of a class are Σ_ij rows_i·columns_j over the pixels (i, j) of that class, where rows and columns
+    say how often the crop reads each row and column.
+    """
+    batch, tries, _ = plan.starts.shape
+    shares = []
+    for side in (0, 1):
+        start = plan.starts[..., side].reshape(-1, 1)
+        length, scaled = (t[:, side].repeat_interleave(tries)[:, None] for t in (plan.length, plan.scaled))
+        read = axes(length, scaled, start, size[side], torch.zeros_like(start, dtype=torch.bool))
+        found = torch.zeros(len(start), classes.shape[1 + side], device=classes.device)
+        found.scatter_add_(1, read.nearest, read.inside.float())
+        shares.append(found.view(batch, tries, -1))
+    rows, columns = shares
+    each = classes[:, :, None] == torch.arange(count, device=classes.device)[:, None]  # [B, H, class, W]
+    # Half precision is exact here: no number is above the size of a crop.
+    dtype = torch.half if classes.is_cuda else torch.float
+    in_rows = (each.to(dtype) @ columns.to(dtype).transpose(1, 2)[:, None]).float()  # [B, H, class, try]
+    pixels = torch.einsum("bkh,bhck->bkc", rows, in_rows)
+    varied = ((pixels > 0).sum(-1) > 1) & (pixels.amax(-1) < LARGEST_SHARE * pixels.sum(-1))
+    varied[:, -1] = True
+    first = varied.int().argmax(dim=1)
+    return plan.starts[torch.arange(batch, device=classes.device), first]
