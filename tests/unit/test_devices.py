@@ -7,6 +7,7 @@ from fedhca2.clients import Workplace
 from fedhca2.experiment import ConfigError, Experiment, assign_shards, build_clients, open_data, step_kind
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.run import run
 from fedhca2.federation.server import Server
 from fedhca2.federation.training import choose_devices
 from small import SMALL, small
@@ -62,3 +63,9 @@ def test_only_long_runs_are_compiled(change, kind):
     experiment = Experiment.parse({**SMALL, **change})
     data = open_data(experiment)
     assert step_kind(experiment, data, assign_shards(experiment, data)) == kind
+
+
+def test_a_missing_device_is_found_before_a_folder_is_made(tmp_path):
+    with pytest.raises(ConfigError, match="devices"):
+        run(small(devices=["cuda:9"]), tmp_path / "run", Nobody())
+    assert not (tmp_path / "run").exists()

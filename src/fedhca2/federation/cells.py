@@ -111,7 +111,7 @@ def _check_known(cell: Cell) -> None:
     if not path.is_file():
         return
     found, wanted = yaml.safe_load(path.read_text("utf-8")), cell.experiment.to_dict()
-    other = [key for key in sorted({*found, *wanted}) if found.get(key) != wanted.get(key)]
+    other = [key for key in sorted({*found, *wanted} - {"devices"}) if found.get(key) != wanted.get(key)]
     if other:
         raise ConfigError(
             [f"{cell.folder}: should be a run of these settings, found one with other {', '.join(other)}"]

@@ -22,7 +22,18 @@ from fedhca2.version import __version__
 Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}, the headline metric first
 BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics.json"
 # What a run and its baseline may differ in: Local sends nothing, so neither guard nor privacy change it.
-FREE = {"name", "title", "belongs_to", "method", "baseline", "evaluate_every", "checkpoints", "guard", "privacy"}
+FREE = {
+    "name",
+    "title",
+    "belongs_to",
+    "method",
+    "baseline",
+    "evaluate_every",
+    "checkpoints",
+    "guard",
+    "privacy",
+    "devices",
+}
 
 
 @dataclass(frozen=True)

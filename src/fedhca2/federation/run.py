@@ -31,6 +31,7 @@ def run(experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path |
     is absent otherwise.
     """
     known = read_baseline(baseline, experiment) if baseline else None
+    choose_devices(experiment.devices)
     data = open_data(experiment)
     shards, skipped = without_broken(experiment, data, assign_shards(experiment, data))
     beside: dict[str, Any] = {PARTITION: partition_as_data(experiment, data, shards)}
@@ -54,6 +55,7 @@ def resume(out: Path, watcher: RunWatcher, overrides: list[str] | None = None) -
         )
     if (out / "result.json").exists() and experiment.rounds <= before.rounds:
         raise ConfigError([f"{out}: has come to its end; --set rounds=… above {before.rounds} goes on"])
+    choose_devices(experiment.devices)
     data = open_data(experiment)
     shards = shards_after(experiment, data, _read(out / PARTITION) or {})
     shards, skipped = without_broken(experiment, data, shards)
