@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check browser clean
+.PHONY: help setup demo test check bench browser clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,9 @@ check: $(READY)  ## format, lint, imports, types, fast tests
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/pytest -m 'not slow'
+
+bench: $(READY)  ## measure speed, memory and bytes against their bounds (4 minutes on 2 cores; more where CUDA is)
+	$(BIN)/python benchmarks/run.py --json build/bench.json
 
 browser:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \

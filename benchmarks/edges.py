@@ -5,22 +5,24 @@ from collections.abc import Iterator
 from time import process_time
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from row import Row, show
 from scipy.ndimage import gaussian_filter
 
-from fedhca2.metrics.edges.evaluate import boundaries
+from fedhca2.metrics.edges.boundaries import boundaries
 from fedhca2.metrics.edges.ods_f import PRESETS, image_counts
 
 SIZES = (("PASCAL", (375, 500), 0.0075, 80.0), ("NYUD", (425, 560), 0.011, None))
 
 
-def scene(height: int, width: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def scene(height: int, width: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """A map of about 40 regions, and edges as a network draws them: wide, uneven, shifted, with false ones."""
     seeds = rng.uniform(0, 1, (40, 2)) * (height, width)
-    grid = np.stack(np.mgrid[:height, :width], axis=-1)
+    grid = np.moveaxis(np.mgrid[:height, :width], 0, -1)
     grid = grid + np.stack([gaussian_filter(rng.normal(0, 60, (height, width)), 12) for _ in range(2)], axis=-1)
     regions = ((grid[:, :, None] - seeds) ** 2).sum(-1).argmin(-1)
-    truth = boundaries(regions)
+    truth = boundaries(torch.from_numpy(regions)).numpy()
     texture = gaussian_filter(rng.normal(0, 1, (height, width)), 2)
     strength = gaussian_filter(rng.uniform(0, 1, (height, width)), 20)
     strength = (strength - strength.min()) / np.ptp(strength)

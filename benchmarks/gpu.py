@@ -17,7 +17,7 @@ from fedhca2.clients.precompile import precompile
 from fedhca2.clients.step import Terms, set_mode, take_step
 from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data
 from fedhca2.federation.in_process import InProcess
-from fedhca2.federation.server import Server
+from fedhca2.federation.server import Deliveries, Server
 from fedhca2.messages import Order
 
 STEPS = 30
@@ -89,7 +89,8 @@ def round_rows(setting: Experiment, clients: list[Client], pure: dict[str, float
     """The second round, whose orders bring what the server made of the first."""
     fleet = InProcess(clients)
     server = Server(setting.resolved_method, fleet.profiles.values())
-    state, deliveries = server.start(), {client.name: {} for client in clients}
+    state = server.start()
+    deliveries: Deliveries = {client.name: {} for client in clients}
     for number in range(2):
         began = perf_counter()
         uploads = setting.resolved_method.uploads(number)

@@ -11,7 +11,8 @@ import argparse
 import json
 import os
 import platform
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from importlib import import_module
 from multiprocessing import get_context
@@ -32,6 +33,8 @@ PARTS = {  # name: module with rows()
     "wire": "wire_rows",
     "gpu": "gpu",
 }
+Found = dict[str, list[Row]]
+WIDTH = 120  # of the table, where it goes to a file
 COLOURS = {None: "", True: "green", False: "red"}
 
 
@@ -43,7 +46,7 @@ def measured(part: str, quick: bool) -> Iterator[Row]:
     """A part's rows, as its process measures them."""
     context = get_context("spawn")
     here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_measure, args=(PARTS[part], quick, there), daemon=False)
+    process = context.Process(target=_measure, args=(PARTS[part], quick, there))
     process.start()
     there.close()
     while True:
@@ -82,6 +85,26 @@ def add(table: Table, row: Row) -> None:
     table.add_row(row.name, f"{row.value:.4g}", row.unit, row.bound, ratio, row.verdict, style=COLOURS[row.ok])
 
 
+def measure_all(parts: Iterable[str], quick: bool, console: Console, title: str) -> tuple[Found, list[str]]:
+    """Rows by part, in a table that grows as they are measured; and what went wrong."""
+    table = Table("name", title=title)
+    for name in ("value", "unit", "bound", "ratio", "verdict"):
+        table.add_column(name, justify="right" if name in ("value", "ratio") else "left", no_wrap=name != "unit")
+    found: Found = {}
+    wrong = []
+    with Live(table, console=console, refresh_per_second=1, transient=True):
+        for part in parts:
+            found[part] = []
+            try:
+                for row in measured(part, quick):
+                    add(table, row)
+                    found[part].append(row)
+            except BrokenPartError as error:
+                wrong.append(str(error))
+    console.print(table)
+    return found, wrong
+
+
 def main() -> int:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -89,30 +112,19 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="once each, and the small sizes alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows and the machine to this file")
     options = parser.parse_args()
-    console, about, broken, found = Console(), machine(), [], {}
-    table = Table(
-        "name", "value", "unit", "bound", "ratio", "", title="{cpu}, {cores} cores, load {load}".format(**about)
-    )
-    with Live(table, console=console, refresh_per_second=1):
-        for part in options.only:
-            if part == "gpu" and not about["gpu"]:
-                continue
-            found[part] = []
-            try:
-                for row in measured(part, options.quick):
-                    add(table, row)
-                    found[part].append(row.to_dict())
-            except BrokenPartError as error:
-                broken.append(str(error))
-    if "gpu" in options.only and not about["gpu"]:
+    console, about = Console(width=None if sys.stdout.isatty() else WIDTH), machine()
+    parts = [part for part in options.only if part != "gpu" or about["gpu"]]
+    title = "{cpu}, {cores} cores, load {load}, torch {torch}".format(**about)
+    found, wrong = measure_all(parts, options.quick, console, title)
+    if parts != options.only:
         console.print("There is no GPU here: the part gpu is left out.")
     if options.json:
-        options.json.write_text(
-            json.dumps({"machine": about, "parts": found}, indent=2, allow_nan=False) + "\n", "utf-8"
-        )
-    for line in broken:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        whole = {"machine": about, "parts": {part: [row.to_dict() for row in rows] for part, rows in found.items()}}
+        options.json.write_text(json.dumps(whole, indent=2, allow_nan=False) + "\n", "utf-8")
+    for line in wrong:
         console.print(f"error: {line}", style="red")
-    return int(bool(broken))
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

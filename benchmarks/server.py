@@ -67,7 +67,7 @@ def make_rows(profiles: list[Profile], device: str, folder: Path) -> list[dict[S
     def mapped(seed: int, slot: Slot, numel: int) -> Tensor:
         path = folder / f"{seed % DISTINCT}.{slot.part}"
         if not path.exists():
-            path.write_bytes(update(seed, numel).bfloat16().view(torch.uint8).numpy())
+            path.write_bytes(update(seed, numel).bfloat16().view(torch.uint8).numpy().data)
         return MappedRow.open(path, numel, torch.bfloat16)
 
     return [
@@ -105,10 +105,10 @@ def seconds(work: Callable[[], object], device: str) -> float:
 def peak(work: Callable[[], T], device: str) -> tuple[T, float, float]:
     """What work gives, and the bytes that it needs at most: beyond those that were in use before, and in all."""
     if device == "cuda":
-        before = torch.cuda.memory_allocated()
+        held = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         found = work()
-        return found, torch.cuda.max_memory_allocated() - before, torch.cuda.max_memory_allocated()
+        return found, torch.cuda.max_memory_allocated() - held, torch.cuda.max_memory_allocated()
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
     before = _status("VmRSS")
     found = work()
@@ -154,7 +154,7 @@ def measure(clients: int, values: int, threads: int, device: str = "cpu", repeat
     name += f", {device}" if device != "cpu" else f", {threads} thread{'s' * (threads > 1)}"
     limit = 50.0 if device == "cuda" and clients <= 24 else None
     found = [
-        Row(f"{name}: copy of the updates", 1000 * copied, "ms"),
+        Row(f"{name}: copy", 1000 * copied, "ms"),
         Row(f"{name}: step", 1000 * stepped, "ms", limit),
     ]
     if clients >= MAPPED:

@@ -1,6 +1,7 @@
 """All rounds of one run, from its start or from its last checkpoint, to its result."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -68,6 +69,17 @@ def choose_devices(wanted: Sequence[str] = ()) -> list[torch.device]:
     return [torch.device(name) for name in wanted or gpus or ["cpu"]]
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For short operations, whose threads would wait for each other on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def train(
     experiment: Experiment,
     given: Given,
@@ -82,17 +94,19 @@ def train(
     watcher.started(experiment, given.shards)
     kind = step_kind(experiment, given.data, given.shards)
     places = [Workplace(device, kind) for device in devices]
-    clients = build_clients(experiment, given.data, given.shards, places[0])
+    with one_thread():
+        clients = build_clients(experiment, given.data, given.shards, places[0])
+        samples = {client.name: sample_labels(client) | sample_predictions(client, "before") for client in clients}
     if kind == "compiled" and devices[0].type == "cuda":
         precompile(experiment.model, clients, devices[0])
-    samples = {client.name: sample_labels(client) | sample_predictions(client, "before") for client in clients}
     fleet = InProcess(clients, places)
     server = Server(experiment.resolved_method, fleet.profiles.values(), experiment.guard)
     progress = _go_on(course, fleet)
     scores = course.go(server, fleet, _All([folder, watcher]), progress, experiment.checkpoints.every)
-    for client in clients:
-        folder.save_model(client.name, client.personal.model)
-        folder.save_samples(client.name, samples[client.name] | sample_predictions(client, "after"))
+    with one_thread():
+        for client in clients:
+            folder.save_model(client.name, client.personal.model)
+            folder.save_samples(client.name, samples[client.name] | sample_predictions(client, "after"))
     return course.conclude(scores, baseline, ", ".join(dict.fromkeys(map(device_name, devices))), given.skipped)
 
 

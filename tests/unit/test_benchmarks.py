@@ -1,0 +1,85 @@
+"""Benchmarks are of one form, say their bounds, and write JSON."""
+
+import inspect
+import json
+import subprocess
+import sys
+from importlib import import_module
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+MODULES = ("startup", "scenes", "edges", "server", "wire_rows", "gpu")
+
+
+@pytest.fixture
+def load(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return import_module
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_part_gives_rows_and_can_be_quick(load, name):
+    module: ModuleType = load(name)
+    assert inspect.signature(module.rows).parameters["quick"].default is False
+
+
+def test_the_table_has_every_part(load):
+    assert set(load("run").PARTS.values()) == set(MODULES)
+
+
+@pytest.mark.parametrize(("name", "count"), [("startup", 2), ("scenes", 2)])
+def test_cheap_parts_measure_something(load, name, count):
+    rows = list(islice(load(name).rows(quick=True), count))
+    assert all(isinstance(row, load("row").Row) and row.unit and isfinite(row.value) and row.value > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "bounds", "end"),
+    [
+        (5.0, {"at_most": 10.0}, "(≤ 10: 0.50 of it, ok)"),
+        (11.0, {"at_most": 10.0}, "(≤ 10: 1.10 of it, missed)"),
+        (0.9, {"at_least": 0.95}, "(≥ 0.95: 0.95 of it, missed)"),
+        (1.0, {"at_least": 0.95}, "(≥ 0.95: 1.05 of it, ok)"),
+        (5.0, {}, "step: 5 ms"),
+    ],
+)
+def test_a_line_says_the_bound_and_whether_it_is_kept(load, value, bounds, end):
+    assert load("row").Row("step", value, "ms", **bounds).line().endswith(end)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    """What a quick run of the cheap parts prints and writes."""
+    file = tmp_path_factory.mktemp("bench") / "new" / "bench.json"
+    command = [sys.executable, "run.py", "--quick", "--only", "rendering", "--json", file]
+    ended = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=True)
+    return ended.stdout, json.loads(file.read_text("utf-8"))
+
+
+@pytest.mark.slow
+def test_the_table_prints_bounds(bench):
+    assert bench[0].count("≤ 10") == 2
+
+
+@pytest.mark.slow
+def test_json_has_every_row_with_its_bound(bench):
+    assert [row["at_most"] for row in bench[1]["parts"]["rendering"]] == [10.0, 10.0]
+
+
+@pytest.mark.slow
+def test_json_names_the_machine(bench):
+    assert {"cpu", "cores", "gpu", "torch", "date"} <= set(bench[1]["machine"])
+
+
+@pytest.mark.slow
+def test_a_part_that_breaks_is_an_error(tmp_path):
+    (tmp_path / "scenes.py").write_text("def rows(quick):\n    raise RuntimeError('out of scenes')\n    yield\n")
+    for name in ("run.py", "row.py"):
+        (tmp_path / name).write_text((BENCHMARKS / name).read_text("utf-8"), "utf-8")
+    ended = subprocess.run([sys.executable, "run.py", "--only", "rendering"], cwd=tmp_path, capture_output=True)
+    assert ended.returncode == 1
