@@ -17,7 +17,7 @@ from fedhca2.data.scenes import LABELS, Domain, render
 from fedhca2.tasks import LabelSpace
 
 FIRST_VAL_SCENE = 1_000_000  # scenes of the two splits never meet
-CHUNK = 16
+CHUNK = 64  # scenes that a thread renders at a time: the longer it takes, the less threads wait for each other
 LARGE = 256 * 256  # pixels of an image from which on a GPU renders it, where there is one
 
 
@@ -77,17 +77,19 @@ class RenderedScenes:
     def _samples(self) -> Sample:
         """All scenes of the split, in chunks: on a GPU, or on the cores of the CPU with one thread each."""
         samples: Sample = {}
-        gpu = prod(self.size) >= LARGE and torch.cuda.is_available()
+        large = prod(self.size) >= LARGE
+        gpu = large and torch.cuda.is_available()
+        step = CHUNK // 4 if large else CHUNK
         device = torch.device("cuda" if gpu else "cpu")
 
         def chunk(start: int) -> tuple[int, Sample]:
-            indices = range(self.first + start, self.first + min(start + CHUNK, self.count))
+            indices = range(self.first + start, self.first + min(start + step, self.count))
             scenes = render(self.config.domain, indices, size=self.size, seed=self.config.seed, device=device)
             return start, {name: scenes[name].cpu() for name in ("image", *self.labels)}
 
         workers = 1 if gpu else len(os.sched_getaffinity(0))
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for start, rendered in pool.map(chunk, range(0, self.count, CHUNK)):
+            for start, rendered in pool.map(chunk, range(0, self.count, step)):
                 for name, scenes in rendered.items():
                     if name not in samples:
                         samples[name] = torch.empty(self.count, *scenes.shape[1:], dtype=scenes.dtype)
