@@ -30,7 +30,7 @@ PARTS = {  # name: module with rows()
     "rendering": "scenes",
     "odsF": "edges",
     "server": "server",
-    "wire": "wire_rows",
+    "wire": "wire",
     "gpu": "gpu",
 }
 Found = dict[str, list[Row]]

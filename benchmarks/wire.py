@@ -12,11 +12,13 @@ import argparse
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from row import Row
 
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.local import run_local
@@ -26,6 +28,7 @@ from fedhca2.federation.run import run
 
 SINGLE = [("semseg", 0), ("sal", 0), ("normals", 0), ("edge", 0), ("semseg", 1)]
 MB = 1e6
+AROUND = 1.01  # times what must cross: names, shapes and scalars come with it
 
 
 def experiment(clients: int) -> Experiment:
@@ -66,6 +69,29 @@ def parameters(out: Path, part: str) -> list[int]:
     """Every client's number of parameters of a part."""
     profiles = [event["parameters"] for event in events(out, "profile")]
     return [sum(count for slot, count in found.items() if slot.split(".")[0] == part) for found in profiles]
+
+
+def rows(quick: bool = False) -> Iterator[Row]:
+    """Six Swin-T clients in one process, second round; if `quick`, two.
+
+    What must cross is every client's update up, and down one encoder's update for all and each decoder's own. Whole
+    models are what the papers send: θ and Δ up, a model down.
+    """
+    count = 2 if quick else 6
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        run(experiment(count), out, LogWatcher())
+        encoders, decoders = parameters(out, "encoder"), parameters(out, "decoder")
+        up, down, seconds, at_work = second_round(out)
+    whole = 4 * (sum(encoders) + sum(decoders))
+    distinct = down - 4 * (len(encoders) - 1) * encoders[0]
+    needed = 4 * (encoders[0] + sum(decoders))
+    name = f"wire, {count} Swin-T clients"
+    yield Row(f"{name}: up", up / MB, "MB", AROUND * whole / MB)
+    yield Row(f"{name}: down, distinct", distinct / MB, "MB", AROUND * needed / MB)
+    yield Row(f"{name}: both, of whole models", (up + distinct) / (3 * whole), "of their bytes")
+    yield Row(f"{name}: round in one process", seconds, "s")
+    yield Row(f"{name}: slowest client in it", at_work, "s")
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("startup", "scenes", "edges", "server", "wire_rows", "gpu")
+MODULES = ("startup", "scenes", "edges", "server", "wire", "gpu")
 
 
 @pytest.fixture

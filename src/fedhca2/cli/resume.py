@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fedhca2.cli.app import app, clear_errors
 from fedhca2.cli.options import TensorBoardFolder, WandbProject
-from fedhca2.cli.run import conclude, stopped
+from fedhca2.cli.run import conclude, stopped, watched
 
 
 @app.command()
@@ -27,12 +27,8 @@ def resume(
     console = Console()
     with clear_errors(), stopped():
         from fedhca2.federation.run import resume as resume_run
-        from fedhca2.reports.console import ConsoleWatcher
-        from fedhca2.reports.sending import Sending
-        from fedhca2.reports.sinks import Sinks
 
-        sinks = Sinks(tensorboard, wandb)
-        with ConsoleWatcher(console) as shown, Sending(shown, run, sinks) as watcher:
+        with watched(console, run, tensorboard, wandb) as watcher:
             if (run / "flower.json").exists():
                 from fedhca2.experiment import ConfigError
 

@@ -15,6 +15,7 @@ from fedhca2.cli.page import draw_page
 
 if TYPE_CHECKING:
     from fedhca2.federation.result import Result
+    from fedhca2.federation.run import RunWatcher
 
 BY_SIGNAL = 128  # what shells add to the number of the signal that ended a process
 
@@ -40,14 +41,10 @@ def run(
     with clear_errors(), stopped():
         from fedhca2.experiment import Experiment
         from fedhca2.federation.run import run as run_experiment
-        from fedhca2.reports.console import ConsoleWatcher
-        from fedhca2.reports.sending import Sending
-        from fedhca2.reports.sinks import Sinks
 
-        sinks = Sinks(tensorboard, wandb)
         experiment = Experiment.load(config, overrides or [])
         folder = out or Path("runs") / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
-        with ConsoleWatcher(console) as shown, Sending(shown, folder, sinks) as watcher:
+        with watched(console, folder, tensorboard, wandb) as watcher:
             if engine == "in-process":
                 result = run_experiment(experiment, folder, watcher, baseline)
             else:
@@ -55,6 +52,18 @@ def run(
 
                 result = run_on(engine, experiment, folder, watcher, baseline)
     conclude(console, result, folder)
+
+
+@contextmanager
+def watched(console: Console, run: Path, tensorboard: Path | None, wandb: str | None) -> Iterator["RunWatcher"]:
+    """Show how a run goes, and send its numbers wherever they are wanted."""
+    from fedhca2.reports.console import ConsoleWatcher
+    from fedhca2.reports.sending import Sending
+    from fedhca2.reports.sinks import Sinks
+
+    sinks = Sinks(tensorboard, wandb)
+    with ConsoleWatcher(console) as shown, Sending(shown, run, sinks) as watcher:
+        yield watcher
 
 
 @contextmanager

@@ -57,22 +57,22 @@ def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.devi
     if done.exists():
         return
     at_once = max(1, min(3 * len(os.sched_getaffinity(0)) // 2, torch.cuda.mem_get_info(device)[0] // ROOM))
-    for start in range(0, len(jobs), at_once):
-        _run(jobs[start : start + at_once], device)
+    if not all(_run(jobs[start : start + at_once], device) for start in range(0, len(jobs), at_once)):
+        return
     torch._inductor.config.compile_threads = 1  # all is on the disk: helpers would only have to be started
     folder.mkdir(parents=True, exist_ok=True)
     done.touch()
 
 
-def _run(jobs: Sequence[Mapping[str, Any]], device: torch.device) -> None:
-    """One process for each job. What one of them fails to compile is compiled later, where an error is seen."""
+def _run(jobs: Sequence[Mapping[str, Any]], device: torch.device) -> bool:
+    """One process for each job; whether all went well. What fails is compiled later, where an error is seen."""
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device)]
     processes = [
         subprocess.Popen([*command, json.dumps(job)], env=environment, stdout=subprocess.DEVNULL) for job in jobs
     ]
-    for process in processes:
-        process.wait()
+    codes = [process.wait() for process in processes]
+    return not any(codes)
 
 
 def _channels(client: Client, task: str) -> int:
