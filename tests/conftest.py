@@ -1,6 +1,8 @@
 import pytest
 import torch
+from hypothesis import settings
 
+settings.load_profile("ci")  # the same examples each time; --hypothesis-profile=default draws new ones
 torch.set_num_threads(1)  # two workers run the tests, on two cores
 
 

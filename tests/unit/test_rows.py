@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from fedhca2.aggregation import MappedRow, Member, Rows
+from fedhca2.aggregation import MappedRow, Member, Rows, kernels, on_device
 from fedhca2.aggregation import rows as rows_module
-from fedhca2.aggregation.on_device import OnDevice
 from fedhca2.params import Layout
 
 brief = settings(max_examples=25, deadline=None)
@@ -42,18 +41,18 @@ def stacks(draw, kinds=KINDS, most=30):
     return sizes, [row[::2] if draw(st.booleans()) else row[: sum(sizes)] for row in data]
 
 
-def within_float32(found, data, sizes):
-    """Whether products are as close to the formula as float32 lets short sums be."""
-    expected = plain_products(data, sizes)
-    lengths = expected.diagonal(dim1=1, dim2=2).sqrt()
-    return ((found - expected).abs() <= 1e-6 * lengths[:, :, None] * lengths[:, None]).all()
+def within_float32(found, expected, summed):
+    """Whether products are within the bound on rounding of `summed` float32 values that are added in any order."""
+    lengths = expected.diagonal(dim1=-2, dim2=-1).sqrt()
+    return ((found - expected).abs() <= summed * 2**-24 * lengths[..., :, None] * lengths[..., None, :]).all()
 
 
 @brief
 @given(stack=stacks())
 def test_products_of_any_rows(stack):
     sizes, data = stack
-    assert within_float32(make(layout_of(sizes), data).products("rows"), data, sizes)
+    found = make(layout_of(sizes), data).products("rows")
+    assert within_float32(found, plain_products(data, sizes), kernels.COLUMNS)
 
 
 @brief
@@ -68,8 +67,8 @@ def test_products_of_few_rows_are_those_of_float64(stack):
 @given(stack=stacks())
 def test_products_of_whole_rows_are_the_sum_over_tensors(stack):
     sizes, data = stack
-    rows = make(layout_of(sizes), data)
-    assert_close(rows.products("rows", whole=True)[0], rows.products("rows").sum(dim=0), rtol=1e-5, atol=1e-3)
+    found = make(layout_of(sizes), data).products("rows", whole=True)[0]
+    assert within_float32(found, plain_products(data, sizes).sum(dim=0), kernels.COLUMNS)
 
 
 @brief
@@ -156,7 +155,7 @@ def test_rows_without_a_value():
 def as_on_device(layout, data, chunk):
     """Rows that take a GPU's way, on a CPU."""
     rows = make(layout, data, chunk=chunk)
-    rows.store = OnDevice(data)
+    rows.store = on_device.OnDevice(data)
     return rows
 
 
@@ -164,7 +163,8 @@ def as_on_device(layout, data, chunk):
 @given(stack=stacks(), chunk=st.sampled_from([1000, 1 << 20]))
 def test_a_gpu_s_way_gives_the_same_products(stack, chunk):
     sizes, data = stack
-    assert within_float32(as_on_device(layout_of(sizes), data, chunk).products("rows"), data, sizes)
+    found = as_on_device(layout_of(sizes), data, chunk).products("rows")
+    assert within_float32(found, plain_products(data, sizes), on_device.BATCH)
 
 
 @brief
@@ -199,9 +199,11 @@ def test_a_gpu_s_way_gives_the_same_mixtures(stack, count):
 @given(stack=stacks())
 def test_a_gpu_s_way_gives_the_same_norms_and_differences(stack):
     sizes, data = stack
-    ours, other = make(layout_of(sizes), data), as_on_device(layout_of(sizes), data, 1000)
-    assert_close(other.norms(), ours.norms(), rtol=1e-12, atol=0)
-    assert_close(other.products("differences"), ours.products("differences"), rtol=1e-5, atol=1e-2)
+    rows = as_on_device(layout_of(sizes), data, 1000)
+    assert_close(rows.norms(), make(layout_of(sizes), data).norms(), rtol=1e-12, atol=0)
+    expected = plain_products([row.double() - data[0].double() for row in data], sizes)
+    # A difference is rounded once more before it is multiplied.
+    assert within_float32(rows.products("differences"), expected, on_device.BATCH + 2)
 
 
 @pytest.fixture
@@ -264,4 +266,4 @@ def test_memory_does_not_grow_with_the_model_times_the_clients(tmp_path):
     path.write_bytes(np.random.default_rng(0).normal(size=1_000_000).astype(np.float16).tobytes())
     done = subprocess.run([sys.executable, "-c", FLAT, str(path)], capture_output=True, text=True, check=True)
     few, many = map(float, done.stdout.split())
-    assert many - few < 15  # MiB; 75 rows more are 143 MiB, and their part of the room 5
+    assert many - few < 40  # MiB; 75 rows more are 143 MiB, and their part of the room 5, which may lie there twice
