@@ -175,4 +175,5 @@ def device_name(device: torch.device) -> str:
     """The hardware that a run used."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{platform.machine()} CPU, {threads} thread{'s' * (threads > 1)}"
