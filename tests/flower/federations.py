@@ -78,5 +78,5 @@ def flower_federation(experiment, folder, **terms):
     """A grid in this process, the sites behind it, and the fleet in front of it."""
     sites = {name: Site(config) for name, config in site_configs(experiment, folder).items()}
     grid = InProcessGrid({name: make_app(site) for name, site in sites.items()})
-    fleet = FlowerFleet(grid, experiment, Terms(**{"poll": 0.001, "deadline": 60, **terms}), "run1")
+    fleet = FlowerFleet(grid, experiment, Terms(**{"poll": 0.001, "deadline": 60, **terms}), "run1", folder)
     return grid, sites, fleet

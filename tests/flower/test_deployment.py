@@ -112,7 +112,7 @@ def test_sites_that_die_in_a_round_and_come_back_end_with_the_same_models(deploy
     models, scores = expected
     out = tmp_path / "run"
     before = deployment.log("home").count("round 2 of small")
-    process = deployment.serve(deployment.config, out)
+    process = deployment.serve(deployment.config, out, "--spool")
     wait_for(lambda: deployment.log("home").count("round 2 of small") > before)
     deployment.kill("home")
     deployment.processes["outdoor-normals"].terminate()

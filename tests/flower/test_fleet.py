@@ -178,7 +178,7 @@ def test_a_site_that_does_not_fit_reads_why_in_its_log(change, reason, experimen
     sites["home"].config = sites["home"].config.model_copy(update=change)
     fleet.gather()
     for _ in range(3):
-        fleet.roll.exchange()
+        fleet.roll.meet()
     assert "home" not in fleet.roll.known
     assert reason in fleet.roll.refused["home"]
     assert any(reason in record.message for record in caplog.records if record.name == "fedhca2.site")
@@ -201,7 +201,7 @@ def test_a_site_with_another_model_is_refused_and_told_so(experiment, tmp_path, 
     grid.replace("home", lambda app: altered({"layouts": {"encoder": [["weight"], [[3]]]}}, app, "query"))
     fleet.gather()
     for _ in range(3):
-        fleet.roll.exchange()
+        fleet.roll.meet()
     reason = "of home should have the layout of the experiment's model, found another"
     assert any(
         "the server refuses this site" in record.message and reason in record.message for record in caplog.records

@@ -85,6 +85,7 @@ def serve(
     min_clients: Annotated[int | None, typer.Option(help="Replies that a round needs; by default all.")] = None,
     retries: Annotated[int, typer.Option(help="How often an order that failed is given again.")] = 2,
     wire: Annotated[str, typer.Option(help="float32, or bfloat16 for half the bytes.")] = "float32",
+    spool: Annotated[bool, typer.Option("--spool", help="Keep replies in files: many clients, little memory.")] = False,
 ) -> None:
     """Coordinate a run: wait for the sites, and go through the rounds."""
     console = Console()
@@ -97,7 +98,7 @@ def serve(
         from fedhca2.federation.flower.superlink import SuperLink
         from fedhca2.reports.console import ConsoleWatcher
 
-        terms = make_terms(deadline=deadline or None, min_clients=min_clients, retries=retries, wire=wire)
+        terms = make_terms(deadline=deadline or None, min_clients=min_clients, retries=retries, wire=wire, spool=spool)
         link = SuperLink(superlink, keys / "ca.crt", keys / "secret")
         going_on = (Path(config) / NOTE).is_file()
         experiment = Experiment.load(Path(config) / "config.yaml" if going_on else config, overrides or [])

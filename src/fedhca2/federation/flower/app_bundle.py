@@ -26,6 +26,7 @@ deadline = 3600.0
 min-clients = 0
 retries = 2
 wire = "float32"
+spool = false
 """
 
 

@@ -12,8 +12,9 @@ from flwr.serverapp.grid import Grid
 from fedhca2.clients import BatchWatch
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.invitation import Invitation
-from fedhca2.federation.flower.records import MalformedMessageError, decode_reply, encode_orders, header_of
+from fedhca2.federation.flower.records import DTYPES, MalformedMessageError, decode_reply, encode_orders, header_of
 from fedhca2.federation.flower.roll import Roll
+from fedhca2.federation.flower.spool import spooled
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.flower.wait import Wait
 from fedhca2.messages import Order, Profile, Reply
@@ -48,8 +49,8 @@ class _Errand:
 class FlowerFleet:
     """Clients at sites. A client that fails to answer in time is named in `absent`, with the reason."""
 
-    def __init__(self, grid: Grid, experiment: Experiment, terms: Terms, run: str) -> None:
-        self.experiment, self.terms = experiment, terms
+    def __init__(self, grid: Grid, experiment: Experiment, terms: Terms, run: str, folder: Path) -> None:
+        self.experiment, self.terms, self.folder = experiment, terms, folder
         self.invitation = Invitation.to(experiment, run)
         self.roll = Roll(grid, experiment, terms, self.invitation)
         self.quorum = terms.min_clients or len(experiment.specs)
@@ -67,11 +68,11 @@ class FlowerFleet:
         while len(self.roll.known) < self.quorum:
             if wait.is_over:
                 raise TooFewClientsError(self._too_few(len(self.roll.known), "have introduced themselves"))
-            self.roll.exchange()
+            self.roll.meet()
             wait.tell(self.roll.missing())
         grace = Wait(GRACE)
         while not grace.is_over and self.roll.expects_introductions:
-            self.roll.exchange()
+            self.roll.meet()
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Give every client its order, and take the replies that come before the deadline.
@@ -137,7 +138,7 @@ class FlowerFleet:
             return
         found = self._read(client, message)
         if isinstance(found, Reply):
-            errand.reply = found
+            errand.reply = spooled(found, self.folder, DTYPES[self.terms.wire]) if self.terms.spool else found
             return
         log.warning("%s: %s", client, found)
         errand.given, errand.why, errand.failures = None, found, errand.failures + 1

@@ -1,7 +1,7 @@
 """The roll of a federation: which nodes are there, which client each of them is, and the messages between."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Literal
@@ -17,6 +17,7 @@ from fedhca2.federation.flower.wait import Wait
 from fedhca2.messages import Profile
 
 NODES_EVERY = 1.0  # seconds between two looks at which nodes are there
+AT_ONCE = 8  # messages that are pulled together: as many replies may be in memory
 log = logging.getLogger("fedhca2.server")
 
 
@@ -72,18 +73,23 @@ class Roll:
         """A round is over: what comes now is late."""
         self._waiting = {key: sent for key, sent in self._waiting.items() if sent.about != "order"}
 
-    def exchange(self) -> list[tuple[str, Message]]:
+    def exchange(self) -> Iterator[tuple[str, Message]]:
         """Look for nodes and answers, after a short wait: answers to orders are given back, newcomers introduced."""
         sleep(self.terms.poll)
         self._look()
-        answers = []
-        for message in self.grid.pull_messages(list(self._waiting)) if self._waiting else ():
-            sent = self._waiting.pop(message.metadata.reply_to_message_id, None)
-            if sent and sent.about == "order":
-                answers.append((sent.client, message))
-            elif sent and sent.about == "introduction":
-                self._introduce(sent.node, message)
-        return answers
+        waiting = list(self._waiting)
+        for start in range(0, len(waiting), AT_ONCE):
+            for message in self.grid.pull_messages(waiting[start : start + AT_ONCE]):
+                sent = self._waiting.pop(message.metadata.reply_to_message_id, None)
+                if sent and sent.about == "order":
+                    yield sent.client, message
+                elif sent and sent.about == "introduction":
+                    self._introduce(sent.node, message)
+
+    def meet(self) -> None:
+        """Look for nodes and introductions when there are no orders."""
+        for _ in self.exchange():
+            pass
 
     def missing(self) -> Mapping[str, str]:
         """Clients of the experiment that have not introduced themselves, with the reason where there is one."""

@@ -72,9 +72,9 @@ def _run(
         known = finished_scores(folder.path / "baseline", local)
         if known is None:
             with closing(RunFolder(folder.path / "baseline", local, resume=True)) as aside:
-                fleet = FlowerFleet(grid, local, terms, f"{name}baseline")
+                fleet = FlowerFleet(grid, local, terms, f"{name}baseline", aside.path)
                 known = _train(fleet, aside, watcher, None, folder.path).clients
-    return _train(FlowerFleet(grid, experiment, terms, name), folder, watcher, known, folder.path)
+    return _train(FlowerFleet(grid, experiment, terms, name, folder.path), folder, watcher, known, folder.path)
 
 
 def _train(fleet: FlowerFleet, folder: RunFolder, watcher: RunWatcher, baseline: Scores | None, run: Path) -> Result:

@@ -46,6 +46,7 @@ def main(grid: Grid, context: Context) -> None:
         min_clients=int(config["min-clients"]) or None,
         retries=int(config["retries"]),
         wire=config["wire"],
+        spool=bool(config["spool"]),
     )
     out = Path(str(config["out"]))
     if (out / "config.yaml").exists():

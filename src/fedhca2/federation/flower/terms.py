@@ -1,4 +1,4 @@
-"""How long the server waits, for how many, and what rows look like on the wire."""
+"""How long the server waits, for how many, what rows look like on the wire, and where they are kept."""
 
 from typing import Annotated
 
@@ -17,4 +17,5 @@ class Terms(Config):
     min_clients: Annotated[int | None, Field(ge=1, description="replies a round needs; by default all clients'")] = None
     retries: Annotated[int, Field(ge=0, description="how often an order that failed is given again")] = 2
     wire: Annotated[Wire, Field(description="how rows travel; float32 loses nothing")] = "float32"
+    spool: Annotated[bool, Field(description="keep replies in files of the run's folder until they are used")] = False
     poll: Annotated[float, Field(gt=0, description="seconds between two looks for replies")] = 0.2

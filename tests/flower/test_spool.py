@@ -1,0 +1,99 @@
+"""Replies in files until they are used: the same federation, in memory that does not grow with the clients."""
+
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from federations import Nobody, flower_federation, small_experiment
+
+from fedhca2.aggregation import MappedRow
+from fedhca2.federation.flower import roll, spool
+from fedhca2.federation.flower.spool import spooled
+from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.server import Server
+from fedhca2.messages import Order, Reply
+from fedhca2.params import Slot
+
+pytestmark = pytest.mark.slow
+
+
+def scores(folder, method, **terms):
+    experiment = small_experiment(rounds=2, method=method)
+    _, _, fleet = flower_federation(experiment, folder, **terms)
+    fleet.gather()
+    server = Server(experiment.resolved_method, fleet.profiles.values())
+    return run_rounds(server, fleet, experiment.rounds, 0, Nobody())
+
+
+@pytest.mark.parametrize("method", ["fedhca2", "fedamp", "matfl"])
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+def test_a_federation_with_spooled_replies_gives_the_same_scores(method, wire, tmp_path):
+    spooled = scores(tmp_path / "spooled", method, wire=wire, spool=True)
+    assert spooled == scores(tmp_path / "kept", method, wire=wire)
+
+
+def test_the_replies_that_a_fleet_spools_are_mapped(tmp_path):
+    _, _, fleet = flower_federation(small_experiment(), tmp_path, spool=True)
+    fleet.gather()
+    replies = fleet.perform({"home": Order(0, upload={"encoder": "updates"})}, lambda *_: None)
+    assert isinstance(replies["home"].rows[Slot("encoder")], MappedRow)
+
+
+@contextmanager
+def full_file(**_):
+    with Path("/dev/full").open("wb") as file:
+        yield file
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "NamedTemporaryFile", full_file)
+    with pytest.raises(OSError, match=str(tmp_path)):
+        spooled(Reply("a", 0, {Slot("encoder"): torch.ones(5000)}), tmp_path, torch.float32)
+
+
+def test_a_spooled_row_is_in_a_file_that_has_no_name(tmp_path):
+    values = torch.arange(5000.0)
+    row = spooled(Reply("a", 0, {Slot("encoder"): values}), tmp_path, torch.float32).rows[Slot("encoder")]
+    row.release()  # from here on its values are the file's
+    assert torch.equal(row, values)
+    assert not list(tmp_path.iterdir())
+
+
+def test_replies_are_pulled_a_few_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(roll, "AT_ONCE", 2)
+    grid, _, fleet = flower_federation(small_experiment(), tmp_path)
+    asked = []
+    pull = grid.pull_messages
+    monkeypatch.setattr(grid, "pull_messages", lambda ids: asked.append(len(ids)) or pull(ids))
+    fleet.gather()
+    replies = fleet.perform({name: Order(0, upload={"encoder": "updates"}) for name in fleet.profiles}, lambda *_: None)
+    assert (len(replies), max(asked)) == (3, 2)
+
+
+MANY = """
+import sys
+from pathlib import Path
+import torch
+from fedhca2.federation.flower.spool import spooled
+from fedhca2.messages import Reply
+from fedhca2.params import Slot
+
+def peak(clients):
+    Path("/proc/self/clear_refs").write_text("5")
+    rows = {Slot("encoder"): torch.ones(1_000_000)}
+    kept = [spooled(Reply(str(i), 0, rows), Path(sys.argv[1]), torch.float32) for i in range(clients)]
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+
+peak(2)
+print(peak(5), peak(105))
+"""
+
+
+def test_memory_does_not_grow_with_replies(tmp_path):
+    done = subprocess.run([sys.executable, "-c", MANY, str(tmp_path)], capture_output=True, text=True, check=True)
+    few, many = map(float, done.stdout.split())
+    assert many - few < 40  # MiB; 100 rows more are 381 MiB
