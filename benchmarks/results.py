@@ -17,7 +17,7 @@ def section(folder):
     about = f"{len(runs[0].tasks)} clients, {config['rounds']} rounds, {seeds} seeds, mean ± standard deviation. "
     version = results[0]["versions"]["fedhca2"]
     about += f"{len(runs)} runs in {minutes:.0f} minutes on {results[0]['device']}, fedhca2 {version}."
-    return f"## {config['name']}\n\n{about}\n\n{to_markdown(gather(runs))}"
+    return f"## {folder.name}\n\n{about}\n\n{to_markdown(gather(runs))}"
 
 
 if __name__ == "__main__":
