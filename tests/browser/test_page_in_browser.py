@@ -79,11 +79,13 @@ def test_arrow_keys_move_between_tabs(opened):
     assert page.get_by_role("tab", name="Training").get_attribute("aria-selected") == "true"
 
 
-def test_an_address_opens_its_tab(opened, pages):
+def test_an_address_opens_its_tab_at_the_top(opened, pages):
     page = opened("single")
-    page.goto(pages["single"].as_uri() + "#cost")
-    page.reload()
-    assert page.locator("#cost").is_visible()
+    page.goto("about:blank")
+    page.goto(pages["single"].as_uri() + "#updates")
+    wait_until_drawn(page)
+    assert page.locator("#updates").is_visible()
+    assert page.evaluate("scrollY") == 0
 
 
 def test_a_slider_changes_its_figure(opened):

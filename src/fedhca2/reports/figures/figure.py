@@ -75,7 +75,7 @@ def line(name: str, number: int, x: Sequence[object], y: Sequence[float], **more
 def axes(x: str, y: str, **more: Any) -> dict[str, Any]:
     """Titles of both axes."""
     grid = {"gridcolor": "#e5e5e5", "zeroline": False, "automargin": True}
-    return {"xaxis": {"title": {"text": x}, **grid}, "yaxis": {"title": {"text": y}, **grid}, **more}
+    return {"xaxis": {"title": {"text": x}, **grid}, "yaxis": {"title": {"text": y, "standoff": 8}, **grid}, **more}
 
 
 def round_axes(rounds: int, y: str, x: str = "round", **more: Any) -> dict[str, Any]:
