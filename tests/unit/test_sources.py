@@ -1,4 +1,5 @@
 import pytest
+import yaml
 
 from fedhca2.configs import embedded_experiments
 from fedhca2.experiment import ConfigError, Experiment
@@ -40,6 +41,22 @@ def test_configs_that_extend_each_other_are_an_error(tmp_path):
     (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
     (tmp_path / "b.yaml").write_text("extends: a.yaml\n")
     with pytest.raises(ConfigError, match="which extends it"):
+        read_config(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize(
+    "name", ["a" * 5000, "a" * 5000 + ".yaml", "a\0b", "a\0b.yaml", "/etc/hostname", "../demo", ""]
+)
+def test_a_base_whose_name_no_file_can_have_is_an_error(tmp_path, name):
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump({"extends": name}))
+    with pytest.raises(ConfigError):
+        read_config(tmp_path / "a.yaml")
+
+
+def test_a_base_that_is_no_mapping_is_an_error(tmp_path):
+    (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("[1, 2]\n")
+    with pytest.raises(ConfigError, match=r"'b\.yaml' should be a mapping, found list"):
         read_config(tmp_path / "a.yaml")
 
 

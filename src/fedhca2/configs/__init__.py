@@ -30,8 +30,7 @@ def embedded_experiments() -> list[Listing]:
 
 def embedded_file(name: str) -> Traversable | None:
     """The file of an embedded experiment, if there is one of this name."""
-    file = FOLDER.joinpath(*f"{name}.yaml".split("/"))
-    return file if ".." not in name and file.is_file() else None
+    return dict(_walk(FOLDER, "")).get(name)
 
 
 def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:

@@ -53,7 +53,7 @@ def _read(file: Traversable, source: str, below: tuple[str, ...]) -> Any:
     """The content of a file, merged with what it extends; `below` are the files that extend it."""
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no name that a file can have
         raise ConfigError([f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from None
     except yaml.YAMLError as error:
         raise ConfigError([f"{source}: not valid YAML: {' '.join(str(error).split())}"]) from None
@@ -69,6 +69,8 @@ def _read(file: Traversable, source: str, below: tuple[str, ...]) -> Any:
         if embedded is None:
             raise ConfigError([f"{source}: extends: {parent!r} is neither a .yaml file nor an embedded experiment"])
         base = _read(embedded, parent, (*below, parent))
+    if not isinstance(base or {}, dict):
+        raise ConfigError([f"{source}: extends: {parent!r} should be a mapping, found {type(base).__name__}"])
     own = {key: value for key, value in values.items() if key in OWN}
     inherited, changes = ({k: v for k, v in each.items() if k not in OWN} for each in (base or {}, values))
     return {**own, **merged(inherited, changes)}
