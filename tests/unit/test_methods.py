@@ -91,6 +91,7 @@ def test_how_weights_are_learned_can_be_set():
         ("fedamp", {"batch_norm": "average"}, "fedamp: batch_norm should be 'local' where clients keep their own"),
         ("fedhca2", {"local": None}, "fedhca2: local should be settings by name, found None"),
         ("fedper", {"decoder": {"beta": 1}}, "fedper: decoder.kind should be a known kind, found none."),
+        ("fedper", {"decoder": {"kind": []}}, "fedper: decoder.kind should be a known kind, found []."),
         ("fedavg", {"lr": 0.1}, "fedavg: unknown setting 'lr'."),
         ("fedsta", {"every": 3}, "it should be set as encoder: {every: …} or decoder: {every: …} or head: {every: …}"),
         ("no.such.module:X", {}, "no.such.module cannot be imported"),

@@ -208,3 +208,8 @@ def test_another_file_than_the_noted_one_is_an_error(tmp_path, source):
     save_file(source.state_dict(), tmp_path / "own.safetensors")
     with pytest.raises(ValueError, match="should have sha256 0, found"):
         encoder(weights=str(tmp_path / "own.safetensors"), sha256="0")
+
+
+def test_a_file_whose_name_no_file_can_have_is_no_file():
+    with pytest.raises(ValueError, match="found no file"):
+        encoder(weights="a" * 5000)

@@ -17,7 +17,7 @@ from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Particip
 from fedhca2.experiment.sources import read_config
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
-from fedhca2.models.pretrained import digest
+from fedhca2.models.pretrained import digest, is_file
 
 DEFAULT_METHOD = "fedhca2"
 
@@ -127,7 +127,7 @@ class Experiment(Config):
         values = self.model_dump(mode="json", exclude_none=True)
         method = self.resolved_method.model_dump(mode="json", exclude={"reference"})
         encoder = values["model"]["encoder"]
-        if Path(encoder["weights"]).is_file():
+        if is_file(Path(encoder["weights"])):
             encoder["sha256"] = digest(encoder["weights"])
         return {**values, "method": {"name": self.method_name, **method}}
 

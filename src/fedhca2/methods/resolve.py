@@ -101,7 +101,7 @@ def _component(name: str, key: str, current: Config | None, value: object) -> Co
     if current is not None and kind == getattr(current, "kind", None):
         return _validated(type(current), f"{name}: {key}.", {**current.model_dump(), **value})
     kinds = _kinds(aggregation, Aggregator) if key in AGGREGATED else _kinds(objectives, Objective)
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         found = "none" if kind is None else repr(kind)
         raise ValueError(f"{name}: {key}.kind should be a known kind, found {found}. {suggest(str(kind), kinds)}")
     return _validated(kinds[kind], f"{name}: {key}.", value)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import file_digest
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -49,11 +50,19 @@ def _renamed(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[s
     return ours
 
 
+def is_file(path: Traversable) -> bool:
+    """Whether there is such a file; there is none whose name no file can have."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def read_weights(name: str, source: str) -> dict[str, Tensor]:
     """The tensors of a file, of timm's model of this name, or of the embedded file for this encoder."""
     if source == "scenes":
         embedded = EMBEDDED / f"{name}.safetensors"
-        if not embedded.is_file():
+        if not is_file(embedded):
             raise ValueError(f"weights 'scenes' exist for swin_micro, found encoder {name!r}")
         return load_bytes(embedded.read_bytes())
     if source == "timm":
@@ -96,6 +105,6 @@ def _from_file(path: Path, changed: int) -> dict[str, Tensor]:
 
 
 def _existing(path: Path) -> Path:
-    if not path.is_file():
+    if not is_file(path):
         raise ValueError(f"weights should be one of {', '.join(NAMED)}, or a file, found no file {str(path)!r}")
     return path
