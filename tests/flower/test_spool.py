@@ -31,8 +31,8 @@ def scores(folder, method, **terms):
 @pytest.mark.parametrize("method", ["fedhca2", "fedamp", "matfl"])
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
 def test_a_federation_with_spooled_replies_gives_the_same_scores(method, wire, tmp_path):
-    spooled = scores(tmp_path / "spooled", method, wire=wire, spool=True)
-    assert spooled == scores(tmp_path / "kept", method, wire=wire)
+    found = scores(tmp_path / "spooled", method, wire=wire, spool=True)
+    assert found == scores(tmp_path / "kept", method, wire=wire)
 
 
 def test_the_replies_that_a_fleet_spools_are_mapped(tmp_path):

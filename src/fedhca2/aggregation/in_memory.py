@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedhca2.aggregation import kernels
 from fedhca2.aggregation.mapped import MappedRow
+from fedhca2.aggregation.pages import own_pages
 
 ROOM = 1 << 14  # columns that are copied at a time where rows cannot be read as they lie
 
@@ -61,7 +62,7 @@ class InMemory:
             yield start, stop, self.starts + start * self.data[0].itemsize, np.float64 if self.wide else np.float32
             return
         wide = self.wide or (differences and exact)
-        room = torch.empty(len(self.data), min(ROOM, stop - start), dtype=torch.float64 if wide else torch.float32)
+        room = own_pages(len(self.data), min(ROOM, stop - start), torch.float64 if wide else torch.float32)
         rows = room.data_ptr() + np.arange(len(room)) * room.stride(0) * room.itemsize
         for a in range(start, stop, ROOM):
             b = min(a + ROOM, stop)

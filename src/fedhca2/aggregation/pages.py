@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 
+import torch
 from torch import Tensor
 
 LARGE = 1 << 22  # bytes from which on large pages are worth asking for
@@ -15,6 +16,11 @@ def ask_for_large_pages(tensor: Tensor) -> None:
     """Let memory that was not written yet come in large pages: to get small ones takes longer than to write them."""
     if tensor.nbytes >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
         _advise(tensor, mmap.MADV_HUGEPAGE)  # a system without them may refuse
+
+
+def own_pages(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """Room [rows, columns] that goes back to the system when it is let go; an allocator might keep it."""
+    return torch.frombuffer(mmap.mmap(-1, rows * columns * dtype.itemsize), dtype=dtype).view(rows, columns)
 
 
 def drop_pages(mapped: Tensor) -> None:

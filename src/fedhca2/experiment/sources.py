@@ -69,10 +69,11 @@ def _read(file: Traversable, source: str, below: tuple[str, ...]) -> Any:
         if embedded is None:
             raise ConfigError([f"{source}: extends: {parent!r} is neither a .yaml file nor an embedded experiment"])
         base = _read(embedded, parent, (*below, parent))
-    if not isinstance(base or {}, dict):
+    base = {} if base is None else base
+    if not isinstance(base, dict):
         raise ConfigError([f"{source}: extends: {parent!r} should be a mapping, found {type(base).__name__}"])
     own = {key: value for key, value in values.items() if key in OWN}
-    inherited, changes = ({k: v for k, v in each.items() if k not in OWN} for each in (base or {}, values))
+    inherited, changes = ({k: v for k, v in each.items() if k not in OWN} for each in (base, values))
     return {**own, **merged(inherited, changes)}
 
 
