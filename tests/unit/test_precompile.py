@@ -1,5 +1,7 @@
 """Compiling in several processes: what is taken for done."""
 
+import json
+
 import pytest
 import torch
 
@@ -7,13 +9,15 @@ from fedhca2.clients import precompile
 from small import clients, small
 
 
-@pytest.mark.parametrize(("codes", "done"), [([0], True), ([1], False)])
-def test_only_what_was_compiled_is_taken_for_done(codes, done, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("code", "done"), [(0, True), (1, False)])
+def test_only_what_was_compiled_is_taken_for_done(code, done, tmp_path, monkeypatch):
     class Process:
+        returncode = code
+
         def __init__(self, *args, **kwargs): ...
 
-        def wait(self):
-            return codes[0]
+        def communicate(self, jobs):
+            assert json.loads(jobs)
 
     monkeypatch.setenv(precompile.CACHE, str(tmp_path))
     monkeypatch.setattr(precompile.subprocess, "Popen", Process)

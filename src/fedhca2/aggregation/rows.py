@@ -12,8 +12,8 @@ from fedhca2.aggregation.aggregator import Measure, Member
 from fedhca2.aggregation.pages import ask_for_large_pages
 from fedhca2.params import Layout
 
-# So many rows are multiplied in float64 in the time that it takes to read them. Of more rows, sums over a few
-# thousand columns at most are in float32, and in float64 from there.
+# So many rows a processor multiplies in float64 in the time that it takes to read them. Of more rows, it sums over a
+# thousand columns in float32, and in float64 from there.
 FEW = 12
 # The least squared length of which float32 holds the digits.
 SMALLEST = 1e-30

@@ -8,12 +8,13 @@ and sizes.
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from fedhca2.clients.precision import autocast
-from fedhca2.clients.step import Losses, Terms, set_mode, take_step, task_loss
+from fedhca2.clients.step import Losses, Terms, set_mode, take_step, task_loss, task_prediction
 from fedhca2.compiling import compiled
 from fedhca2.data.dataset import Sample
 from fedhca2.models.fast import align_attention, compile_parts
@@ -37,11 +38,12 @@ class Captures:
         self.pool = torch.cuda.graph_pool_handle()
         self.steps: dict[Hashable, CapturedStep] = {}
         self.forwards: dict[Hashable, CapturedForward] = {}
+        self.kinds: WeakKeyDictionary[nn.Module, Hashable] = WeakKeyDictionary()
 
     def step(self, learner: "Learner", batch: Sample, terms: Terms) -> "CapturedStep":
         """A step for this learner's kind of model and batch, with the learner's values in it."""
         names = tuple(name for name, _ in terms.pulled)
-        key = (_kind(learner.model), learner.training, _shapes(batch), terms.frozen, terms.pull, names)
+        key = (self._kind(learner.model), learner.training, _shapes(batch), terms.frozen, terms.pull, names)
         if key not in self.steps:
             try:
                 self.steps[key] = CapturedStep(self, learner, batch, terms)
@@ -55,12 +57,18 @@ class Captures:
 
     def forward(self, model: MultiTaskModel, image: Tensor, precision: str) -> "CapturedForward":
         """A forward pass for evaluation, with the model's values in it."""
-        key = (_kind(model), image.shape, precision)
+        key = (self._kind(model), image.shape, precision)
         if key not in self.forwards:
             self.forwards[key] = CapturedForward(self, model, image, precision)
         forward = self.forwards[key]
         _copy(_tensors(forward.model), _tensors(model))
         return forward
+
+    def _kind(self, model: MultiTaskModel) -> Hashable:
+        """What two models share that differ in values alone."""
+        if model not in self.kinds:
+            self.kinds[model] = repr(model), tuple((name, tensor.shape) for name, tensor in model.named_buffers())
+        return self.kinds[model]
 
 
 class CapturedStep:
@@ -130,28 +138,31 @@ class CapturedStep:
 
 
 class CapturedForward:
-    """A forward pass on tensors of its own."""
+    """Predictions of all tasks, on tensors of its own."""
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def __init__(self, captures: Captures, model: MultiTaskModel, image: Tensor, precision: str) -> None:
         self.model = deepcopy(model).eval()
         align_attention(self.model)
         self.image = image.clone()
-        self.outputs: dict[str, Tensor] = {}
+        self.predictions: dict[str, Tensor] = {}
+        predict = compiled(task_prediction) if captures.compile else task_prediction
 
-        @torch.no_grad()
         def run() -> None:
             with autocast(image.device, precision):
-                outputs = self.model(self.image)
-            for task, output in outputs.items():
-                self.outputs.setdefault(task, torch.empty_like(output)).copy_(output)
+                features = self.model.encoder(self.image)
+                for task, decoder in self.model.decoders.items():
+                    prediction = predict(task, self.model.heads[task], decoder(features), self.image.shape[-2:])
+                    self.predictions.setdefault(task, torch.empty_like(prediction)).copy_(prediction)
 
         self.graph = _capture(run, captures.pool)
 
     def __call__(self, image: Tensor) -> Mapping[str, Tensor]:
-        """Raw outputs, which the next call overwrites."""
+        """Every task in its final form, which the next call overwrites."""
         self.image.copy_(image, non_blocking=True)
         self.graph.replay()
-        return self.outputs
+        return self.predictions
 
 
 def _capture(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
@@ -165,12 +176,6 @@ def _capture(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
     with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
         run()
     return graph
-
-
-def _kind(model: MultiTaskModel) -> Hashable:
-    """What two models share that differ in values alone."""
-    shapes = tuple((name, tensor.shape) for name, tensor in model.named_buffers())
-    return repr(model), shapes
 
 
 def _shapes(batch: Sample) -> Hashable:

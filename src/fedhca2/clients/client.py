@@ -19,7 +19,7 @@ from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.step import Terms
 from fedhca2.clients.training import Learner, Training
 from fedhca2.clients.workplace import Workplace, at_work
-from fedhca2.data.batches import Batches
+from fedhca2.data.batches import Batches, one_early
 from fedhca2.data.dataset import Sample
 from fedhca2.messages import BatchNorm, Order, Profile, Reply
 from fedhca2.models.multitask import MultiTaskModel, layouts, slot_prefix
@@ -27,6 +27,7 @@ from fedhca2.objectives import Objective
 from fedhca2.params import Slot, unflatten
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in all, loss of the last one
+Turn = tuple[int, Learner, Iterator[Sample]]  # an epoch, counted from the first round on, of one model
 PULLED_PARTS = ("encoder", "decoder")
 NO_PRIVACY = Privacy()
 
@@ -100,6 +101,7 @@ class Client:
 
     def _perform(self, order: Order, watch: BatchWatch) -> Reply:
         began = perf_counter()
+        turns = self._turns(order.round) if order.train else iter(())
         if self.privacy.active and not self.published:
             self.published = {slot: own_row(self, slot) for slot in self.layouts}
         receive(self, order.deliveries)
@@ -115,7 +117,7 @@ class Client:
         uploads = [slot for slot in self.layouts if slot.part in order.upload]
         self.start = {slot: own_row(self, slot) for slot in {*uploads, *self.remembered}}
         good = client_state(self, self.where)
-        losses = self._train(order.round, watch)
+        losses = self._train(turns, watch)
         if failed := self._fault(losses, good):
             return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began, failed=failed)
         rows, updates = leaving(self, order, uploads)
@@ -151,23 +153,31 @@ class Client:
             self.restore(good)
         return "; ".join(bad)
 
-    def _train(self, round: int, watch: BatchWatch) -> dict[str, float]:
-        """The epochs of one round: of the copy that is shared, if there is one, and of the personal model."""
+    def _turns(self, round: int) -> Iterator[Turn]:
+        """A round's epochs, each of the copy that is shared, if there is one, and of the personal model.
+
+        The first one's batches are being read from now on, and others' from one turn before it is theirs.
+        """
+        epochs = range(round * self.work.epochs, (round + 1) * self.work.epochs)
+        learners = dict.fromkeys((self.shared, self.personal))
+        return one_early((epoch, learner, self._batches(epoch)) for epoch in epochs for learner in learners)
+
+    def _train(self, turns: Iterator[Turn], watch: BatchWatch) -> dict[str, float]:
+        """The epochs of one round."""
         terms = Terms(self.objective.frozen, self.objective.pull, self._pulled())
-        learners = list(dict.fromkeys((self.shared, self.personal)))
-        epochs = self.work.epochs
+        epochs, learners = self.work.epochs, {self.shared, self.personal}
         steps = _Steps(self.name, len(self.work.train) * epochs * len(learners), watch)
         losses: dict[str, float] = {}
-        for epoch in range(round * epochs, (round + 1) * epochs):
+        for epoch, learner, batches in turns:
             rate = self.training.schedule.rate(epoch, self.work.rounds * epochs, self.training.learning_rate)
-            for learner in learners:
-                own = terms if learner is self.personal else Terms(terms.frozen)
-                losses = self._epoch(learner, epoch, rate, own, steps)
+            own = terms if learner is self.personal else Terms(terms.frozen)
+            losses = self._epoch(learner, batches, rate, own, steps)
         return losses
 
-    def _epoch(self, learner: Learner, epoch: int, rate: float, terms: Terms, steps: "_Steps") -> dict[str, float]:
-        captures = self.workplace.captures
-        return learner.train_epoch(self._batches(epoch), rate, terms, watch=steps, captures=captures)
+    def _epoch(
+        self, learner: Learner, batches: Iterator[Sample], rate: float, terms: Terms, steps: "_Steps"
+    ) -> dict[str, float]:
+        return learner.train_epoch(batches, rate, terms, watch=steps, captures=self.workplace.captures)
 
     def _fine_tune(self, watch: BatchWatch) -> dict[str, float]:
         """The method's last epochs, of the whole model, from the full learning rate down."""
@@ -177,7 +187,7 @@ class Client:
         losses: dict[str, float] = {}
         for epoch in range(count):
             rate = schedule.rate(epoch, count, self.training.learning_rate)
-            losses = self._epoch(self.personal, first + epoch, rate, Terms(), steps)
+            losses = self._epoch(self.personal, self._batches(first + epoch), rate, Terms(), steps)
         return losses
 
     def _batches(self, epoch: int) -> Iterator[Sample]:

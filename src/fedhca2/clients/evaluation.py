@@ -25,17 +25,16 @@ def evaluate(
     metrics = {task: TASKS[task].metric(spaces[task]) for task in model.decoders}
     captured: CapturedForward | None = None
 
-    def forward(image: Tensor) -> Mapping[str, Tensor]:
+    def predictions(image: Tensor) -> Mapping[str, Tensor]:
         nonlocal captured
         if captures is not None:
             captured = captured or captures.forward(model, image, precision)
             if captured.image.shape == image.shape:  # all batches but the last
                 return captured(image)
         with autocast(image.device, precision):
-            outputs: Mapping[str, Tensor] = model(image)
-        return outputs
+            return {task: TASKS[task].predict(output) for task, output in model(image).items()}
 
     for batch in batches:
-        for task, output in forward(batch["image"]).items():
-            metrics[task].update(TASKS[task].predict(output), batch[task])
+        for task, prediction in predictions(batch["image"]).items():
+            metrics[task].update(prediction, batch[task])
     return {task: metric.compute() for task, metric in metrics.items()}

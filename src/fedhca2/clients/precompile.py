@@ -1,32 +1,43 @@
 """Compile the parts of a model in several processes at once; what they made is found again on the disk."""
 
+import importlib
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from hashlib import sha256
+from itertools import repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedhca2.clients.capture import CapturedForward, Captures
 from fedhca2.clients.client import Client
 from fedhca2.clients.step import take_step, task_loss
 from fedhca2.clients.training import Learner, Training
 from fedhca2.compiling import compiled
+from fedhca2.data.dataset import Sample
 from fedhca2.data.feed import DeviceFeed, on_canvas
 from fedhca2.data.plans import plan
-from fedhca2.data.transforms import UNCHANGED
+from fedhca2.data.transforms import CROP_TASK, UNCHANGED, draw_augmentation
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, align_attention, compile_parts, parts
 from fedhca2.tasks import TASKS
 
 ROOM = 6 << 30  # bytes of a GPU for each process, more than a batch of 8 images of 512×512 takes
-INPUT = "input"
+INPUT, LOSS = "input", "loss"  # jobs beside the parts of a model
+COMPILER = "torch._inductor.compile_fx"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
+# Each process does one thing at a time, and the one that they come from must not touch the GPU.
+SERIAL = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
 Size = tuple[int, int]
+Job = Mapping[str, Any]
 Outputs = dict[str, tuple[int, str]]  # of each task: its channels, and the type of its labels
 
 
@@ -39,40 +50,37 @@ def keep_compiled_code() -> Path:
 def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.device) -> None:
     """Compile what the clients' training steps are made of; a no-op where that was done before."""
     folder = keep_compiled_code()
-    training = clients[0].training
     kinds: dict[Size, Outputs] = {}
     for client in clients:
         data, tasks = client.work.train.data, client.work.train.tasks
         sample = data.load(client.work.train.indices[0], tasks)
         own = {task: (_channels(client, task), str(sample[task].dtype).removeprefix("torch.")) for task in tasks}
         kinds.setdefault(data.size, {}).update(own)
-    jobs: list[dict[str, Any]] = []
-    for size, outputs in kinds.items():
-        job = {"model": model.model_dump(mode="json"), "training": training.model_dump(mode="json"), "size": size}
-        first = dict([next(iter(outputs.items()))])
-        for part in (*parts(clients[0].personal.model), INPUT):
-            jobs.append({**job, "outputs": outputs if part in (REST, INPUT) else first, "part": part})
+    by_size = [_jobs(clients[0], model, size, outputs) for size, outputs in kinds.items()]
+    jobs = [job for group in zip_longest(*by_size) for job in group if job]
     name = f"{torch.__version__} {torch.cuda.get_device_name(device)} {json.dumps(jobs)}"
     done = folder / f"fedhca2-{sha256(name.encode()).hexdigest()[:16]}"
     if done.exists():
         return
-    at_once = max(1, min(3 * len(os.sched_getaffinity(0)) // 2, torch.cuda.mem_get_info(device)[0] // ROOM))
-    if not all(_run(jobs[start : start + at_once], device) for start in range(0, len(jobs), at_once)):
-        return
+    at_once = max(1, min(len(os.sched_getaffinity(0)), torch.cuda.mem_get_info(device)[0] // ROOM))
+    command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device), str(at_once)]
+    process = subprocess.Popen(command, env={**os.environ, **SERIAL}, stdin=subprocess.PIPE, text=True)
+    importlib.import_module(COMPILER)  # takes seconds here as well
+    process.communicate(json.dumps(jobs))
+    if process.returncode:
+        return  # what failed is compiled later, where an error is seen
     torch._inductor.config.compile_threads = 1  # all is on the disk: helpers would only have to be started
     folder.mkdir(parents=True, exist_ok=True)
     done.touch()
 
 
-def _run(jobs: Sequence[Mapping[str, Any]], device: torch.device) -> bool:
-    """One process for each job; whether all went well. What fails is compiled later, where an error is seen."""
-    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device)]
-    processes = [
-        subprocess.Popen([*command, json.dumps(job)], env=environment, stdout=subprocess.DEVNULL) for job in jobs
-    ]
-    codes = [process.wait() for process in processes]
-    return not any(codes)
+def _jobs(client: Client, model: ModelConfig, size: Size, outputs: Outputs) -> list[Job]:
+    """What to compile for one size of images, what takes longest first."""
+    each = [{task: output} for task, output in outputs.items()]
+    names = sorted(parts(client.personal.model), key=REST.__ne__)
+    plan = [*((name, each[0]) for name in names), (INPUT, outputs), *((LOSS, one) for one in each)]
+    job = {"model": model.model_dump(mode="json"), "training": client.training.model_dump(mode="json"), "size": size}
+    return [{**job, "part": part, "outputs": needed} for part, needed in plan]
 
 
 def _channels(client: Client, task: str) -> int:
@@ -84,8 +92,9 @@ def _blank(model: ModelConfig) -> ModelConfig:
     return model.model_copy(update={"encoder": model.encoder.model_copy(update={"weights": "none", "sha256": None})})
 
 
-def _compile(device: torch.device, job: Mapping[str, Any]) -> None:
-    """A training step on noise, of which one part is compiled."""
+def _compile(device: torch.device, job: Job) -> None:
+    """A training step on noise, of which one part is compiled; with a loss, the same task's prediction."""
+    torch.compiler.reset()
     config, training = _blank(ModelConfig(**job["model"])), Training(**job["training"])
     size = (job["size"][0], job["size"][1])
     outputs: Outputs = job["outputs"]
@@ -93,7 +102,7 @@ def _compile(device: torch.device, job: Mapping[str, Any]) -> None:
     model = build_model(config, channels, size, seed=0, client="").to(device).train()
     align_attention(model)
     compile_parts(model, job["part"])
-    loss = compiled(task_loss) if job["part"] == REST else task_loss
+    loss = compiled(task_loss) if job["part"] == LOSS else task_loss
     batch = {"image": torch.randn(training.batch_size, 3, *size, device=device)}
     for task, (_, dtype) in outputs.items():
         shape = (training.batch_size, TASKS[task].label_channels, *size)
@@ -101,12 +110,31 @@ def _compile(device: torch.device, job: Mapping[str, Any]) -> None:
     if job["part"] == INPUT:
         sample = {"image": torch.zeros(3, *size, dtype=torch.uint8)}
         sample |= {task: label[0].cpu() for task, label in batch.items() if task != "image"}
-        raw = [(sample, UNCHANGED)] * training.batch_size
-        DeviceFeed(device, compile=True).prepared(on_canvas([sample] * len(raw), size), plan(raw, size), size, 1)
+        _compile_input(device, sample, size, training.batch_size, channels.get(CROP_TASK, 0))
         return
     take_step(model, Learner(model, training).optimizer, batch, training.precision, loss=loss)
+    if job["part"] == LOSS:
+        CapturedForward(Captures(device, compile=True), model, batch["image"], training.precision)
     torch.cuda.synchronize()
 
 
+def _compile_input(device: torch.device, sample: Sample, size: Size, count: int, classes: int) -> None:
+    """Batches for training and for evaluation, of clients with and without the task that crops are chosen by."""
+    feed = DeviceFeed(device, compile=True)
+    for own in (sample, {name: value for name, value in sample.items() if name != CROP_TASK}):
+        for augmentation in (draw_augmentation(0, "", 0, 0), UNCHANGED):
+            raw = [(own, augmentation)] * count
+            known = classes if CROP_TASK in own else 0
+            feed.prepared(on_canvas([own] * count, size), plan(raw, size), size, known, feed.prepare)
+
+
+def _compile_all(device: torch.device, at_once: int, jobs: Sequence[Job]) -> None:
+    """The jobs in copies of this process, which has imported everything already."""
+    with ProcessPoolExecutor(at_once, multiprocessing.get_context("fork")) as pool:
+        for _ in pool.map(_compile, repeat(device), jobs):
+            pass
+
+
 if __name__ == "__main__":
-    _compile(torch.device(sys.argv[1]), json.loads(sys.argv[2]))
+    importlib.import_module(COMPILER)
+    _compile_all(torch.device(sys.argv[1]), int(sys.argv[2]), json.load(sys.stdin))

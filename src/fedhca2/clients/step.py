@@ -41,6 +41,11 @@ def task_loss(task: str, head: nn.Module, decoded: Tensor, label: Tensor) -> Ten
     return TASKS[task].loss(put_out(head, decoded, label.shape[-2:]), label)
 
 
+def task_prediction(task: str, head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
+    """One task in its final form, from its decoder's features."""
+    return TASKS[task].predict(put_out(head, decoded, size))
+
+
 def take_step(
     model: MultiTaskModel,
     optimizer: torch.optim.Optimizer,

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
@@ -98,3 +99,20 @@ def _ahead(indices: Iterable[int], prepare: Callable[[int], T], workers: int, ah
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def one_early(items: Iterator[T]) -> Iterator[T]:
+    """The items, the first of which is taken from their source at once, and others when the one before is asked for.
+
+    >>> [pair for pair in one_early(zip("ab", (1, 2)))]
+    [('a', 1), ('b', 2)]
+    """
+    held = deque(islice(items, 1))
+
+    def in_turn() -> Iterator[T]:
+        while held:
+            item = held.popleft()
+            held.extend(islice(items, 1))
+            yield item
+
+    return in_turn()

@@ -7,9 +7,8 @@ from dataclasses import fields
 
 import torch
 
-from fedhca2.compiling import compiled
 from fedhca2.data.dataset import Sample
-from fedhca2.data.on_device import picture, prepare, target
+from fedhca2.data.on_device import Preparation
 from fedhca2.data.plans import Plan, Raw, plan
 
 AHEAD = 3  # batches that are read from memory or disk early
@@ -21,26 +20,37 @@ class DeviceFeed:
     def __init__(self, device: torch.device, *, compile: bool) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.picture, self.target = (compiled(picture), compiled(target)) if compile else (picture, target)
+        self.prepare = Preparation(compile=compile)
+        self.prepare_odd = Preparation()  # a last batch that is smaller is not worth compiling for
 
     def batches(self, raw: Iterable[Raw], size: tuple[int, int], classes: int) -> Iterator[Sample]:
-        """The batches, each ready on the current stream."""
+        """The batches, each ready on the current stream. Reading begins at once."""
+        return self._in_turn(_read_ahead(raw, size), size, classes)
+
+    def _in_turn(self, read: Iterable[tuple[Sample, Plan]], size: tuple[int, int], classes: int) -> Iterator[Sample]:
         current = torch.cuda.current_stream(self.device)
         waiting: deque[tuple[Sample, torch.cuda.Event]] = deque()
-        for packed, planned in _read_ahead(raw, size):
+        count = 0
+        for packed, planned in read:
+            count = count or len(packed["image"])
+            prepare = self.prepare if len(packed["image"]) == count else self.prepare_odd
             with torch.cuda.stream(self.stream):
-                waiting.append((self.prepared(packed, planned, size, classes), self.stream.record_event()))
+                batch = self.prepared(packed, planned, size, classes, prepare)
+                waiting.append((batch, self.stream.record_event()))
             if len(waiting) > 1:
                 yield _on(current, *waiting.popleft())
         while waiting:
             yield _on(current, *waiting.popleft())
 
+    @torch.inference_mode(False)  # tensors of one kind, whoever asks: code is compiled for a kind
     @torch.no_grad()
-    def prepared(self, packed: Sample, planned: Plan, size: tuple[int, int], classes: int) -> Sample:
+    def prepared(
+        self, packed: Sample, planned: Plan, size: tuple[int, int], classes: int, prepare: Preparation
+    ) -> Sample:
         """A batch that was packed on the CPU, moved and prepared on the current stream."""
         sample = {name: value.to(self.device, non_blocking=True) for name, value in packed.items()}
         moved = {f.name: getattr(planned, f.name).to(self.device, non_blocking=True) for f in fields(Plan)}
-        return prepare(sample, Plan(**moved), size, classes, self.picture, self.target)
+        return prepare(sample, Plan(**moved), size, classes)
 
 
 def _on(stream: torch.cuda.Stream, sample: Sample, ready: torch.cuda.Event) -> Sample:
@@ -60,11 +70,16 @@ def _read_ahead(raw: Iterable[Raw], size: tuple[int, int]) -> Iterator[tuple[Sam
             return None
         return on_canvas([sample for sample, _ in found], size, pin=True), plan(found, size)
 
-    with ThreadPoolExecutor(1) as pool:
-        waiting: deque[Future[tuple[Sample, Plan] | None]] = deque(pool.submit(pack) for _ in range(AHEAD))
-        while (packed := waiting.popleft().result()) is not None:
-            waiting.append(pool.submit(pack))
-            yield packed
+    pool = ThreadPoolExecutor(1)
+    waiting: deque[Future[tuple[Sample, Plan] | None]] = deque(pool.submit(pack) for _ in range(AHEAD))
+
+    def packed() -> Iterator[tuple[Sample, Plan]]:
+        with pool:
+            while (found := waiting.popleft().result()) is not None:
+                waiting.append(pool.submit(pack))
+                yield found
+
+    return packed()
 
 
 def on_canvas(samples: Sequence[Sample], size: tuple[int, int], *, pin: bool = False) -> Sample:

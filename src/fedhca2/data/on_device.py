@@ -1,10 +1,9 @@
 """Whole batches prepared at once, as on a GPU: what `for_training` does to each sample."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from fedhca2.compiling import compiled
 from fedhca2.data.dataset import Sample
 from fedhca2.data.photometric import from_hsv, to_hsv
 from fedhca2.data.plans import Axes, Plan, axes, choose_starts
@@ -18,6 +17,17 @@ def _taken(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     places = (rows[:, :, None] * width + columns[:, None, :]).view(batch, 1, -1)
     found = source.flatten(2).gather(2, places.expand(-1, channels, -1))
     return found.view(batch, channels, rows.shape[1], columns.shape[1])
+
+
+def places(classes: Tensor | None, plan: Plan, size: tuple[int, int], count: int) -> tuple[Axes, Axes, Tensor]:
+    """What every sample reads along rows and columns, and where it lies outside of its image."""
+    starts = plan.starts[:, 0]
+    if classes is not None and plan.starts.shape[1] > 1:
+        starts = choose_starts(classes, plan, size, count)
+    still = torch.zeros_like(plan.mirrored)[:, None]
+    rows = axes(plan.length[:, :1], plan.scaled[:, :1], starts[:, :1], size[0], still)
+    columns = axes(plan.length[:, 1:], plan.scaled[:, 1:], starts[:, 1:], size[1], plan.mirrored[:, None])
+    return rows, columns, ~(rows.inside[:, None, :, None] & columns.inside[:, None, None, :])
 
 
 def picture(image: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tensor) -> Tensor:
@@ -40,25 +50,20 @@ def target(name: str, label: Tensor, rows: Axes, columns: Axes, plan: Plan, outs
     return task.ignored(label.masked_fill(outside, task.fill))
 
 
-def prepare(
-    raw: Sample,
-    plan: Plan,
-    size: tuple[int, int],
-    classes: int,
-    picture: Callable[..., Tensor] = picture,
-    target: Callable[..., Tensor] = target,
-) -> Sample:
-    """The batch as it is trained or evaluated on, from images and labels on canvases of one size."""
-    starts = plan.starts[:, 0]
-    if CROP_TASK in raw and plan.starts.shape[1] > 1:
-        starts = choose_starts(raw[CROP_TASK][:, 0], plan, size, classes)
-    still = torch.zeros_like(plan.mirrored)[:, None]
-    rows = axes(plan.length[:, :1], plan.scaled[:, :1], starts[:, :1], size[0], still)
-    columns = axes(plan.length[:, 1:], plan.scaled[:, 1:], starts[:, 1:], size[1], plan.mirrored[:, None])
+class Preparation:
+    """Batches as they are trained or evaluated on, from images and labels on canvases of one size."""
 
-    outside = ~(rows.inside[:, None, :, None] & columns.inside[:, None, None, :])
-    prepared = {name: target(name, raw[name], rows, columns, plan, outside) for name in raw if name != "image"}
-    return {"image": picture(raw["image"], rows, columns, plan, outside), **prepared}
+    def __init__(self, *, compile: bool = False) -> None:
+        self.places = compiled(places) if compile else places
+        self.picture = compiled(picture) if compile else picture
+        self.target = compiled(target) if compile else target
+
+    def __call__(self, raw: Sample, plan: Plan, size: tuple[int, int], classes: int) -> Sample:
+        """One batch; `classes` is how many the task has that crops are chosen by."""
+        crop_by = raw[CROP_TASK][:, 0] if CROP_TASK in raw else None
+        rows, columns, outside = self.places(crop_by, plan, size, classes)
+        labels = {name: self.target(name, raw[name], rows, columns, plan, outside) for name in raw if name != "image"}
+        return {"image": self.picture(raw["image"], rows, columns, plan, outside), **labels}
 
 
 def _distort(image: Tensor, plan: Plan) -> Tensor:

@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedhca2.data.dataset import Sample
 from fedhca2.data.transforms import LARGEST_SHARE, Augmentation
 
+ALIGNMENT = 8  # of matrix sizes, for the tensor cores
 Raw = Sequence[tuple[Sample, Augmentation]]  # a batch
 
 
@@ -56,8 +59,7 @@ def plan(raw: Raw, size: tuple[int, int]) -> Plan:
     )
 
 
-@dataclass(frozen=True)
-class Axes:
+class Axes(NamedTuple):
     """Like `transforms.Axis`, of every sample [B, target]."""
 
     nearest: Tensor
@@ -102,10 +104,12 @@ def choose_starts(classes: Tensor, plan: Plan, size: tuple[int, int], count: int
         found.scatter_add_(1, read.nearest, read.inside.float())
         shares.append(found.view(batch, tries, -1))
     rows, columns = shares
-    each = classes[:, :, None] == torch.arange(count, device=classes.device)[:, None]  # [B, H, class, W]
+    each = classes[:, :, None] == torch.arange(count, device=classes.device, dtype=classes.dtype)[:, None]
     # Half precision is exact here: no number is above the size of a crop.
     dtype = torch.half if classes.is_cuda else torch.float
-    in_rows = (each.to(dtype) @ columns.to(dtype).transpose(1, 2)[:, None]).float()  # [B, H, class, try]
+    aligned = pad(columns, (0, 0, 0, -tries % ALIGNMENT)).to(dtype)
+    in_rows = each.to(dtype).flatten(1, 2) @ aligned.transpose(1, 2)  # [B, H × class, try]
+    in_rows = in_rows[..., :tries].float().view(batch, -1, count, tries)
     pixels = torch.einsum("bkh,bhck->bkc", rows, in_rows)
     varied = ((pixels > 0).sum(-1) > 1) & (pixels.amax(-1) < LARGEST_SHARE * pixels.sum(-1))
     varied[:, -1] = True
