@@ -160,8 +160,8 @@ def test_rows_without_a_value():
 
 def as_on_device(layout, data, chunk):
     """Rows that take a GPU's way, on a CPU."""
-    rows = make(layout, data, chunk=chunk)
-    rows.store = on_device.OnDevice(data)
+    rows = make(layout, data)
+    rows.store = on_device.OnDevice(data, chunk)
     return rows
 
 

@@ -4,12 +4,15 @@ Rows come as addresses of their first value, so that no stack of them is ever ma
 Chosen for GPUs whose tensor cores multiply float64, which then takes no longer than to read the rows.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 1 << 11  # that share the columns, for a GPU to have something to do everywhere
+PROGRAMS = 1 << 11  # that share the columns of a tensor, for a GPU to have something to do everywhere
 LEAST = 1 << 10  # columns for each of them
 COLUMNS = 32  # whose products are summed at a time
 MIXED_COLUMNS, GROUP = 512, 4  # columns, and rows of them, that are added at a time
@@ -26,7 +29,7 @@ def _values(pointers, first, columns, stop, differences: tl.constexpr):  # type:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _gram(  # type: ignore[no-untyped-def]
-    starts, row, length, span, sums, size, differences: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    starts, row, spans, sums, size, differences: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     program, i, j = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     if j > i:
@@ -35,9 +38,9 @@ def _gram(  # type: ignore[no-untyped-def]
     first = tl.load(starts).to(row.dtype)
     p, q = tl.load(starts + upper).to(row.dtype), tl.load(starts + lower).to(row.dtype)
     total = tl.zeros((ROWS, ROWS), tl.float64)
-    stop = tl.minimum((program + 1) * span, length)
-    for start in range(program * span, stop, COLUMNS):
-        columns = start + tl.arange(0, COLUMNS)
+    start, stop = tl.load(spans + 3 * program), tl.load(spans + 3 * program + 1)
+    for column in range(start, stop, COLUMNS):
+        columns = column + tl.arange(0, COLUMNS)
         a = _values(p, first, columns, stop, differences)
         b = _values(q, first, columns, stop, differences)
         total = tl.dot(a, tl.trans(b), total, out_dtype=tl.float64)
@@ -46,45 +49,57 @@ def _gram(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _mix(  # type: ignore[no-untyped-def]
-    starts, row, weights, targets, length, rows, mixed, GROUP: tl.constexpr, COLUMNS: tl.constexpr
+    starts, row, spans, weights, targets, rows, mixed, GROUP: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    columns = tl.program_id(0).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = columns < length
+    span = spans + 3 * tl.program_id(0)
+    start, stop, tensor = tl.load(span), tl.load(span + 1), tl.load(span + 2)
     for m in range(mixed):
-        total = tl.zeros((COLUMNS,), tl.float64)
-        for start in range(0, rows, GROUP):
-            group = start + tl.arange(0, GROUP)
-            weight = tl.load(weights + m * rows + group, mask=group < rows, other=0)
-            pointers = tl.load(starts + group, mask=group < rows, other=0).to(row.dtype)
-            there = (group < rows)[:, None] & inside[None, :]
-            values = tl.load(pointers[:, None] + columns[None, :], mask=there, other=0).to(tl.float64)
-            total += tl.sum(weight[:, None] * values, axis=0)
         target = tl.load(targets + m).to(tl.pointer_type(tl.float32))
-        tl.store(target + columns, total.to(tl.float32), mask=inside)
+        for column in range(start, stop, COLUMNS):
+            columns = column + tl.arange(0, COLUMNS)
+            total = tl.zeros((COLUMNS,), tl.float64)
+            for j in range(0, rows, GROUP):
+                group = j + tl.arange(0, GROUP)
+                weight = tl.load(weights + (tensor * mixed + m) * rows + group, mask=group < rows, other=0)
+                pointers = tl.load(starts + group, mask=group < rows, other=0).to(row.dtype)
+                there = (group < rows)[:, None] & (columns < stop)[None, :]
+                values = tl.load(pointers[:, None] + columns[None, :], mask=there, other=0).to(tl.float64)
+                total += tl.sum(weight[:, None] * values, axis=0)
+            tl.store(target + columns, total.to(tl.float32), mask=columns < stop)
 
 
-def gram(starts: Tensor, row: Tensor, length: int, *, differences: bool) -> Tensor:
-    """Inner products of rows of a length, or of their differences to the first, [N, N]: on and below the diagonal.
+def gram(starts: Tensor, row: Tensor, edges: Sequence[int], *, differences: bool) -> Tensor:
+    """Inner products of rows, or of their differences to the first, on and below the diagonal: [T, N, N].
 
-    Rows are float32 or float64, as `row` is.
+    One matrix for the columns between each edge and the next. Rows are float32 or float64, as `row` is.
     """
     rows = next((size for size in (16, 32) if len(starts) <= size), 64)
     blocks = -(-len(starts) // rows)
-    padded = starts[-1:].repeat(blocks * rows)
-    padded[: len(starts)] = starts
-    span = max(LEAST, -(-length // (COLUMNS * PROGRAMS)) * COLUMNS)
-    programs = -(-length // span)
-    sums = torch.empty(programs, blocks * rows, blocks * rows, dtype=torch.float64, device=starts.device)
+    padded = torch.cat([starts, starts[-1:].expand(blocks * rows - len(starts))])
+    spans = _spans(edges)
+    sums = torch.empty(len(spans), blocks * rows, blocks * rows, dtype=torch.float64, device=starts.device)
     options = {"ROWS": rows, "COLUMNS": COLUMNS, "num_warps": rows // 16, "num_stages": 4}
-    _gram[programs, blocks, blocks](padded, row, length, span, sums, blocks * rows, differences, **options)
-    return sums.sum(dim=0)[: len(starts), : len(starts)]
+    grid = (len(spans), blocks, blocks)
+    _gram[grid](padded, row, spans.to(starts.device), sums, blocks * rows, differences, **options)
+    counts = spans[:, 2].bincount(minlength=len(edges) - 1).tolist()
+    return torch.stack([part.sum(dim=0) for part in torch.split(sums[:, : len(starts), : len(starts)], counts)])
 
 
-def mix(starts: Tensor, row: Tensor, weights: Tensor, targets: Tensor, length: int) -> None:
-    """Write Σ_j weights[m, j]·row_j to the float32 rows at `targets`, in float64 but for the last rounding.
+def mix(starts: Tensor, row: Tensor, weights: Tensor, edges: Sequence[int], targets: Tensor) -> None:
+    """Write Σ_j weights[t, m, j]·row_j to the float32 rows at `targets`, in float64 but for the last rounding.
 
-    Weights are [M, N] in float64, and rows float32 or float64, as `row` is.
+    Weights are [T, M, N] in float64, t for the columns between an edge and the next, and rows as for `gram`.
     """
+    spans = _spans(edges).to(starts.device)
     options = {"GROUP": GROUP, "COLUMNS": MIXED_COLUMNS, "num_warps": 4}
-    grid = (-(-length // MIXED_COLUMNS),)
-    _mix[grid](starts, row, weights, targets, length, len(starts), len(targets), **options)
+    _mix[len(spans),](starts, row, spans, weights, targets, len(starts), len(targets), **options)
+
+
+def _spans(edges: Sequence[int]) -> Tensor:
+    """Columns from and to, and between which edges, for each program: [programs, 3]."""
+    spans = []
+    for tensor, (start, stop) in enumerate(pairwise(edges)):
+        length = max(LEAST, -(-(stop - start) // (LEAST * PROGRAMS)) * LEAST)
+        begins = torch.arange(start, stop, length)
+        spans.append(torch.stack([begins, (begins + length).clamp(max=stop), torch.full_like(begins, tensor)], dim=1))
+    return torch.cat(spans)

@@ -1,6 +1,9 @@
-"""Rows in the processor's memory, or mapped from files: what is computed from a range of their columns."""
+"""Rows in the processor's memory, or mapped from files: what is computed from them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,53 +14,88 @@ from fedhca2.aggregation import kernels
 from fedhca2.aggregation.mapped import MappedRow
 from fedhca2.aggregation.pages import own_pages
 
+CHUNK = 1 << 19  # columns that a thread works on at a time
 ROOM = 1 << 14  # columns that are copied at a time where rows cannot be read as they lie
 
 Addresses = NDArray[np.int64]
+Piece = tuple[int, int, int]  # after which edge, and columns from, to
+T = TypeVar("T")
 
 
 class InMemory:
-    """float32 and float64 rows are read where they lie; others, and differences, through a small room of copies."""
+    """float32 and float64 rows are read where they lie; others, and differences, through a small room of copies.
 
-    chunk = 1 << 19
+    Columns are cut into pieces that no number of threads changes, and pieces are summed in their order: the result is
+    the same, bit for bit, on any number of threads.
+    """
 
-    def __init__(self, data: Sequence[Tensor]) -> None:
+    def __init__(self, data: Sequence[Tensor], chunk: int | None = None) -> None:
         self.data = data
+        self.chunk = chunk or CHUNK
         kinds = {row.dtype for row in data}
         self.wide = torch.float64 in kinds
         self.in_place = kinds in ({torch.float32}, {torch.float64}) and all(map(_is_plain, data))
         self.starts = np.array([row.data_ptr() for row in data], dtype=np.int64)
 
-    def gram(self, start: int, stop: int, differences: bool, exact: bool) -> Tensor:
-        """Inner products of these columns, [N, N], below the diagonal; if not `exact`, short sums are in float32."""
+    def gram(self, edges: Sequence[int], differences: bool, exact: bool) -> Tensor:
+        """Inner products between edges, [T, N, N], below the diagonal; if not `exact`, short sums are in float32."""
         size = -(-len(self.data) // kernels.TILE) * kernels.TILE
-        products = np.zeros((size, size))
-        for a, b, rows, stored in self._blocks(start, stop, differences, exact):
-            summed = np.float64 if exact else stored
-            kernels.gram(_padded(rows, size), b - a, stored, summed, products)
-        return torch.from_numpy(products[: len(self.data), : len(self.data)])
 
-    def squares(self, start: int, stop: int) -> Tensor:
-        """Squared lengths in these columns, [N]."""
-        total = torch.zeros(len(self.data), dtype=torch.float64)
-        for a, b, rows, stored in self._blocks(start, stop):
-            total += torch.tensor([kernels.square(row, b - a, stored) for row in rows], dtype=torch.float64)
-        return total
+        def one(piece: Piece) -> NDArray[np.float64]:
+            products = np.zeros((size, size))
+            for a, b, rows, stored in self._blocks(piece, differences, exact):
+                summed = np.float64 if exact else stored
+                kernels.gram(_padded(rows, size), b - a, stored, summed, products)
+            return products
 
-    def mix(self, weights: Tensor, start: int, stop: int, mixed: Sequence[Tensor]) -> None:
-        """Write these columns of the rows `weights` @ rows."""
-        n = len(self.data)
-        size = -(-n // kernels.GROUP) * kernels.GROUP
-        matrix = np.zeros((len(weights), size))
-        matrix[:, :n] = weights.numpy()
+        total = np.zeros((len(edges) - 1, size, size))
+        for (tensor, _, _), products in self._each(one, edges):
+            total[tensor] += products
+        return torch.from_numpy(total[:, : len(self.data), : len(self.data)])
+
+    def squares(self) -> Tensor:
+        """Squared lengths, [N]."""
+
+        def one(piece: Piece) -> NDArray[np.float64]:
+            blocks = self._blocks(piece)
+            found = [[kernels.square(row, b - a, stored) for row in rows] for a, b, rows, stored in blocks]
+            return np.sum(found, axis=0)  # type: ignore[no-any-return]
+
+        return torch.from_numpy(np.sum([squares for _, squares in self._each(one, (0, len(self.data[0])))], axis=0))
+
+    def mix(self, weights: Tensor, edges: Sequence[int], mixed: Sequence[Tensor]) -> None:
+        """Write the rows `weights` [T, M, N] @ rows."""
+        size = -(-len(self.data) // kernels.GROUP) * kernels.GROUP
+        matrices = np.zeros((*weights.shape[:2], size))
+        matrices[..., : len(self.data)] = weights.numpy()
         targets = np.array([row.data_ptr() for row in mixed], dtype=np.int64)
-        for a, b, rows, stored in self._blocks(start, stop):
-            kernels.mix(_padded(rows, size), matrix, b - a, stored, targets + 4 * a)
+
+        def one(piece: Piece) -> None:
+            for a, b, rows, stored in self._blocks(piece):
+                kernels.mix(_padded(rows, size), matrices[piece[0]], b - a, stored, targets + 4 * a)
+
+        for _ in self._each(one, edges):
+            pass
+
+    def _each(self, work: Callable[[Piece], T], edges: Sequence[int]) -> Iterator[tuple[Piece, T]]:
+        """The work on every piece, in order, on so many threads as torch may use."""
+        pieces = [
+            (tensor, a, min(a + self.chunk, stop))
+            for tensor, (start, stop) in enumerate(pairwise(edges))
+            for a in range(start, stop, self.chunk)
+        ]
+        workers = min(torch.get_num_threads(), len(pieces))
+        if workers <= 1:
+            yield from zip(pieces, map(work, pieces), strict=True)
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            yield from zip(pieces, pool.map(work, pieces), strict=True)
 
     def _blocks(
-        self, start: int, stop: int, differences: bool = False, exact: bool = False
+        self, piece: Piece, differences: bool = False, exact: bool = False
     ) -> Iterator[tuple[int, int, Addresses, type]]:
-        """Columns start to stop in one or several blocks: from, to, where each row begins, and how it is stored."""
+        """A piece in one or several blocks: columns from, to, where each row begins, and how it is stored."""
+        _, start, stop = piece
         if self.in_place and not differences:
             yield start, stop, self.starts + start * self.data[0].itemsize, np.float64 if self.wide else np.float32
             return

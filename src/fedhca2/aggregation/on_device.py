@@ -1,6 +1,6 @@
-"""Rows on a GPU: what is computed from a range of their columns."""
+"""Rows on a GPU: what is computed from them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -8,45 +8,46 @@ from torch import Tensor
 from fedhca2.aggregation import gpu_kernels
 
 VALUES = 1 << 28  # of all rows together that are copied at a time where rows cannot be read as they lie
-WHOLE = 1 << 62
 
 
 class OnDevice:
     """Rows of float32 or float64 are read where they lie; others, or those of several GPUs, are copied part by part."""
 
-    def __init__(self, data: Sequence[Tensor]) -> None:
+    def __init__(self, data: Sequence[Tensor], chunk: int | None = None) -> None:
         self.data = data
         self.device = data[0].device
         self.kind = torch.float64 if any(row.dtype == torch.float64 for row in data) else torch.float32
-        self.in_place = all(
-            row.dtype == self.kind and row.device == self.device and row.is_contiguous() for row in data
-        )
-        self.chunk = WHOLE if self.in_place else max(1, VALUES // len(data))
-        self.starts = _addresses(data, self.device)
+        self.chunk = chunk or max(1, VALUES // len(data))
 
-    def gram(self, start: int, stop: int, differences: bool, exact: bool) -> Tensor:
-        """Inner products of these columns, [N, N]; all are exact."""
-        starts, rows = self._from(start, stop)
-        return gpu_kernels.gram(starts, rows[0], stop - start, differences=differences)
+    def gram(self, edges: Sequence[int], differences: bool, exact: bool) -> Tensor:
+        """Inner products of the columns between each edge and the next, [T, N, N]; all are exact."""
+        size = len(self.data)
+        total = torch.zeros(len(edges) - 1, size, size, dtype=torch.float64, device=self.device)
+        for _, inside, starts, row in self._parts(edges):
+            total += gpu_kernels.gram(starts, row, inside, differences=differences)
+        return total
 
-    def squares(self, start: int, stop: int) -> Tensor:
-        """Squared lengths in these columns, [N]."""
-        norms = [torch.linalg.vector_norm(row[start:stop], dtype=torch.float64) for row in self.data]
+    def squares(self) -> Tensor:
+        """Squared lengths, [N]."""
+        norms = [torch.linalg.vector_norm(row, dtype=torch.float64) for row in self.data]
         return torch.stack([norm.to(self.device) for norm in norms]).square()
 
-    def mix(self, weights: Tensor, start: int, stop: int, mixed: Sequence[Tensor]) -> None:
-        """Write these columns of the rows `weights` @ rows, in float64 but for the last rounding."""
-        starts, rows = self._from(start, stop)
-        targets = _addresses(mixed, self.device) + start * mixed[0].itemsize
-        gpu_kernels.mix(starts, rows[0], weights.to(self.device), targets, stop - start)
+    def mix(self, weights: Tensor, edges: Sequence[int], mixed: Sequence[Tensor]) -> None:
+        """Write the rows `weights` [T, M, N] @ rows, in float64 but for the last rounding."""
+        weights, targets = weights.to(self.device).contiguous(), _addresses(mixed)
+        for begin, inside, starts, row in self._parts(edges):
+            gpu_kernels.mix(starts, row, weights, inside, targets + begin * mixed[0].itemsize)
 
-    def _from(self, start: int, stop: int) -> tuple[Tensor, Sequence[Tensor]]:
-        """Where these columns of each row begin, and what has to be kept alive for as long as they are read."""
-        if self.in_place:
-            return self.starts + start * self.data[0].itemsize, self.data
-        copies = [row[start:stop].to(self.device, self.kind).contiguous() for row in self.data]
-        return _addresses(copies, self.device), copies
+    def _parts(self, edges: Sequence[int]) -> Iterator[tuple[int, Sequence[int], Tensor, Tensor]]:
+        """All columns in one or several parts: from where, the edges inside, where each row begins, and one of them."""
+        if all(row.dtype == self.kind and row.device == self.device and row.is_contiguous() for row in self.data):
+            yield 0, edges, _addresses(self.data), self.data[0]
+            return
+        for begin in range(0, edges[-1], self.chunk):
+            end = min(begin + self.chunk, edges[-1])
+            copies = [row[begin:end].to(self.device, self.kind).contiguous() for row in self.data]
+            yield begin, [min(max(edge, begin), end) - begin for edge in edges], _addresses(copies), copies[0]
 
 
-def _addresses(rows: Sequence[Tensor], device: torch.device) -> Tensor:
-    return torch.tensor([row.data_ptr() for row in rows], device=device)
+def _addresses(rows: Sequence[Tensor]) -> Tensor:
+    return torch.tensor([row.data_ptr() for row in rows], device=rows[0].device)

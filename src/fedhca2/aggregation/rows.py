@@ -1,9 +1,7 @@
 """A stack of rows that is never stacked: inner products and mixtures, streamed over columns."""
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,30 +16,22 @@ FEW = 12
 # The least squared length of which float32 holds the digits.
 SMALLEST = 1e-30
 
-Piece = tuple[int, int, int]  # which tensor (0 for all of them), and columns from, to
-T = TypeVar("T")
-
 
 class Store(Protocol):
-    """Where rows lie, and what is computed there from a range of columns."""
+    """Where rows lie, and what is computed there for the columns between each of some edges and the next."""
 
-    chunk: int
+    def gram(self, edges: Sequence[int], differences: bool, exact: bool) -> Tensor:
+        """Inner products of the rows, or of their differences to the first, [T, N, N]: on and below the diagonal."""
 
-    def gram(self, start: int, stop: int, differences: bool, exact: bool) -> Tensor:
-        """Inner products of the rows, or of their differences to the first, [N, N]: on and below the diagonal."""
-
-    def squares(self, start: int, stop: int) -> Tensor:
+    def squares(self) -> Tensor:
         """Squared lengths of the rows, [N]."""
 
-    def mix(self, weights: Tensor, start: int, stop: int, mixed: Sequence[Tensor]) -> None:
-        """Write weights [M, N] @ rows to M rows."""
+    def mix(self, weights: Tensor, edges: Sequence[int], mixed: Sequence[Tensor]) -> None:
+        """Write weights [T, M, N] @ rows to M rows."""
 
 
 class Rows:
     """One row per member, in memory, memory-mapped or on a GPU, in any floating type.
-
-    Columns are cut into pieces that no number of threads changes, and pieces are summed in their order: the result is
-    the same, bit for bit, on any number of threads.
 
     >>> members, layout = [Member("a", "g"), Member("b", "g")], Layout(("x.weight",), ((2,),))
     >>> rows = Rows(members, layout, [torch.ones(2), torch.zeros(2)])
@@ -63,8 +53,7 @@ class Rows:
         self.members = members
         self.layout = layout
         self.device = data[0].device
-        self.store = _store([row.detach() if row.requires_grad else row for row in data])
-        self.chunk = chunk or self.store.chunk
+        self.store = _store([row.detach() if row.requires_grad else row for row in data], chunk)
 
     def products(self, measure: Measure, whole: bool = False) -> Tensor:
         """Inner products of the rows, or of their differences to the first row, in float64.
@@ -82,10 +71,7 @@ class Rows:
 
     def norms(self) -> Tensor:
         """Lengths of the rows, [N], in float64."""
-        total = torch.zeros(len(self.members), dtype=torch.float64)
-        for squares in self._each(lambda piece: self.store.squares(*piece[1:]), self._pieces(whole=True)):
-            total += squares.cpu()
-        return total.sqrt()
+        return self.store.squares().cpu().sqrt()
 
     def mix(self, weights: Tensor) -> list[Tensor]:
         """Rows Σ_j weights[m, j]·row_j in float32, from weights [M, N], or [P, M, N] with one matrix per tensor."""
@@ -94,47 +80,26 @@ class Rows:
         if self.device.type == "cpu":
             for row in mixed:
                 ask_for_large_pages(row)
-        pieces = self._pieces(whole=weights.dim() == 2)
-        for _ in self._each(lambda piece: self.store.mix(matrices[piece[0]], *piece[1:], mixed), pieces):
-            pass
+        self.store.mix(matrices, self._edges(whole=weights.dim() == 2), mixed)
         return mixed
 
     def _products(self, differences: bool, whole: bool, exact: bool) -> Tensor:
-        n, pieces = len(self.members), self._pieces(whole)
-        products = torch.zeros(1 if whole else len(self.layout.sizes), n, n, dtype=torch.float64, device=self.device)
-        found = self._each(lambda piece: self.store.gram(*piece[1:], differences, exact), pieces)
-        for (tensor, _, _), product in zip(pieces, found, strict=True):
-            products[tensor] += product
-        products = products.cpu().tril_()
+        products = self.store.gram(self._edges(whole), differences, exact).cpu().tril_()
         return products.add_(products.tril(-1).mT)
 
-    def _pieces(self, whole: bool) -> list[Piece]:
-        edges = (0, self.layout.numel) if whole else self.layout.offsets
-        return [
-            (tensor, a, min(a + self.chunk, stop))
-            for tensor, (start, stop) in enumerate(pairwise(edges))
-            for a in range(start, stop, self.chunk)
-        ]
-
-    def _each(self, work: Callable[[Piece], T], pieces: Sequence[Piece]) -> Iterator[T]:
-        """The work on every piece, in order, on so many threads as torch may use."""
-        workers = min(torch.get_num_threads(), len(pieces)) if self.device.type == "cpu" else 1
-        if workers <= 1:
-            yield from map(work, pieces)
-            return
-        with ThreadPoolExecutor(workers) as pool:
-            yield from pool.map(work, pieces)
+    def _edges(self, whole: bool) -> Sequence[int]:
+        return (0, self.layout.numel) if whole else self.layout.offsets
 
 
-def _store(data: Sequence[Tensor]) -> Store:
+def _store(data: Sequence[Tensor], chunk: int | None) -> Store:
     # Here, since to import the compiler takes longer than a command's help may.
     if data[0].device.type == "cpu":
         from fedhca2.aggregation.in_memory import InMemory
 
-        return InMemory(data)
+        return InMemory(data, chunk)
     from fedhca2.aggregation.on_device import OnDevice
 
-    return OnDevice(data)
+    return OnDevice(data, chunk)
 
 
 def _in_range(products: Tensor) -> bool:
