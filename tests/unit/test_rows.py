@@ -173,6 +173,12 @@ def test_a_gpu_s_way_gives_the_products_of_float64(stack, chunk):
     assert_close(found, plain_products(data, sizes), rtol=1e-12, atol=1e-11)
 
 
+def test_a_gpu_s_way_takes_many_rows_block_by_block():
+    data = list(torch.randn(70, 1500))
+    found = as_on_device(layout_of([1100, 400]), data, None).products("rows")
+    assert_close(found, plain_products(data, [1100, 400]), rtol=1e-12, atol=1e-11)
+
+
 @brief
 @given(stack=stacks(), count=st.integers(1, 3))
 def test_a_gpu_s_way_gives_the_same_mixtures(stack, count):

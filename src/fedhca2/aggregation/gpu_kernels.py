@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 1 << 11  # that share the columns of a tensor, for a GPU to have something to do everywhere
+PROGRAMS = 1 << 11  # that share the work on a tensor, for a GPU to have something to do everywhere
 LEAST = 1 << 10  # columns for each of them
 COLUMNS = 32  # whose products are summed at a time
 MIXED_COLUMNS, GROUP = 512, 4  # columns, and rows of them, that are added at a time
@@ -76,7 +76,7 @@ def gram(starts: Tensor, row: Tensor, edges: Sequence[int], *, differences: bool
     rows = next((size for size in (16, 32) if len(starts) <= size), 64)
     blocks = -(-len(starts) // rows)
     padded = torch.cat([starts, starts[-1:].expand(blocks * rows - len(starts))])
-    spans = _spans(edges)
+    spans = _spans(edges, max(1, PROGRAMS // blocks**2))
     sums = torch.empty(len(spans), blocks * rows, blocks * rows, dtype=torch.float64, device=starts.device)
     options = {"ROWS": rows, "COLUMNS": COLUMNS, "num_warps": rows // 16, "num_stages": 4}
     grid = (len(spans), blocks, blocks)
@@ -90,16 +90,16 @@ def mix(starts: Tensor, row: Tensor, weights: Tensor, edges: Sequence[int], targ
 
     Weights are [T, M, N] in float64, t for the columns between an edge and the next, and rows as for `gram`.
     """
-    spans = _spans(edges).to(starts.device)
+    spans = _spans(edges, PROGRAMS).to(starts.device)
     options = {"GROUP": GROUP, "COLUMNS": MIXED_COLUMNS, "num_warps": 4}
     _mix[len(spans),](starts, row, spans, weights, targets, len(starts), len(targets), **options)
 
 
-def _spans(edges: Sequence[int]) -> Tensor:
-    """Columns from and to, and between which edges, for each program: [programs, 3]."""
+def _spans(edges: Sequence[int], most: int) -> Tensor:
+    """Columns from and to, and after which edge, for so many programs at most between two edges: [programs, 3]."""
     spans = []
     for tensor, (start, stop) in enumerate(pairwise(edges)):
-        length = max(LEAST, -(-(stop - start) // (LEAST * PROGRAMS)) * LEAST)
+        length = max(1, -(-(stop - start) // (LEAST * most))) * LEAST
         begins = torch.arange(start, stop, length)
         spans.append(torch.stack([begins, (begins + length).clamp(max=stop), torch.full_like(begins, tensor)], dim=1))
     return torch.cat(spans)
