@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.clients.exchange import own_row
+from fedhca2.clients.exchange import own_rows
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Addend, Delivery, Order
@@ -122,7 +122,7 @@ def test_what_leaves_is_clipped():
 
 def test_parameters_that_leave_are_near_what_the_server_knows():
     found = client("fedavg", privacy=PRIVATE)
-    start = {slot: own_row(found, slot) for slot in (ENCODER, DECODER)}
+    start = own_rows(found, (ENCODER, DECODER))
     sent = found.perform(Order(0, upload=PARAMETERS)).rows
     assert float(torch.cat([sent[slot] - start[slot] for slot in start]).norm()) == pytest.approx(0.01, rel=1e-2)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedhca2.clients.evaluation import evaluate
-from fedhca2.clients.exchange import agreement_with, leaving, own_row, receive
+from fedhca2.clients.exchange import agreement_with, leaving, own_rows, receive
 from fedhca2.clients.normalisation import recalibrate
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state import client_state, restore_client
@@ -103,7 +103,7 @@ class Client:
         began = perf_counter()
         turns = self._turns(order.round) if order.train else iter(())
         if self.privacy.active and not self.published:
-            self.published = {slot: own_row(self, slot) for slot in self.layouts}
+            self.published = own_rows(self, self.layouts)
         receive(self, order.deliveries)
         if self.batch_norm == "recalibrate" and order.deliveries:
             recalibrate(self.shared.model, self._batches(order.round * self.work.epochs))
@@ -115,7 +115,7 @@ class Client:
         if not order.train:
             return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began, failed=failed)
         uploads = [slot for slot in self.layouts if slot.part in order.upload]
-        self.start = {slot: own_row(self, slot) for slot in {*uploads, *self.remembered}}
+        self.start = own_rows(self, {*uploads, *self.remembered})
         good = client_state(self, self.where)
         losses = self._train(turns, watch)
         if failed := self._fault(losses, good):
@@ -200,7 +200,7 @@ class Client:
             return []
         rows = self.received
         if self.objective.anchor == "start":
-            rows = {slot: own_row(self, slot) for slot in self.layouts if slot.part in PULLED_PARTS}
+            rows = own_rows(self, [slot for slot in self.layouts if slot.part in PULLED_PARTS])
         anchors = {slot: unflatten(row, self.layouts[slot]) for slot, row in rows.items()}
         prefix = {slot: slot_prefix(slot) for slot in anchors}
         return [(prefix[slot] + name, anchor) for slot, found in anchors.items() for name, anchor in found.items()]

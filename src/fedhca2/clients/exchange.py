@@ -1,6 +1,6 @@
 """What a client takes from the server, and what leaves it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def leaving(client: "Client", order: Order, uploads: list[Slot]) -> tuple[dict[Slot, Tensor], dict[Slot, Tensor]]:
     """The rows that are sent, and the updates that agreement is measured on."""
-    trained = {slot: own_row(client, slot) for slot in client.start}
+    trained = own_rows(client, client.start)
     updates = {slot: trained[slot] - start for slot, start in client.start.items()}
     wants_updates = {slot: order.upload[slot.part] == "updates" for slot in uploads}
     if not client.privacy.active:
@@ -34,19 +34,21 @@ def leaving(client: "Client", order: Order, uploads: list[Slot]) -> tuple[dict[S
     return rows, {slot: row for slot, row in rows.items() if wants_updates[slot]}
 
 
-def own_row(client: "Client", slot: Slot) -> Tensor:
-    """The values of a slot in the model that is shared."""
-    return flatten(client.shared.model.slots()[slot], client.layouts[slot])
+def own_rows(client: "Client", slots: Iterable[Slot]) -> dict[Slot, Tensor]:
+    """The values of slots in the model that is shared."""
+    held = client.shared.model.slots()
+    return {slot: flatten(held[slot], client.layouts[slot]) for slot in slots}
 
 
 def receive(client: "Client", deliveries: Mapping[Slot, Delivery]) -> None:
     """Next value of a slot: its base plus what was sent; some methods are only pulled towards it."""
+    held = client.shared.model.slots()
     for slot, delivery in deliveries.items():
         layout = client.layouts[slot]
         if delivery.base == "nothing":
             row = torch.zeros(layout.numel, device=client.where)
         else:
-            row = client.start[slot] if delivery.base == "start" else own_row(client, slot)
+            row = client.start[slot] if delivery.base == "start" else flatten(held[slot], layout)
         for addend in delivery.addends:
             sent = addend.row.to(client.where)
             row = add_scaled(row, sent, torch.tensor(addend.scale, dtype=torch.float64), layout)
@@ -55,7 +57,7 @@ def receive(client: "Client", deliveries: Mapping[Slot, Delivery]) -> None:
         if client.objective.anchor == "received" and not client.objective.own_copy:
             client.received[slot] = row
             continue
-        assign(client.shared.model.slots()[slot], row, layout)
+        assign(held[slot], row, layout)
         if client.privacy.active and delivery.base == "nothing":
             client.published[slot] = row
 
