@@ -1,8 +1,9 @@
 """The paper's first scenario at full size on a GPU, with rendered scenes: `python benchmarks/gpu.py`.
 
 A step is one batch of 8, compiled and captured as a CUDA graph, on a batch that is there already; `input` is how much
-of that speed is left in a round, where batches come from memory through the augmentation, and models move to the GPU
-and back. `evaluation` is one pass over 5,105 images (16 different ones), as many as PASCAL's validation split has.
+of that speed is left of a client's work in a round, where batches come from memory through the augmentation, and rows
+are received and sent. Models moving to the GPU and back are in the round's time, and not in the client's.
+`evaluation` is one pass over 5,105 images (16 different ones), as many as PASCAL's validation split has.
 """
 
 from collections.abc import Iterator

@@ -35,8 +35,13 @@ def trained(name, place, terms=lambda model: Terms(), epochs=2, steps=None):
         ]
     state = {key: value.clone() for key, value in client.personal.model.state_dict().items()}
     held = client.personal.optimizer.state.values()
-    moments = {name: [moments[name].clone() for moments in held] for name in ("exp_avg", "exp_avg_sq")}
+    moments = {kind: [own[kind].clone() for own in held] for kind in ("step", "exp_avg", "exp_avg_sq")}
     return state, moments, losses
+
+
+def flat(tensors):
+    """The values of all floating-point tensors."""
+    return torch.cat([value.cpu().flatten() for value in tensors if value.is_floating_point()])
 
 
 def pulled(model):
@@ -67,15 +72,20 @@ def test_a_compiled_step_has_the_gradient_of_a_plain_one(terms, monkeypatch):
     _, expected, losses = trained("home", Workplace(GPU, "plain"), terms, epochs=1, steps=1)
     _, found, found_losses = trained("home", Workplace(GPU, "compiled"), terms, epochs=1, steps=1)
     # After one step a tenth of the gradient. Before a BatchNorm a bias has none but for rounding.
-    whole = torch.cat([gradient.flatten() for gradient in expected["exp_avg"]]).norm()
+    whole = flat(expected["exp_avg"]).norm()
     for gradient, other in zip(found["exp_avg"], expected["exp_avg"], strict=True):
         assert (gradient - other).norm() <= 1e-4 * other.norm() + 1e-6 * whole
     assert_close(found_losses, losses, rtol=1e-5, atol=1e-6)
 
 
-def test_compiled_epochs_learn_as_plain_ones():
-    expected = trained("home", Workplace(GPU, "plain"))[2]
-    assert_close(trained("home", Workplace(GPU, "compiled"))[2], expected, rtol=1e-2, atol=1e-3)
+def test_compiled_epochs_learn_as_plain_ones(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    start = flat(clients(small(**FP32))["home"].personal.model.state_dict().values())
+    expected, _, losses = trained("home", Workplace(GPU, "plain"))
+    found, _, found_losses = trained("home", Workplace(GPU, "compiled"))
+    assert_close(found_losses, losses, rtol=1e-2, atol=1e-3)
+    # Adam moves a value whose gradient is nothing but rounding as far as any other: single values may differ.
+    assert (flat(found.values()) - flat(expected.values())).norm() <= 2e-2 * (flat(expected.values()) - start).norm()
 
 
 def test_a_captured_step_serves_several_clients_in_turn():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedhca2.clients import precompile
+from fedhca2.models.fast import REST, parts
 from small import clients, small
 
 
@@ -26,3 +27,13 @@ def test_only_what_was_compiled_is_taken_for_done(code, done, tmp_path, monkeypa
     experiment = small()
     precompile.precompile(experiment.model, list(clients(experiment).values()), torch.device("cuda"))
     assert any(tmp_path.iterdir()) == done
+
+
+def test_every_part_and_every_loss_is_compiled():
+    experiment = small()
+    client = clients(experiment)["home"]
+    outputs = {"semseg": (5, "uint8"), "depth": (1, "float32")}
+    jobs = precompile._jobs(client, experiment.model, (64, 64), outputs)
+    assert {job["part"] for job in jobs} == {*parts(client.personal.model), precompile.INPUT, precompile.LOSS}
+    assert [[*job["outputs"]] for job in jobs if job["part"] == precompile.LOSS] == [["semseg"], ["depth"]]
+    assert jobs[0]["part"] == REST  # takes longest

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from fedhca2.aggregation import MappedRow, Member, Rows, kernels, on_device
-from fedhca2.aggregation import rows as rows_module
+from fedhca2.aggregation.in_memory import FEW
 from fedhca2.params import Layout
 
 brief = settings(max_examples=25, deadline=None)
@@ -62,7 +62,7 @@ def test_products_of_any_rows(stack):
 
 
 @brief
-@given(stack=stacks(most=rows_module.FEW))
+@given(stack=stacks(most=FEW))
 def test_products_of_few_rows_are_those_of_float64(stack):
     sizes, data = stack
     found = make(layout_of(sizes), data).products("rows")

@@ -1,4 +1,4 @@
-"""Inner products and mixtures of rows in a GPU's memory, compiled by Triton, in float64: every value is read once.
+"""Inner products and mixtures of rows in a GPU's memory, compiled by Triton, in float64.
 
 Rows come as addresses of their first value, so that no stack of them is ever made. Whoever calls keeps the rows alive.
 Chosen for GPUs whose tensor cores multiply float64, which then takes no longer than to read the rows.

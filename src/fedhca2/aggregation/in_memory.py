@@ -14,6 +14,10 @@ from fedhca2.aggregation import kernels
 from fedhca2.aggregation.mapped import MappedRow
 from fedhca2.aggregation.pages import own_pages
 
+# So many rows are multiplied in float64 in the time that it takes to read them. Of more rows, products are summed over
+# a thousand columns in float32, and in float64 from there.
+FEW = 12
+SMALLEST = 1e-30  # squared length of which float32 holds the digits
 CHUNK = 1 << 19  # columns that a thread works on at a time
 ROOM = 1 << 14  # columns that are copied at a time where rows cannot be read as they lie
 
@@ -37,8 +41,16 @@ class InMemory:
         self.in_place = kinds in ({torch.float32}, {torch.float64}) and all(map(_is_plain, data))
         self.starts = np.array([row.data_ptr() for row in data], dtype=np.int64)
 
-    def gram(self, edges: Sequence[int], differences: bool, exact: bool) -> Tensor:
-        """Inner products between edges, [T, N, N], below the diagonal; if not `exact`, short sums are in float32."""
+    def gram(self, edges: Sequence[int], differences: bool) -> Tensor:
+        """Inner products between edges, [T, N, N], below the diagonal; of many rows, short sums are in float32."""
+        exact = differences or len(self.data) <= FEW  # differences may be small beside the rows
+        products = self._gram(edges, differences, exact)
+        squares = products.diagonal(dim1=1, dim2=2)
+        if exact or (products.isfinite().all() and (squares >= SMALLEST).all()):
+            return products
+        return self._gram(edges, differences, exact=True)
+
+    def _gram(self, edges: Sequence[int], differences: bool, exact: bool) -> Tensor:
         size = -(-len(self.data) // kernels.TILE) * kernels.TILE
 
         def one(piece: Piece) -> NDArray[np.float64]:

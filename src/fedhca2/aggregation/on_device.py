@@ -19,8 +19,8 @@ class OnDevice:
         self.kind = torch.float64 if any(row.dtype == torch.float64 for row in data) else torch.float32
         self.chunk = chunk or max(1, VALUES // len(data))
 
-    def gram(self, edges: Sequence[int], differences: bool, exact: bool) -> Tensor:
-        """Inner products of the columns between each edge and the next, [T, N, N]; all are exact."""
+    def gram(self, edges: Sequence[int], differences: bool) -> Tensor:
+        """Inner products of the columns between each edge and the next, [T, N, N], in float64."""
         size = len(self.data)
         total = torch.zeros(len(edges) - 1, size, size, dtype=torch.float64, device=self.device)
         for _, inside, starts, row in self._parts(edges):

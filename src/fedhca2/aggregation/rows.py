@@ -10,17 +10,11 @@ from fedhca2.aggregation.aggregator import Measure, Member
 from fedhca2.aggregation.pages import ask_for_large_pages
 from fedhca2.params import Layout
 
-# So many rows a processor multiplies in float64 in the time that it takes to read them. Of more rows, it sums over a
-# thousand columns in float32, and in float64 from there.
-FEW = 12
-# The least squared length of which float32 holds the digits.
-SMALLEST = 1e-30
-
 
 class Store(Protocol):
     """Where rows lie, and what is computed there for the columns between each of some edges and the next."""
 
-    def gram(self, edges: Sequence[int], differences: bool, exact: bool) -> Tensor:
+    def gram(self, edges: Sequence[int], differences: bool) -> Tensor:
         """Inner products of the rows, or of their differences to the first, [T, N, N]: on and below the diagonal."""
 
     def squares(self) -> Tensor:
@@ -60,14 +54,10 @@ class Rows:
 
         One matrix per tensor, [P, N, N], or [1, N, N] for `whole` rows, which is zero where nothing is measured.
         """
-        n = len(self.members)
         if measure == "nothing":
-            return torch.zeros(1, n, n, dtype=torch.float64)
-        exact = n <= FEW
-        products = self._products(measure == "differences", whole, exact)
-        if not exact and not _in_range(products):
-            products = self._products(measure == "differences", whole, exact=True)
-        return products
+            return torch.zeros(1, len(self.members), len(self.members), dtype=torch.float64)
+        products = self.store.gram(self._edges(whole), measure == "differences").cpu().tril_()
+        return products.add_(products.tril(-1).mT)
 
     def norms(self) -> Tensor:
         """Lengths of the rows, [N], in float64."""
@@ -83,10 +73,6 @@ class Rows:
         self.store.mix(matrices, self._edges(whole=weights.dim() == 2), mixed)
         return mixed
 
-    def _products(self, differences: bool, whole: bool, exact: bool) -> Tensor:
-        products = self.store.gram(self._edges(whole), differences, exact).cpu().tril_()
-        return products.add_(products.tril(-1).mT)
-
     def _edges(self, whole: bool) -> Sequence[int]:
         return (0, self.layout.numel) if whole else self.layout.offsets
 
@@ -100,8 +86,3 @@ def _store(data: Sequence[Tensor], chunk: int | None) -> Store:
     from fedhca2.aggregation.on_device import OnDevice
 
     return OnDevice(data, chunk)
-
-
-def _in_range(products: Tensor) -> bool:
-    squares = products.diagonal(dim1=1, dim2=2)
-    return bool((squares >= SMALLEST).all() and products.isfinite().all())

@@ -88,7 +88,7 @@ class CapturedStep:
             self.model.parameters(), lr=self.rate, weight_decay=training.weight_decay, fused=True, capturable=True
         )
         self.losses = {task: torch.zeros((), device=captures.device) for task in self.model.decoders}
-        loss = compiled(task_loss) if captures.compile else task_loss
+        loss = compiled(task_loss, captures.compile)
 
         def run() -> None:
             found = take_step(self.model, self.optimizer, self.batch, training.precision, self.terms, loss)
@@ -147,7 +147,7 @@ class CapturedForward:
         align_attention(self.model)
         self.image = image.clone()
         self.predictions: dict[str, Tensor] = {}
-        predict = compiled(task_prediction) if captures.compile else task_prediction
+        predict = compiled(task_prediction, captures.compile)
 
         def run() -> None:
             with autocast(image.device, precision):

@@ -171,13 +171,8 @@ class Client:
         for epoch, learner, batches in turns:
             rate = self.training.schedule.rate(epoch, self.work.rounds * epochs, self.training.learning_rate)
             own = terms if learner is self.personal else Terms(terms.frozen)
-            losses = self._epoch(learner, batches, rate, own, steps)
+            losses = learner.train_epoch(batches, rate, own, watch=steps, captures=self.workplace.captures)
         return losses
-
-    def _epoch(
-        self, learner: Learner, batches: Iterator[Sample], rate: float, terms: Terms, steps: "_Steps"
-    ) -> dict[str, float]:
-        return learner.train_epoch(batches, rate, terms, watch=steps, captures=self.workplace.captures)
 
     def _fine_tune(self, watch: BatchWatch) -> dict[str, float]:
         """The method's last epochs, of the whole model, from the full learning rate down."""
@@ -187,7 +182,8 @@ class Client:
         losses: dict[str, float] = {}
         for epoch in range(count):
             rate = schedule.rate(epoch, count, self.training.learning_rate)
-            losses = self._epoch(self.personal, self._batches(first + epoch), rate, Terms(), steps)
+            batches = self._batches(first + epoch)
+            losses = self.personal.train_epoch(batches, rate, watch=steps, captures=self.workplace.captures)
         return losses
 
     def _batches(self, epoch: int) -> Iterator[Sample]:

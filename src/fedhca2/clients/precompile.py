@@ -26,6 +26,7 @@ from fedhca2.data.plans import plan
 from fedhca2.data.transforms import CROP_TASK, UNCHANGED, draw_augmentation
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, align_attention, compile_parts, parts
+from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.tasks import TASKS
 
 ROOM = 6 << 30  # bytes of a GPU for each process, more than a batch of 8 images of 512×512 takes
@@ -78,9 +79,9 @@ def _jobs(client: Client, model: ModelConfig, size: Size, outputs: Outputs) -> l
     """What to compile for one size of images, what takes longest first."""
     each = [{task: output} for task, output in outputs.items()]
     names = sorted(parts(client.personal.model), key=REST.__ne__)
-    plan = [*((name, each[0]) for name in names), (INPUT, outputs), *((LOSS, one) for one in each)]
+    needed = [*((name, each[0]) for name in names), (INPUT, outputs), *((LOSS, one) for one in each)]
     job = {"model": model.model_dump(mode="json"), "training": client.training.model_dump(mode="json"), "size": size}
-    return [{**job, "part": part, "outputs": needed} for part, needed in plan]
+    return [{**job, "part": part, "outputs": tasks} for part, tasks in needed]
 
 
 def _channels(client: Client, task: str) -> int:
@@ -93,29 +94,33 @@ def _blank(model: ModelConfig) -> ModelConfig:
 
 
 def _compile(device: torch.device, job: Job) -> None:
-    """A training step on noise, of which one part is compiled; with a loss, the same task's prediction."""
+    """One job, on noise."""
     torch.compiler.reset()
-    config, training = _blank(ModelConfig(**job["model"])), Training(**job["training"])
-    size = (job["size"][0], job["size"][1])
-    outputs: Outputs = job["outputs"]
-    channels = {task: count for task, (count, _) in outputs.items()}
-    model = build_model(config, channels, size, seed=0, client="").to(device).train()
-    align_attention(model)
-    compile_parts(model, job["part"])
-    loss = compiled(task_loss) if job["part"] == LOSS else task_loss
-    batch = {"image": torch.randn(training.batch_size, 3, *size, device=device)}
+    training, outputs = Training(**job["training"]), job["outputs"]
+    height, width = job["size"]
+    sample = {"image": torch.zeros(3, height, width, dtype=torch.uint8)}
     for task, (_, dtype) in outputs.items():
-        shape = (training.batch_size, TASKS[task].label_channels, *size)
-        batch[task] = torch.zeros(shape, dtype=getattr(torch, dtype), device=device)
+        sample[task] = torch.zeros(TASKS[task].label_channels, height, width, dtype=getattr(torch, dtype))
+    channels = {task: count for task, (count, _) in outputs.items()}
     if job["part"] == INPUT:
-        sample = {"image": torch.zeros(3, *size, dtype=torch.uint8)}
-        sample |= {task: label[0].cpu() for task, label in batch.items() if task != "image"}
-        _compile_input(device, sample, size, training.batch_size, channels.get(CROP_TASK, 0))
-        return
-    take_step(model, Learner(model, training).optimizer, batch, training.precision, loss=loss)
-    if job["part"] == LOSS:
-        CapturedForward(Captures(device, compile=True), model, batch["image"], training.precision)
+        _compile_input(device, sample, (height, width), training.batch_size, channels.get(CROP_TASK, 0))
+    else:
+        model = build_model(_blank(ModelConfig(**job["model"])), channels, (height, width), seed=0, client="")
+        _compile_step(model.to(device).train(), job["part"], training, sample)
     torch.cuda.synchronize()
+
+
+def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: Sample) -> None:
+    """A training step of which one part is compiled; with a loss, the same task's prediction."""
+    align_attention(model)
+    compile_parts(model, part)
+    device = next(model.parameters()).device
+    batch = {name: value.to(device).repeat(training.batch_size, 1, 1, 1) for name, value in sample.items()}
+    batch["image"] = torch.randn(batch["image"].shape, device=device)
+    optimizer = Learner(model, training).optimizer
+    take_step(model, optimizer, batch, training.precision, loss=compiled(task_loss, part == LOSS))
+    if part == LOSS:
+        CapturedForward(Captures(device, compile=True), model, batch["image"], training.precision)
 
 
 def _compile_input(device: torch.device, sample: Sample, size: Size, count: int, classes: int) -> None:

@@ -24,7 +24,7 @@ def client_state(client: "Client", device: torch.device) -> ClientState:
     tensors |= {f"{kind}/{slot}": row for kind, held in rows.items() for slot, row in held.items()}
     counts = {str(slot): count for slot, (_, count) in client.remembered.items()}
     values = {"client": client.name, "remembered": counts, "noise_secret": client.noise_secret}
-    copies = {name: torch.empty_like(tensor, device=device, requires_grad=False) for name, tensor in tensors.items()}
+    copies = {name: torch.empty_like(tensor, device=device) for name, tensor in tensors.items()}
     torch._foreach_copy_(list(copies.values()), [tensor.detach() for tensor in tensors.values()])
     return ClientState(copies, values)
 

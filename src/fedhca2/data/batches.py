@@ -102,11 +102,7 @@ def _ahead(indices: Iterable[int], prepare: Callable[[int], T], workers: int, ah
 
 
 def one_early(items: Iterator[T]) -> Iterator[T]:
-    """The items, the first of which is taken from their source at once, and others when the one before is asked for.
-
-    >>> [pair for pair in one_early(zip("ab", (1, 2)))]
-    [('a', 1), ('b', 2)]
-    """
+    """The items, the first of which is taken from their source at once, and others when the one before is asked for."""
     held = deque(islice(items, 1))
 
     def in_turn() -> Iterator[T]:

@@ -54,9 +54,9 @@ class Preparation:
     """Batches as they are trained or evaluated on, from images and labels on canvases of one size."""
 
     def __init__(self, *, compile: bool = False) -> None:
-        self.places = compiled(places) if compile else places
-        self.picture = compiled(picture) if compile else picture
-        self.target = compiled(target) if compile else target
+        self.places = compiled(places, compile)
+        self.picture = compiled(picture, compile)
+        self.target = compiled(target, compile)
 
     def __call__(self, raw: Sample, plan: Plan, size: tuple[int, int], classes: int) -> Sample:
         """One batch; `classes` is how many the task has that crops are chosen by."""

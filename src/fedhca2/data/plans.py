@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from fedhca2.compiling import ALIGNMENT
 from fedhca2.data.dataset import Sample
 from fedhca2.data.transforms import LARGEST_SHARE, Augmentation
 
-ALIGNMENT = 8  # of matrix sizes, for the tensor cores
 Raw = Sequence[tuple[Sample, Augmentation]]  # a batch
 
 

@@ -7,11 +7,10 @@ from timm.models.swin_transformer import PatchMerging, SwinTransformerBlock, Win
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedhca2.compiling import SETTINGS
+from fedhca2.compiling import ALIGNMENT, SETTINGS
 from fedhca2.models.encoder import FeatureNorms
 from fedhca2.models.multitask import MultiTaskModel
 
-ALIGNMENT = 8  # of matrix sizes, for the tensor cores
 NEVER = -1e4  # added to the score of a key that is not there
 KERNELS = 128  # compiled forms of one function: blocks × stages × sizes
 REST = "rest"
