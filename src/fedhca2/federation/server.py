@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from torch import Tensor
@@ -9,6 +10,7 @@ from torch import Tensor
 from fedhca2.aggregation import Aggregator, Measure, Member, Mixing, Rows, Weights
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.guard import Expected, admit, well_formed
+from fedhca2.federation.moves import Move, Reach, Trained, moves_of_parameters, moves_of_updates
 from fedhca2.messages import Addend, Delivery, Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
@@ -18,22 +20,22 @@ Deliveries = dict[str, dict[Slot, Delivery]]
 
 @dataclass(frozen=True)
 class ServerState:
-    """All that the server keeps between rounds: its round, learned weights by 'client/slot', and norms of late rows."""
+    """All that the server keeps between rounds: its round, and by 'client/slot' learned weights and recent moves."""
 
     round: int = 0
     weights: Mapping[str, Weights] = field(default_factory=dict)
-    norms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by part, for the guard
+    shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # of what rows could move: for the guard
 
     def to_dict(self) -> dict[str, Any]:
         """As data that JSON can hold, without loss."""
         weights = {key: {"value": [*w.value], "momentum": [*w.momentum]} for key, w in self.weights.items()}
-        return {"round": self.round, "weights": weights, "norms": {part: [*n] for part, n in self.norms.items()}}
+        return {"round": self.round, "weights": weights, "shares": {key: [*s] for key, s in self.shares.items()}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ServerState":
         """The state that `to_dict` wrote."""
         weights = {key: Weights(tuple(w["value"]), tuple(w["momentum"])) for key, w in data["weights"].items()}
-        return cls(data["round"], weights, {part: tuple(norms) for part, norms in data["norms"].items()})
+        return cls(data["round"], weights, {key: tuple(shares) for key, shares in data["shares"].items()})
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class _Stack:
     rows: Rows
     products: Tensor
 
-    def norms(self) -> list[float]:
+    def lengths(self) -> list[float]:
         """Lengths of the rows, which their own inner products tell; a row that is not finite has none."""
         if self.aggregator.measure == "rows":
             return self.products.sum(dim=0).diagonal().clamp(min=0).sqrt().tolist()
@@ -92,17 +94,30 @@ class _Stack:
 class Server:
     """Turns replies into deliveries. It holds no rows and no models, and its state is passed in and out."""
 
-    def __init__(self, method: Method, profiles: Iterable[Profile], guard: GuardBounds | None = None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        profiles: Iterable[Profile],
+        guard: GuardBounds | None = None,
+        reach: Reach | None = None,
+    ) -> None:
+        """`reach` says how far rows can move in a round; without it no move is too far."""
         self.method = method
         self.guard = guard or GuardBounds()
+        self.reach = reach
         self.profiles = {profile.client: profile for profile in profiles}
 
     def start(self) -> ServerState:
         """The state before the first round."""
         return ServerState()
 
-    def step(self, state: ServerState, replies: Iterable[Reply]) -> tuple[ServerState, Deliveries, ServerRecord]:
-        """One round: learn α and β, then aggregate.
+    def step(
+        self,
+        state: ServerState,
+        replies: Iterable[Reply],
+        sent: Mapping[str, Mapping[Slot, Delivery]] | None = None,
+    ) -> tuple[ServerState, Deliveries, ServerRecord]:
+        """One round: learn α and β, then aggregate. `sent` is what clients took before they trained.
 
         A reply that cannot be used is left out and named in the record, as if its client had been away: such a client
         keeps its weights and gets no delivery.
@@ -110,7 +125,7 @@ class Server:
         parts = frozenset(self.method.uploads(state.round))
         sound, refused = well_formed(replies, Expected(state.round, self.profiles, parts, state.weights))
         stacks = self._measure(state.round, sound)
-        admission = admit(sound, _norms(sound, stacks), state.norms, self.guard)
+        admission = admit(sound, self._moves(state.round, stacks, sent or {}), state.shares, self.guard)
         if admission.refused:  # rare: measured again, so that nothing of a refused row is left in the others' products
             stacks = self._measure(state.round, admission.used)
         state = self._learn(state, admission.used)
@@ -128,7 +143,7 @@ class Server:
                 deliveries[entry.client][entry.slot] = delivery
         applied = {key: learned.applied for key, learned in weights.items()}
         record = ServerRecord(state.round, tuple(aggregations), applied, refused | admission.refused)
-        return ServerState(state.round + 1, weights, admission.norms), deliveries, record
+        return ServerState(state.round + 1, weights, admission.shares), deliveries, record
 
     def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[_Stack]:
         """The rows of every part and layout with the inner products that its aggregator needs: one pass over all."""
@@ -139,6 +154,39 @@ class Server:
                 products = rows.products(aggregator.measure, aggregator.whole)
                 stacks.append(_Stack(part, layout, aggregator, entries, rows, products))
         return stacks
+
+    def _moves(
+        self, round: int, stacks: Iterable[_Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
+    ) -> dict[str, dict[Slot, Move]]:
+        """How far every row of every client moved."""
+        found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
+        for stack in stacks:
+            starts = [self._start(entry, sent) for entry in stack.entries]
+            updates = stack.aggregator.sends == "updates"
+            rounds = range(round if updates or None not in starts else 0, round + 1)
+            trained = [
+                Trained(entry.row, start, self._limit(entry, rounds))
+                for entry, start in zip(stack.entries, starts, strict=True)
+            ]
+            moves = (
+                moves_of_updates(stack.lengths(), trained)
+                if updates
+                else moves_of_parameters(stack.part, stack.rows, trained)
+            )
+            for entry, move in zip(stack.entries, moves, strict=True):
+                found[entry.client][entry.slot] = move
+        return found
+
+    def _start(self, entry: _Entry, sent: Mapping[str, Mapping[Slot, Delivery]]) -> Tensor | None:
+        """Where a client's training began, as far as the server knows: it holds no rows but those that it sent."""
+        delivery = sent.get(entry.client, {}).get(entry.slot)
+        return delivery.row if delivery and self.method.local.replaces else None
+
+    def _limit(self, entry: _Entry, rounds: range) -> float:
+        """The farthest that a row can have moved; running statistics follow the data, not the learning rate."""
+        if self.reach is None or entry.slot.part.endswith("_norms"):
+            return inf
+        return self.reach.of_row(self.profiles[entry.client], len(entry.row), rounds)
 
     def _learn(self, state: ServerState, replies: Mapping[str, Reply]) -> ServerState:
         """α and β after this round's agreement."""
@@ -173,16 +221,6 @@ class Server:
         whole = stack.products.sum(dim=0) if measure != "nothing" else None
         record = Aggregation(stack.part, tuple(member.name for member in members), measure, whole, mixing)
         return record, [Delivery(mixing.base, tuple(added)) for added in addends]
-
-
-def _norms(replies: Mapping[str, Reply], stacks: Iterable[_Stack]) -> dict[str, dict[Slot, float]]:
-    """The norm of each row of each client."""
-    found = {
-        (entry.client, entry.slot): norm
-        for stack in stacks
-        for entry, norm in zip(stack.entries, stack.norms(), strict=True)
-    }
-    return {client: {slot: found[client, slot] for slot in sorted(reply.rows)} for client, reply in replies.items()}
 
 
 def _member(profile: Profile, slot: Slot) -> Member:

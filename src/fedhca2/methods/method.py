@@ -27,7 +27,7 @@ class Method(Config):
 
     @model_validator(mode="after")
     def _statistics_belong_to_parameters(self) -> "Method":
-        if self.local.anchor == "received" and self.batch_norm != "local":
+        if not self.local.replaces and self.batch_norm != "local":
             raise ValueError(
                 f"batch_norm should be 'local' where clients keep their own parameters, found {self.batch_norm!r}"
             )

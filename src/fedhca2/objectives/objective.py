@@ -27,6 +27,11 @@ class Objective(Config):
     kind: str = "plain"
 
     @property
+    def replaces(self) -> bool:
+        """Whether what the server sends takes the place of the client's own rows."""
+        return self.anchor != "received" or self.own_copy
+
+    @property
     def pull(self) -> float:
         """Strength s of the added term (s/2)·‖θ − anchor‖² over encoder and decoders."""
         return 0.0
