@@ -69,6 +69,26 @@ def test_training_changes_all_that_is_not_frozen(name):
     assert found == [trained] * ROUNDS
 
 
+def equal_slots(one, other):
+    """The parts in which two clients with the same task have equal rows."""
+    return {slot.part for slot in one if torch.equal(one[slot], other[slot])}
+
+
+@every_method
+def test_clients_of_a_task_start_with_the_same_frozen_parts_and_with_others_of_their_own(name):
+    turns = federated(name).turns
+    equal = {"encoder", "decoder_norms"} | METHODS[name].local.frozen  # statistics of no image are all the same
+    assert equal_slots(turns["road"][0].before, turns["street"][0].before) == equal
+
+
+def test_what_fedbabu_freezes_stays_the_same_until_the_last_round():
+    turns = federated("fedbabu").turns
+    first = turns["road"][0].before
+    for client in ("road", "street"):
+        for turn in turns[client][:ROUNDS]:
+            assert equal_slots(first, turn.after) == {"decoder", "decoder_norms", "head"}
+
+
 @every_method
 def test_only_fedbabu_trains_after_the_last_round(name):
     tuned = set(PARTS) - {"encoder_norms"} if name == "fedbabu" else set()
