@@ -55,7 +55,7 @@ def results_table(comparison: Comparison) -> Table:
 def differences_table(comparison: Comparison) -> Table:
     """Relative gain of every method over the first one."""
     first, *others = comparison.entries
-    columns = [column for column in comparison.columns if column != DELTA_M]
+    columns = [column for column in comparison.columns if not column.is_gain]
     rows = []
     for method in others:
         rows.append([Cell(method), *(marked(comparison.gain(method, column, first)) for column in columns)])
