@@ -52,7 +52,7 @@ class RunFiles:
         clients, baseline = numbers(result["clients"]), numbers(result.get("baseline") or {})
         if "delta_m_by_client" not in result:  # written before there were both: what it calls Δm is by client
             gain = overall_gain(clients, baseline, self._kinds(clients))
-            result |= {"delta_m": gain, "delta_m_by_client": result["delta_m"]}
+            result |= {"delta_m": gain, "delta_m_by_client": result.get("delta_m")}
         return {**result, "clients": clients, "baseline": baseline or None}
 
     @cached_property
