@@ -173,6 +173,32 @@ def test_delta_m_weighs_pairs_not_clients():
     assert delta_m(scores, alone, {"semseg": True, "depth": False}) == pytest.approx(100 / 3)
 
 
+PAIRS = {"a": {"semseg": 3.0}, "b": {"semseg": 1.0}, "c": {"semseg": 1.0, "depth": 0.5}}
+ALONE = {"a": {"semseg": 1.5}, "b": {"semseg": 0.5}, "c": {"semseg": 1.0, "depth": 0.7}}
+BETTER = {"semseg": True, "depth": False}
+
+
+def test_delta_m_with_one_client_of_each_kind_is_that_by_client():
+    kinds = {"a": "one", "b": "another", "c": "a third"}
+    assert delta_m(PAIRS, ALONE, BETTER, kinds) == delta_m(PAIRS, ALONE, BETTER)
+
+
+def test_clients_of_a_kind_count_once():
+    kinds = {"a": "one", "b": "one", "c": "another"}  # the gains of the columns are 100 %, 0 % and 28.6 %
+    assert delta_m(PAIRS, ALONE, BETTER, kinds) == pytest.approx((100 + 0 + 200 / 7) / 3)
+
+
+def test_a_score_of_nothing_is_no_obstacle_beside_another_of_its_kind():
+    ours, alone = {"a": {"semseg": 2.0}, "b": {"semseg": 2.0}}, {"a": {"semseg": 0.0}, "b": {"semseg": 2.0}}
+    assert delta_m(ours, alone, BETTER, {"a": "one", "b": "one"}) == 100
+    assert isnan(delta_m(ours, alone, BETTER))
+
+
+def test_an_unknown_score_makes_delta_m_unknown():
+    unknown = {**PAIRS, "b": {"semseg": float("nan")}}
+    assert isnan(delta_m(unknown, ALONE, BETTER, dict.fromkeys(PAIRS, "one")))
+
+
 def test_delta_m_wants_the_same_pairs():
     with pytest.raises(ValueError, match="should be of the baseline's clients and tasks"):
         delta_m({"a": {"semseg": 1.0}}, {"a": {"semseg": 1.0, "depth": 1.0}}, {"semseg": True, "depth": False})

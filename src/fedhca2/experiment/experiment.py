@@ -90,6 +90,11 @@ class Experiment(Config):
             raise ConfigError(lines)
         return specs
 
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of every client."""
+        return {spec.name: spec.kind for spec in self.specs}
+
     @classmethod
     def load(cls, source: str | Path = "demo", overrides: list[str] | None = None) -> Self:
         """An experiment from a YAML file or by the name of an embedded one, with `key=value` overrides."""

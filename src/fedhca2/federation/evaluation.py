@@ -46,8 +46,13 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     baseline = _known_baseline(run, wanted)
     if (run / "baseline").is_dir():
         baseline = _scores(run / "baseline", experiment, data, shards, wanted, progress)
-    gain = overall_gain(scores, baseline) if baseline else None
-    return replace(result, clients=scores, baseline=baseline, delta_m=gain)
+    return replace(
+        result,
+        clients=scores,
+        baseline=baseline,
+        delta_m=overall_gain(scores, baseline or {}, experiment.kinds),
+        delta_m_by_client=overall_gain(scores, baseline or {}),
+    )
 
 
 def _known_baseline(run: Path, wanted: Evaluation) -> Scores | None:

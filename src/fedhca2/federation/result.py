@@ -36,7 +36,7 @@ FREE = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """The content of `result.json`."""
 
@@ -47,6 +47,7 @@ class Result:
     clients: Scores
     baseline: Scores | None
     delta_m: float | None  # nothing without a baseline, or where a gain over a score of 0 cannot be told
+    delta_m_by_client: float | None = None  # each client by itself, where Δm takes the means of clients of a kind
     seconds: float
     bytes: dict[str, int]
     versions: dict[str, str]
@@ -75,13 +76,17 @@ def headline(task: str, scores: Mapping[str, float]) -> Headline:
     return Headline(metric.name, scores[metric.name], metric.higher_is_better, TASKS[task].counts_in_delta_m)
 
 
-def overall_gain(scores: Scores, baseline: Scores) -> float | None:
-    """Δm over all tasks that count; nothing where none does, or where a gain cannot be told."""
+def overall_gain(scores: Scores, baseline: Scores, kinds: Mapping[str, str] | None = None) -> float | None:
+    """Δm over all tasks that count of the clients that were evaluated both times; without `kinds` by client.
+
+    Nothing where no task counts, or where a gain cannot be told.
+    """
+    both = [client for client in scores if client in baseline]
     better = {
         task: headline(task, values).higher_is_better for tasks in scores.values() for task, values in tasks.items()
     }
-    ours, theirs = _counted(scores), _counted(baseline)
-    gain = delta_m(ours, theirs, better) if ours else nan
+    ours, theirs = _counted({c: scores[c] for c in both}), _counted({c: baseline[c] for c in both})
+    gain = delta_m(ours, theirs, better, kinds) if ours else nan
     return gain if isfinite(gain) else None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from fedhca2.aggregation import Aggregator, Measure, Member, Mixing, Rows, Weights
+from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.guard import Expected, admit, well_formed
 from fedhca2.federation.moves import Move, Reach, Trained, moves_of_parameters, moves_of_updates
@@ -225,6 +226,6 @@ class Server:
 
 def _member(profile: Profile, slot: Slot) -> Member:
     """Whose row it is: a client's encoder belongs with the same task list, a decoder or head with the same task."""
-    tasks = slot.task or "+".join(sorted(profile.tasks))
+    kind = client_kind(profile.dataset, (slot.task,) if slot.task else profile.tasks)
     name = f"{profile.client}/{slot.task}" if slot.task else profile.client
-    return Member(name, f"{profile.dataset}:{tasks}", profile.samples)
+    return Member(name, kind, profile.samples)
