@@ -172,6 +172,8 @@ class Client:
             rate = self.training.schedule.rate(epoch, self.work.rounds * epochs, self.training.learning_rate)
             own = terms if learner is self.personal else Terms(terms.frozen)
             losses = learner.train_epoch(batches, rate, own, watch=steps, captures=self.workplace.captures)
+        for learner in learners:
+            learner.end_round()
         return losses
 
     def _fine_tune(self, watch: BatchWatch) -> dict[str, float]:
@@ -184,6 +186,7 @@ class Client:
             rate = schedule.rate(epoch, count, self.training.learning_rate)
             batches = self._batches(first + epoch)
             losses = self.personal.train_epoch(batches, rate, watch=steps, captures=self.workplace.captures)
+        self.personal.end_round()
         return losses
 
     def _batches(self, epoch: int) -> Iterator[Sample]:
