@@ -4,7 +4,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.metrics import AngularError, DepthRMSE, MaxF, MeanIoU, delta_m, relative_gain
+from fedhca2.metrics import (
+    AngularError,
+    DepthRMSE,
+    MaxF,
+    MeanIoU,
+    SalientIoU,
+    SalientIoUOfImages,
+    delta_m,
+    relative_gain,
+)
 from fedhca2.metrics.angular_error import angle
 
 
@@ -32,6 +41,8 @@ def depths(rng):
 KINDS = {
     "miou": (lambda: MeanIoU(5), classes),
     "max_f": (MaxF, probabilities),
+    "salient_iou": (SalientIoU, probabilities),
+    "salient_iou_of_images": (SalientIoUOfImages, probabilities),
     "angle": (AngularError, vectors),
     "rmse": (DepthRMSE, depths),
 }
@@ -121,7 +132,7 @@ def test_absent_class_is_left_out():
 
 def test_absent_class_counts_as_zero_on_request():
     p = g = torch.tensor([[[[0, 1]]]])
-    assert score(lambda: MeanIoU(4, absent="zero"), (p, g)) == {"miou": 50.0, "classes": 2.0}
+    assert score(lambda: MeanIoU(4, absent="zero"), (p, g)) == {"miou_all_classes": 50.0, "classes": 2.0}
 
 
 def test_unknown_class_is_an_error():
@@ -144,6 +155,30 @@ def test_max_f_equals_a_loop_over_thresholds(rng):
 def test_max_f_without_a_salient_pixel_is_zero(rng):
     p, g = probabilities(rng)
     assert score(MaxF, (p, torch.zeros_like(g)))["max_f"] == 0
+
+
+def test_salient_iou_is_that_of_the_more_likely_class(rng):
+    p, g = probabilities(rng)
+    p[0, 0, 0, 0] = 0.5  # no more likely than the background
+    assert score(SalientIoU, (p, g)) == score(lambda: MeanIoU(2), (torch.cat((1 - p, p), 1).argmax(1, True), g))
+
+
+def test_iou_of_images_equals_a_loop_over_images_and_thresholds(rng):
+    p, g = probabilities(rng)
+    g[0] = 0
+    p[0] = 0.1  # rightly nothing
+    means = []
+    for t in range(4, 19):
+        pairs = [((probability >= t / 20), label == 1) for probability, label in zip(p, g, strict=True)]
+        ious = [float((on & is_).sum()) / float((on | is_).sum()) if (on | is_).any() else 1.0 for on, is_ in pairs]
+        means.append(sum(ious) / len(ious))
+    assert score(SalientIoUOfImages, (p, g))["miou_of_images"] == pytest.approx(100 * max(means), rel=1e-9)
+
+
+def test_an_image_without_labels_does_not_count(rng):
+    p, g = probabilities(rng)
+    g[2:] = 255
+    assert score(SalientIoUOfImages, (p, g)) == score(SalientIoUOfImages, (p[:2], g[:2]))
 
 
 @pytest.mark.parametrize("degrees", [0.0, 1e-6, 30.0, 90.0, 179.999999, 180.0])

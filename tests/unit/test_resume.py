@@ -118,7 +118,17 @@ def test_what_is_no_run_is_not_resumed(tmp_path):
         resume_small(tmp_path)
 
 
-@pytest.mark.parametrize("override", ["seed=1", "method=fedavg", "model.decoder_width=16", "privacy.clip=1.0"])
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "method=fedavg",
+        "model.decoder_width=16",
+        "privacy.clip=1.0",
+        "training.optimizer.amsgrad=true",
+        "metrics.semseg=miou_all_classes",
+    ],
+)
 def test_what_a_run_rests_on_does_not_change(tmp_path, override):
     crashed(small(), tmp_path)
     with pytest.raises(ConfigError, match="should be what the run began with"):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from secrets import token_hex
 from time import perf_counter
@@ -25,6 +25,7 @@ from fedhca2.messages import BatchNorm, Order, Profile, Reply
 from fedhca2.models.multitask import MultiTaskModel, layouts, slot_prefix
 from fedhca2.objectives import Objective
 from fedhca2.params import Slot, unflatten
+from fedhca2.tasks import LabelSpace, metrics_for
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in all, loss of the last one
 Turn = tuple[int, Learner, Iterator[Sample]]  # an epoch, counted from the first round on, of one model
@@ -42,6 +43,7 @@ class Work:
     rounds: int
     epochs: int
     seed: int
+    metrics: Mapping[str, str] = field(default_factory=dict)  # that tasks are judged by, where not by their own
 
 
 class Client:
@@ -129,10 +131,14 @@ class Client:
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Scores on the validation split."""
-        val, captures = self.work.val, self.workplace.captures
+        return self.evaluate_on(self.work.val, self.work.val.data.labels)
+
+    def evaluate_on(self, images: Batches, labels: Mapping[str, LabelSpace]) -> dict[str, dict[str, float]]:
+        """Scores on images whose labels are to be read like this."""
+        model, place = self.personal.model, self.workplace
+        metrics = metrics_for(model.decoders, labels, self.work.metrics)
         with at_work(self):
-            batches = val.evaluation(self.workplace.feed)
-            return evaluate(self.personal.model, batches, val.data.labels, self.training.precision, captures)
+            return evaluate(model, images.evaluation(place.feed), metrics, self.training.precision, place.captures)
 
     def state(self) -> ClientState:
         """All that the next round depends on, but for data and settings; a copy on the CPU."""
@@ -172,6 +178,8 @@ class Client:
             rate = self.training.schedule.rate(epoch, self.work.rounds * epochs, self.training.learning_rate)
             own = terms if learner is self.personal else Terms(terms.frozen)
             losses = learner.train_epoch(batches, rate, own, watch=steps, captures=self.workplace.captures)
+        for learner in learners:
+            learner.end_round()
         return losses
 
     def _fine_tune(self, watch: BatchWatch) -> dict[str, float]:
@@ -184,6 +192,7 @@ class Client:
             rate = schedule.rate(epoch, count, self.training.learning_rate)
             batches = self._batches(first + epoch)
             losses = self.personal.train_epoch(batches, rate, watch=steps, captures=self.workplace.captures)
+        self.personal.end_round()
         return losses
 
     def _batches(self, epoch: int) -> Iterator[Sample]:

@@ -63,6 +63,7 @@ def build_client(
         rounds=experiment.rounds,
         epochs=spec.epochs,
         seed=experiment.seed,
+        metrics=experiment.metrics,
     )
     return Client(
         spec.name,

@@ -71,8 +71,9 @@ class Headline:
 
 
 def headline(task: str, scores: Mapping[str, float]) -> Headline:
-    """The main score among those of a task."""
-    metric = TASKS[task].metric(LabelSpace(classes=1))
+    """The main score among those of a task: that of whichever of its metrics it was judged by."""
+    known = TASKS[task].metrics
+    metric = known[next((name for name in known if name in scores), next(iter(known)))](LabelSpace(classes=1))
     return Headline(metric.name, scores[metric.name], metric.higher_is_better, TASKS[task].counts_in_delta_m)
 
 

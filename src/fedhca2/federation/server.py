@@ -1,13 +1,13 @@
 """The server's part of a round: learn the weights, aggregate, and say what every client adds."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
 from torch import Tensor
 
-from fedhca2.aggregation import Aggregator, Measure, Member, Mixing, Rows, Weights
+from fedhca2.aggregation import Aggregator, Mean, Measure, Member, Mixing, Rows, Weights
 from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.guard import Expected, admit, well_formed
@@ -17,6 +17,7 @@ from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
 
 Deliveries = dict[str, dict[Slot, Delivery]]
+Layouts = tuple[Layout, Layout | None]  # of rows, and of the running statistics that belong to them
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Stack:
-    """All rows of one part and layout, and their inner products."""
+    """All rows of one part and layout, their inner products, and the running statistics that belong to them."""
 
     part: Part
     layout: Layout
@@ -84,12 +85,30 @@ class _Stack:
     entries: list[_Entry]
     rows: Rows
     products: Tensor
+    statistics: "_Stack | None" = None
+
+    @classmethod
+    def of(cls, layout: Layout, aggregator: Aggregator, entries: list[_Entry]) -> "_Stack":
+        """These rows with the inner products that their aggregator needs: one pass over all."""
+        rows = Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
+        products = rows.products(aggregator.measure, aggregator.whole)
+        return cls(entries[0].slot.part, layout, aggregator, entries, rows, products)
+
+    @property
+    def compared(self) -> Tensor:
+        """The inner products that the mixing comes from."""
+        if self.statistics and self.aggregator.compares_models:
+            return self.products + self.statistics.products
+        return self.products
 
     def lengths(self) -> list[float]:
         """Lengths of the rows, which their own inner products tell; a row that is not finite has none."""
         if self.aggregator.measure == "rows":
             return self.products.sum(dim=0).diagonal().clamp(min=0).sqrt().tolist()
         return self.rows.norms().tolist()
+
+
+_Mixed = tuple[list[_Entry], list[Delivery], Aggregation]
 
 
 class Server:
@@ -131,39 +150,51 @@ class Server:
             stacks = self._measure(state.round, admission.used)
         state = self._learn(state, admission.used)
         deliveries: Deliveries = {client: {} for client in admission.used}
-        aggregations = []
+        aggregations: list[Aggregation] = []
         weights = dict(state.weights)
         for stack in stacks:
             first = stack.aggregator.first_weights(stack.layout)
             for entry in stack.entries:
                 if first and entry.key not in weights:
                     weights[entry.key] = Weights.start(first)
-            aggregation, delivered = self._aggregate(stack, weights)
-            aggregations.append(aggregation)
-            for entry, delivery in zip(stack.entries, delivered, strict=True):
-                deliveries[entry.client][entry.slot] = delivery
+            for entries, delivered, aggregation in self._aggregate(stack, weights):
+                aggregations.append(aggregation)
+                for entry, delivery in zip(entries, delivered, strict=True):
+                    deliveries[entry.client][entry.slot] = delivery
         applied = {key: learned.applied for key, learned in weights.items()}
         record = ServerRecord(state.round, tuple(aggregations), applied, refused | admission.refused)
         return ServerState(state.round + 1, weights, admission.shares), deliveries, record
 
     def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[_Stack]:
-        """The rows of every part and layout with the inner products that its aggregator needs: one pass over all."""
+        """The rows of every part and layout, measured."""
         stacks = []
         for part, aggregator in self.method.aggregators(round).items():
-            for layout, entries in self._entries(part, replies).items():
-                rows = Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
-                products = rows.products(aggregator.measure, aggregator.whole)
-                stacks.append(_Stack(part, layout, aggregator, entries, rows, products))
+            for (layout, _), entries in self._entries(part, replies).items():
+                stack = _Stack.of(layout, aggregator, entries)
+                stacks.append(replace(stack, statistics=self._statistics(stack, replies)))
         return stacks
+
+    def _statistics(self, stack: _Stack, replies: Mapping[str, Reply]) -> _Stack | None:
+        """The running statistics that clients sent with the rows of a stack."""
+        entries = [
+            replace(entry, slot=slot, row=replies[entry.client].rows[slot])
+            for entry in stack.entries
+            if (slot := entry.slot.statistics) and slot in replies[entry.client].rows
+        ]
+        if not entries:
+            return None
+        aggregator = stack.aggregator if stack.aggregator.compares_models else Mean()
+        return _Stack.of(self.profiles[entries[0].client].layouts[entries[0].slot], aggregator, entries)
 
     def _moves(
         self, round: int, stacks: Iterable[_Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
     ) -> dict[str, dict[Slot, Move]]:
         """How far every row of every client moved."""
         found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
-        for stack in stacks:
+        with_statistics = [each for stack in stacks for each in (stack, stack.statistics) if each]
+        for stack in with_statistics:
             starts = [self._start(entry, sent) for entry in stack.entries]
-            updates = stack.aggregator.sends == "updates"
+            updates = self.method.uploads(round)[stack.part] == "updates"
             rounds = range(round if updates or None not in starts else 0, round + 1)
             trained = [
                 Trained(entry.row, start, self._limit(entry, rounds))
@@ -198,30 +229,37 @@ class Server:
                 weights[key] = self.method.weights.step(weights[key], agreement)
         return replace(state, weights=weights)
 
-    def _entries(self, part: Part, replies: Mapping[str, Reply]) -> dict[Layout, list[_Entry]]:
+    def _entries(self, part: Part, replies: Mapping[str, Reply]) -> dict[Layouts, list[_Entry]]:
         """The rows of a part, by layout, each list sorted by name so that the order of clients never shows."""
-        found: dict[Layout, list[_Entry]] = {}
+        found: dict[Layouts, list[_Entry]] = {}
         for client, reply in replies.items():
             profile = self.profiles[client]
             for slot in sorted(reply.rows):
                 if slot.part == part:
                     entry = _Entry(client, slot, _member(profile, slot), reply.rows[slot])
-                    found.setdefault(profile.layouts[slot], []).append(entry)
-        return {layout: sorted(entries, key=lambda entry: entry.member.name) for layout, entries in found.items()}
+                    beside = profile.layouts.get(slot.statistics) if slot.statistics else None
+                    found.setdefault((profile.layouts[slot], beside), []).append(entry)
+        return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in found.items()}
 
-    def _aggregate(self, stack: _Stack, weights: Mapping[str, Weights]) -> tuple[Aggregation, list[Delivery]]:
-        """The second pass over all rows."""
+    def _aggregate(self, stack: _Stack, weights: Mapping[str, Weights]) -> Iterator[_Mixed]:
+        """The second pass over all rows, and over their running statistics."""
+        mixing = stack.aggregator.mixing(stack.compared, stack.rows.members, stack.layout)
+        yield self._mix(stack, mixing, weights)
+        if stack.statistics:
+            yield self._mix(stack.statistics, mixing.of_statistics(len(stack.entries)), weights)
+
+    def _mix(self, stack: _Stack, mixing: Mixing, weights: Mapping[str, Weights]) -> _Mixed:
+        """What every member of a stack gets, and what there is to say about it."""
         members, measure = stack.rows.members, stack.aggregator.measure
-        mixing = stack.aggregator.mixing(stack.products, members, stack.layout)
         addends: list[list[Addend]] = [[] for _ in members]
         for blend in mixing.blends:
             mixed = stack.rows.mix(blend.weights)
             for entry, gets, added in zip(stack.entries, blend.gets, addends, strict=True):
                 scale = weights[entry.key].applied if blend.hyper else (1.0,)
                 added.append(Addend(mixed[gets], scale, remember=blend.hyper and self.method.weights.learn))
-        whole = stack.products.sum(dim=0) if measure != "nothing" else None
+        whole = stack.compared.sum(dim=0) if measure != "nothing" else None
         record = Aggregation(stack.part, tuple(member.name for member in members), measure, whole, mixing)
-        return record, [Delivery(mixing.base, tuple(added)) for added in addends]
+        return stack.entries, [Delivery(mixing.base, tuple(added)) for added in addends], record
 
 
 def _member(profile: Profile, slot: Slot) -> Member:
