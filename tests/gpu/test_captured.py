@@ -16,7 +16,10 @@ from small import clients, small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GPU = torch.device("cuda", 0)
-FP32 = {"training": {"batch_size": 4, "precision": "fp32"}}
+FP32 = {
+    "training": {"batch_size": 4, "precision": "fp32"},
+    "model": {"encoder": {"name": "swin_micro", "drop_path": 0.2}},
+}
 
 
 def trained(name, place, terms=lambda model: Terms(), epochs=2, steps=None):
@@ -26,7 +29,7 @@ def trained(name, place, terms=lambda model: Terms(), epochs=2, steps=None):
     with at_work(client):
         losses = [
             client.personal.train_epoch(
-                islice(client.work.train.training(seed=0, client=name, epoch=epoch, feed=place.feed), steps),
+                islice(client.batches(epoch), steps),
                 1e-3,
                 terms(client.personal.model),
                 captures=place.captures,

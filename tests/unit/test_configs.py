@@ -41,11 +41,19 @@ def test_every_client_can_be_built_at_its_real_size(name):
     assert all((size > 10_000_000) == papers for size in sizes)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("fedhca2/", "matfl/"))])
+def test_the_papers_swin_has_stochastic_depth_and_their_resnet_none(name):
+    encoder = Experiment.load(name, ["model.encoder.weights=none"]).model.encoder
+    assert encoder.drop_path == (0.1 if encoder.name.startswith("swin_") else 0.0)
+
+
 def in_the_small(name):
     """The experiment with a tiny encoder, few small scenes of the same tasks, and one epoch of one round."""
     values = read_config(name)
     model = values.get("model", {})
-    values["model"] = {**model, "encoder": TINY[model.get("decoder", "fcn")], "decoder_width": 8}
+    drop_path = model.get("encoder", {}).get("drop_path", 0.0)
+    encoder = {**TINY[model.get("decoder", "fcn")], "drop_path": drop_path}
+    values["model"] = {**model, "encoder": encoder, "decoder_width": 8}
     values["training"] = {**values.get("training", {}), "batch_size": 1, "workers": 0}
     values["data"] = {key: as_scenes(data) for key, data in values["data"].items()}
     values["clients"] = [{**client, "epochs": 1} for client in values["clients"]]
@@ -99,7 +107,8 @@ def first(shard):
 @pytest.mark.parametrize("encoder", ["resnet18", "convnext_atto", "swin_mini"])
 @pytest.mark.parametrize("batch_norm", ["local", "average", "recalibrate"])
 def test_encoders_of_every_family_take_part_in_a_round(encoder, batch_norm):
-    experiment = small(model={"encoder": {"name": encoder}}, method={"name": "fedhca2", "batch_norm": batch_norm})
+    method = {"name": "fedhca2", "batch_norm": batch_norm}
+    experiment = small(model={"encoder": {"name": encoder, "drop_path": 0.1}}, method=method)
     members = clients(experiment)
     server = Server(experiment.resolved_method, [client.profile for client in members.values()])
     replies = [

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedhca2.models.config import SWIN_T, EncoderConfig
 from fedhca2.models.pretrained import digest, load_weights
+from fedhca2.models.stochastic_depth import take_over_drop_paths
 from fedhca2.models.swin import as_released
 
 STRIDES = [4, 8, 16, 32]
@@ -49,6 +50,9 @@ class Encoder(nn.Module):
             options["img_size"] = size
         self.body = timm.create_model(name, out_indices=_last_four(name, config.output_stride), **options)
         as_released(self.body)
+        self.drop_paths = take_over_drop_paths(self.body)
+        if config.drop_path and not self.drop_paths:
+            raise ValueError(f"encoder {config.name!r} should have paths that drop_path can leave out, found none")
         self.channels: list[int] = _feature_info(self.body).channels()
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
         self.norms = FeatureNorms(nn.LayerNorm(channels) for channels in self.channels) if channels_last else None
