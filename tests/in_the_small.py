@@ -15,7 +15,8 @@ def in_the_small(name, client=lambda entry: entry):
     """
     values = read_config(name)
     model = values.get("model", {})
-    values["model"] = {**model, "encoder": TINY[model.get("decoder", "fcn")], "decoder_width": 8}
+    encoder = {**TINY[model.get("decoder", "fcn")], "drop_path": model.get("encoder", {}).get("drop_path", 0.0)}
+    values["model"] = {**model, "encoder": encoder, "decoder_width": 8}
     values["training"] = {**values.get("training", {}), "batch_size": 1, "workers": 0}
     values["data"] = {key: _as_scenes(data) for key, data in values["data"].items()}
     values["clients"] = [client({**entry, "epochs": 1}) for entry in values["clients"]]

@@ -16,18 +16,21 @@ from small import SMALL, clients, small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GPU = torch.device("cuda", 0)
-FP32 = {"training": {"batch_size": 4, "precision": "fp32"}}
+FP32 = {
+    "training": {"batch_size": 4, "precision": "fp32"},
+    "model": {"encoder": {"name": "swin_micro", "drop_path": 0.2}},
+}
 MATFL = {"optimizer": {"kind": "adam", "amsgrad": True}, "loss_weights": False}
 
 
 def trained(name, place, terms=lambda model: Terms(), epochs=2, steps=None, **training):
     """A client's model, moments and losses after epochs of training, or some of their steps, at a workplace."""
-    client = clients(small(training={**FP32["training"], **training}))[name]
+    client = clients(small(**FP32 | {"training": {**FP32["training"], **training}}))[name]
     client.workplace = place
     with at_work(client):
         losses = [
             client.personal.train_epoch(
-                islice(client.work.train.training(seed=0, client=name, epoch=epoch, feed=place.feed), steps),
+                islice(client.batches(epoch), steps),
                 1e-3,
                 terms(client.personal.model),
                 captures=place.captures,

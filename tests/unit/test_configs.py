@@ -39,6 +39,12 @@ def test_every_client_can_be_built_at_its_real_size(name):
     assert all((size > 10_000_000) == papers for size in sizes)
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("fedhca2/", "matfl/"))])
+def test_the_papers_swin_has_stochastic_depth_and_their_resnet_none(name):
+    encoder = Experiment.load(name, ["model.encoder.weights=none"]).model.encoder
+    assert encoder.drop_path == (0.1 if encoder.name.startswith("swin_") else 0.0)
+
+
 @cache
 def scenes(domain):
     config = ScenesData(domain=domain, **SCENES)
@@ -92,7 +98,8 @@ def first(shard):
 @pytest.mark.parametrize("encoder", ["resnet18", "convnext_atto", "swin_mini"])
 @pytest.mark.parametrize("batch_norm", ["local", "average", "recalibrate"])
 def test_encoders_of_every_family_take_part_in_a_round(encoder, batch_norm):
-    experiment = small(model={"encoder": {"name": encoder}}, method={"name": "fedhca2", "batch_norm": batch_norm})
+    method = {"name": "fedhca2", "batch_norm": batch_norm}
+    experiment = small(model={"encoder": {"name": encoder, "drop_path": 0.1}}, method=method)
     members = clients(experiment)
     server = Server(experiment.resolved_method, [client.profile for client in members.values()])
     replies = [

@@ -137,9 +137,8 @@ def test_norms_that_a_classifier_lacks_stay_plain(tmp_path, monkeypatch):
     classifier = timm.create_model(SWIN_T, **tiny)
     nn.init.constant_(classifier.norm.weight, 2.0)
     torch.save(classifier.state_dict(), tmp_path / "timm.pth")
-    monkeypatch.setattr("fedhca2.models.encoder.SMALL", {"tiny_swin": tiny})
-    monkeypatch.setattr("fedhca2.models.encoder.SMALL_WINDOWS", {})
-    config = EncoderConfig(name="tiny_swin", weights=str(tmp_path / "timm.pth"))
+    monkeypatch.setattr("fedhca2.models.encoder.SMALL", {"swin_nano": tiny})
+    config = EncoderConfig(name="swin_nano", weights=str(tmp_path / "timm.pth"))
     assert [norm.weight.mean().item() for norm in Encoder(config, (224, 224)).norms] == [1, 1, 1, 2]
 
 
