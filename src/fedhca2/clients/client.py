@@ -145,8 +145,15 @@ class Client:
 
     def batches(self, epoch: int) -> Iterator[Sample]:
         """The batches of one epoch, counted from the first round on, with all that is drawn for their steps."""
-        seed, augment, feed = self.work.seed, self.training.augment, self.workplace.feed
-        batches = self.work.train.training(seed=seed, client=self.name, epoch=epoch, augment=augment, feed=feed)
+        seed, training = self.work.seed, self.training
+        batches = self.work.train.training(
+            seed=seed,
+            client=self.name,
+            epoch=epoch,
+            augment=training.augment,
+            scales=training.scales,
+            feed=self.workplace.feed,
+        )
         paths = self.personal.model.encoder.drop_paths
         if not paths:
             return batches

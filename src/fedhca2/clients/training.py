@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from fedhca2.clients.capture import CapturedStep, Captures
@@ -14,6 +14,7 @@ from fedhca2.clients.schedule import Schedule
 from fedhca2.clients.step import PLAIN, Losses, Terms, set_mode, take_step
 from fedhca2.config import Config
 from fedhca2.data.dataset import Sample
+from fedhca2.data.transforms import SCALES
 from fedhca2.models.multitask import MultiTaskModel
 
 Watch = Callable[[Tensor], None]  # told the loss of every batch
@@ -29,12 +30,23 @@ class Training(Config):
     loss_weights: Annotated[bool, Field(description="weigh each task's loss by the task's weight")] = True
     schedule: Schedule = Schedule()
     augment: Annotated[bool, Field(description="random scale, crop, flip and colours")] = True
+    scales: Annotated[
+        tuple[Annotated[float, Field(gt=0, le=10)], Annotated[float, Field(gt=0, le=10)]],
+        Field(description="of augmented images: the smallest and the largest enlargement"),
+    ] = SCALES
     precision: Annotated[Literal["auto", "fp32", "bf16"], Field(description="auto: bf16 where the GPU has it")] = "auto"
     workers: Annotated[int, Field(ge=0, description="threads that load images ahead")] = 0
     step: Annotated[
         Literal["auto", "plain", "captured", "compiled"],
         Field(description="on a GPU: one CUDA graph, and compiled; auto: compiled if the run is long enough to gain"),
     ] = "auto"
+
+    @field_validator("scales")
+    @classmethod
+    def _scales_in_order(cls, scales: tuple[float, float]) -> tuple[float, float]:
+        if scales[0] > scales[1]:
+            raise ValueError(f"scales should be the smallest and the largest, found {list(scales)}")
+        return scales
 
 
 class Learner:

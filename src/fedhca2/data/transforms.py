@@ -21,6 +21,7 @@ from fedhca2.tasks import TASKS
 
 IMAGE_MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1) * 255
 IMAGE_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255
+SCALES = (0.5, 2.0)  # the smallest and the largest enlargement
 CROP_TRIES = 10
 LARGEST_SHARE = 0.75
 CROP_TASK = "semseg"  # the crop rule looks at this task's labels where the client has them
@@ -42,12 +43,14 @@ class Augmentation:
 UNCHANGED = Augmentation(scale=1.0, crops=((0.0, 0.0),), mirrored=False, distortion=None)
 
 
-def draw_augmentation(seed: int, client: str, epoch: int, index: int) -> Augmentation:
+def draw_augmentation(
+    seed: int, client: str, epoch: int, index: int, scales: tuple[float, float] = SCALES
+) -> Augmentation:
     """The augmentation of one image in one epoch of one client."""
     rng = np.random.default_rng(derive(seed, "augment", client, epoch, index))
     crops = rng.uniform(size=(CROP_TRIES, 2))
     return Augmentation(
-        scale=rng.uniform(0.5, 2.0),
+        scale=rng.uniform(*scales),
         crops=tuple((float(y), float(x)) for y, x in crops),
         mirrored=bool(rng.random() < 0.5),
         distortion=draw_distortion(rng),
