@@ -68,12 +68,12 @@ def _opened(config):
 
 
 @cache
-def _built(config, channels, size, seed, client):
-    return build_model(config, dict(channels), size, seed=seed, client=client)
+def _built(config, channels, size, **start):
+    return build_model(config, dict(channels), size, **start)
 
 
-def _copied(config, channels, size, *, seed, client):
-    return deepcopy(_built(config, tuple(channels.items()), size, seed, client))
+def _copied(config, channels, size, **start):
+    return deepcopy(_built(config, tuple(channels.items()), size, **start))
 
 
 def _open(experiment):

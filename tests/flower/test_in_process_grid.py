@@ -11,6 +11,7 @@ from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.methods import METHODS
+from small import unifying
 
 pytestmark = pytest.mark.slow
 TERMS = Terms(poll=0.001, deadline=60)
@@ -35,8 +36,8 @@ class Watching(Nobody):
 
 
 def experiment_of(method):
-    unify = {"decoder": {"every": 2}, "head": {"every": 2}} if method == "fedsta" else {}  # within two rounds
-    return small_experiment(method={"name": method, **unify}, rounds=3)
+    settings = unifying(every=2) if method == "fedsta" else {}  # so that heads cross too, within two rounds
+    return small_experiment(method={"name": method, **settings}, rounds=3)
 
 
 @cache

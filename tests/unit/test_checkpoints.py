@@ -40,7 +40,7 @@ class Nobody:
 
 
 def progress(round=1):
-    return Progress(ServerState(round, norms={"encoder": (1.0, 1 / 3)}), PENDING)
+    return Progress(ServerState(round, shares={"a/encoder": (1.0, 1 / 3)}), PENDING)
 
 
 def saved(tmp_path, rounds=(1,), keep=2):

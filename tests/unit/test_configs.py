@@ -10,16 +10,14 @@ from fedhca2.clients import Workplace
 from fedhca2.configs import embedded_experiments
 from fedhca2.data import ScenesData
 from fedhca2.experiment import Experiment, OpenData, assign_shards, build, build_clients
-from fedhca2.experiment.sources import read_config
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 from fedhca2.models import ModelConfig, MultiTaskModel, build_model
 from fedhca2.tasks import TASKS
+from in_the_small import SCENES, in_the_small
 from small import clients, small
 
 NAMES = [listing.name for listing in embedded_experiments()]
-DOMAINS = {"pascal_context": "outdoor", "nyud": "indoor"}
-TINY = {"fcn": {"name": "swin_micro"}, "deeplab": {"name": "test_resnet", "output_stride": 8}}
 
 
 @cache
@@ -47,28 +45,9 @@ def test_the_papers_swin_has_stochastic_depth_and_their_resnet_none(name):
     assert encoder.drop_path == (0.1 if encoder.name.startswith("swin_") else 0.0)
 
 
-def in_the_small(name):
-    """The experiment with a tiny encoder, few small scenes of the same tasks, and one epoch of one round."""
-    values = read_config(name)
-    model = values.get("model", {})
-    drop_path = model.get("encoder", {}).get("drop_path", 0.0)
-    encoder = {**TINY[model.get("decoder", "fcn")], "drop_path": drop_path}
-    values["model"] = {**model, "encoder": encoder, "decoder_width": 8}
-    values["training"] = {**values.get("training", {}), "batch_size": 1, "workers": 0}
-    values["data"] = {key: as_scenes(data) for key, data in values["data"].items()}
-    values["clients"] = [{**client, "epochs": 1} for client in values["clients"]]
-    return Experiment.parse({**values, "rounds": 1})
-
-
-def as_scenes(data):
-    domain = DOMAINS.get(data["kind"]) or data["domain"]
-    rest = {"partition": data["partition"]} if "partition" in data else {}
-    return {"kind": "scenes", "domain": domain, "size": [32, 32], "train": 40, "val": 1} | rest
-
-
 @cache
 def scenes(domain):
-    config = ScenesData(domain=domain, size=(32, 32), train=40, val=1)
+    config = ScenesData(domain=domain, **SCENES)
     return OpenData(config.open("train"), config.open("val"))
 
 
@@ -96,6 +75,18 @@ def test_one_short_round_trains_every_client(name, monkeypatch):
         client.perform(Order(1, deliveries[client.name], finish=True, train=False))
     finite = [p.isfinite().all() for client in clients for p in client.personal.model.parameters()]
     assert (all(finite), record.refused) == (True, {})
+    for client in clients:
+        assert set(deliveries[client.name]) == {slot for slot in client.layouts if slot.part in uploads}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("matfl/")])
+def test_experiments_of_mat_fl_train_as_its_released_code(name):
+    experiment = Experiment.load(name)
+    optimizer = {"kind": "adam", "amsgrad": True, "reset": "every_round"}
+    assert experiment.training.optimizer.model_dump() == optimizer
+    assert (experiment.training.loss_weights, experiment.training.weight_decay) == (False, 1e-4)
+    assert experiment.metrics == {"sal": "miou_of_images"}
+    assert ("encoder_norms" in experiment.resolved_method.uploads(0)) == (name != "matfl/figure2")  # that has no mean
 
 
 def first(shard):

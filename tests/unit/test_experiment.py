@@ -88,6 +88,9 @@ def test_another_method_is_really_another_method():
         ({"clients": [{"data": "indoor", "tasks": ["depth"]}] * 2}, "2 clients are called 'indoor'"),
         ({"clients": [{"data": "indoor", "tasks": ["depth"], "name": "../x"}]}, "a name should be letters"),
         ({"data": {"indoor": {"kind": "scenes", "domain": "indoor", "size": [30, 32]}}}, "multiple of 32"),
+        ({"metrics": {"sla": "miou"}}, "metrics: 'sla' is not a task. Did you mean 'sal'?"),
+        ({"metrics": {"sal": "moiu"}}, "metrics.sal: 'moiu' is not a metric of 'sal'. Did you mean 'miou'?"),
+        ({"training": {"optimizer": {"kind": "sgd"}}}, "training.optimizer.kind: input should be 'adamw' or 'adam'"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_place(changes, line):

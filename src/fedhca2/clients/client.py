@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from secrets import token_hex
 from time import perf_counter
@@ -28,6 +28,7 @@ from fedhca2.models.stochastic_depth import draw_keep
 from fedhca2.objectives import Objective
 from fedhca2.params import Slot, unflatten
 from fedhca2.seeds import derive
+from fedhca2.tasks import LabelSpace, metrics_for
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in all, loss of the last one
 Turn = tuple[int, Learner, Iterator[Sample]]  # an epoch, counted from the first round on, of one model
@@ -45,6 +46,7 @@ class Work:
     rounds: int
     epochs: int
     seed: int
+    metrics: Mapping[str, str] = field(default_factory=dict)  # that tasks are judged by, where not by their own
 
 
 class Client:
@@ -132,10 +134,14 @@ class Client:
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Scores on the validation split."""
-        val, captures = self.work.val, self.workplace.captures
+        return self.evaluate_on(self.work.val, self.work.val.data.labels)
+
+    def evaluate_on(self, images: Batches, labels: Mapping[str, LabelSpace]) -> dict[str, dict[str, float]]:
+        """Scores on images whose labels are to be read like this."""
+        model, place = self.personal.model, self.workplace
+        metrics = metrics_for(model.decoders, labels, self.work.metrics)
         with at_work(self):
-            batches = val.evaluation(self.workplace.feed)
-            return evaluate(self.personal.model, batches, val.data.labels, self.training.precision, captures)
+            return evaluate(model, images.evaluation(place.feed), metrics, self.training.precision, place.captures)
 
     def batches(self, epoch: int) -> Iterator[Sample]:
         """The batches of one epoch, counted from the first round on, with all that is drawn for their steps."""
@@ -186,6 +192,8 @@ class Client:
             rate = self.training.schedule.rate(epoch, self.work.rounds * epochs, self.training.learning_rate)
             own = terms if learner is self.personal else Terms(terms.frozen)
             losses = learner.train_epoch(batches, rate, own, watch=steps, captures=self.workplace.captures)
+        for learner in learners:
+            learner.end_round()
         return losses
 
     def _fine_tune(self, watch: BatchWatch) -> dict[str, float]:
@@ -198,6 +206,7 @@ class Client:
             rate = schedule.rate(epoch, count, self.training.learning_rate)
             batches = self.batches(first + epoch)
             losses = self.personal.train_epoch(batches, rate, watch=steps, captures=self.workplace.captures)
+        self.personal.end_round()
         return losses
 
     def _pulled(self) -> list[tuple[str, Tensor]]:

@@ -119,7 +119,8 @@ def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: 
     batch["image"] = torch.randn(batch["image"].shape, device=device)
     batch[KEEP] = torch.ones(len(model.encoder.drop_paths), training.batch_size, device=device)
     optimizer = Learner(model, training).optimizer
-    take_step(model, optimizer, batch, training.precision, loss=compiled(task_loss, part == LOSS))
+    loss = compiled(task_loss, part == LOSS)
+    take_step(model, optimizer, batch, training.precision, loss=loss, weighted=training.loss_weights)
     if part == LOSS:
         CapturedForward(Captures(device, compile=True), model, batch["image"], training.precision)
 

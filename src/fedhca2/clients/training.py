@@ -9,6 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedhca2.clients.capture import CapturedStep, Captures
+from fedhca2.clients.optimizer import OptimizerConfig
 from fedhca2.clients.schedule import Schedule
 from fedhca2.clients.step import PLAIN, Losses, Terms, set_mode, take_step
 from fedhca2.config import Config
@@ -24,6 +25,8 @@ class Training(Config):
     batch_size: Annotated[int, Field(ge=1)] = 8
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    optimizer: OptimizerConfig = OptimizerConfig()
+    loss_weights: Annotated[bool, Field(description="weigh each task's loss by the task's weight")] = True
     schedule: Schedule = Schedule()
     augment: Annotated[bool, Field(description="random scale, crop, flip and colours")] = True
     precision: Annotated[Literal["auto", "fp32", "bf16"], Field(description="auto: bf16 where the GPU has it")] = "auto"
@@ -35,14 +38,15 @@ class Training(Config):
 
 
 class Learner:
-    """A model and its optimiser, whose moments outlast the rounds although the server changes the parameters."""
+    """A model and its optimiser.
+
+    Moments outlast the rounds, although the server changes the parameters, unless the optimiser is reset.
+    """
 
     def __init__(self, model: MultiTaskModel, training: Training) -> None:
         self.model = model
         self.training = training
-        self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay, fused=True
-        )
+        self.optimizer = training.optimizer.build(model.parameters(), training.learning_rate, training.weight_decay)
 
     def train_epoch(
         self,
@@ -76,4 +80,16 @@ class Learner:
     ) -> CapturedStep | Callable[[Sample], Losses]:
         if captures is not None:
             return captures.step(self, batch, terms)
-        return partial(take_step, self.model, self.optimizer, precision=self.training.precision, terms=terms)
+        return partial(
+            take_step,
+            self.model,
+            self.optimizer,
+            precision=self.training.precision,
+            weighted=self.training.loss_weights,
+            terms=terms,
+        )
+
+    def end_round(self) -> None:
+        """Forget the moments where they should not outlast a round."""
+        if self.training.optimizer.reset == "every_round":
+            self.optimizer.state.clear()

@@ -46,7 +46,8 @@ class ComparisonStopped(Interrupted):
 def plan_cells(experiment: Experiment, methods: Sequence[str], seeds: int, out: Path) -> list[Cell]:
     """All cells, those of Local first: every other one is compared with Local at the same seed.
 
-    Within a seed all methods have the same data, shards, initial values, shuffling and evaluation.
+    Within a seed all methods have the same data, shards, initial values, shuffling and evaluation, but for decoders
+    and heads that a method freezes (FedBABU): these are the same for all clients of a task.
     """
     unknown = [name for name in methods if name not in METHODS and ":" not in name]
     if unknown:

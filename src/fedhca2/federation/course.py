@@ -82,7 +82,8 @@ class Course:
             seed=self.experiment.seed,
             clients=scores,
             baseline=baseline,
-            delta_m=_gain(scores, baseline or {}),
+            delta_m=overall_gain(scores, baseline or {}, self.experiment.kinds),
+            delta_m_by_client=overall_gain(scores, baseline or {}),
             seconds=self.seconds,
             bytes={"up": self.folder.bytes_up, "down": self.folder.bytes_down},
             versions=versions(),
@@ -93,11 +94,3 @@ class Course:
         self.folder.finish(result.to_dict())
         self._checkpoints.prune(1)
         return result
-
-
-def _gain(scores: Scores, baseline: Scores) -> float | None:
-    """Δm over the clients that were there to be evaluated both times."""
-    both = [name for name in scores if name in baseline]
-    if not both:
-        return None
-    return overall_gain({name: scores[name] for name in both}, {name: baseline[name] for name in both})

@@ -9,8 +9,7 @@ import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedhca2.clients import Client, Workplace, at_work
-from fedhca2.clients.evaluation import evaluate
+from fedhca2.clients import Client, Workplace
 from fedhca2.data.dataset import Split
 from fedhca2.experiment import ConfigError, Experiment, OpenData, Shard, build_client, open_data
 from fedhca2.federation.membership import shards_after
@@ -46,8 +45,13 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     baseline = _known_baseline(run, wanted)
     if (run / "baseline").is_dir():
         baseline = _scores(run / "baseline", experiment, data, shards, wanted, progress)
-    gain = overall_gain(scores, baseline) if baseline else None
-    return replace(result, clients=scores, baseline=baseline, delta_m=gain)
+    return replace(
+        result,
+        clients=scores,
+        baseline=baseline,
+        delta_m=overall_gain(scores, baseline or {}, experiment.kinds),
+        delta_m_by_client=overall_gain(scores, baseline or {}),
+    )
 
 
 def _known_baseline(run: Path, wanted: Evaluation) -> Scores | None:
@@ -100,6 +104,4 @@ def _load(client: Client, path: Path) -> None:
 def _evaluate(client: Client, wanted: Evaluation) -> dict[str, dict[str, float]]:
     batches = client.work.val if wanted.split == "val" else client.work.train
     labels = {task: replace(space, edge_thresholds=wanted.thresholds) for task, space in batches.data.labels.items()}
-    place, precision = client.workplace, client.training.precision
-    with at_work(client):
-        return evaluate(client.personal.model, batches.evaluation(place.feed), labels, precision, place.captures)
+    return client.evaluate_on(batches, labels)

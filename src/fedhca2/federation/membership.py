@@ -8,13 +8,15 @@ from fedhca2.data.partition import keep
 from fedhca2.experiment import ClientSpec, ConfigError, Experiment, OpenData, Shard, assign_shards
 from fedhca2.federation.rounds import Progress
 
-FIXED = ("seed", "method", "model", "privacy")
+FIXED = ("seed", "method", "model", "privacy", "metrics")
 
 
 def check_changes(before: Experiment, after: Experiment) -> None:
     """ConfigError where a run cannot go on with these settings."""
     old, new = before.to_dict(), after.to_dict()
     lines = [f"{key}: should be what the run began with, found another value" for key in FIXED if old[key] != new[key]]
+    if old["training"]["optimizer"] != new["training"]["optimizer"]:  # its moments would not fit
+        lines.append("training.optimizer: should be what the run began with, found another value")
     for name, config in old["data"].items():
         if name in new["data"] and new["data"][name] != config:
             lines.append(f"data.{name}: should be what the run began with, found other settings")

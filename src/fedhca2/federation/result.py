@@ -36,7 +36,7 @@ FREE = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """The content of `result.json`."""
 
@@ -47,6 +47,7 @@ class Result:
     clients: Scores
     baseline: Scores | None
     delta_m: float | None  # nothing without a baseline, or where a gain over a score of 0 cannot be told
+    delta_m_by_client: float | None = None  # each client by itself, where Δm takes the means of clients of a kind
     seconds: float
     bytes: dict[str, int]
     versions: dict[str, str]
@@ -70,18 +71,23 @@ class Headline:
 
 
 def headline(task: str, scores: Mapping[str, float]) -> Headline:
-    """The main score among those of a task."""
-    metric = TASKS[task].metric(LabelSpace(classes=1))
+    """The main score among those of a task: that of whichever of its metrics it was judged by."""
+    known = TASKS[task].metrics
+    metric = known[next((name for name in known if name in scores), next(iter(known)))](LabelSpace(classes=1))
     return Headline(metric.name, scores[metric.name], metric.higher_is_better, TASKS[task].counts_in_delta_m)
 
 
-def overall_gain(scores: Scores, baseline: Scores) -> float | None:
-    """Δm over all tasks that count; nothing where none does, or where a gain cannot be told."""
+def overall_gain(scores: Scores, baseline: Scores, kinds: Mapping[str, str] | None = None) -> float | None:
+    """Δm over all tasks that count of the clients that were evaluated both times; without `kinds` by client.
+
+    Nothing where no task counts, or where a gain cannot be told.
+    """
+    both = [client for client in scores if client in baseline]
     better = {
         task: headline(task, values).higher_is_better for tasks in scores.values() for task, values in tasks.items()
     }
-    ours, theirs = _counted(scores), _counted(baseline)
-    gain = delta_m(ours, theirs, better) if ours else nan
+    ours, theirs = _counted({c: scores[c] for c in both}), _counted({c: baseline[c] for c in both})
+    gain = delta_m(ours, theirs, better, kinds) if ours else nan
     return gain if isfinite(gain) else None
 
 

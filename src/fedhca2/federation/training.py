@@ -16,6 +16,7 @@ from fedhca2.experiment import ConfigError, Experiment, OpenData, Shard, build_c
 from fedhca2.federation.course import Course
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.membership import without_strangers
+from fedhca2.federation.moves import Reach
 from fedhca2.federation.result import Result, Scores, device_name
 from fedhca2.federation.rounds import Progress, Watcher
 from fedhca2.federation.run_folder import RunFolder
@@ -100,7 +101,7 @@ def train(
     if kind == "compiled" and devices[0].type == "cuda":
         precompile(experiment.model, clients, devices[0])
     fleet = InProcess(clients, places)
-    server = Server(experiment.resolved_method, fleet.profiles.values(), experiment.guard)
+    server = Server(experiment.resolved_method, fleet.profiles.values(), experiment.guard, Reach.of(experiment))
     progress = _go_on(course, fleet)
     scores = course.go(server, fleet, _All([folder, watcher]), progress, experiment.checkpoints.every)
     with one_thread():

@@ -1,7 +1,7 @@
 """A run as its files tell it: all that reports know."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
@@ -12,7 +12,8 @@ import numpy as np
 import yaml
 
 from fedhca2.experiment import ConfigError
-from fedhca2.federation.result import BASELINE_METRICS
+from fedhca2.experiment.clients import client_kind
+from fedhca2.federation.result import BASELINE_METRICS, overall_gain
 from fedhca2.federation.strict_json import numbers
 
 Event = dict[str, Any]
@@ -48,8 +49,11 @@ class RunFiles:
             result = _checked(path, json.loads(path.read_text("utf-8")))
         except ValueError as error:
             raise ConfigError([f"{path}: not valid JSON: {error}"]) from None
-        baseline = result.get("baseline")
-        return {**result, "clients": numbers(result["clients"]), "baseline": baseline and numbers(baseline)}
+        clients, baseline = numbers(result["clients"]), numbers(result.get("baseline") or {})
+        if "delta_m_by_client" not in result:  # written before there were both: what it calls Δm is by client
+            gain = overall_gain(clients, baseline, self._kinds(clients))
+            result |= {"delta_m": gain, "delta_m_by_client": result.get("delta_m")}
+        return {**result, "clients": clients, "baseline": baseline or None}
 
     @cached_property
     def events(self) -> list[Event]:
@@ -88,6 +92,27 @@ class RunFiles:
             if event["event"] in ("loss", "metric"):
                 found.setdefault(event["client"], {})[event["task"]] = None
         return {client: tuple(tasks) for client, tasks in found.items()}
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """The kind of every client: its data set and tasks."""
+        return self._kinds(self.tasks)
+
+    @property
+    def several_of_a_kind(self) -> bool:
+        """Whether some clients have the same data set and tasks."""
+        return len(set(self.kinds.values())) < len(self.kinds)
+
+    def dataset(self, client: str) -> str:
+        """A client's data set; one that never said so has its own."""
+        return self._datasets.get(client, client)
+
+    @cached_property
+    def _datasets(self) -> dict[str, str]:
+        return {event["client"]: event["dataset"] for event in self.of("profile")}
+
+    def _kinds(self, tasks: Mapping[str, Iterable[str]]) -> dict[str, str]:
+        return {client: client_kind(self.dataset(client), held) for client, held in tasks.items()}
 
     @cached_property
     def baseline_scores(self) -> list[Event]:

@@ -16,6 +16,7 @@ from fedhca2.federation.course import Course
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.records import DTYPES
 from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.moves import Reach
 from fedhca2.federation.result import Result, Scores, baseline_files, finished_scores, kept_baseline, read_baseline
 from fedhca2.federation.run import RunWatcher
 from fedhca2.federation.run_folder import RunFolder
@@ -83,7 +84,7 @@ def _train(fleet: FlowerFleet, folder: RunFolder, watcher: RunWatcher, baseline:
     course = Course(experiment, folder, run)
     fleet.gather()
     watcher.started(experiment, _shards(fleet))
-    server = Server(experiment.resolved_method, (), experiment.guard)
+    server = Server(experiment.resolved_method, (), experiment.guard, Reach.of(experiment))
     server.profiles = fleet.roll.known  # sites may join later
     checkpoint = course.checkpoint
     tell = _Tell(fleet, folder, watcher, set(checkpoint.clients) if checkpoint else set())
