@@ -16,7 +16,7 @@ def recalibrate(model: nn.Module, batches: Iterable[Sample]) -> None:
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]
-    model.eval()
+    model.eval()  # nothing is dropped
     for layer in layers:
         layer.train()
         layer.reset_running_stats()
