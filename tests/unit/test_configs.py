@@ -2,17 +2,20 @@
 
 from copy import deepcopy
 from functools import cache
+from itertools import combinations
 
 import pytest
 import torch
 
 from fedhca2.clients import Workplace
+from fedhca2.clients.exchange import own_rows
 from fedhca2.configs import embedded_experiments
 from fedhca2.data import ScenesData
 from fedhca2.experiment import Experiment, OpenData, assign_shards, build, build_clients
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 from fedhca2.models import ModelConfig, MultiTaskModel, build_model
+from fedhca2.params import Slot
 from fedhca2.tasks import TASKS
 from in_the_small import SCENES, in_the_small
 from small import clients, small
@@ -56,27 +59,51 @@ def built(config, channels, size):
     return build_model(config, dict(channels), size, seed=0, client="a")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_one_short_round_trains_every_client(name, monkeypatch):
+@pytest.fixture
+def short_round(monkeypatch):
+    """Runs a round of an experiment in the small; gives its clients at the end, what they were sent, and the record."""
+
     def once(config, channels, size, **_):
         return deepcopy(built(config, tuple(channels.items()), size))
 
+    def run(experiment):
+        data = {key: scenes(config.domain) for key, config in experiment.data.items()}
+        shards = {key: first(shard) for key, shard in assign_shards(experiment, data).items()}
+        clients = build_clients(experiment, data, shards, Workplace(torch.device("cpu")))
+        server = Server(experiment.resolved_method, [client.profile for client in clients])
+        uploads = experiment.resolved_method.uploads(0)
+        replies = [client.perform(Order(0, {}, upload=uploads)) for client in clients]
+        _, deliveries, record = server.step(server.start(), replies)
+        for client in clients:
+            client.perform(Order(1, deliveries[client.name], finish=True, train=False))
+        return clients, deliveries, record
+
     monkeypatch.setattr(build, "build_model", once)
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_one_short_round_trains_every_client(name, short_round):
     experiment = in_the_small(name)
-    data = {key: scenes(config.domain) for key, config in experiment.data.items()}
-    shards = {key: first(shard) for key, shard in assign_shards(experiment, data).items()}
-    clients = build_clients(experiment, data, shards, Workplace(torch.device("cpu")))
-    server = Server(experiment.resolved_method, [client.profile for client in clients])
-    uploads = experiment.resolved_method.uploads(0)
-    replies = [client.perform(Order(0, {}, upload=uploads)) for client in clients]
-    _, deliveries, record = server.step(server.start(), replies)
-    for client in clients:
-        client.perform(Order(1, deliveries[client.name], finish=True, train=False))
+    clients, deliveries, record = short_round(experiment)
     finite = [p.isfinite().all() for client in clients for p in client.personal.model.parameters()]
     assert (all(finite), record.refused) == (True, {})
+    uploads = experiment.resolved_method.uploads(0)
     for client in clients:
         assert set(deliveries[client.name]) == {slot for slot in client.layouts if slot.part in uploads}
+
+
+@pytest.mark.slow
+def test_the_clusters_of_mat_fl_share_encoders_with_their_running_statistics(short_round):
+    clients, _, record = short_round(in_the_small("matfl/table1/five-clusters"))
+    (blend,) = record.aggregations[0].mixing.blends
+    place = dict(zip(record.aggregations[0].members, blend.gets, strict=True))
+    rows = {client.name: own_rows(client, [Slot("encoder"), Slot("encoder_norms")]) for client in clients}
+    for one, other in combinations(clients, 2):
+        pairs = zip(rows[one.name].values(), rows[other.name].values(), strict=True)
+        together = place[one.name] == place[other.name]
+        assert [torch.equal(*pair) for pair in pairs] == [together, together]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("matfl/")])

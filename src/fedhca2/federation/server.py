@@ -1,6 +1,6 @@
 """The server's part of a round: learn the weights, aggregate, and say what every client adds."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -108,9 +108,6 @@ class _Stack:
         return self.rows.norms().tolist()
 
 
-_Mixed = tuple[list[_Entry], list[Delivery], Aggregation]
-
-
 class Server:
     """Turns replies into deliveries. It holds no rows and no models, and its state is passed in and out."""
 
@@ -150,17 +147,18 @@ class Server:
             stacks = self._measure(state.round, admission.used)
         state = self._learn(state, admission.used)
         deliveries: Deliveries = {client: {} for client in admission.used}
-        aggregations: list[Aggregation] = []
+        aggregations = []
         weights = dict(state.weights)
         for stack in stacks:
             first = stack.aggregator.first_weights(stack.layout)
             for entry in stack.entries:
                 if first and entry.key not in weights:
                     weights[entry.key] = Weights.start(first)
-            for entries, delivered, aggregation in self._aggregate(stack, weights):
-                aggregations.append(aggregation)
-                for entry, delivery in zip(entries, delivered, strict=True):
-                    deliveries[entry.client][entry.slot] = delivery
+            mixing = stack.aggregator.mixing(stack.compared, stack.rows.members, stack.layout)
+            aggregations.append(self._mix(stack, mixing, weights, deliveries))
+            if stack.statistics:
+                mixing = mixing.of_statistics(len(stack.entries))
+                aggregations.append(self._mix(stack.statistics, mixing, weights, deliveries))
         applied = {key: learned.applied for key, learned in weights.items()}
         record = ServerRecord(state.round, tuple(aggregations), applied, refused | admission.refused)
         return ServerState(state.round + 1, weights, admission.shares), deliveries, record
@@ -241,25 +239,21 @@ class Server:
                     found.setdefault((profile.layouts[slot], beside), []).append(entry)
         return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in found.items()}
 
-    def _aggregate(self, stack: _Stack, weights: Mapping[str, Weights]) -> Iterator[_Mixed]:
-        """The second pass over all rows, and over their running statistics."""
-        mixing = stack.aggregator.mixing(stack.compared, stack.rows.members, stack.layout)
-        yield self._mix(stack, mixing, weights)
-        if stack.statistics:
-            yield self._mix(stack.statistics, mixing.of_statistics(len(stack.entries)), weights)
-
-    def _mix(self, stack: _Stack, mixing: Mixing, weights: Mapping[str, Weights]) -> _Mixed:
-        """What every member of a stack gets, and what there is to say about it."""
-        members, measure = stack.rows.members, stack.aggregator.measure
-        addends: list[list[Addend]] = [[] for _ in members]
+    def _mix(
+        self, stack: _Stack, mixing: Mixing, weights: Mapping[str, Weights], deliveries: Deliveries
+    ) -> Aggregation:
+        """The second pass over all rows: what every member gets is added to `deliveries`."""
+        addends: list[list[Addend]] = [[] for _ in stack.entries]
         for blend in mixing.blends:
             mixed = stack.rows.mix(blend.weights)
             for entry, gets, added in zip(stack.entries, blend.gets, addends, strict=True):
                 scale = weights[entry.key].applied if blend.hyper else (1.0,)
                 added.append(Addend(mixed[gets], scale, remember=blend.hyper and self.method.weights.learn))
+        for entry, added in zip(stack.entries, addends, strict=True):
+            deliveries[entry.client][entry.slot] = Delivery(mixing.base, tuple(added))
+        measure = stack.aggregator.measure
         whole = stack.compared.sum(dim=0) if measure != "nothing" else None
-        record = Aggregation(stack.part, tuple(member.name for member in members), measure, whole, mixing)
-        return stack.entries, [Delivery(mixing.base, tuple(added)) for added in addends], record
+        return Aggregation(stack.part, tuple(entry.member.name for entry in stack.entries), measure, whole, mixing)
 
 
 def _member(profile: Profile, slot: Slot) -> Member:
