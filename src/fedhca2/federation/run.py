@@ -1,6 +1,5 @@
 """One run from an experiment to its folder."""
 
-import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from fedhca2.federation.result import (
     read_baseline,
 )
 from fedhca2.federation.run_folder import RunFolder
+from fedhca2.federation.strict_json import read_json
 from fedhca2.federation.training import Given, RunWatcher, choose_devices, train
 
 PARTITION = "partition.json"
@@ -57,7 +57,7 @@ def resume(out: Path, watcher: RunWatcher, overrides: list[str] | None = None) -
         raise ConfigError([f"{out}: has come to its end; --set rounds=… above {before.rounds} goes on"])
     choose_devices(experiment.devices)
     data = open_data(experiment)
-    shards = shards_after(experiment, data, _read(out / PARTITION) or {})
+    shards = shards_after(experiment, data, read_json(out / PARTITION) if (out / PARTITION).exists() else {})
     shards, skipped = without_broken(experiment, data, shards)
     beside = {PARTITION: partition_as_data(experiment, data, shards)}
     with closing(RunFolder(out, experiment, resume=True, beside=beside)) as folder, _files_named():
@@ -83,11 +83,3 @@ def _run(experiment: Experiment, given: Given, folder: RunFolder, watcher: RunWa
             with closing(RunFolder(place, local, resume=True)) as aside:
                 known = train(local, given, aside, watcher, None, folder.path).clients
     return train(experiment, given, folder, watcher, known, folder.path)
-
-
-def _read(path: Path) -> Any:
-    """Plain data that the run wrote, or nothing."""
-    try:
-        return json.loads(path.read_text("utf-8")) if path.exists() else None
-    except ValueError as error:
-        raise ConfigError([f"{path}: should be JSON, found {error}"]) from None

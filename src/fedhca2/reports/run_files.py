@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from fedhca2.experiment import ConfigError
+from fedhca2.experiment.sources import read_config
 from fedhca2.federation.result import BASELINE_METRICS
-from fedhca2.federation.strict_json import numbers
+from fedhca2.federation.strict_json import numbers, read_json
 
 Event = dict[str, Any]
 Array = np.ndarray[Any, Any]
@@ -36,7 +36,7 @@ class RunFiles:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved config."""
-        return _checked(self.path / "config.yaml", yaml.safe_load((self.path / "config.yaml").read_text("utf-8")))
+        return _checked(self.path / "config.yaml", read_config(self.path / "config.yaml"))
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
@@ -44,10 +44,7 @@ class RunFiles:
         path = self.path / "result.json"
         if not path.is_file():
             return None
-        try:
-            result = _checked(path, json.loads(path.read_text("utf-8")))
-        except ValueError as error:
-            raise ConfigError([f"{path}: not valid JSON: {error}"]) from None
+        result = _checked(path, read_json(path))
         baseline = result.get("baseline")
         return {**result, "clients": numbers(result["clients"]), "baseline": baseline and numbers(baseline)}
 
@@ -98,8 +95,8 @@ class RunFiles:
         if not path.is_file():
             return []
         try:
-            return [_known(_checked(path, event)) for event in json.loads(path.read_text("utf-8"))]
-        except (ValueError, TypeError) as error:
+            return [_known(_checked(path, event)) for event in read_json(path)]
+        except TypeError as error:
             raise ConfigError([f"{path}: should be a list of events, found {error}"]) from None
 
     def samples(self, client: str) -> dict[str, Array]:

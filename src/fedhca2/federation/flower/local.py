@@ -1,5 +1,6 @@
 """A whole federation on this machine: a SuperLink, and a process for every site, on loopback with TLS and keys."""
 
+import json
 import shutil
 import ssl
 import tempfile
@@ -82,12 +83,13 @@ def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
     for spec in experiment.specs:
         data = experiment.data[spec.data]
         paths = {key: str(Path(value).resolve()) for key, value in data if isinstance(value, Path)}
-        lists = {"kind": "lists", "lists": {spec.name: [int(index) for index in shards[spec.name].dealt]}}
+        images = folder.resolve() / f"{spec.name}.images.json"
+        images.write_text(json.dumps({spec.name: [int(index) for index in shards[spec.name].dealt]}), "utf-8")
         site = {
             "client": spec.name,
             "tasks": list(spec.tasks),
             "state": str(folder.resolve() / "state"),
-            "data": {**paths, "partition": lists},
+            "data": {**paths, "partition": {"kind": "lists", "file": str(images)}},
             "own_methods": True,
         }
         weights = experiment.model.encoder.weights

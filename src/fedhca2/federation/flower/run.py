@@ -1,6 +1,5 @@
 """One run over a network, from an experiment to its folder at the coordinator."""
 
-import json
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from fedhca2.federation.result import Result, Scores, baseline_files, finished_s
 from fedhca2.federation.run import RunWatcher
 from fedhca2.federation.run_folder import RunFolder
 from fedhca2.federation.server import Server, ServerRecord
+from fedhca2.federation.strict_json import read_json
 from fedhca2.messages import Order, Reply
 
 NOTE = "flower.json"  # in the run's folder: what sites keep their state by
@@ -58,7 +58,7 @@ def resume(grid: Grid, out: Path, watcher: RunWatcher, terms: Terms) -> Result:
 
 def read_note(out: Path) -> dict[str, Any]:
     """What the folder of a run over Flower says of it: `run`, `engine`, and Flower's own number in `flower_run`."""
-    note: dict[str, Any] = json.loads((out / NOTE).read_text("utf-8"))
+    note: dict[str, Any] = read_json(out / NOTE)
     return note
 
 
