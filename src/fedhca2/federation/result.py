@@ -20,7 +20,7 @@ from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.version import __version__
 
 Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}, the headline metric first
-BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics.json"
+BASELINE_FILES = BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics.json"
 # What a run and its baseline may differ in: Local sends nothing, so neither guard nor privacy change it.
 FREE = {
     "name",

@@ -97,8 +97,6 @@ def _from_file(path: Path, changed: int) -> dict[str, Tensor]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickles that are none: the error says it
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
     except Exception as error:  # a file that is no weights raises anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
         raise ValueError(f"weights {str(path)!r} should be a file of tensors, found {reason}") from error
