@@ -40,7 +40,7 @@ def test_a_broken_line_is_an_error_with_its_number(tmp_path):
 def test_a_broken_result_is_an_error(tmp_path):
     made_run(tmp_path)
     (tmp_path / "result.json").write_text("{")
-    with pytest.raises(ConfigError, match="not valid JSON"):
+    with pytest.raises(ConfigError, match="should be JSON"):
         _ = RunFiles.open(tmp_path).result
 
 

@@ -40,8 +40,9 @@ def holed_run(path, method="fedhca2"):
 
 @pytest.mark.parametrize("value", [NAN, float("inf"), -float("inf")])
 def test_what_is_no_number_is_written_as_null(tmp_path, value):
-    folder = RunFolder(tmp_path / "run", small())
-    folder.log("metric", value=value)
+    folder = RunFolder.new(tmp_path / "run")
+    folder.rewind(small())
+    folder.events.log("metric", value=value)
     folder.finish({"clients": {"a": {"sal": {"max_f": value}}}})
     folder.close()
     assert strictly((tmp_path / "run" / "metrics.jsonl").read_text())["value"] is None

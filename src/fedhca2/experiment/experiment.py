@@ -110,7 +110,7 @@ class Experiment(Config):
     def parse(cls, values: Any) -> Self:
         """An experiment from plain data; ConfigError if something is wrong with it."""
         if not isinstance(values, dict):
-            raise ConfigError([f"config: should be a mapping of keys to values, found {values!r}"])
+            raise ConfigError([f"config: should be a mapping of keys to values, found {values!r:.200}"])
         try:
             experiment = cls.model_validate(values)
         except ValidationError as error:

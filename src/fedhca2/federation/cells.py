@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from fedhca2.config import suggest
 from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.experiment.sources import read_config
 from fedhca2.federation.run import RunWatcher, resume, run
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
@@ -111,7 +110,7 @@ def _check_known(cell: Cell) -> None:
     path = cell.folder / "config.yaml"
     if not path.is_file():
         return
-    found, wanted = yaml.safe_load(path.read_text("utf-8")), cell.experiment.to_dict()
+    found, wanted = read_config(path), cell.experiment.to_dict()
     other = [key for key in sorted({*found, *wanted} - {"devices"}) if found.get(key) != wanted.get(key)]
     if other:
         raise ConfigError(

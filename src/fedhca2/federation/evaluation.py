@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -13,8 +11,9 @@ from fedhca2.clients import Client, Workplace
 from fedhca2.data.dataset import Split
 from fedhca2.experiment import ConfigError, Experiment, OpenData, Shard, build_client, open_data
 from fedhca2.federation.membership import shards_after
-from fedhca2.federation.result import Result, Scores, kept_baseline, overall_gain
+from fedhca2.federation.result import Result, Scores, kept_baseline, overall_gain, read_result
 from fedhca2.federation.run import choose_devices
+from fedhca2.federation.strict_json import read_json
 
 Progress = Callable[[str], None]
 
@@ -34,13 +33,15 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     A baseline that came from another run has no models here; its scores serve where they are of the same kind.
     `progress` hears which client is next.
     """
-    result = Result(**_read(run / "result.json"))
-    experiment = _without_first_weights(Experiment.parse(_read(run / "config.yaml")))
+    if not (run / "result.json").is_file():
+        raise ConfigError([f"{run}: should be the folder of a finished run, found no result.json in it"])
+    result = Result(**read_result(run))
+    experiment = _without_first_weights(Experiment.load(run / "config.yaml"))
     names = [spec.name for spec in experiment.specs]
     if wanted.client is not None and wanted.client not in names:
         raise ConfigError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])
     data = open_data(experiment)
-    shards = shards_after(experiment, data, _read(run / "partition.json"))
+    shards = shards_after(experiment, data, read_json(run / "partition.json"))
     scores = _scores(run, experiment, data, shards, wanted, progress)
     baseline = _known_baseline(run, wanted)
     if (run / "baseline").is_dir():
@@ -59,14 +60,6 @@ def _known_baseline(run: Path, wanted: Evaluation) -> Scores | None:
     if (wanted.split, wanted.thresholds) != ("val", 99) or known is None:
         return None
     return {client: scores for client, scores in known.items() if wanted.client in (None, client)}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError([f"{path.parent}: should be the folder of a finished run, found {error}"]) from None
-    return content
 
 
 def _without_first_weights(experiment: Experiment) -> Experiment:

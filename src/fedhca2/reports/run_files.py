@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from fedhca2.experiment import ConfigError
 from fedhca2.experiment.clients import client_kind
+from fedhca2.experiment.sources import read_config
 from fedhca2.federation.result import BASELINE_METRICS, overall_gain
-from fedhca2.federation.strict_json import numbers
+from fedhca2.federation.strict_json import numbers, read_json
 
 Event = dict[str, Any]
 Array = np.ndarray[Any, Any]
@@ -37,7 +37,7 @@ class RunFiles:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved config."""
-        return _checked(self.path / "config.yaml", yaml.safe_load((self.path / "config.yaml").read_text("utf-8")))
+        return _checked(self.path / "config.yaml", read_config(self.path / "config.yaml"))
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
@@ -45,10 +45,7 @@ class RunFiles:
         path = self.path / "result.json"
         if not path.is_file():
             return None
-        try:
-            result = _checked(path, json.loads(path.read_text("utf-8")))
-        except ValueError as error:
-            raise ConfigError([f"{path}: not valid JSON: {error}"]) from None
+        result = _checked(path, read_json(path))
         clients, baseline = numbers(result["clients"]), numbers(result.get("baseline") or {})
         if "delta_m_by_client" not in result:  # written before there were both: what it calls Δm is by client
             gain = overall_gain(clients, baseline, self._kinds(clients))
@@ -123,8 +120,8 @@ class RunFiles:
         if not path.is_file():
             return []
         try:
-            return [_known(_checked(path, event)) for event in json.loads(path.read_text("utf-8"))]
-        except (ValueError, TypeError) as error:
+            return [_known(_checked(path, event)) for event in read_json(path)]
+        except TypeError as error:
             raise ConfigError([f"{path}: should be a list of events, found {error}"]) from None
 
     def samples(self, client: str) -> dict[str, Array]:

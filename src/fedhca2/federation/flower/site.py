@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from fedhca2.clients import Client, ClientState, Workplace, load_state, save_state
+from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, build_client, open_data, step_kind
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.site_config import SiteConfig
@@ -57,7 +58,7 @@ class Site:
             model = {
                 name: tensor.cpu().contiguous() for name, tensor in seat.client.personal.model.state_dict().items()
             }
-            save_file(model, seat.folder / MODEL)
+            write_whole(seat.folder / MODEL, save(model))
         state = seat.client.state()
         save_state(seat.folder / STATE, ClientState(state.tensors, {**state.values, "round": order.round}))
         seat.round, seat.stamp = order.round, _stamp(seat.folder / STATE)
@@ -73,8 +74,7 @@ class Site:
     def _sit_down(self, invitation: Invitation) -> _Seat:
         """The client as it was when it last answered in this run, or as it is at the start."""
         experiment, spec = invitation.accept(self.config)
-        folder = self.config.state / f"{experiment.name}-{invitation.run}" / spec.name
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = private_folder(self.config.state / f"{experiment.name}-{invitation.run}" / spec.name)
         client = _build(experiment, spec.name, self._device())
         stamp = _stamp(folder / STATE)
         if stamp == NO_FILE:
