@@ -8,13 +8,13 @@ from typing import Any, Protocol
 from fedhca2.experiment import ConfigError, Experiment
 from fedhca2.federation.checkpoints import Checkpoints, KeptClients
 from fedhca2.federation.fleet import Fleet
-from fedhca2.federation.result import Result, Scores, overall_gain, spent_epsilon, versions
+from fedhca2.federation.result import Result, Scores, overall_gain, privacy_spent, versions
 from fedhca2.federation.rounds import Progress, Watcher, run_rounds
 from fedhca2.federation.run_folder import RunFolder
 from fedhca2.federation.server import Server
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
 
-START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "seconds": 0.0}
+START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}, "seconds": 0.0}
 
 
 class KeptFleet(Fleet, KeptClients, Protocol):
@@ -42,6 +42,10 @@ class Course:
         """How long the run has taken up to now, before it was interrupted too."""
         return self._before + perf_counter() - self._began
 
+    def save(self, progress: Progress, clients: KeptClients) -> None:
+        """Write a checkpoint."""
+        self._checkpoints.save(progress, clients, {**self.folder.position(), "seconds": self.seconds})
+
     def go(
         self, server: Server, fleet: KeptFleet, watcher: Watcher, progress: Progress | None, checkpoint_every: int
     ) -> Scores:
@@ -56,7 +60,7 @@ class Course:
             def passed(progress: Progress) -> None:
                 due = checkpoint_every and progress.state.round % checkpoint_every == 0
                 if stopping.signal or due or progress.state.round == experiment.rounds:
-                    self._checkpoints.save(progress, fleet, {**self.folder.position(), "seconds": self.seconds})
+                    self.save(progress, fleet)
                 if stopping.signal:
                     raise Interrupted(stopping.signal, self.run, progress.state.round)
 
@@ -75,6 +79,7 @@ class Course:
         self, scores: Scores, baseline: Scores | None, device: str, skipped: Mapping[str, list[str]] | None = None
     ) -> Result:
         """Write down what the run came to."""
+        privacy = privacy_spent(self.experiment.privacy.noise, self.folder.updates)
         result = Result(
             name=self.experiment.name,
             method=self.experiment.method_name,
@@ -88,7 +93,8 @@ class Course:
             versions=versions(),
             device=device,
             skipped=dict(skipped or {}),
-            epsilon=spent_epsilon(self.experiment),
+            epsilon=privacy["epsilon"] if privacy else None,
+            privacy=privacy,
         )
         self.folder.finish(result.to_dict())
         self._checkpoints.prune(1)

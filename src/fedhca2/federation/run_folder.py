@@ -2,6 +2,7 @@
 
 import io
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,20 +32,22 @@ class RunFolder:
             raise FileExistsError(f"{path}: should be a new or empty folder, found files in it")
         self.path = path
         self.bytes_up = self.bytes_down = 0
+        self.updates: Counter[str] = Counter()  # how many each client has sent
         for name, values in (beside or {}).items():
             self.save_json(name, values)
         write_whole(path / "config.yaml", experiment.to_yaml().encode())  # the last: a folder that has it is whole
         (path / "result.json").unlink(missing_ok=True)
         self._events = (path / "metrics.jsonl").open("a", encoding="utf-8")
 
-    def position(self) -> dict[str, int]:
+    def position(self) -> dict[str, Any]:
         """How far the events have come, all of them on the disk."""
         self._events.flush()
         os.fsync(self._events.fileno())
         length = os.fstat(self._events.fileno()).st_size
-        return {"events": length, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
+        counts = {"bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "updates": dict(self.updates)}
+        return {"events": length, **counts}
 
-    def rewind(self, position: Mapping[str, int]) -> None:
+    def rewind(self, position: Mapping[str, Any]) -> None:
         """Forget the events after a position: those rounds are run again."""
         length = (self.path / "metrics.jsonl").stat().st_size
         if length < position["events"]:
@@ -54,6 +57,7 @@ class RunFolder:
         self._events.truncate(position["events"])
         self._events.seek(0, os.SEEK_END)
         self.bytes_up, self.bytes_down = position["bytes_up"], position["bytes_down"]
+        self.updates = Counter(position["updates"])
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -90,6 +94,7 @@ class RunFolder:
         """Keep what a client did: its scores belong to the model after `round` rounds, its losses to the next one."""
         up, down = reply.nbytes, order.nbytes
         self.bytes_up, self.bytes_down = self.bytes_up + up, self.bytes_down + down
+        self.updates[reply.client] += bool(reply.rows)
         who = {"round": order.round, "client": reply.client}
         for task, scores in reply.metrics.items():
             for metric, value in scores.items():

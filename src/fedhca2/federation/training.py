@@ -116,6 +116,8 @@ def _go_on(course: Course, fleet: InProcess) -> Progress | None:
     known = checkpoint.clients if checkpoint else {}
     course.folder.introduced(profile for name, profile in fleet.profiles.items() if name not in known)
     if checkpoint is None:
+        if course.experiment.privacy.noise:  # a run that falls over in its first round goes on with the same keys
+            course.save(Progress(), fleet)
         return None
     fleet.restore(checkpoint.path, checkpoint.clients)
     return without_strangers(checkpoint.progress, list(fleet.profiles))
