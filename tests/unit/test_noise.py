@@ -55,11 +55,8 @@ def test_each_bin_comes_as_often_as_the_law_says_to_the_last_bits(deviation):
 
 
 @pytest.mark.parametrize("deviation", DEVIATIONS)
-def test_no_step_is_taken_more_often_than_the_law_says(deviation):
-    table = _table(deviation)
-    start = WIDTH * np.arange(COLUMNS)
-    outermost = table.highest * np.exp(-(WIDTH - 1) * (2 * start + WIDTH - 1) * table.curvature)
-    assert (table.certain * 2.0**-64 <= outermost).all()
+def test_no_step_is_wanted_more_often_than_it_is_proposed(deviation):
+    assert _table(deviation).highest.max() <= 1
 
 
 def test_draws_go_on_where_they_were():

@@ -23,8 +23,7 @@ class _Table(NamedTuple):
 
     threshold: NDArray[np.uint64]  # [COLUMNS] coins below it mean the column's own bin, others its alias
     alias: NDArray[np.int64]
-    certain: NDArray[np.uint64]  # [bins] of 2⁶⁴, what is taken of a bin's outermost step, and so of each, at least
-    highest: NDArray[np.float64]  # [bins] what is taken of its innermost step
+    highest: NDArray[np.float64]  # [bins] how often its innermost step is taken when it is proposed
     curvature: float  # 1/2s²
 
 
@@ -54,8 +53,12 @@ class Noise:
 
 
 @njit(cache=True, nogil=True)
-def _fill(drawn, words, threshold, alias, certain, highest, curvature):  # type: ignore[no-untyped-def]
-    """Two words for each attempt; returns how many came to something."""
+def _fill(drawn, words, threshold, alias, highest, curvature):  # type: ignore[no-untyped-def]
+    """Two words for each attempt; returns how many came to something.
+
+    An attempt does the same work whatever it comes to, and how many are in vain says nothing of the others: the time
+    that it takes tells nothing of the noise.
+    """
     filled = 0
     for attempt in range(len(drawn)):
         word, coin = words[2 * attempt], words[2 * attempt + 1]
@@ -64,17 +67,11 @@ def _fill(drawn, words, threshold, alias, certain, highest, curvature):  # type:
             bin = alias[bin]
         offset = np.int64(word >> np.uint64(COIN_BITS)) & (WIDTH - 1)
         start = bin * WIDTH
-        if coin >= certain[bin]:
-            taken = highest[bin] * exp(-(offset * (2 * start + offset)) * curvature)
-            if np.float64(coin) * 2.0**-64 >= taken:
-                continue
         step = start + offset
-        if word >> np.uint64(COIN_BITS + OFFSET_BITS) & np.uint64(1):
-            if step == 0:  # 0 has one sign
-                continue
-            step = -step
-        drawn[filled] = step
-        filled += 1
+        sign = 1 - 2 * np.int64(word >> np.uint64(COIN_BITS + OFFSET_BITS) & np.uint64(1))
+        taken = highest[bin] * exp(-(offset * (start + step)) * curvature)
+        drawn[filled] = sign * step
+        filled += (np.float64(coin) * 2.0**-64 < taken) & ((step != 0) | (sign > 0))  # 0 has one sign
     return filled
 
 
@@ -84,16 +81,13 @@ def _table(deviation: float) -> _Table:
     with localcontext(prec=DIGITS):
         curvature = 1 / (2 * Decimal(deviation) ** 2)
         inner = [(-curvature * (WIDTH * bin) ** 2).exp() for bin in range(COLUMNS)]
-        outer = [(-curvature * (WIDTH * (bin + 1) - 1) ** 2).exp() for bin in range(COLUMNS)]
         share = COLUMNS * CAPACITY / sum(inner)
         weights = [0] + [int(share * height) + 1 for height in inner[1:]]
         weights[0] = COLUMNS * CAPACITY - sum(weights)  # less than its share, so that all others have more than theirs
         factors = [weights[0] / Decimal(weight) for weight in weights]
-        almost = Decimal(2**64) * (1 - Decimal(2) ** -40)  # for what the kernel rounds
-        certain = [int(height * factor * almost) for height, factor in zip(outer, factors, strict=True)]
         highest = [float(height * factor) for height, factor in zip(inner, factors, strict=True)]
         threshold, alias = _aliases(weights)
-        return _Table(threshold, alias, np.array(certain, np.uint64), np.array(highest), float(curvature))
+        return _Table(threshold, alias, np.array(highest), float(curvature))
 
 
 def _aliases(weights: list[int]) -> tuple[NDArray[Any], NDArray[Any]]:
