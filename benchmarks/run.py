@@ -30,6 +30,7 @@ PARTS = {  # name: module with rows()
     "rendering": "scenes",
     "odsF": "edges",
     "server": "server",
+    "noise": "noise",
     "wire": "wire",
     "gpu": "gpu",
 }

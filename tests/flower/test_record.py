@@ -5,7 +5,8 @@ import json
 import pytest
 from federations import Nobody, flower_federation, in_memory, small_experiment
 
-from fedhca2.clients.privacy import epsilon
+from fedhca2.clients.accounting import DELTA, epsilon
+from fedhca2.federation.flower.ledger import Ledger, cost
 from fedhca2.federation.flower.run import run
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.reports.figures.attendance import left_out
@@ -92,7 +93,38 @@ def test_a_baseline_is_trained_along(tmp_path):
     assert result.baseline == in_memory(experiment.with_method("local"))[1]
 
 
-def test_the_result_says_what_privacy_was_spent(tmp_path):
-    experiment = small_experiment(privacy={"clip": 1.0, "noise": 2.0})
-    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    assert run(grid, experiment, tmp_path / "run", Watching(), terms()).epsilon == epsilon(2.0, rounds=2)
+@pytest.fixture(scope="module")
+def noised(tmp_path_factory):
+    """The result of a run with noise of which one site missed two rounds, and its sites."""
+    folder = tmp_path_factory.mktemp("noised")
+    experiment = small_experiment(rounds=3, privacy={"clip": 1.0, "noise": 2.0})
+    grid, sites, _ = flower_federation(experiment, folder / "sites")
+    late = grid.leave("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedhca2.federation.flower.roll.NODES_EVERY", 0.0)
+        watching = Watching(lambda: grid.apps.update(late))
+        return run(grid, experiment, folder / "run", watching, terms(min_clients=2)), sites
+
+
+def test_the_coordinator_counts_the_updates_that_each_site_has_sent(noised):
+    spent = noised[0].privacy["clients"]
+    assert {name: found["updates"] for name, found in spent.items()} == {
+        "home": 1,
+        "outdoor-normals": 3,
+        "outdoor-semseg": 3,
+    }
+
+
+def test_each_site_counts_the_same(noised):
+    result, sites = noised
+    for name, site in sites.items():
+        own = cost(Ledger.of(site.config).entries(), DELTA)
+        assert own == pytest.approx(result.privacy["clients"][name]["epsilon"])
+
+
+def test_the_result_has_the_epsilon_of_the_site_that_sent_most(noised):
+    assert noised[0].epsilon == epsilon(2.0, updates=3)
+
+
+def test_the_result_has_what_dp_accounting_says(noised):
+    assert noised[0].privacy["dp_accounting"] == pytest.approx(noised[0].epsilon, rel=1e-6)

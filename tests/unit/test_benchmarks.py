@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("startup", "scenes", "edges", "server", "wire", "gpu")
+MODULES = ("startup", "scenes", "edges", "server", "noise", "wire", "gpu")
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_the_table_has_every_part(load):
     assert set(load("run").PARTS.values()) == set(MODULES)
 
 
-@pytest.mark.parametrize(("name", "count"), [("startup", 2), ("scenes", 2)])
+@pytest.mark.parametrize(("name", "count"), [("startup", 2), ("scenes", 2), ("noise", 3)])
 def test_cheap_parts_measure_something(load, name, count):
     rows = list(islice(load(name).rows(quick=True), count))
     assert all(isinstance(row, load("row").Row) and row.unit and isfinite(row.value) and row.value > 0 for row in rows)

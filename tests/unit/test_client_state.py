@@ -141,5 +141,29 @@ def test_agreement_tells_no_more_than_the_update_that_is_sent():
     assert reply.agreement[ENCODER][0] == pytest.approx(float(reply.rows[ENCODER].double().sum()))
 
 
+NOISY = {"clip": 0.01, "noise": 1.0}
+
+
+def noised(found, round=0):
+    return found.perform(Order(round, upload=UPDATES)).rows[ENCODER]
+
+
+def test_the_experiments_seed_does_not_tell_the_noise():
+    """Two clients that are the same in all but the key: what they train is equal, and what they send is unrelated."""
+    sent = torch.stack([noised(client(privacy=NOISY)) for _ in range(2)])
+    assert abs(float(torch.corrcoef(sent)[0, 1])) < 5 / sent.shape[1] ** 0.5
+
+
+def test_a_key_has_256_bits_of_its_own():
+    assert len({client(privacy=NOISY).noise_key for _ in range(3)}) == 3
+    assert len(client().noise_key) == 32
+
+
+def test_a_restored_client_sends_the_same_noise():
+    first, second = client(privacy=NOISY), client(privacy=NOISY)
+    second.restore(first.state())
+    assert torch.equal(noised(first), noised(second))
+
+
 def test_losses_stay_at_home_where_there_is_noise():
     assert not client(privacy={"clip": 1.0, "noise": 1.0}).perform(Order(0, upload=UPDATES)).losses

@@ -58,9 +58,18 @@ def test_weights_that_a_site_does_not_have_are_an_error():
         invitation.accept(site())
 
 
-def test_the_site_bounds_its_own_privacy():
-    accepted, _ = Invitation.to(experiment(), "run1").accept(site(privacy={"clip": 1.0, "noise": 0.5}))
-    assert accepted.privacy.clip == 1.0
+@pytest.mark.parametrize(
+    ("theirs", "own", "clip", "noise"),
+    [
+        ({}, {"clip": 1.0, "noise": 0.5}, 1.0, 0.5),
+        ({"clip": 9.0, "noise": 0.1}, {"clip": 1.0, "noise": 0.5}, 1.0, 0.5),
+        ({"clip": 0.1, "noise": 3.0}, {"clip": 1.0, "noise": 0.5}, 0.1, 3.0),
+        ({"clip": 0.1, "noise": 3.0}, {}, 0.1, 3.0),
+    ],
+)
+def test_of_the_bounds_of_site_and_server_the_stricter_ones_hold(theirs, own, clip, noise):
+    accepted, _ = Invitation.to(experiment(privacy=theirs), "run1").accept(site(privacy=own))
+    assert (accepted.privacy.clip, accepted.privacy.noise) == (clip, noise)
 
 
 def test_a_method_from_elsewhere_needs_the_consent_of_the_site():

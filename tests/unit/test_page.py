@@ -1,5 +1,7 @@
+import json
 import re
 
+from fedhca2.federation.result import privacy_spent
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.attendance import LEFT_OUT, NOT_ASKED, TOOK_PART, attendance_figures, left_out
 from fedhca2.reports.page import write_page
@@ -22,6 +24,18 @@ def test_a_run_has_all_its_sections(tmp_path):
         "groups",
         "cost",
         "settings",
+    ]
+
+
+def test_what_noised_updates_cost_is_shown(tmp_path):
+    run = made_run(tmp_path)
+    result = json.loads((tmp_path / "result.json").read_text())
+    spent = privacy_spent(2.0, {"road": 3, "home": 1})
+    (tmp_path / "result.json").write_text(json.dumps({**result, "privacy": spent}))
+    table = next(section for section in single_sections(run) if section.id == "privacy").blocks[0]
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["home", "1", "1.993", "1.993"],
+        ["road", "3", "3.709", "3.709"],
     ]
 
 

@@ -162,9 +162,41 @@ def test_a_new_client_without_images_of_its_own_is_refused(tmp_path):
 
 
 def test_noise_is_the_same_after_a_resume(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedhca2.clients.client.token_hex", lambda count: "secret")
+    monkeypatch.setattr("fedhca2.clients.client.token_bytes", bytes)
     straight, resumed = pairs(tmp_path, small(privacy={"clip": 1.0, "noise": 0.1}))
     assert same_models(straight, resumed)
+
+
+class Mail(Silent):
+    """Keeps what clients send, and may crash after a round."""
+
+    def __init__(self, at=None):
+        super().__init__(at, crash)
+        self.sent = {}
+
+    def replied(self, order, reply):
+        self.sent |= {(order.round, reply.client, slot): row.clone() for slot, row in reply.rows.items()}
+
+
+@pytest.mark.parametrize(("at", "every"), [(0, 1), (1, 1), (1, 0)])
+def test_an_update_that_is_sent_again_after_a_crash_has_the_same_noise(tmp_path, at, every):
+    experiment = small(privacy={"clip": 1.0, "noise": 0.1}, checkpoints={"every": every})
+    before, after = Mail(at), Mail()
+    with pytest.raises(CrashError):
+        run_small(experiment, tmp_path, before)
+    resume_small(tmp_path, watcher=after)
+    again = before.sent.keys() & after.sent.keys()
+    assert {round for round, _, _ in again} == ({at} if every else {0, 1})
+    assert all(before.sent[key].equal(after.sent[key]) for key in again)
+
+
+def test_what_was_sent_is_counted_over_a_crash(tmp_path):
+    experiment = small(privacy={"clip": 1.0, "noise": 2.0}, participation={"fraction": 0.5})
+    run_small(experiment, tmp_path / "straight")
+    resume_small(crashed(experiment, tmp_path / "resumed"))
+    counted = [json.loads((tmp_path / run / "result.json").read_text())["privacy"] for run in ("straight", "resumed")]
+    assert counted[0] == counted[1]
+    assert sum(found["updates"] for found in counted[0]["clients"].values()) == 2 * experiment.rounds
 
 
 def test_a_run_with_the_same_seed_has_the_same_models(tmp_path):

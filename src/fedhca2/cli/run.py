@@ -1,10 +1,10 @@
 """`fedhca2 run`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -87,19 +87,17 @@ def conclude(console: Console, result: "Result", folder: Path) -> None:
     console.print(conclusion(result))
     for client, faults in result.skipped.items():
         console.print(f"{client}: {len(faults)} files could not be read and were left out, as {faults[0]}")
-    if result.epsilon is not None:
-        console.print(_privacy(result.epsilon, folder), highlight=False)
+    if result.privacy is not None:
+        console.print(_privacy(result.privacy), highlight=False)
     console.print(f"{result.seconds:.0f} s for {result.method}; everything is in {folder}/", highlight=False)
     draw_page(console, [RunFiles.open(folder)], folder)
 
 
-def _privacy(epsilon: float, folder: Path) -> str:
-    """What the noise came to, and what a library says to that."""
-    from fedhca2.clients.privacy import audited_epsilon
-    from fedhca2.experiment import Experiment
-    from fedhca2.federation.result import sent_rounds
-
-    experiment = Experiment.load(folder / "config.yaml")
-    bound = audited_epsilon(experiment.privacy.noise, sent_rounds(experiment))
-    audit = "pip install 'fedhca2[privacy]' has it checked" if bound is None else f"dp-accounting: at most {bound:.3g}"
-    return f"client-level differential privacy: ε = {epsilon:.3g} at δ = 1e-5 ({audit})"
+def _privacy(spent: Mapping[str, Any]) -> str:
+    """What the noised updates of the client that sent most came to, and what a library says to that."""
+    bound = spent["dp_accounting"]
+    audit = "pip install 'fedhca2[privacy]' has it checked" if bound is None else f"dp-accounting: {bound:.4g}"
+    return (
+        f"client-level differential privacy: ε = {spent['epsilon']:.4g} at δ = {spent['delta']:g} "
+        f"after at most {spent['updates']} updates of a client ({audit})"
+    )

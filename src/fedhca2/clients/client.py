@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from math import isfinite
-from secrets import token_hex
+from secrets import token_bytes
 from time import perf_counter
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedhca2.clients.evaluation import evaluate
 from fedhca2.clients.exchange import agreement_with, leaving, own_rows, receive
 from fedhca2.clients.normalisation import recalibrate
-from fedhca2.clients.privacy import Privacy
+from fedhca2.clients.privacy import KEY_BYTES, Privacy
 from fedhca2.clients.state import client_state, restore_client
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.step import KEEP, Terms
@@ -78,7 +78,7 @@ class Client:
         self.received: dict[Slot, Tensor] = {}  # the rows sent by the server that local training is pulled towards
         self.remembered: dict[Slot, tuple[Tensor, int]] = {}  # last aggregated update, and how many weights scale it
         self.published: dict[Slot, Tensor] = {}  # with privacy, the rows as the server knows them already
-        self.noise_secret = token_hex(16)
+        self.noise_key = token_bytes(KEY_BYTES)  # of this client in this run; it goes nowhere but into its state
 
     @property
     def profile(self) -> Profile:

@@ -26,7 +26,7 @@ def leaving(client: "Client", order: Order, uploads: list[Slot]) -> tuple[dict[S
     changes = {
         slot: updates[slot] if wants_updates[slot] else trained[slot] - client.published[slot] for slot in uploads
     }
-    changes = privatise(changes, client.privacy, client.noise_secret, order.round)
+    changes = privatise(changes, client.privacy, client.noise_key, order.round)
     rows = {
         slot: change if wants_updates[slot] else client.published[slot] + change for slot, change in changes.items()
     }

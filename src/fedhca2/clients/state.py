@@ -23,7 +23,7 @@ def client_state(client: "Client", device: torch.device) -> ClientState:
     rows["remembered"] = {slot: row for slot, (row, _) in client.remembered.items()}
     tensors |= {f"{kind}/{slot}": row for kind, held in rows.items() for slot, row in held.items()}
     counts = {str(slot): count for slot, (_, count) in client.remembered.items()}
-    values = {"client": client.name, "remembered": counts, "noise_secret": client.noise_secret}
+    values = {"client": client.name, "remembered": counts, "noise_key": client.noise_key.hex()}
     copies = {name: torch.empty_like(tensor, device=device) for name, tensor in tensors.items()}
     torch._foreach_copy_(list(copies.values()), [tensor.detach() for tensor in tensors.values()])
     return ClientState(copies, values)
@@ -44,7 +44,7 @@ def restore_client(client: "Client", state: ClientState) -> None:
     client.start, client.received, client.published = rows["start"], rows["received"], rows["published"]
     counts = state.values["remembered"]
     client.remembered = {slot: (row, counts[str(slot)]) for slot, row in rows["remembered"].items()}
-    client.noise_secret = state.values["noise_secret"]
+    client.noise_key = bytes.fromhex(state.values["noise_key"])
 
 
 def _learner_tensors(kind: str, learner: Learner) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-FORMAT = "fedhca2 state 1"
+FORMAT = "fedhca2 state 2"
 PRIVATE, ORDINARY = 0o600, 0o666  # who may read a file: its owner alone, or whoever the umask lets
 
 

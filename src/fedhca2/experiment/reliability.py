@@ -27,6 +27,9 @@ class GuardBounds(Config):
     jump: Annotated[
         float, Field(ge=0, description="largest move, in multiples of the client's own recent largest; 0: no bound")
     ] = 10.0
+    noise: Annotated[
+        float, Field(ge=0, description="deviation of the noise that sites may add by themselves to each value")
+    ] = 0.0
     window: Annotated[int, Field(ge=1, description="accepted rounds of a client that count as recent")] = 8
 
 

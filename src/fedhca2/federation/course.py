@@ -8,7 +8,7 @@ from typing import Protocol
 from fedhca2.experiment import ConfigError, Experiment
 from fedhca2.federation.checkpoints import KeptClients
 from fedhca2.federation.fleet import Fleet
-from fedhca2.federation.result import Result, Scores, overall_gain, spent_epsilon, versions
+from fedhca2.federation.result import Result, Scores, overall_gain, privacy_spent, versions
 from fedhca2.federation.rounds import Progress, Watcher, run_rounds
 from fedhca2.federation.run_folder import RunFolder
 from fedhca2.federation.server import Server
@@ -72,6 +72,7 @@ class Course:
         self, scores: Scores, baseline: Scores | None, device: str, skipped: Mapping[str, list[str]] | None = None
     ) -> Result:
         """Write down what the run came to."""
+        privacy = privacy_spent(self.experiment.privacy.noise, self.folder.events.updates)
         result = Result(
             name=self.experiment.name,
             method=self.experiment.method_name,
@@ -86,7 +87,8 @@ class Course:
             versions=versions(),
             device=device,
             skipped=dict(skipped or {}),
-            epsilon=spent_epsilon(self.experiment),
+            epsilon=privacy["epsilon"] if privacy else None,
+            privacy=privacy,
         )
         self.folder.finish(result.to_dict())
         return result

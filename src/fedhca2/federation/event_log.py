@@ -1,6 +1,7 @@
 """What happens in a run, a line of JSON for each event."""
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,23 +12,25 @@ from fedhca2.federation.server import ServerRecord
 from fedhca2.federation.strict_json import to_json
 from fedhca2.messages import Order, Profile, Reply
 
-START: Mapping[str, int] = {"events": 0, "bytes_up": 0, "bytes_down": 0}
+START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}}
 
 
 class EventLog:
     """Watches a run and writes down what it sees, from a position on: events after it are forgotten."""
 
-    def __init__(self, path: Path, position: Mapping[str, int]) -> None:
+    def __init__(self, path: Path, position: Mapping[str, Any]) -> None:
         self._file = path.open("a", encoding="utf-8")
         self._file.truncate(position["events"])
         self.bytes_up, self.bytes_down = position["bytes_up"], position["bytes_down"]
+        self.updates = Counter[str](position["updates"])  # how many each client has sent
 
-    def position(self) -> dict[str, int]:
+    def position(self) -> dict[str, Any]:
         """How far the events have come, all of them on the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
         length = os.fstat(self._file.fileno()).st_size
-        return {"events": length, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
+        counts = {"bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "updates": dict(self.updates)}
+        return {"events": length, **counts}
 
     def close(self) -> None:
         """Let go of the file."""
@@ -63,6 +66,7 @@ class EventLog:
         """Keep what a client did: its scores belong to the model after `round` rounds, its losses to the next one."""
         up, down = reply.nbytes, order.nbytes
         self.bytes_up, self.bytes_down = self.bytes_up + up, self.bytes_down + down
+        self.updates[reply.client] += bool(reply.rows)
         who = {"round": order.round, "client": reply.client}
         for task, scores in reply.metrics.items():
             for metric, value in scores.items():

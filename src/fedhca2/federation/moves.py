@@ -17,7 +17,7 @@ from fedhca2.params import Part
 BETAS = (0.9, 0.999)  # of Adam, as every optimiser here has them
 SLACK = 1.05  # for weight decay and rounding
 ALIKE = 10.0  # fresh rows of one layout come from one distribution: their lengths are close together
-SURE = 6.0  # deviations that Gaussian noise does not leave
+SURE = 6.0  # deviations from its expected length that noise does not leave
 
 
 def adam_reach(first: float = BETAS[0], second: float = BETAS[1]) -> float:
@@ -40,12 +40,13 @@ class Reach:
     privacy: Privacy
     rounds: int
     epochs: Mapping[str, int]
+    own_noise: float = 0.0  # deviation of what sites may add to each value by themselves
 
     @classmethod
     def of(cls, experiment: Experiment) -> "Reach":
         """The reach of an experiment's clients."""
         epochs = {spec.name: spec.epochs for spec in experiment.specs}
-        return cls(experiment.training, experiment.privacy, experiment.rounds, epochs)
+        return cls(experiment.training, experiment.privacy, experiment.rounds, epochs, experiment.guard.noise)
 
     def of_row(self, profile: Profile, numel: int, rounds: range) -> float:
         """The farthest that a row of so many values can be from where it was before these rounds."""
@@ -55,10 +56,10 @@ class Reach:
         turns = range(rounds.start * epochs, rounds.stop * epochs)
         travelled = steps * sum(schedule.rate(epoch, self.rounds * epochs, peak) for epoch in turns)
         moved = SLACK * adam_reach() * sqrt(numel) * travelled
-        if self.privacy.clip is None:
-            return moved
-        deviation = self.privacy.noise * self.privacy.clip
-        return min(moved, self.privacy.clip * len(rounds)) + deviation * len(rounds) * (sqrt(numel) + SURE)
+        if self.privacy.clip is not None:
+            moved = min(moved, self.privacy.clip * len(rounds))
+        deviation = max(self.own_noise, self.privacy.noise * (self.privacy.clip or 0.0))
+        return moved + deviation * len(rounds) * (sqrt(numel) + SURE)
 
 
 @dataclass(frozen=True)

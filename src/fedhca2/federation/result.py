@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fedhca2.clients.privacy import epsilon
+from fedhca2.clients.accounting import DELTA, audited_epsilon, epsilon
 from fedhca2.experiment import ConfigError, Experiment
 from fedhca2.experiment.sources import read_config
 from fedhca2.federation.strict_json import numbers, read_json
@@ -53,7 +53,8 @@ class Result:
     versions: dict[str, str]
     device: str
     skipped: dict[str, list[str]] = field(default_factory=dict)  # files that could not be read, by client
-    epsilon: float | None = None  # of client-level differential privacy at δ = 1e-5, where updates are noised
+    epsilon: float | None = None  # of the client that sent most updates, where they are noised
+    privacy: dict[str, Any] | None = None  # what `privacy_spent` says of every client
 
     def to_dict(self) -> dict[str, Any]:
         """As data that JSON can hold."""
@@ -163,14 +164,19 @@ def finished_scores(run: Path, experiment: Experiment) -> Scores | None:
     return scores if config == experiment.to_yaml() else None
 
 
-def spent_epsilon(experiment: Experiment) -> float | None:
-    """The ε of a run, where updates are noised."""
-    return epsilon(experiment.privacy.noise, sent_rounds(experiment)) if experiment.privacy.noise else None
+def privacy_spent(noise: float, updates: Mapping[str, int]) -> dict[str, Any] | None:
+    """What client-level differential privacy has come to: for every client, by the updates that it has really sent.
 
-
-def sent_rounds(experiment: Experiment) -> int:
-    """In how many rounds a client sends something, if it takes part in all of them."""
-    return sum(bool(experiment.resolved_method.uploads(round)) for round in range(experiment.rounds))
+    A site may add more noise than the experiment asks for, and only that site knows: its ε is then less than this.
+    """
+    if not noise:
+        return None
+    costs = {
+        count: {"updates": count, "epsilon": epsilon(noise, count), "dp_accounting": audited_epsilon({noise: count})}
+        for count in {0, *updates.values()}
+    }
+    clients = {client: costs[count] for client, count in sorted(updates.items())}
+    return {"noise": noise, "delta": DELTA, **costs[max(costs)], "clients": clients}
 
 
 def versions() -> dict[str, str]:

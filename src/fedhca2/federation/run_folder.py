@@ -93,7 +93,7 @@ class RunFolder:
         return self._log
 
     @property
-    def _position(self) -> Mapping[str, int]:
+    def _position(self) -> Mapping[str, Any]:
         return self.checkpoint.notes if self.checkpoint else START
 
     def commit(self, progress: Progress, clients: KeptClients, seconds: float) -> None:

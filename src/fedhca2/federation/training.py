@@ -118,6 +118,8 @@ def train(ready: Ready, watcher: RunWatcher, baseline: Scores | None) -> Result:
     folder.events.introduced(profile for name, profile in fleet.profiles.items() if name not in known)
     if ready.devices[0].type == "cuda" and step_kind(experiment, given.data, given.shards) == "compiled":
         precompile(experiment.model, clients, ready.devices[0])
+    if folder.checkpoint is None and experiment.privacy.noise:  # if it falls over in its first round, the keys are kept
+        folder.commit(Progress(), fleet, course.seconds)
     server = Server(experiment.resolved_method, fleet.profiles.values(), experiment.guard, Reach.of(experiment))
     scores = course.go(server, fleet, _All([folder.events, watcher]), ready.progress, experiment.checkpoints.every)
     with one_thread():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedhca2.clients import Privacy
 from fedhca2.experiment import ClientSpec, ConfigError, Experiment
 from fedhca2.experiment.clients import ClientEntry
 from fedhca2.federation.flower.site_config import SiteConfig
@@ -61,9 +62,8 @@ class Invitation:
             "data": {spec.data: {**self.experiment["data"][spec.data], **site.data}},
             "clients": [{"name": spec.name, "data": spec.data, "tasks": spec.tasks, "epochs": spec.epochs}],
             "model": self._model(site),
+            "privacy": site.privacy.stricter(Privacy.model_validate(self.experiment.get("privacy", {}))).model_dump(),
         }
-        if site.privacy is not None:
-            part["privacy"] = site.privacy.model_dump()
         return Experiment.parse(part), spec
 
     def _place(self, site: SiteConfig) -> ClientSpec:

@@ -1,6 +1,7 @@
 """A site: one client of the federation with its state on its own disk, asked over the network."""
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -10,12 +11,14 @@ from fedhca2.clients import Client, ClientState, Workplace, load_state, save_sta
 from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, build_client, open_data, step_kind
 from fedhca2.federation.flower.invitation import Invitation
+from fedhca2.federation.flower.ledger import SPENT, Ledger, Sent, cost
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
 
 STATE, REPLY, MODEL = "state.safetensors", "reply.safetensors", "model.safetensors"
 NO_FILE = (0, 0)
+log = logging.getLogger("fedhca2.site")
 
 
 class RoundIsOverError(ValueError):
@@ -52,17 +55,37 @@ class Site:
         if order.round < seat.round:
             raise RoundIsOverError(f"round should be {seat.round} or later for {seat.client.name}, found {order.round}")
         self._seat = None  # a client that fails half-way is built anew from the disk
-        reply = seat.client.perform(order)
+        reply = self._within_budget(seat, order)
         _save_reply(seat.folder / REPLY, reply)
         if order.finish:
             model = {
                 name: tensor.cpu().contiguous() for name, tensor in seat.client.personal.model.state_dict().items()
             }
             write_whole(seat.folder / MODEL, save(model))
-        state = seat.client.state()
-        save_state(seat.folder / STATE, ClientState(state.tensors, {**state.values, "round": order.round}))
-        seat.round, seat.stamp = order.round, _stamp(seat.folder / STATE)
+        seat.round = order.round
+        _save_seat(seat)
         self._seat = seat
+        return reply
+
+    def _within_budget(self, seat: _Seat, order: Order) -> Reply:
+        """Carry out an order; a noised update is in the ledger before it leaves, and none leaves that is too much.
+
+        A site whose budget is spent still takes what it is sent.
+        """
+        client, ledger, budget = seat.client, Ledger.of(self.config), self.config.privacy
+        noise = client.privacy.noise
+        if not noise or not order.train or not any(slot.part in order.upload for slot in client.layouts):
+            return client.perform(order)
+        if not ledger.affords(seat.run, order.round, noise, budget):
+            log.warning("%s: at most ε = %g at δ = %g", SPENT, budget.epsilon, budget.delta)
+            return replace(client.perform(replace(order, train=False)), failed=SPENT)
+        if seat.stamp == NO_FILE:
+            _save_seat(seat)  # with its key: if it trains this round again, the update has the same noise
+        reply = client.perform(order)
+        if reply.rows:
+            ledger.charge(Sent.of(seat.run, order.round, noise, reply.rows), budget)
+            entries = ledger.entries()
+            log.info("%d noised updates: ε = %.4g at δ = %g", len(entries), cost(entries, budget.delta), budget.delta)
         return reply
 
     def _take_seat(self, invitation: Invitation) -> _Seat:
@@ -76,17 +99,23 @@ class Site:
         experiment, spec = invitation.accept(self.config)
         folder = private_folder(self.config.state / f"{experiment.name}-{invitation.run}" / spec.name)
         client = _build(experiment, spec.name, self._device())
-        stamp = _stamp(folder / STATE)
-        if stamp == NO_FILE:
-            return _Seat(invitation.run, client, folder, -1, stamp)
-        state = load_state(folder / STATE)
-        client.restore(state)
-        return _Seat(invitation.run, client, folder, int(state.values["round"]), stamp)
+        seat = _Seat(invitation.run, client, folder, -1, _stamp(folder / STATE))
+        if seat.stamp != NO_FILE:
+            state = load_state(folder / STATE)
+            client.restore(state)
+            seat.round = int(state.values["round"])
+        return seat
 
     def _device(self) -> torch.device:
         if self.config.device != "auto":
             return torch.device(self.config.device)
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _save_seat(seat: _Seat) -> None:
+    state = seat.client.state()
+    save_state(seat.folder / STATE, ClientState(state.tensors, {**state.values, "round": seat.round}))
+    seat.stamp = _stamp(seat.folder / STATE)
 
 
 def _stamp(path: Path) -> tuple[int, int]:

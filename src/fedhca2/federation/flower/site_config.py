@@ -3,13 +3,36 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from fedhca2.clients import Privacy
+from fedhca2.clients.accounting import DELTA, epsilon
 from fedhca2.config import Config
 from fedhca2.experiment import ConfigError
 from fedhca2.experiment.errors import describe
 from fedhca2.strict_yaml import YamlError, read_yaml
+
+
+class SitePrivacy(Privacy):
+    """What a site hides of its updates, and how much all of them together may tell, in all runs."""
+
+    epsilon: Annotated[
+        float | None, Field(gt=0, description="the ε at which its part ends; by default it does not")
+    ] = None
+    delta: Annotated[float, Field(gt=0, lt=1, description="the δ that its ε belongs to")] = DELTA
+
+    @model_validator(mode="after")
+    def _one_update_is_within_the_budget(self) -> "SitePrivacy":
+        if self.epsilon is None:
+            return self
+        if not self.noise:
+            raise ValueError("epsilon should come with noise, without which every update costs more, found none")
+        if (least := epsilon(self.noise, delta=self.delta)) > self.epsilon:
+            raise ValueError(
+                f"epsilon should be at least {least:.4g}, which one update with noise {self.noise:g} costs, "
+                f"found {self.epsilon:g}"
+            )
+        return self
 
 
 class SiteConfig(Config):
@@ -26,7 +49,9 @@ class SiteConfig(Config):
         ),
     ]
     weights: Annotated[Path | None, Field(description="the encoder's first values, where they are a file")] = None
-    privacy: Annotated[Privacy | None, Field(description="its own bounds, in place of the experiment's")] = None
+    privacy: Annotated[
+        SitePrivacy, Field(description="its own bounds; the experiment's hold where they are stricter")
+    ] = SitePrivacy()
     own_methods: Annotated[bool, Field(description="whether the server may name a method outside the package")] = False
     device: Annotated[str, Field(description="cuda, cpu, …; auto: a GPU where there is one")] = "auto"
 

@@ -75,6 +75,28 @@ def left_out_table(run: RunFiles) -> list[Table]:
     return [Table("Left out", ["client", "rounds", "why"], rows[:SHOWN], note)] if rows else []
 
 
+def privacy_table(run: RunFiles) -> list[Table]:
+    """What every client's noised updates came to; nothing where there was no noise."""
+    spent = (run.result or {}).get("privacy")
+    if not spent:
+        return []
+    rows = [
+        [
+            Cell(client),
+            Cell(str(found["updates"])),
+            *(Cell(_epsilon(found[key])) for key in ("epsilon", "dp_accounting")),
+        ]
+        for client, found in spent["clients"].items()
+    ]
+    note = f"Client-level differential privacy at δ = {spent['delta']:g}, of the updates that were sent, with noise "
+    note += f"{spent['noise']:g}. A site that adds more noise of its own accord has spent less than this."
+    return [Table("Privacy", ["client", "updates sent", "ε", "ε by dp-accounting"], rows, note)]
+
+
+def _epsilon(value: float | None) -> str:
+    return "not installed" if value is None else f"{value:.4g}"
+
+
 def spans(rounds: Iterable[int]) -> str:
     """Rounds in few words.
 

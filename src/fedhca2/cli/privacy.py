@@ -1,0 +1,105 @@
+"""`fedhca2 privacy`: what noise costs, before a run and at a site."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedhca2.cli.app import app, clear_errors
+
+privacy = typer.Typer(help="Plan the noise for a privacy budget; read what a site has spent.", no_args_is_help=True)
+app.add_typer(privacy, name="privacy")
+
+Row = dict[str, str | float | None]
+ALL = "all runs"
+TITLES = {"delta": "δ", "epsilon": "ε", "dp_accounting": "ε by dp-accounting"}
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@privacy.command()
+def plan(
+    epsilon: Annotated[float | None, typer.Option(help="The ε that all rounds together may cost.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds in which a client sends an update.")] = None,
+    noise: Annotated[float | None, typer.Option(help="The noise, as in privacy.noise.")] = None,
+    delta: Annotated[float, typer.Option(help="The δ that ε belongs to.")] = 1e-5,
+    as_json: Json = False,
+) -> None:
+    """Give two of --epsilon, --rounds and --noise, and read the third: the least noise, the most rounds, or the ε."""
+    with clear_errors():
+        from fedhca2.clients.accounting import LEAST, audited_epsilon, noise_for, updates_for
+        from fedhca2.clients.accounting import epsilon as epsilon_of
+        from fedhca2.experiment import ConfigError
+
+        bounds = {"--epsilon": (epsilon, 1e-9, 1e9), "--rounds": (rounds, 1, 1e9), "--noise": (noise, LEAST, 1e9)}
+        bounds["--delta"] = (delta, 1e-30, 0.5)
+        lines = [
+            f"{option}: should be from {low:g} to {high:g}, found {value:g}"
+            for option, (value, low, high) in bounds.items()
+            if value is not None and not low <= value <= high
+        ]
+        if lines:
+            raise ConfigError(lines)
+        match epsilon, rounds, noise:
+            case float(), int(), None:
+                noise = noise_for(epsilon, rounds, delta)
+            case float(), None, float():
+                rounds = updates_for(epsilon, noise, delta)
+            case None, int(), float():
+                pass
+            case given:
+                count = sum(value is not None for value in given)
+                raise ConfigError([f"plan: should have two of --epsilon, --rounds and --noise, found {count}"])
+        costs = {"epsilon": epsilon_of(noise, rounds, delta), "dp_accounting": audited_epsilon({noise: rounds}, delta)}
+    _show({"noise": noise, "rounds": rounds, "delta": delta, **costs}, as_json)
+
+
+@privacy.command()
+def spent(
+    file: Annotated[Path, typer.Argument(help="The site's own file.")],
+    as_json: Json = False,
+) -> None:
+    """Say what the noised updates of a site have cost so far, by its own ledger: run by run, and all together."""
+    with clear_errors():
+        from fedhca2.clients.accounting import audited_epsilon
+        from fedhca2.federation.flower.ledger import Ledger, cost
+        from fedhca2.federation.flower.site_config import SiteConfig
+
+        site = SiteConfig.load(file)
+        entries, budget = Ledger.of(site).entries(), site.privacy
+        runs = {run: [entry for entry in entries if entry.run == run] for run in dict.fromkeys(e.run for e in entries)}
+        rows = [
+            {
+                "run": run,
+                "updates": len(found),
+                "delta": budget.delta,
+                "epsilon": cost(found, budget.delta),
+                "dp_accounting": audited_epsilon(Counter(entry.noise for entry in found), budget.delta),
+                "budget": budget.epsilon if run == ALL else None,
+            }
+            for run, found in [*runs.items(), (ALL, entries)]
+        ]
+    _show(rows, as_json)
+
+
+def _show(found: Row | list[Row], as_json: bool) -> None:
+    """Figures as a table or as JSON; those that are not known, as without the extra 'privacy', are left empty."""
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    rows = found if isinstance(found, list) else [found]
+    table = Table()
+    for key in rows[0]:
+        table.add_column(TITLES.get(key, key), justify="right")
+    for row in rows:
+        table.add_row(*map(_text, row.values()))
+    Console().print(table)
+
+
+def _text(value: str | float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

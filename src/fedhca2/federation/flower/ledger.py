@@ -1,0 +1,116 @@
+"""A site's own account of the noised updates that have left it, in all runs, for as long as it keeps the file."""
+
+import fcntl
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Annotated
+
+import torch
+from pydantic import Field, ValidationError
+from torch import Tensor
+
+from fedhca2.clients.accounting import combined, epsilon
+from fedhca2.clients.state_file import sync_folder
+from fedhca2.config import Config
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.flower.site_config import SiteConfig, SitePrivacy
+from fedhca2.params import Slot
+
+SPENT = "the privacy budget is spent"
+
+
+class Sent(Config):
+    """One noised update: where it went, its noise in clips, and a digest of its numbers as they were sent."""
+
+    run: str
+    round: int
+    noise: Annotated[float, Field(gt=0)]
+    digest: str
+
+    @classmethod
+    def of(cls, run: str, round: int, noise: float, rows: Mapping[Slot, Tensor]) -> "Sent":
+        """The entry of these rows."""
+        digest = blake2b(digest_size=16)
+        for slot, row in sorted(rows.items()):
+            digest.update(f"{slot} {row.dtype} {row.numel()}\n".encode())
+            digest.update(row.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return cls(run=run, round=round, noise=noise, digest=digest.hexdigest())
+
+
+class Ledger:
+    """A file with a line for each update, which is on the disk before the update leaves.
+
+    An update that leaves again, bit by bit the same, tells nothing new and costs nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, site: SiteConfig) -> "Ledger":
+        """The ledger in a site's folder."""
+        return cls(site.state / f"{site.client}.ledger.jsonl")
+
+    def entries(self) -> list[Sent]:
+        """All that has left; ConfigError where the file is damaged, since nobody knows then what it cost."""
+        try:
+            with self.path.open("rb") as file:
+                return self._read(file)
+        except FileNotFoundError:
+            return []
+
+    def affords(self, run: str, round: int, noise: float, budget: SitePrivacy) -> bool:
+        """Whether an update is within the budget, or was written down before a crash kept it from leaving."""
+        entries = self.entries()
+        paid = any((entry.run, entry.round) == (run, round) for entry in entries)
+        return paid or _is_within(budget, entries, noise)
+
+    def charge(self, sent: Sent, budget: SitePrivacy) -> None:
+        """Write an update down, so that it may leave; ConfigError where it may not."""
+        with self._locked() as file:
+            entries = self._read(file)
+            if any(entry.digest == sent.digest for entry in entries):
+                return
+            if not _is_within(budget, entries, sent.noise):
+                raise ConfigError([SPENT])
+            file.truncate()
+            file.write(sent.model_dump_json().encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(self.path.parent)
+
+    @contextmanager
+    def _locked(self) -> Iterator[IO[bytes]]:
+        """The file, for one process at a time and for no other user's eyes."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+
+    def _read(self, file: IO[bytes]) -> list[Sent]:
+        """The entries; the file is left at their end, before a last line that a crash left unfinished."""
+        entries, end = [], 0
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                entries.append(Sent.model_validate_json(line))
+            except ValidationError:
+                where = f"{self.path}: line {number}"
+                raise ConfigError([f"{where} should be an update that was sent, found {line[:40]!r}"]) from None
+            end += len(line)
+        file.seek(end)
+        return entries
+
+
+def cost(entries: Sequence[Sent], delta: float, *more: float) -> float:
+    """The ε of updates that were sent, and of more with these noises."""
+    return epsilon(combined(Counter([*(entry.noise for entry in entries), *more])), delta=delta)
+
+
+def _is_within(budget: SitePrivacy, entries: Sequence[Sent], noise: float) -> bool:
+    return budget.epsilon is None or cost(entries, budget.delta, noise) <= budget.epsilon

@@ -1,0 +1,156 @@
+"""A site sends no more than its own budget allows, whatever it is asked."""
+
+import pytest
+import torch
+from federations import Nobody, flower_federation, small_experiment
+
+from fedhca2.clients.accounting import epsilon
+from fedhca2.federation.flower.ledger import SPENT, Ledger
+from fedhca2.federation.flower.run import run
+from fedhca2.federation.flower.site import Site
+from fedhca2.federation.flower.site_config import SitePrivacy
+from fedhca2.federation.flower.terms import Terms
+from fedhca2.messages import Addend, Delivery, Order
+from fedhca2.params import Slot
+
+pytestmark = pytest.mark.slow
+NOISE = 2.0
+ENCODER = Slot("encoder")
+UPLOAD = {"encoder": "updates", "decoder": "updates"}
+
+
+def allowed(updates):
+    return SitePrivacy(clip=1.0, noise=NOISE, epsilon=epsilon(NOISE, updates) * (1 + 1e-9))
+
+
+class Watching(Nobody):
+    def started(self, *_):
+        pass
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A site that may send two updates, and what invites it: an experiment without noise."""
+    _, sites, fleet = flower_federation(small_experiment(), tmp_path)
+    site = sites["home"]
+    site.config = site.config.model_copy(update={"privacy": allowed(2)})
+    return site, fleet.invitation
+
+
+def entries(site):
+    return Ledger.of(site.config).entries()
+
+
+def test_an_experiment_without_noise_gets_noised_updates_all_the_same(home):
+    site, invitation = home
+    reply = site.perform(invitation, Order(0, upload=UPLOAD))
+    assert float(torch.cat(list(reply.rows.values())).std()) == pytest.approx(NOISE, rel=0.05)
+
+
+def test_a_site_whose_budget_is_spent_says_so_and_sends_nothing(home):
+    site, invitation = home
+    replies = [site.perform(invitation, Order(round, upload=UPLOAD)) for round in range(4)]
+    assert [(bool(reply.rows), reply.failed) for reply in replies] == [
+        (True, ""),
+        (True, ""),
+        (False, SPENT),
+        (False, SPENT),
+    ]
+
+
+def test_a_budget_is_spent_for_other_runs_too_and_after_a_restart(home):
+    site, invitation = home
+    for round in range(2):
+        site.perform(invitation, Order(round, upload=UPLOAD))
+    other = type(invitation)("run2", invitation.experiment)
+    assert Site(site.config).perform(other, Order(0, upload=UPLOAD)).failed == SPENT
+
+
+def test_a_site_whose_budget_is_spent_does_not_train_but_takes_what_it_is_sent(home):
+    site, invitation = home
+    for round in range(2):
+        site.perform(invitation, Order(round, upload=UPLOAD))
+    client = site._seat.client
+    before = {name: tensor.clone() for name, tensor in client.personal.model.state_dict().items()}
+    row = torch.ones(client.layouts[ENCODER].numel)
+    site.perform(invitation, Order(2, {ENCODER: Delivery("trained", (Addend(row, (0.5,)),))}, upload=UPLOAD))
+    after = client.personal.model.state_dict()
+    changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    assert changed == {f"encoder.{name}" for name in client.layouts[ENCODER].names}
+    assert all(torch.equal(after[name], before[name] + 0.5) for name in changed)
+
+
+def test_an_order_that_is_repeated_costs_nothing(home):
+    site, invitation = home
+    for _ in range(3):
+        site.perform(invitation, Order(0, upload=UPLOAD))
+    assert len(entries(site)) == 1
+
+
+def test_an_order_to_evaluate_costs_nothing(home):
+    site, invitation = home
+    site.perform(invitation, Order(0, train=False, evaluate=True))
+    assert entries(site) == []
+
+
+class PowerCutError(Exception):
+    pass
+
+
+def crash(site, invitation, monkeypatch):
+    """Carry out the first order, but die before the reply is on the disk; returns what would have been sent."""
+    kept = []
+
+    def die(path, reply):
+        kept.append(reply.rows)
+        raise PowerCutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedhca2.federation.flower.site._save_reply", die)
+        with pytest.raises(PowerCutError):
+            site.perform(invitation, Order(0, upload=UPLOAD))
+    return kept[0]
+
+
+def test_a_round_that_is_trained_again_after_a_crash_sends_the_same_and_costs_once(home, monkeypatch):
+    site, invitation = home
+    lost = crash(site, invitation, monkeypatch)
+    sent = Site(site.config).perform(invitation, Order(0, upload=UPLOAD)).rows
+    assert all(torch.equal(sent[slot], row) for slot, row in lost.items())
+    assert len(entries(site)) == 1
+
+
+def test_a_round_that_is_trained_otherwise_after_a_crash_costs_again_and_has_other_noise(home, monkeypatch):
+    site, invitation = home
+    lost = crash(site, invitation, monkeypatch)
+    training = {**invitation.experiment["training"], "learning_rate": 2e-3}
+    changed = type(invitation)(invitation.run, {**invitation.experiment, "training": training})
+    sent = Site(site.config).perform(changed, Order(0, upload=UPLOAD)).rows
+    both = torch.stack([torch.cat([rows[slot] for slot in sorted(rows)]) for rows in (lost, sent)])
+    assert abs(float(torch.corrcoef(both)[0, 1])) < 5 / both.shape[1] ** 0.5
+    assert len(entries(site)) == 2
+
+
+def test_sites_that_are_asked_the_same_have_other_keys(tmp_path):
+    experiment = small_experiment(privacy={"clip": 1.0, "noise": NOISE})
+    keys = set()
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        _, sites, fleet = flower_federation(experiment, folder)
+        for site in sites.values():
+            site.perform(fleet.invitation, Order(0, upload=UPLOAD))
+            keys.add(site._seat.client.noise_key)
+    assert len(keys) == 6
+    assert {len(key) for key in keys} == {32}
+
+
+def test_a_run_goes_on_without_sites_whose_budget_is_spent(tmp_path):
+    experiment = small_experiment(rounds=3, guard={"noise": NOISE})
+    grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
+    for site in sites.values():
+        site.config = site.config.model_copy(update={"privacy": allowed(1 if site.config.client == "home" else 2)})
+    seen = Watching()
+    seen.refused = []
+    seen.aggregated = lambda round, record, seconds: seen.refused.append(dict(record.refused))
+    run(grid, experiment, tmp_path / "run", seen, Terms(poll=0.001, deadline=60))
+    spent = f"failed: {SPENT}"
+    assert seen.refused == [{}, {"home": spent}, dict.fromkeys(sites, spent)]

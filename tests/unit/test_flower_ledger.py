@@ -1,0 +1,149 @@
+"""A site's account of its noised updates: what costs, what does not, and what a crash or a damaged file does to it."""
+
+import json
+import multiprocessing
+import stat
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from fedhca2.clients.accounting import epsilon
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.flower.ledger import Ledger, Sent, cost
+from fedhca2.federation.flower.site_config import SitePrivacy
+from fedhca2.params import Slot
+
+NO_END = SitePrivacy()
+ROWS = {Slot("encoder"): torch.arange(3.0), Slot("decoder", "edge"): torch.ones(2)}
+
+
+def budget(updates, noise=1.0):
+    """What so many updates cost, and not one more."""
+    return SitePrivacy(clip=1.0, noise=noise, epsilon=epsilon(noise, updates) * (1 + 1e-9))
+
+
+def sent(round=0, run="run1", noise=1.0):
+    return Sent(run=run, round=round, noise=noise, digest=f"{run} {round} {noise}")
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(tmp_path / "home.ledger.jsonl")
+
+
+def test_updates_of_all_runs_count(ledger):
+    for entry in (sent(0), sent(1), sent(0, run="run2")):
+        ledger.charge(entry, NO_END)
+    assert cost(Ledger(ledger.path).entries(), 1e-5) == pytest.approx(epsilon(1.0, 3))
+
+
+def test_updates_of_different_noise_add_up(ledger):
+    for entry in (sent(0, noise=3.0), sent(1, noise=4.0)):
+        ledger.charge(entry, NO_END)
+    assert cost(ledger.entries(), 1e-5) == pytest.approx(epsilon(2.4))
+
+
+def test_the_same_update_costs_nothing_when_it_leaves_again(ledger):
+    ledger.charge(sent(), NO_END)
+    ledger.charge(sent(), NO_END)
+    assert len(ledger.entries()) == 1
+
+
+def test_another_update_of_the_same_round_costs(ledger):
+    for value in (1.0, 2.0):
+        ledger.charge(Sent.of("run1", 0, 1.0, {Slot("encoder"): torch.tensor([value])}), NO_END)
+    assert len(ledger.entries()) == 2
+
+
+def test_an_update_is_known_by_its_bits():
+    again = {slot: row.clone() for slot, row in reversed(ROWS.items())}
+    zero = {Slot("encoder"): torch.tensor([0.0])}
+    minus_zero = {Slot("encoder"): torch.tensor([-0.0])}
+    assert Sent.of("run1", 0, 1.0, ROWS) == Sent.of("run1", 0, 1.0, again)
+    assert Sent.of("run1", 0, 1.0, zero) != Sent.of("run1", 0, 1.0, minus_zero)
+
+
+def test_the_ledger_holds_no_number_of_an_update(ledger):
+    ledger.charge(Sent.of("run1", 0, 1.0, ROWS), NO_END)
+    assert json.loads(ledger.path.read_text()).keys() == {"run", "round", "noise", "digest"}
+
+
+def test_a_budget_ends(ledger):
+    for round in range(2):
+        assert ledger.affords("run1", round, 1.0, budget(2))
+        ledger.charge(sent(round), budget(2))
+    assert not ledger.affords("run1", 2, 1.0, budget(2))
+    with pytest.raises(ConfigError, match="the privacy budget is spent"):
+        ledger.charge(sent(2), budget(2))
+
+
+def test_what_may_not_leave_is_not_written_down(ledger):
+    ledger.charge(sent(0), budget(1))
+    with pytest.raises(ConfigError):
+        ledger.charge(sent(1), budget(1))
+    assert len(ledger.entries()) == 1
+
+
+def test_less_noise_costs_more_of_a_budget(ledger):
+    assert not ledger.affords("run1", 0, 0.5, budget(2))
+
+
+def test_a_round_that_was_paid_for_before_a_crash_can_still_be_sent(ledger):
+    ledger.charge(sent(0), budget(1))
+    assert ledger.affords("run1", 0, 1.0, budget(1))
+    ledger.charge(sent(0), budget(1))
+
+
+def test_nobody_else_may_read_it(ledger):
+    ledger.charge(sent(), NO_END)
+    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+
+
+def test_a_line_that_a_crash_left_unfinished_was_never_sent(ledger):
+    ledger.charge(sent(0), NO_END)
+    whole = ledger.path.read_bytes()
+    for length in range(1, len(whole)):
+        ledger.path.write_bytes(whole + whole[:length])
+        ledger.charge(sent(1), NO_END)
+        assert [entry.round for entry in ledger.entries()] == [0, 1]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"run": "a", "round": 0, "noise": 0, "digest": ""}', "null"])
+def test_a_damaged_ledger_lets_nothing_out(ledger, line):
+    ledger.charge(sent(), NO_END)
+    ledger.path.write_text(f"{line}\n{ledger.path.read_text()}")
+    for attempt in (lambda: ledger.affords("run1", 1, 1.0, budget(9)), lambda: ledger.charge(sent(1), budget(9))):
+        with pytest.raises(ConfigError, match="line 1 should be an update that was sent"):
+            attempt()
+
+
+def spend(path, run):
+    for round in range(20):
+        try:
+            Ledger(path).charge(sent(round, run), budget(15))
+        except ConfigError:
+            return
+
+
+def test_runs_at_the_same_time_do_not_spend_a_budget_twice(ledger):
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=spend, args=(ledger.path, run)) for run in ("run1", "run2", "run3")]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert len(ledger.entries()) == 15
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"epsilon": 8.0}, "epsilon should come with noise"),
+        ({"clip": 1.0, "noise": 1.0, "epsilon": 4.0}, r"epsilon should be at least 4\.377, .* found 4"),
+        ({"clip": 1.0, "noise": 1.0, "delta": 0.0}, "greater than 0"),
+    ],
+)
+def test_a_budget_that_cannot_be_kept_is_refused(values, fault):
+    with pytest.raises(ValidationError, match=fault):
+        SitePrivacy(**values)

@@ -1,0 +1,64 @@
+from collections import Counter
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedhca2.clients.noise import CAPACITY, COLUMNS, WIDTH, Noise, _table
+
+KEY = bytes(range(32))
+DEVIATIONS = [2.0**24, 1.37 * 2**24, 2.0**25 - 1]
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """A million deviates."""
+    return Noise(KEY, DEVIATIONS[1]).draw(1_000_000)
+
+
+def test_noise_is_normal(drawn):
+    assert stats.kstest(drawn / DEVIATIONS[1], "norm").pvalue > 0.01
+
+
+@pytest.mark.parametrize("deviation", DEVIATIONS)
+def test_noise_has_the_deviation_that_is_asked_for(deviation):
+    assert Noise(KEY, deviation).draw(1_000_000).std() == pytest.approx(deviation, rel=3e-3)
+
+
+def test_noise_has_the_tails_of_a_normal_law(drawn):
+    far = np.abs(drawn) > 3 * DEVIATIONS[1]
+    assert stats.binomtest(int(far.sum()), len(drawn), 2 * stats.norm.sf(3)).pvalue > 0.01
+
+
+def test_noise_takes_every_step_of_the_lattice_alike(drawn):
+    assert stats.chisquare(np.bincount(drawn & 63)).pvalue > 0.01
+
+
+def test_noise_has_no_memory(drawn):
+    assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 5 / len(drawn) ** 0.5
+
+
+@pytest.mark.parametrize("deviation", DEVIATIONS)
+def test_each_bin_comes_as_often_as_the_law_says_to_the_last_bits(deviation):
+    table = _table(deviation)
+    weights = Counter()
+    for column in range(COLUMNS):
+        own = int(table.threshold[column])
+        weights[column] += own
+        weights[int(table.alias[column])] += CAPACITY - own
+    with localcontext(prec=50):
+        for bin in range(COLUMNS):
+            law = (-((Decimal(WIDTH) * bin / Decimal(deviation)) ** 2) / 2).exp() * weights[0]
+            found = weights[bin] * Decimal(float(table.highest[bin]))
+            assert abs(found / law - 1) < Decimal("3e-16")
+
+
+@pytest.mark.parametrize("deviation", DEVIATIONS)
+def test_no_step_is_wanted_more_often_than_it_is_proposed(deviation):
+    assert _table(deviation).highest.max() <= 1
+
+
+def test_draws_go_on_where_they_were():
+    source = Noise(KEY, DEVIATIONS[0])
+    assert not np.array_equal(source.draw(9), source.draw(9))
