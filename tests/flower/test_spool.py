@@ -25,7 +25,7 @@ def scores(folder, method, **terms):
     _, _, fleet = flower_federation(experiment, folder, **terms)
     fleet.gather()
     server = Server(experiment.resolved_method, fleet.profiles.values())
-    return run_rounds(server, fleet, experiment.rounds, 0, Nobody())
+    return run_rounds(server, fleet, experiment.rounds, 0, Nobody()).scores
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "fedamp", "matfl"])

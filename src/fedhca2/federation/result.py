@@ -52,6 +52,7 @@ class Result:
     versions: dict[str, str]
     device: str
     skipped: dict[str, list[str]] = field(default_factory=dict)  # files that could not be read, by client
+    missing: dict[str, str] = field(default_factory=dict)  # clients without scores, and why
     epsilon: float | None = None  # of client-level differential privacy at δ = 1e-5, where updates are noised
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from fedhca2.aggregation import Aggregator, Measure, Member, Mixing, Rows, Weights
 from fedhca2.experiment.reliability import GuardBounds
-from fedhca2.federation.guard import Expected, admit, well_formed
+from fedhca2.federation.gate import Expected, well_formed
+from fedhca2.federation.guard import admit
 from fedhca2.messages import Addend, Delivery, Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot

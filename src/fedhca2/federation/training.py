@@ -102,12 +102,12 @@ def train(
     fleet = InProcess(clients, places)
     server = Server(experiment.resolved_method, fleet.profiles.values(), experiment.guard)
     progress = _go_on(course, fleet)
-    scores = course.go(server, fleet, _All([folder, watcher]), progress, experiment.checkpoints.every)
+    outcome = course.go(server, fleet, _All([folder, watcher]), progress, experiment.checkpoints.every)
     with one_thread():
         for client in clients:
             folder.save_model(client.name, client.personal.model)
             folder.save_samples(client.name, samples[client.name] | sample_predictions(client, "after"))
-    return course.conclude(scores, baseline, ", ".join(dict.fromkeys(map(device_name, devices))), given.skipped)
+    return course.conclude(outcome, baseline, ", ".join(dict.fromkeys(map(device_name, devices))), given.skipped)
 
 
 def _go_on(course: Course, fleet: InProcess) -> Progress | None:
