@@ -242,11 +242,10 @@ def test_a_key_stays_unknown_when_its_node_is_away_as_the_answer_comes(experimen
     grid, sites, fleet = flower_federation(experiment, tmp_path)
     grid.replace("outdoor-normals", lambda _: make_app(sites["home"]))
     grid.leave("home")
-    nodes = grid.get_nodes()
-    looks = iter([nodes])
-    grid.get_nodes = lambda: next(looks, [node for node in nodes if node.name != "outdoor-normals"])
-    for _ in range(3):
-        fleet.roll.meet(Wait(60))
+    fleet.roll._look()
+    grid.get_nodes = lambda: []
+    fleet.roll.meet(Wait(60))
+    assert "outdoor-normals" in fleet.roll.refused
     assert "home" not in fleet.roll.known
 
 

@@ -30,7 +30,7 @@ from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.superlink.grid import HttpGrid
 from torch import Tensor
 
-from fedhca2.federation.flower.records import DTYPES, HEADER_RECORD, OWN, ROWS_RECORD, STYPE, Header, Wire
+from fedhca2.federation.flower.records import CANNOT, DTYPES, HEADER_RECORD, OWN, ROWS_RECORD, STYPE, Header, Wire
 from fedhca2.federation.gate import HEADER, Refused, plain, read_json, shown
 
 CHUNK = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array in one object
@@ -80,7 +80,7 @@ class Failed(Refused):
 
 
 @dataclass
-class _Arrival:
+class Arrival:
     """An answer that has been announced."""
 
     node: int
@@ -90,12 +90,25 @@ class _Arrival:
     missing: str = ""  # the object that was not there yet when it was looked for
 
 
+class Source(Protocol):
+    """Where answers are taken from."""
+
+    def find(self, message: str) -> Arrival | None:
+        """The answer to a message, once it has been announced; it is announced once."""
+
+    def pull(self, name: str) -> bytes:
+        """An object of an answer; NotYetError if it has still to come."""
+
+    def drop(self, name: str) -> None:
+        """Let go of an answer's objects."""
+
+
 class Answers:
     """The answers to messages that were sent."""
 
-    def __init__(self, grid: Grid) -> None:
-        self._source: _Source = _SuperLink(grid) if isinstance(grid, HttpGrid) else _InMemory(grid)
-        self._arrivals: dict[str, _Arrival] = {}
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._arrivals: dict[str, Arrival] = {}
 
     def take(self, message: str, node: int, allowance: Allowance, until: float) -> Answer | Refused | Gone | None:
         """The answer to a message that a node was sent; nothing if not all of it is there yet.
@@ -124,7 +137,7 @@ class Answers:
         if arrival := self._arrivals.pop(message, None):
             self._source.drop(arrival.object)
 
-    def _open(self, arrival: _Arrival, allowance: Allowance, until: float) -> Answer | Refused:
+    def _open(self, arrival: Arrival, allowance: Allowance, until: float) -> Answer | Refused:
         def pull(name: str, kind: type[InflatableObject], limit: int = SMALL) -> bytes:
             if monotonic() >= until:
                 raise NotYetError
@@ -144,8 +157,12 @@ class Answers:
         if not {HEADER_RECORD} <= set(records) <= {HEADER_RECORD, ROWS_RECORD}:
             raise MisfitError(f"records should be {HEADER_RECORD} and {ROWS_RECORD}, found {shown(list(records))}")
         header = read_json(ConfigRecord.inflate(pull(records[HEADER_RECORD], ConfigRecord, 4 * HEADER)).get("json"))
-        if isinstance(header, Refused) or ROWS_RECORD not in records:
-            return header if isinstance(header, Refused) else Answer(header, None)
+        if isinstance(header, Refused):
+            return header
+        if CANNOT in header:
+            return Refused(f"failed: {header[CANNOT] if isinstance(header[CANNOT], str) else shown(header[CANNOT])}")
+        if ROWS_RECORD not in records:
+            return Answer(header, None)
         arrays = _names(pull(records[ROWS_RECORD], ArrayRecord), ArrayRecord)
         if set(arrays) != {OWN}:
             raise MisfitError(f"arrays should be {OWN}, found {shown(list(arrays))}")
@@ -163,7 +180,7 @@ class Answers:
         return Answer(header, torch.frombuffer(rows, dtype=dtype).float())
 
 
-def _failure(arrival: _Arrival, node: int) -> Refused | Gone | None:
+def _failure(arrival: Arrival, node: int) -> Refused | Gone | None:
     """What an arrival is if it is no answer."""
     if arrival.code in GONE and arrival.node == SUPERLINK_NODE_ID:
         return Gone(plain(arrival.reason))
@@ -193,17 +210,9 @@ def _chunks(content: bytes, allowance: Allowance, count: int) -> list[str]:
     return [children[place] for place in places]
 
 
-class _Source(Protocol):
-    """Where answers are taken from."""
-
-    def find(self, message: str) -> _Arrival | None:
-        """The answer to a message, once it has been announced; it is announced once."""
-
-    def pull(self, name: str) -> bytes:
-        """An object of an answer; NotYetError if it has still to come."""
-
-    def drop(self, name: str) -> None:
-        """Let go of an answer's objects."""
+def source_of(grid: Grid) -> Source:
+    """Where a grid's answers are taken from."""
+    return _SuperLink(grid) if isinstance(grid, HttpGrid) else _InMemory(grid)
 
 
 class _InMemory:
@@ -213,13 +222,13 @@ class _InMemory:
         self.grid = grid
         self.objects: dict[str, dict[str, InflatableObject]] = {}  # of each answer
 
-    def find(self, message: str) -> _Arrival | None:
+    def find(self, message: str) -> Arrival | None:
         for found in self.grid.pull_messages([message]):
             if found.has_error():
-                return _Arrival(found.metadata.src_node_id, "", found.error.code, found.error.reason or "")
+                return Arrival(found.metadata.src_node_id, "", found.error.code, found.error.reason or "")
             with no_object_id_recompute():
                 self.objects[found.object_id] = get_all_nested_objects(found)
-                return _Arrival(found.metadata.src_node_id, found.object_id)
+                return Arrival(found.metadata.src_node_id, found.object_id)
         return None
 
     def pull(self, name: str) -> bytes:
@@ -237,13 +246,13 @@ class _SuperLink:
         if not any(isinstance(each, _Bounded) for each in self.client._interceptors):
             self.client._interceptors = (*self.client._interceptors, _Bounded(self.client._client))
 
-    def find(self, message: str) -> _Arrival | None:
+    def find(self, message: str) -> Arrival | None:
         # One at a time: the SuperLink gives each away once, so that one that is too large must not take others along.
         for found in self.client.PullMessages(PullAppMessagesRequest(message_ids=[message])).messages_list:
             about, error = found.metadata, found.error if found.HasField("error") else None
             if about.reply_to_message_id == message:
                 code, reason = (error.code, error.reason) if error else (None, "")
-                return _Arrival(about.src_node_id, about.message_id, code, reason)
+                return Arrival(about.src_node_id, about.message_id, code, reason)
         return None
 
     def pull(self, name: str) -> bytes:

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.flower.invitation import Invitation
-from fedhca2.federation.flower.records import Wire, decode_order, encode_profile, encode_reply, header_of, pack
+from fedhca2.federation.flower.records import CANNOT, Wire, decode_order, encode_profile, encode_reply, header_of, pack
 from fedhca2.federation.flower.site import RoundIsOverError, Site
 from fedhca2.federation.flower.site_config import SiteConfig
 
@@ -42,7 +42,7 @@ def answer(site: Site, message: Message) -> Message:
         expected = isinstance(error, ConfigError | RoundIsOverError)
         log.error("cannot take part: %s", error, exc_info=None if expected else error)
         kind = "" if expected else f"{type(error).__name__}: "
-        return Message(pack({"cannot": kind + without_paths("; ".join(str(error).splitlines()))}), reply_to=message)
+        return Message(pack({CANNOT: kind + without_paths("; ".join(str(error).splitlines()))}), reply_to=message)
 
 
 def without_paths(text: str) -> str:

@@ -21,6 +21,7 @@ Wire = Literal["float32", "bfloat16"]
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 STYPE = "fedhca2.rows"  # little-endian values, one after another
 HEADER_RECORD, ROWS_RECORD, OWN = "header", "rows", "own"
+CANNOT = "cannot"  # in the header of a site that cannot do what it was asked: why
 MOST_IMAGES = 10**9
 
 Header = dict[str, Any]
@@ -143,8 +144,6 @@ def encode_reply(reply: Reply, wire: Wire) -> RecordDict:
 
 def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply | Refused:
     """The reply that this client's answer says it is; its round, names and numbers have still to be checked."""
-    if "cannot" in header:
-        return Refused(f"failed: {header['cannot']}" if isinstance(header["cannot"], str) else "failed")
     if header.get("client") != profile.client:
         return Refused(f"client should be {profile.client}, found {shown(header.get('client'))}")
     try:

@@ -15,7 +15,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp.grid import Grid
 
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Failed, Gone
+from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Failed, Gone, source_of
 from fedhca2.federation.flower.invitation import Invitation, expected_profile
 from fedhca2.federation.flower.records import decode_profile, pack
 from fedhca2.federation.flower.terms import Terms
@@ -53,7 +53,7 @@ class Roll:
         self.grid, self.experiment, self.terms, self.invitation = grid, experiment, terms, invitation
         self.known: dict[str, Profile] = {}
         self.refused: dict[str, str] = {}  # sites that do not fit, by name or node
-        self._answers = Answers(grid)
+        self._answers = Answers(source_of(grid))
         self._specs = {spec.name: spec for spec in experiment.specs}
         self._models: dict[tuple[str, tuple[str, ...]], Profile] = {}  # by data set and tasks
         self._node_of: dict[str, int] = {}
@@ -162,8 +162,6 @@ class Roll:
 
     def _profile(self, sent: _Sent, answer: Answer) -> Profile | Refused:
         """Who a node is, if it can be."""
-        if isinstance(answer.header.get("cannot"), str):
-            return Refused(answer.header["cannot"])
         name = sent.name if self.terms.named else answer.header.get("client")
         if not isinstance(name, str) or name not in self._specs:
             return Refused(f"client should be one of {', '.join(self._specs)}, found {shown(name)}")
