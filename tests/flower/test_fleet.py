@@ -243,7 +243,7 @@ def test_a_key_stays_unknown_when_its_node_is_away_as_the_answer_comes(experimen
     grid.replace("outdoor-normals", lambda _: make_app(sites["home"]))
     grid.leave("home")
     fleet.roll._look()
-    grid.get_nodes = lambda: []
+    grid.get_nodes = list
     fleet.roll.meet(Wait(60))
     assert "outdoor-normals" in fleet.roll.refused
     assert "home" not in fleet.roll.known

@@ -61,7 +61,7 @@ def perform(federation, send, deadline=60):
 
     def answer():
         message = hostile.receive()
-        with suppress(httpx.HTTPError):  # the server may have lost its patience
+        with suppress(httpx.HTTPError, RuntimeError):  # the server may have lost its patience
             send(message, Letter.of(app(message).content))
 
     threading.Thread(target=answer, daemon=True).start()

@@ -14,6 +14,7 @@ from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.records import CANNOT, Wire, decode_order, encode_profile, encode_reply, header_of, pack
 from fedhca2.federation.flower.site import RoundIsOverError, Site
 from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.gate import plain
 
 SITE_KEY = "site"  # in the node config: where the site's file is
 PARTITION_KEY = "partition-id"  # what a simulation has in its place
@@ -25,7 +26,7 @@ def answer(site: Site, message: Message) -> Message:
     """The answer to any message of the server. A site that cannot do what it is asked says why."""
     header = header_of(message.content)
     if "refused" in header:
-        log.error("the server refuses this site: %s", header["refused"])
+        log.error("the server refuses this site: %s", plain(str(header["refused"])))
         return Message(pack({}), reply_to=message)
     try:
         invitation = Invitation.read(header)
