@@ -6,6 +6,8 @@ time, and nothing is kept of an answer until all of it is there: a slow site cos
 """
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from time import monotonic
@@ -38,6 +40,10 @@ SMALL = 2**16  # bytes of an object that only names others, and of what is aroun
 RESPONSE = max(CHUNK, 4 * HEADER) + 2 * SMALL  # bytes of whatever the SuperLink passes on from a site at a time
 # Flower's word for a node that went away, with the order or half-way through its reply: nobody has failed.
 GONE = {ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE}
+
+
+Kind = type[InflatableObject]
+Pull = Callable[[str, Kind, int], bytes]  # an object by its name, of this kind and of so many bytes at most
 
 
 class NotYetError(Exception):
@@ -138,7 +144,7 @@ class Answers:
             self._source.drop(arrival.object)
 
     def _open(self, arrival: Arrival, allowance: Allowance, until: float) -> Answer | Refused:
-        def pull(name: str, kind: type[InflatableObject], limit: int = SMALL) -> bytes:
+        def pull(name: str, kind: Kind, limit: int) -> bytes:
             if monotonic() >= until:
                 raise NotYetError
             arrival.missing = name
@@ -149,11 +155,10 @@ class Answers:
 
         if arrival.missing:
             self._source.pull(arrival.missing)
-        message = pull(arrival.object, Message)
-        content = get_object_children_ids_from_object_content(message)
+        content = get_object_children_ids_from_object_content(pull(arrival.object, Message, SMALL))
         if len(content) != 1:
             raise MisfitError(f"message should have one content, found {len(content)}")
-        records = _names(pull(content[0], RecordDict), RecordDict)
+        records = _names(pull(content[0], RecordDict, SMALL), RecordDict)
         if not {HEADER_RECORD} <= set(records) <= {HEADER_RECORD, ROWS_RECORD}:
             raise MisfitError(f"records should be {HEADER_RECORD} and {ROWS_RECORD}, found {shown(list(records))}")
         header = read_json(ConfigRecord.inflate(pull(records[HEADER_RECORD], ConfigRecord, 4 * HEADER)).get("json"))
@@ -161,23 +166,26 @@ class Answers:
             return header
         if CANNOT in header:
             return Refused(f"failed: {header[CANNOT] if isinstance(header[CANNOT], str) else shown(header[CANNOT])}")
-        if ROWS_RECORD not in records:
-            return Answer(header, None)
-        arrays = _names(pull(records[ROWS_RECORD], ArrayRecord), ArrayRecord)
-        if set(arrays) != {OWN}:
-            raise MisfitError(f"arrays should be {OWN}, found {shown(list(arrays))}")
-        dtype = DTYPES[allowance.wire]
-        size = allowance.values * dtype.itemsize
-        count = ceil(size / CHUNK)
-        chunks = _chunks(pull(arrays[OWN], Array, 128 * count), allowance, count)
-        rows = bytearray(size)
-        for number in reversed(range(count)):  # what was sent last comes last
-            start = number * CHUNK
-            chunk = get_object_body(pull(chunks[number], ArrayChunk, CHUNK), ArrayChunk)
-            if len(chunk) != min(CHUNK, size - start):
-                raise MisfitError(f"array should come in pieces of {CHUNK} B, found one of {len(chunk)} B")
-            rows[start : start + len(chunk)] = chunk
-        return Answer(header, torch.frombuffer(rows, dtype=dtype).float())
+        return Answer(header, _rows(pull, records[ROWS_RECORD], allowance) if ROWS_RECORD in records else None)
+
+
+def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
+    """The values of the one array that there may be."""
+    arrays = _names(pull(name, ArrayRecord, SMALL), ArrayRecord)
+    if set(arrays) != {OWN}:
+        raise MisfitError(f"arrays should be {OWN}, found {shown(list(arrays))}")
+    dtype = DTYPES[allowance.wire]
+    size = allowance.values * dtype.itemsize
+    count = ceil(size / CHUNK)
+    chunks = _chunks(pull(arrays[OWN], Array, 128 * count), allowance, count)
+    rows = bytearray(size)
+    for number in reversed(range(count)):  # what was sent last comes last
+        start = number * CHUNK
+        chunk = get_object_body(pull(chunks[number], ArrayChunk, CHUNK), ArrayChunk)
+        if len(chunk) != min(CHUNK, size - start):
+            raise MisfitError(f"array should come in pieces of {CHUNK} B, found one of {len(chunk)} B")
+        rows[start : start + len(chunk)] = chunk
+    return torch.frombuffer(rows, dtype=dtype).float()
 
 
 def _failure(arrival: Arrival, node: int) -> Refused | Gone | None:
@@ -189,7 +197,7 @@ def _failure(arrival: Arrival, node: int) -> Refused | Gone | None:
     return Failed(f"failed: {arrival.reason}") if arrival.code is not None else None
 
 
-def _names(content: bytes, kind: type[InflatableObject]) -> dict[str, str]:
+def _names(content: bytes, kind: Kind) -> dict[str, str]:
     """The names of what an object holds, and by which names the SuperLink knows it."""
     names = json.loads(get_object_body(content, kind))
     if not isinstance(names, dict):
@@ -265,7 +273,8 @@ class _SuperLink:
 
     def drop(self, name: str) -> None:
         request = ConfirmMessageReceivedRequest(node=self.node, run_id=self.run, message_object_id=name)
-        self.client.ConfirmMessageReceived(request)
+        with suppress(httpx.HTTPStatusError):  # what a site announced may be none that can be let go of
+            self.client.ConfirmMessageReceived(request)
 
 
 class _Bounded:
