@@ -33,7 +33,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fedhca2.federation.flower.answers import CHUNK
+from fedhca2.federation.flower.arrivals import CHUNK
 from fedhca2.federation.flower.invitation import expected_profile
 from fedhca2.federation.flower.records import STYPE, decode_order, encode_profile, encode_reply, header_of
 from fedhca2.messages import Reply

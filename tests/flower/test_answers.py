@@ -10,7 +10,8 @@ from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, Letter, le
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhca2.federation.flower.answers import CHUNK, Allowance, Answer, Answers, Arrival, Gone, LostError, NotYetError
+from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Gone
+from fedhca2.federation.flower.arrivals import CHUNK, Arrival, LostError, NotYetError
 from fedhca2.federation.flower.records import decode_profile, decode_reply, encode_profile, encode_reply
 from fedhca2.federation.gate import Expected, Refused, fault_of, plain
 from fedhca2.messages import Profile, Reply

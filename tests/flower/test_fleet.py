@@ -257,7 +257,7 @@ def test_a_second_key_of_the_same_name_is_refused_even_while_the_first_is_away(e
     fleet.roll._looked = float("-inf")
     for _ in range(2):
         fleet.roll.meet(Wait(60))
-    assert fleet.roll.refused == {"home": "home is here already, at node 3"}
+    assert fleet.roll.refused == {"node 9": "home is here already, at node 3"}
 
 
 def test_without_keys_two_sites_cannot_be_the_same_client(experiment, tmp_path):

@@ -112,7 +112,7 @@ class FlowerFleet:
         """Sites go on from their own states."""
 
     def _too_few(self, count: int, what: str) -> str:
-        reasons = "".join(f"; {name}: {why}" for name, why in (self.absent | self.roll.refused).items())
+        reasons = "".join(f"; {name}: {why}" for name, why in {**self.absent, **self.roll.refused}.items())
         time = f" in {self.terms.deadline:g} s" if self.terms.deadline else ""
         return f"{self.quorum} clients should be there, found {count} that {what}{time}{reasons}"
 
@@ -137,9 +137,8 @@ class FlowerFleet:
             self.roll.went(client)
             errand.given, errand.why = None, AWAY
             return
-        reply = (
-            decode_reply(answer.header, answer.rows, self.roll.known[client]) if isinstance(answer, Answer) else answer
-        )
+        profile = self.roll.known[client]
+        reply = answer if isinstance(answer, Refused) else decode_reply(answer.header, answer.rows, profile)
         if isinstance(reply, Reply):
             errand.reply = spooled(reply, self.folder, DTYPES[self.terms.wire]) if self.terms.spool else reply
             return

@@ -15,12 +15,13 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp.grid import Grid
 
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Failed, Gone, source_of
+from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Failed, Gone
+from fedhca2.federation.flower.arrivals import source_of
 from fedhca2.federation.flower.invitation import Invitation, expected_profile
 from fedhca2.federation.flower.records import decode_profile, pack
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.flower.wait import Wait
-from fedhca2.federation.gate import Refused, shown
+from fedhca2.federation.gate import NAME, Refused, plain, shown
 from fedhca2.messages import Profile
 
 NODES_EVERY = 1.0  # seconds between two looks at which nodes are there
@@ -52,7 +53,7 @@ class Roll:
     def __init__(self, grid: Grid, experiment: Experiment, terms: Terms, invitation: Invitation) -> None:
         self.grid, self.experiment, self.terms, self.invitation = grid, experiment, terms, invitation
         self.known: dict[str, Profile] = {}
-        self.refused: dict[str, str] = {}  # sites that do not fit, by name or node
+        self._refused: dict[int, tuple[str, str]] = {}  # nodes that do not fit: their names, and why
         self._answers = Answers(source_of(grid))
         self._specs = {spec.name: spec for spec in experiment.specs}
         self._models: dict[tuple[str, tuple[str, ...]], Profile] = {}  # by data set and tasks
@@ -104,9 +105,16 @@ class Roll:
         for _ in self.exchange(wait):
             pass
 
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Why sites were not taken in, by name, or by node where that name is another's."""
+        found = self._refused.items()
+        return {name if name and name not in self.known else f"node {node}": why for node, (name, why) in found}
+
     def missing(self) -> Mapping[str, str]:
         """Clients of the experiment that have not introduced themselves, with the reason where there is one."""
-        return {name: self.refused.get(name, "not there") for name in self._specs if name not in self.known}
+        refused = self.refused
+        return {name: refused.get(name, "not there") for name in self._specs if name not in self.known}
 
     def _ask(self, content: RecordDict, sent: _Sent, kind: str, lifetime: float) -> bool:
         """Send a message, and wait for its answer in place of the answer to the last one of its kind."""
@@ -141,7 +149,8 @@ class Roll:
     def _meet(self, node: int, name: str) -> None:
         """Ask a node to introduce itself, if its key belongs to a client."""
         if self.terms.named and name not in self._specs:
-            self._refuse(node, name, f"key should belong to one of {', '.join(self._specs)}, found {shown(name)}")
+            fault = Refused(f"key should belong to one of {', '.join(self._specs)}, found {shown(name)}")
+            self._refuse(node, plain(name, NAME), fault)
             return
         lifetime = Wait(self.terms.deadline).lifetime
         self._ask(pack(self.invitation.header()), _Sent(node, name, False, Allowance()), "query", lifetime)
@@ -154,10 +163,10 @@ class Roll:
             return
         profile = answer if isinstance(answer, Refused) else self._profile(sent, answer)
         if isinstance(profile, Refused):
-            self._refuse(sent.node, sent.name, profile.why)
+            self._refuse(sent.node, sent.name, profile)
             return
         self.known[profile.client], self._node_of[profile.client] = profile, sent.node
-        self.refused.pop(_called(sent.node, sent.name), None)
+        self._refused.pop(sent.node, None)
         log.info("%s is here: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
 
     def _profile(self, sent: _Sent, answer: Answer) -> Profile | Refused:
@@ -173,11 +182,7 @@ class Roll:
             self._models[spec.data, spec.tasks] = expected_profile(self.experiment, spec)
         return decode_profile(answer.header, replace(self._models[spec.data, spec.tasks], client=name))
 
-    def _refuse(self, node: int, name: str, why: str) -> None:
-        log.warning("%s is refused: %s", _called(node, name), why)
-        self.refused[_called(node, name)] = why
-        self._push(pack({"refused": why}), node, "query", Wait(self.terms.deadline).lifetime)
-
-
-def _called(node: int, name: str) -> str:
-    return shown(name).strip("'") if name else f"node {node}"
+    def _refuse(self, node: int, name: str, fault: Refused) -> None:
+        log.warning("node %d (%s) is refused: %s", node, name, fault.why)
+        self._refused[node] = (name, fault.why)
+        self._push(pack({"refused": fault.why}), node, "query", Wait(self.terms.deadline).lifetime)
