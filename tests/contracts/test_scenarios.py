@@ -39,7 +39,7 @@ def assert_runs(method, scenario, rounds):
     fleet = InProcess(clients_of(method, clients, rounds))
     server = Server(experiment_of(method, clients).resolved_method, fleet.profiles.values())
     watcher = Refusals()
-    scores = run_rounds(server, fleet, rounds, 0, watcher)
+    scores = run_rounds(server, fleet, rounds, 0, watcher).scores
     assert not watcher.refused
     assert {name: tuple(tasks) for name, tasks in scores.items()} == {name: tasks for name, _, tasks in clients}
     values = [value for tasks in scores.values() for metrics in tasks.values() for value in metrics.values()]

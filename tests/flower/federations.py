@@ -70,8 +70,8 @@ def in_memory(experiment):
     clients = build_clients(experiment, data, assign_shards(experiment, data), Workplace(CPU))
     fleet = InProcess(clients)
     server = Server(experiment.resolved_method, fleet.profiles.values())
-    scores = run_rounds(server, fleet, experiment.rounds, 0, Nobody())
-    return {client.name: client.personal.model.state_dict() for client in clients}, scores
+    outcome = run_rounds(server, fleet, experiment.rounds, 0, Nobody())
+    return {client.name: client.personal.model.state_dict() for client in clients}, outcome.scores
 
 
 def flower_federation(experiment, folder, **terms):

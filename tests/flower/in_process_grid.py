@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from flwr.serverapp.grid import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
@@ -57,6 +57,10 @@ class InProcessGrid(Grid):
         self.apps = {node: found for node, found in self.apps.items() if node not in gone}
         return gone
 
+    def deliver(self) -> None:
+        """Let sites read what they were sent and nobody waits for an answer to."""
+        self.pull_messages(list(self.sent))
+
     def set_run(self, run):
         pass
 
@@ -97,7 +101,7 @@ class InProcessGrid(Grid):
                 continue
             del self.sent[identity]
             if app is None or name in self.dead:
-                replies.append(Message(Error(ErrorCode.NODE_UNAVAILABLE, "no heartbeat"), reply_to=message))
+                replies.append(create_message_error_unavailable_res_message(message.metadata, "node_unavail"))
                 continue
             context = Context(0, message.metadata.dst_node_id, {}, RecordDict(), {})
             try:

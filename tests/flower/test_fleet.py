@@ -10,6 +10,7 @@ from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.site import Site
+from fedhca2.federation.flower.wait import Wait
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 
@@ -129,11 +130,20 @@ def test_a_site_that_restarts_unnoticed_gets_its_order_again(experiment, tmp_pat
     assert len(fleet.perform(orders_for(fleet), quiet)) == 3
 
 
-def test_a_site_that_does_not_come_back_by_the_deadline_is_named(experiment, tmp_path):
-    grid, _, fleet = flower_federation(experiment, tmp_path, deadline=0.5)
+def gathered_and_trained(experiment, folder, **terms):
+    """A federation that has the replies of its first round on its disks, and from now on these terms."""
+    grid, _, fleet = flower_federation(experiment, folder)
     fleet.gather()
+    fleet.perform(orders_for(fleet), quiet)
+    fleet.roll.terms = fleet.terms = fleet.terms.model_copy(update=terms)
+    fleet.quorum = fleet.terms.min_clients or fleet.quorum
+    return grid, fleet
+
+
+def test_a_site_that_does_not_come_back_by_the_deadline_is_named(experiment, tmp_path):
+    grid, fleet = gathered_and_trained(experiment, tmp_path, deadline=1.5)
     grid.dead = {"home"}
-    with pytest.raises(TooFewClientsError, match=r"found 2 that have answered in 0\.5 s; home: not there"):
+    with pytest.raises(TooFewClientsError, match=r"found 2 that have answered in 1\.5 s; home: not there"):
         fleet.perform(orders_for(fleet), quiet)
 
 
@@ -159,8 +169,7 @@ def test_a_site_may_join_after_the_start(experiment, tmp_path):
 
 
 def test_a_late_reply_is_no_reply(experiment, tmp_path):
-    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2, deadline=1.0)
-    fleet.gather()
+    grid, fleet = gathered_and_trained(experiment, tmp_path, min_clients=2, deadline=1.5)
     grid.silent = {"home"}
     fleet.perform(orders_for(fleet), quiet)
     assert fleet.absent == {"home": "no reply in time"}
@@ -174,11 +183,10 @@ def test_a_late_reply_is_no_reply(experiment, tmp_path):
     ],
 )
 def test_a_site_that_does_not_fit_reads_why_in_its_log(change, reason, experiment, tmp_path, caplog):
-    _, sites, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    grid, sites, fleet = flower_federation(experiment, tmp_path, min_clients=2)
     sites["home"].config = sites["home"].config.model_copy(update=change)
     fleet.gather()
-    for _ in range(3):
-        fleet.roll.meet()
+    grid.deliver()
     assert "home" not in fleet.roll.known
     assert reason in fleet.roll.refused["home"]
     assert any(reason in record.message for record in caplog.records if record.name == "fedhca2.site")
@@ -200,27 +208,64 @@ def test_a_site_with_another_model_is_refused_and_told_so(experiment, tmp_path, 
     grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
     grid.replace("home", lambda app: altered({"layouts": {"encoder": [["weight"], [[3]]]}}, app, "query"))
     fleet.gather()
-    for _ in range(3):
-        fleet.roll.meet()
-    reason = "of home should have the layout of the experiment's model, found another"
+    grid.deliver()
+    reason = "layouts of home should be those of the experiment's model, found others"
     assert any(
         "the server refuses this site" in record.message and reason in record.message for record in caplog.records
     )
 
 
 def test_a_site_with_the_key_of_another_is_refused(experiment, tmp_path):
-    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
-    grid.rename("home", "garden")
+    grid, sites, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    grid.replace("outdoor-normals", lambda _: make_app(sites["home"]))
     fleet.gather()
-    assert fleet.roll.refused == {"garden": "client should be garden, whose key it has, found home"}
+    reason = "client of outdoor-normals should be 'outdoor-normals', found 'home'"
+    assert fleet.roll.refused == {"outdoor-normals": reason}
 
 
-def test_two_sites_cannot_be_the_same_client(experiment, tmp_path):
+@pytest.mark.parametrize(("name", "called"), [("garden", "garden"), ("", "node 3")])
+def test_a_key_of_no_client_is_not_even_invited(name, called, experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    grid.rename("home", name)
+    fleet.gather()
+    assert fleet.roll.refused[called].startswith("key should belong to one of outdoor-semseg, outdoor-normals, home")
+    assert not [
+        message
+        for message in grid.down
+        if message.metadata.dst_node_id == 3 and "experiment" in header_of(message.content)
+    ]
+
+
+@pytest.mark.usefixtures("watchful")
+def test_a_key_stays_unknown_when_its_node_is_away_as_the_answer_comes(experiment, tmp_path):
+    """Whoever has the key of outdoor-normals says that it is home, and is never seen when its answer is read."""
     grid, sites, fleet = flower_federation(experiment, tmp_path)
+    grid.replace("outdoor-normals", lambda _: make_app(sites["home"]))
+    grid.leave("home")
+    fleet.roll._look()
+    grid.get_nodes = list
+    fleet.roll.meet(Wait(60))
+    assert "outdoor-normals" in fleet.roll.refused
+    assert "home" not in fleet.roll.known
+
+
+def test_a_second_key_of_the_same_name_is_refused_even_while_the_first_is_away(experiment, tmp_path):
+    grid, sites, fleet = flower_federation(experiment, tmp_path)
+    fleet.gather()
+    grid.leave("home")
+    grid.apps[9] = ("home", make_app(sites["home"]))
+    fleet.roll._looked = float("-inf")
+    for _ in range(2):
+        fleet.roll.meet(Wait(60))
+    assert fleet.roll.refused == {"node 9": "home is here already, at node 3"}
+
+
+def test_without_keys_two_sites_cannot_be_the_same_client(experiment, tmp_path):
+    grid, sites, fleet = flower_federation(experiment, tmp_path, named=False)
     grid.rename("home", "")
     grid.apps[9] = ("", make_app(sites["home"]))
     fleet.gather()
-    assert list(fleet.roll.refused) == ["home"]
+    assert list(fleet.roll.refused) == ["node 9"]
 
 
 def test_a_repeated_round_is_answered_and_not_trained_again(experiment, tmp_path):

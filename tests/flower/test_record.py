@@ -1,12 +1,16 @@
 """What a run over Flower writes down: who was late, away, failed or refused, its baseline, the privacy it spent."""
 
 import json
+from io import StringIO
 
 import pytest
 from federations import Nobody, flower_federation, in_memory, small_experiment
+from rich.console import Console
 
+from fedhca2.cli.run import conclude
 from fedhca2.clients.accounting import DELTA, epsilon
 from fedhca2.federation.flower.ledger import Ledger, cost
+from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.run import run
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.reports.figures.attendance import left_out
@@ -74,6 +78,74 @@ def test_a_round_names_the_sites_that_were_late_away_failed_and_refused(record):
 
 def test_the_page_names_them_too(record):
     assert {"outdoor-normals", "hut", "home", "house"} <= {each.client for each in left_out(RunFiles(record))}
+
+
+def scoring(metrics):
+    """An app whose scores after the last round are others."""
+
+    def change(app):
+        def attempt(message, context):
+            reply = app(message, context)
+            if header_of(message.content).get("order", {}).get("finish"):
+                reply.content.update(pack(header_of(reply.content) | {"metrics": metrics}))
+            return reply
+
+        return attempt
+
+    return change
+
+
+@pytest.fixture(scope="module", params=[{}, {"[/red]": {"rmse": 1.0}}, {"depth": {}, "normals": {}}, [[]]])
+def spoilt(request, tmp_path_factory):
+    """A run after whose last round a site has other scores than it was asked for."""
+    folder = tmp_path_factory.mktemp("spoilt")
+    experiment = small_experiment(rounds=1)
+    grid, _, _ = flower_federation(experiment, folder / "sites")
+    grid.replace("home", scoring(request.param))
+    return folder / "run", run(grid, experiment, folder / "run", Watching(), terms())
+
+
+def test_scores_that_were_not_asked_for_lose_nobody_elses(spoilt):
+    out, _ = spoilt
+    result = json.loads((out / "result.json").read_text())
+    assert list(result["clients"]) == ["outdoor-semseg", "outdoor-normals"]
+    assert list(result["missing"]) == ["home"]
+
+
+def test_scores_that_were_refused_are_not_logged(spoilt):
+    out, _ = spoilt
+    final = [event for event in events(out) if event.get("round") == 1]
+    assert {event["client"] for event in final if event["event"] in ("metric", "client")} == {
+        "outdoor-semseg",
+        "outdoor-normals",
+    }
+
+
+def test_the_page_and_the_console_name_the_client_without_scores(spoilt):
+    out, result = spoilt
+    console = Console(file=StringIO(), width=200)
+    conclude(console, result, out)
+    assert "home has no final scores: " in console.file.getvalue()
+    assert left_out(RunFiles(out))[-1].client == "home"
+    assert "home" in (out / "report.html").read_text()
+
+
+def test_what_a_refused_reply_says_is_not_logged(tmp_path):
+    experiment = small_experiment(rounds=1)
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+
+    def spoilt(app):
+        def attempt(message, context):
+            reply = app(message, context)
+            if "slots" in header_of(reply.content):
+                reply.content.update(pack(header_of(reply.content) | {"losses": {"depth": 1.0}, "seconds": "[/]"}))
+            return reply
+
+        return attempt
+
+    grid.replace("home", spoilt)
+    run(grid, experiment, tmp_path / "run", Watching(), terms())
+    assert "home" not in {e["client"] for e in events(tmp_path / "run") if e["event"] in ("loss", "metric", "client")}
 
 
 def test_a_site_that_joins_after_the_start_takes_part_from_then_on(tmp_path, monkeypatch):

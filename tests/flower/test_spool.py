@@ -10,7 +10,7 @@ import torch
 from federations import Nobody, flower_federation, small_experiment
 
 from fedhca2.aggregation import MappedRow
-from fedhca2.federation.flower import roll, spool
+from fedhca2.federation.flower import spool
 from fedhca2.federation.flower.spool import spooled
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
@@ -25,7 +25,7 @@ def scores(folder, method, **terms):
     _, _, fleet = flower_federation(experiment, folder, **terms)
     fleet.gather()
     server = Server(experiment.resolved_method, fleet.profiles.values())
-    return run_rounds(server, fleet, experiment.rounds, 0, Nobody())
+    return run_rounds(server, fleet, experiment.rounds, 0, Nobody()).scores
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "fedamp", "matfl"])
@@ -63,15 +63,14 @@ def test_a_spooled_row_is_in_a_file_that_has_no_name(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_replies_are_pulled_a_few_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(roll, "AT_ONCE", 2)
+def test_replies_are_pulled_one_at_a_time(tmp_path, monkeypatch):
     grid, _, fleet = flower_federation(small_experiment(), tmp_path)
     asked = []
     pull = grid.pull_messages
     monkeypatch.setattr(grid, "pull_messages", lambda ids: asked.append(len(ids)) or pull(ids))
     fleet.gather()
     replies = fleet.perform({name: Order(0, upload={"encoder": "updates"}) for name in fleet.profiles}, lambda *_: None)
-    assert (len(replies), max(asked)) == (3, 2)
+    assert (len(replies), max(asked)) == (3, 1)
 
 
 MANY = """

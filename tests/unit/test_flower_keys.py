@@ -6,7 +6,9 @@ import stat
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from typer.testing import CliRunner
 
+from fedhca2.cli import app
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.flower.keys import make_keys
 
@@ -63,3 +65,23 @@ def test_keys_that_are_there_are_not_overwritten(keys):
 def test_a_site_name_is_no_path(tmp_path):
     with pytest.raises(ConfigError, match="a name should be letters"):
         make_keys(tmp_path / "keys", ["../home"])
+
+
+def register(keys, *names):
+    done = CliRunner().invoke(app, ["flower", "register", *names, "--superlink", "127.0.0.1:1", "--keys", str(keys)])
+    assert done.exit_code == 2
+    return done.stderr
+
+
+def test_to_register_without_a_superlink_is_an_error_in_a_line(keys):
+    expected = "error: 127.0.0.1:1: should be a SuperLink that answers, found [Errno 111] Connection refused\n"
+    assert register(keys, "home") == expected
+
+
+def test_to_register_what_is_no_key_is_an_error_in_a_line(keys):
+    (keys / "sites" / "garden" / "node.pub").write_text("rubbish")
+    assert "node.pub: should be a public key as ssh-keygen writes it" in register(keys, "garden")
+
+
+def test_to_register_a_site_without_a_key_is_an_error_in_a_line(keys):
+    assert register(keys, "shed").endswith("sites/shed/node.pub: No such file or directory\n")

@@ -24,11 +24,14 @@ STEADY = Training(learning_rate=1.0, schedule=Schedule(warmup_epochs=0, lowest=1
 REACH = Reach(STEADY, Privacy(), rounds=10, epochs=dict.fromkeys(NAMES, 1))
 
 
+SCORES = ["ods_f", *map(str, range(99))]
+
+
 def reply(client, round=1, scale=1.0):
     rng = torch.Generator().manual_seed(ord(client) + 100 * round)
     rows = {ENCODER: scale * torch.randn(6, generator=rng), EDGE: scale * torch.randn(6, generator=rng)}
     agreement = {ENCODER: (0.5,), EDGE: (0.5, 0.1)} if round else {}
-    return Reply(client, round, rows, agreement, {"edge": 0.3}, {"edge": {"loss": 0.2}}, 1.0)
+    return Reply(client, round, rows, agreement, {"edge": 0.3}, {"edge": {"ods_f": 0.2}}, 1.0)
 
 
 def server(**bounds):
@@ -71,7 +74,11 @@ FAULTS = {
     "NaN agreement": (lambda good: replace(good, agreement={ENCODER: (float("nan"),)}), "agreement should be finite"),
     "long agreement": (lambda good: replace(good, agreement={ENCODER: (1.0,) * 9}), "agreement should match"),
     "foreign scores": (lambda good: replace(good, metrics={"depth": {"rmse": 1.0}}), "should be of tasks edge"),
-    "many scores": (lambda good: replace(good, metrics={"edge": {str(i): 0.0 for i in range(99)}}), "at most 32"),
+    "many scores": (lambda good: replace(good, metrics={"edge": dict.fromkeys(SCORES, 0.0)}), "at most 31 more"),
+    "no headline": (lambda good: replace(good, metrics={"edge": {}}), "metrics of edge should be ods_f"),
+    "endless seconds": (lambda good: replace(good, seconds=10**400), "seconds should be from 0 to 1e+09"),
+    "endless round": (lambda good: replace(good, round=float("inf")), "round should be 1, found inf"),
+    "huge loss": (lambda good: replace(good, losses={"edge": 10**400}), "losses should be numbers for edge"),
     "failed": (lambda good: replace(good, rows={}, failed="the loss became nan"), "failed: the loss became nan"),
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from fedhca2.cli.app import app, clear_errors
 from fedhca2.cli.options import TensorBoardFolder, WandbProject
@@ -86,7 +87,9 @@ def conclude(console: Console, result: "Result", folder: Path) -> None:
     console.print(result_table(result))
     console.print(conclusion(result))
     for client, faults in result.skipped.items():
-        console.print(f"{client}: {len(faults)} files could not be read and were left out, as {faults[0]}")
+        console.print(Text(f"{client}: {len(faults)} files could not be read and were left out, as {faults[0]}"))
+    for client, why in result.missing.items():
+        console.print(Text(f"{client} has no final scores: {why}", "yellow"))
     if result.privacy is not None:
         console.print(_privacy(result.privacy), highlight=False)
     console.print(f"{result.seconds:.0f} s for {result.method}; everything is in {folder}/", highlight=False)

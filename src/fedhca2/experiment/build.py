@@ -1,6 +1,6 @@
 """The one place that wires things: an experiment becomes clients."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from fedhca2.clients import Client, StepKind, Work, Workplace
@@ -53,7 +53,7 @@ def build_client(
     except (ValueError, RuntimeError, KeyError) as error:
         raise ConfigError([f"model: cannot be built: {error}"]) from error
 
-    def batches(split: Dataset, indices: list[int]) -> Batches:
+    def batches(split: Dataset, indices: Sequence[int]) -> Batches:
         return Batches(split, indices, spec.tasks, batch_size=training.batch_size, workers=training.workers)
 
     work = Work(

@@ -27,8 +27,8 @@ class OpenData:
 class Shard:
     """Which images a client trains and is evaluated on; `dealt` also has those that are of no use for its tasks."""
 
-    train: list[int]
-    val: list[int]
+    train: Sequence[int]
+    val: Sequence[int]
     dealt: Sequence[int] = ()
 
 

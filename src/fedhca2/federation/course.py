@@ -9,7 +9,7 @@ from fedhca2.experiment import ConfigError, Experiment
 from fedhca2.federation.checkpoints import KeptClients
 from fedhca2.federation.fleet import Fleet
 from fedhca2.federation.result import Result, Scores, overall_gain, privacy_spent, versions
-from fedhca2.federation.rounds import Progress, Watcher, run_rounds
+from fedhca2.federation.rounds import Outcome, Progress, Watcher, run_rounds
 from fedhca2.federation.run_folder import RunFolder
 from fedhca2.federation.server import Server
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
@@ -41,7 +41,7 @@ class Course:
 
     def go(
         self, server: Server, fleet: KeptFleet, watcher: Watcher, progress: Progress | None, checkpoint_every: int
-    ) -> Scores:
+    ) -> Outcome:
         """All rounds that are still to come; stops between two of them when it is asked to."""
         experiment = self.experiment
 
@@ -69,24 +69,27 @@ class Course:
             )
 
     def conclude(
-        self, scores: Scores, baseline: Scores | None, device: str, skipped: Mapping[str, list[str]] | None = None
+        self, outcome: Outcome, baseline: Scores | None, device: str, skipped: Mapping[str, list[str]] | None = None
     ) -> Result:
         """Write down what the run came to."""
+        if outcome.missing:
+            self.folder.events.log("absent", round=self.experiment.rounds, clients=outcome.missing)
         privacy = privacy_spent(self.experiment.privacy.noise, self.folder.events.updates)
         result = Result(
             name=self.experiment.name,
             method=self.experiment.method_name,
             rounds=self.experiment.rounds,
             seed=self.experiment.seed,
-            clients=scores,
+            clients=outcome.scores,
             baseline=baseline,
-            delta_m=overall_gain(scores, baseline or {}, self.experiment.kinds),
-            delta_m_by_client=overall_gain(scores, baseline or {}),
+            delta_m=overall_gain(outcome.scores, baseline or {}, self.experiment.kinds),
+            delta_m_by_client=overall_gain(outcome.scores, baseline or {}),
             seconds=self.seconds,
             bytes={"up": self.folder.events.bytes_up, "down": self.folder.events.bytes_down},
             versions=versions(),
             device=device,
             skipped=dict(skipped or {}),
+            missing=dict(outcome.missing),
             epsilon=privacy["epsilon"] if privacy else None,
             privacy=privacy,
         )

@@ -53,6 +53,7 @@ class Result:
     versions: dict[str, str]
     device: str
     skipped: dict[str, list[str]] = field(default_factory=dict)  # files that could not be read, by client
+    missing: dict[str, str] = field(default_factory=dict)  # clients without scores, and why
     epsilon: float | None = None  # of the client that sent most updates, where they are noised
     privacy: dict[str, Any] | None = None  # what `privacy_spent` says of every client
 

@@ -1,6 +1,6 @@
 """The round loop: the papers' Algorithm 1, for every method and every fleet."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fedhca2.federation.fleet import Fleet
+from fedhca2.federation.gate import Expected, fault_of
 from fedhca2.federation.server import Server, ServerRecord, ServerState
 from fedhca2.messages import Delivery, Order, Reply
 from fedhca2.params import Slot
@@ -23,7 +24,7 @@ class Watcher(Protocol):
         """A client has trained on a batch of this round."""
 
     def replied(self, order: Order, reply: Reply) -> None:
-        """A client has answered an order."""
+        """A client has answered an order, and its answer is used."""
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         """A round is over, after so many seconds."""
@@ -35,6 +36,14 @@ class Progress:
 
     state: ServerState = field(default_factory=ServerState)
     pending: Mapping[str, Mapping[Slot, Delivery]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Scores with the final models, and the clients that have none, with the reason."""
+
+    scores: Scores
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 def everyone(clients: Iterable[str], round: int) -> Iterable[str]:
@@ -52,8 +61,8 @@ def run_rounds(
     choose: Choose = everyone,
     progress: Progress | None = None,
     passed: Callable[[Progress], None] = lambda progress: None,
-) -> Scores:
-    """Train up to so many rounds, from the start or from where a run stood; returns scores with the final models.
+) -> Outcome:
+    """Train up to so many rounds, from the start or from where a run stood, and evaluate the final models.
 
     `passed` hears where the run stands after every round. What a client is sent waits until it takes part again.
     """
@@ -67,8 +76,9 @@ def run_rounds(
             )
             for client in choose(list(fleet.profiles), round)
         }
-        replies = _ask(fleet, orders, watcher)
+        replies = fleet.perform(orders, watcher.batch)
         state, deliveries, record = server.step(progress.state, replies.values(), progress.pending)
+        _tell(watcher, orders, replies, record.refused)
         waiting = {client: rows for client, rows in progress.pending.items() if client not in orders}
         progress = Progress(state, {**waiting, **deliveries})
         watcher.aggregated(round, record, perf_counter() - began)
@@ -77,13 +87,16 @@ def run_rounds(
         client: Order(rounds, progress.pending.get(client, {}), finish=True, evaluate=True, train=False)
         for client in fleet.profiles
     }
-    replies = _ask(fleet, orders, watcher)
-    return {name: {task: dict(scores) for task, scores in reply.metrics.items()} for name, reply in replies.items()}
-
-
-def _ask(fleet: Fleet, orders: Mapping[str, Order], watcher: Watcher) -> Mapping[str, Reply]:
     replies = fleet.perform(orders, watcher.batch)
+    expected = Expected(rounds, server.profiles, frozenset(), {}, final=True)
+    missing = {client: why for client, reply in replies.items() if (why := fault_of(reply, expected))}
+    _tell(watcher, orders, replies, missing)
+    used = {client: reply.metrics for client, reply in replies.items() if client not in missing}
+    return Outcome({client: {task: {**scores[task]} for task in scores} for client, scores in used.items()}, missing)
+
+
+def _tell(watcher: Watcher, orders: Mapping[str, Order], replies: Mapping[str, Reply], refused: Container[str]) -> None:
+    """Nobody hears what a refused reply says."""
     for client, reply in replies.items():
-        if client in orders:
+        if client in orders and client not in refused:
             watcher.replied(orders[client], reply)
-    return replies

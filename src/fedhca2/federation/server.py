@@ -10,7 +10,8 @@ from torch import Tensor
 from fedhca2.aggregation import Aggregator, Mean, Measure, Member, Mixing, Rows, Weights
 from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.reliability import GuardBounds
-from fedhca2.federation.guard import Expected, admit, well_formed
+from fedhca2.federation.gate import Expected, well_formed
+from fedhca2.federation.guard import admit
 from fedhca2.federation.moves import Move, Reach, Trained, moves_of_parameters, moves_of_updates
 from fedhca2.messages import Addend, Delivery, Profile, Reply
 from fedhca2.methods import Method

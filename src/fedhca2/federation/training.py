@@ -121,9 +121,9 @@ def train(ready: Ready, watcher: RunWatcher, baseline: Scores | None) -> Result:
     if folder.checkpoint is None and experiment.privacy.noise:  # if it falls over in its first round, the keys are kept
         folder.commit(Progress(), fleet, course.seconds)
     server = Server(experiment.resolved_method, fleet.profiles.values(), experiment.guard, Reach.of(experiment))
-    scores = course.go(server, fleet, _All([folder.events, watcher]), ready.progress, experiment.checkpoints.every)
+    outcome = course.go(server, fleet, _All([folder.events, watcher]), ready.progress, experiment.checkpoints.every)
     with one_thread():
         for client in clients:
             folder.save_model(client.name, client.personal.model)
             folder.save_samples(client.name, ready.samples[client.name] | sample_predictions(client, "after"))
-    return course.conclude(scores, baseline, ", ".join(dict.fromkeys(map(device_name, ready.devices))), given.skipped)
+    return course.conclude(outcome, baseline, ", ".join(dict.fromkeys(map(device_name, ready.devices))), given.skipped)

@@ -14,6 +14,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 from torch import Tensor
 
 from fedhca2.experiment import Experiment, Shard
@@ -79,8 +80,7 @@ class ConsoleWatcher:
         )
 
     def replied(self, order: Order, reply: Reply) -> None:
-        """Hide a client's bar when it has answered."""
-        self.progress.update(self.clients[reply.client], visible=False)
+        """Keep a client's loss."""
         if reply.losses:
             self.losses[reply.client] = sum(reply.losses.values())
 
@@ -88,8 +88,10 @@ class ConsoleWatcher:
         """Move the bar of rounds, and without a terminal print a line."""
         if self.rounds is not None:
             self.progress.update(self.rounds, completed=round + 1)
+        for bar in self.clients.values():
+            self.progress.update(bar, visible=False)
         for client, why in record.refused.items():
-            self.console.print(f"[yellow]round {round + 1}: {client} was left out: {why}[/]")
+            self.console.print(Text(f"round {round + 1}: {client} was left out: {why}", "yellow"))
         if not self.console.is_terminal:
             losses = "  ".join(f"{client} {loss:.3f}" for client, loss in self.losses.items())
             self.console.print(

@@ -11,9 +11,10 @@ from flwr.clientapp import ClientApp
 
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.flower.invitation import Invitation
-from fedhca2.federation.flower.records import Wire, decode_order, encode_profile, encode_reply, header_of, pack
+from fedhca2.federation.flower.records import CANNOT, Wire, decode_order, encode_profile, encode_reply, header_of, pack
 from fedhca2.federation.flower.site import RoundIsOverError, Site
 from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.gate import plain
 
 SITE_KEY = "site"  # in the node config: where the site's file is
 PARTITION_KEY = "partition-id"  # what a simulation has in its place
@@ -25,7 +26,7 @@ def answer(site: Site, message: Message) -> Message:
     """The answer to any message of the server. A site that cannot do what it is asked says why."""
     header = header_of(message.content)
     if "refused" in header:
-        log.error("the server refuses this site: %s", header["refused"])
+        log.error("the server refuses this site: %s", plain(str(header["refused"])))
         return Message(pack({}), reply_to=message)
     try:
         invitation = Invitation.read(header)
@@ -42,7 +43,7 @@ def answer(site: Site, message: Message) -> Message:
         expected = isinstance(error, ConfigError | RoundIsOverError)
         log.error("cannot take part: %s", error, exc_info=None if expected else error)
         kind = "" if expected else f"{type(error).__name__}: "
-        return Message(pack({"cannot": kind + without_paths("; ".join(str(error).splitlines()))}), reply_to=message)
+        return Message(pack({CANNOT: kind + without_paths("; ".join(str(error).splitlines()))}), reply_to=message)
 
 
 def without_paths(text: str) -> str:

@@ -5,24 +5,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import Message, RecordDict
-from flwr.common.constant import ErrorCode
+from flwr.app import RecordDict
 from flwr.serverapp.grid import Grid
 
 from fedhca2.clients import BatchWatch
 from fedhca2.experiment import Experiment
+from fedhca2.federation.flower.answers import Allowance, Answer, Gone
 from fedhca2.federation.flower.invitation import Invitation
-from fedhca2.federation.flower.records import DTYPES, MalformedMessageError, decode_reply, encode_orders, header_of
+from fedhca2.federation.flower.records import DTYPES, decode_reply, encode_orders
 from fedhca2.federation.flower.roll import Roll
 from fedhca2.federation.flower.spool import spooled
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.flower.wait import Wait
+from fedhca2.federation.gate import Refused
 from fedhca2.messages import Order, Profile, Reply
 
 GRACE = 10.0  # seconds that clients have to introduce themselves when there are enough of them already
 AWAY, LATE = "not there", "no reply in time"
-# Flower's word for a node that went away, with the order or half-way through its reply: nobody has failed.
-GONE = {ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE}
 log = logging.getLogger("fedhca2.server")
 
 
@@ -35,6 +34,7 @@ class _Errand:
     """An order on its way, which waits for its site for as long as the round lasts."""
 
     content: RecordDict
+    allowance: Allowance  # for the reply
     given: str | None = None  # to the node that is there since then; nothing: has to be given, first or again
     failures: int = 0
     why: str = AWAY  # there is no reply yet
@@ -68,11 +68,11 @@ class FlowerFleet:
         while len(self.roll.known) < self.quorum:
             if wait.is_over:
                 raise TooFewClientsError(self._too_few(len(self.roll.known), "have introduced themselves"))
-            self.roll.meet()
+            self.roll.meet(wait)
             wait.tell(self.roll.missing())
         grace = Wait(GRACE)
         while not grace.is_over and self.roll.expects_introductions:
-            self.roll.meet()
+            self.roll.meet(grace)
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Give every client its order, and take the replies that come before the deadline.
@@ -81,7 +81,9 @@ class FlowerFleet:
         clients have answered, those that are not there are not waited for.
         """
         contents = encode_orders(orders, self.terms.wire, {**self.invitation.header(), "wire": self.terms.wire})
-        errands = {client: _Errand(contents[client]) for client in orders}
+        errands = {
+            client: _Errand(contents[client], self._allowance(client, order)) for client, order in orders.items()
+        }
         needed = min(self.quorum, len(orders))
         wait = Wait(self.terms.deadline)
         while out := {client: errand for client, errand in errands.items() if self._is_out(errand)}:
@@ -90,9 +92,8 @@ class FlowerFleet:
                 break
             for client, errand in out.items():
                 self._give(client, errand, wait)
-            for client, message in self.roll.exchange():
-                if client in out and self._is_out(out[client]):
-                    self._take(client, out[client], message)
+            for client, answer in self.roll.exchange(wait):
+                self._take(client, out[client], answer)
             wait.tell({client: errand.state for client, errand in out.items() if errand.reply is None})
         self.roll.forget_orders()
         replies = {client: errand.reply for client, errand in errands.items() if errand.reply is not None}
@@ -111,7 +112,7 @@ class FlowerFleet:
         """Sites go on from their own states."""
 
     def _too_few(self, count: int, what: str) -> str:
-        reasons = "".join(f"; {name}: {why}" for name, why in (self.absent | self.roll.refused).items())
+        reasons = "".join(f"; {name}: {why}" for name, why in {**self.absent, **self.roll.refused}.items())
         time = f" in {self.terms.deadline:g} s" if self.terms.deadline else ""
         return f"{self.quorum} clients should be there, found {count} that {what}{time}{reasons}"
 
@@ -123,35 +124,29 @@ class FlowerFleet:
         since = self.roll.since(client)
         if since in (None, errand.given):
             return
-        if self.roll.order(client, errand.content, wait.lifetime):
+        if self.roll.order(client, errand.content, wait.lifetime, errand.allowance):
             errand.given, errand.why = since, LATE
         else:
             self.roll.went(client)
             errand.why = "Flower did not take its order"
 
-    def _take(self, client: str, errand: _Errand, message: Message) -> None:
-        """Keep the reply in a message, or see to it that the order is given again."""
-        if message.has_error() and message.error.code in GONE:
-            log.warning("%s went away, and its order waits for it: %s", client, message.error.reason)
+    def _take(self, client: str, errand: _Errand, answer: Answer | Refused | Gone) -> None:
+        """Keep the reply in an answer, or see to it that the order is given again."""
+        if isinstance(answer, Gone):
+            log.warning("%s went away, and its order waits for it: %s", client, answer.why)
             self.roll.went(client)
             errand.given, errand.why = None, AWAY
             return
-        found = self._read(client, message)
-        if isinstance(found, Reply):
-            errand.reply = spooled(found, self.folder, DTYPES[self.terms.wire]) if self.terms.spool else found
+        profile = self.roll.known[client]
+        reply = answer if isinstance(answer, Refused) else decode_reply(answer.header, answer.rows, profile)
+        if isinstance(reply, Reply):
+            errand.reply = spooled(reply, self.folder, DTYPES[self.terms.wire]) if self.terms.spool else reply
             return
-        log.warning("%s: %s", client, found)
-        errand.given, errand.why, errand.failures = None, found, errand.failures + 1
+        log.warning("%s: %s", client, reply.why)
+        errand.given, errand.why, errand.failures = None, reply.why, errand.failures + 1
 
-    def _read(self, client: str, message: Message) -> Reply | str:
-        """The reply in a message, or what is wrong with it."""
-        if message.has_error():
-            return f"failed: {message.error.reason}"
-        try:
-            header = header_of(message.content)
-            if "cannot" in header:
-                return f"failed: {header['cannot']}"
-            reply = decode_reply(message.content, self.roll.known[client])
-        except MalformedMessageError as error:
-            return str(error)
-        return reply if reply.client == client else f"client should be {client}, found {reply.client}"
+    def _allowance(self, client: str, order: Order) -> Allowance:
+        """What the reply to an order may hold: as many values as the parts that are asked for have."""
+        layouts = self.roll.known[client].layouts
+        values = sum(layout.numel for slot, layout in layouts.items() if slot.part in order.upload)
+        return Allowance(values, self.terms.wire)

@@ -87,22 +87,9 @@ class Invitation:
         return model
 
 
-def misfit(profile: Profile, experiment: Experiment) -> str:
-    """Why a site cannot be the client that it says it is, or nothing."""
-    specs = {spec.name: spec for spec in experiment.specs}
-    if profile.client not in specs:
-        return f"client should be one of {', '.join(specs)}, found {profile.client!r}"
-    spec = specs[profile.client]
-    if profile.dataset != spec.data:
-        return f"data set of {spec.name} should be {spec.data}, found {profile.dataset}"
-    if profile.tasks != spec.tasks:
-        return f"tasks of {spec.name} should be {', '.join(spec.tasks)}, found {', '.join(profile.tasks)}"
-    if profile.samples < 1:
-        return f"{spec.name} should have training images, found {profile.samples}"
+def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
+    """Who a client of the experiment is, but for its number of images."""
     data = experiment.data[spec.data]
     channels = {task: TASKS[task].channels_for(data.labels[task]) for task in spec.tasks}
-    expected = layouts(build_model(experiment.model, channels, data.size, seed=experiment.seed, client=spec.name))
-    for slot in {*expected, *profile.layouts}:
-        if expected.get(slot) != profile.layouts.get(slot):
-            return f"{slot} of {spec.name} should have the layout of the experiment's model, found another"
-    return ""
+    model = build_model(experiment.model, channels, data.size, seed=experiment.seed, client=spec.name)
+    return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model))

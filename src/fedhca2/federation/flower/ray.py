@@ -29,6 +29,7 @@ def run_ray(
     import torch
     from flwr.simulation import run_simulation
 
+    terms = terms.model_copy(update={"named": False})  # the simulation's nodes have no keys
     files = list(write_sites(experiment, sites_folder(out)).values())
     server = ServerApp()
     collect = collecting(experiment, out)

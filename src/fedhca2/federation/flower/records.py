@@ -6,20 +6,23 @@ in each of their messages, so it is hashed once and pushed once.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
+from fedhca2.federation.gate import Refused, plain, read_json, shown
 from fedhca2.messages import Addend, Delivery, Order, Profile, Reply
 from fedhca2.params import Layout, Slot
 
 Wire = Literal["float32", "bfloat16"]
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 STYPE = "fedhca2.rows"  # little-endian values, one after another
-OWN = "own"
+HEADER_RECORD, ROWS_RECORD, OWN = "header", "rows", "own"
+CANNOT = "cannot"  # in the header of a site that cannot do what it was asked: why
+MOST_IMAGES = 10**9
 
 Header = dict[str, Any]
 
@@ -38,22 +41,20 @@ class _Place:
 
 def pack(header: Header, arrays: Mapping[str, Array] | None = None) -> RecordDict:
     """A message's content."""
-    content = RecordDict({"header": ConfigRecord({"json": json.dumps(header)})})
+    content = RecordDict({HEADER_RECORD: ConfigRecord({"json": json.dumps(header)})})
     if arrays:
         record = ArrayRecord()
         record.update(arrays)  # its constructor would copy each, and forget the hashes of its chunks
-        content["rows"] = record
+        content[ROWS_RECORD] = record
     return content
 
 
 def header_of(content: RecordDict) -> Header:
     """The JSON header of a message."""
-    try:
-        header = json.loads(str(content.config_records["header"]["json"]))
-    except (KeyError, ValueError) as error:
-        raise MalformedMessageError(f"header should be JSON, found {error!r}") from error
-    if not isinstance(header, dict):
-        raise MalformedMessageError(f"header should be a mapping, found {type(header).__name__}")
+    record = content.config_records.get(HEADER_RECORD)
+    header = read_json(record and record.get("json"))
+    if isinstance(header, Refused):
+        raise MalformedMessageError(header.why)
     return header
 
 
@@ -65,10 +66,10 @@ def to_array(rows: Sequence[Tensor], wire: Wire) -> Array:
 
 def to_rows(content: RecordDict) -> dict[str, Tensor]:
     """The flat arrays of a message, in float32."""
-    if "rows" not in content.array_records:
+    if ROWS_RECORD not in content.array_records:
         return {}
     found = {}
-    for name, array in content.array_records["rows"].items():
+    for name, array in content.array_records[ROWS_RECORD].items():
         if array.stype != STYPE or array.dtype not in DTYPES:
             raise MalformedMessageError(
                 f"array should be {STYPE} of {', '.join(DTYPES)}, found {array.stype} {array.dtype}"
@@ -141,59 +142,59 @@ def encode_reply(reply: Reply, wire: Wire) -> RecordDict:
     return pack(header, {OWN: to_array(list(reply.rows.values()), wire)} if reply.rows else None)
 
 
-def decode_reply(content: RecordDict, profile: Profile) -> Reply:
-    """The reply in a message from this client; MalformedMessageError if it is none."""
+def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply | Refused:
+    """The reply that this client's answer says it is; its round, names and numbers have still to be checked."""
+    if header.get("client") != profile.client:
+        return Refused(f"client should be {profile.client}, found {shown(header.get('client'))}")
     try:
-        header, arrays = header_of(content), to_rows(content)
-        rows, start = {}, 0
-        for slot in map(Slot.parse, header["slots"]):
-            rows[slot] = _cut(arrays, OWN, start, profile.layouts[slot].numel)
-            start += rows[slot].numel()
-        if start != sum(row.numel() for row in arrays.values()):
-            raise MalformedMessageError(f"rows should have {start} values, found another number")
+        slots = [Slot.parse(slot) for slot in header["slots"]]
+        pieces = torch.split(torch.empty(0) if rows is None else rows, [profile.layouts[slot].numel for slot in slots])
+        if len(set(slots)) != len(slots):
+            return Refused(f"slots should be named once, found {shown(header['slots'])}")
         return Reply(
-            client=str(header["client"]),
-            round=int(header["round"]),
-            rows=rows,
-            agreement={Slot.parse(slot): tuple(map(float, values)) for slot, values in header["agreement"].items()},
-            losses={str(task): float(value) for task, value in header["losses"].items()},
-            metrics={
-                str(task): {str(name): float(value) for name, value in scores.items()}
-                for task, scores in header["metrics"].items()
-            },
-            seconds=float(header["seconds"]),
-            failed=str(header["failed"]),
+            client=profile.client,
+            round=header["round"],
+            rows=dict(zip(slots, pieces, strict=True)),
+            agreement={Slot.parse(slot): tuple(values) for slot, values in header["agreement"].items()},
+            losses=header["losses"],
+            metrics=header["metrics"],
+            seconds=header["seconds"],
+            failed=plain(header["failed"]),
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise MalformedMessageError(f"reply of {profile.client} cannot be read: {error!r}") from error
+    except Exception as error:  # an answer comes from outside: nothing in it may stop the server
+        return Refused(f"reply cannot be read: {shown(error)}")
 
 
 def encode_profile(profile: Profile) -> RecordDict:
     """A profile as a message's content."""
-    layouts = {str(slot): [list(layout.names), list(layout.shapes)] for slot, layout in profile.layouts.items()}
-    return pack(
-        {
-            "client": profile.client,
-            "dataset": profile.dataset,
-            "tasks": list(profile.tasks),
-            "samples": profile.samples,
-            "layouts": layouts,
-        }
-    )
+    return pack(_profile(profile))
 
 
-def decode_profile(content: RecordDict) -> Profile:
-    """The profile in a message; MalformedMessageError if it is none."""
-    try:
-        header = header_of(content)
-        layouts = {
-            Slot.parse(slot): Layout(tuple(map(str, names)), tuple(tuple(map(int, shape)) for shape in shapes))
-            for slot, (names, shapes) in header["layouts"].items()
-        }
-        tasks = tuple(map(str, header["tasks"]))
-        return Profile(str(header["client"]), str(header["dataset"]), tasks, int(header["samples"]), layouts)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise MalformedMessageError(f"profile cannot be read: {error!r}") from error
+def decode_profile(header: Header, expected: Profile) -> Profile | Refused:
+    """The profile in an answer, if it is the expected one: how many images there are is all that a site can choose."""
+    for key, wanted in _profile(expected).items():
+        if key != "samples" and header.get(key) != wanted:
+            if key == "layouts":
+                return Refused(f"layouts of {expected.client} should be those of the experiment's model, found others")
+            return Refused(f"{key} of {expected.client} should be {shown(wanted)}, found {shown(header.get(key))}")
+    samples = header.get("samples")
+    if type(samples) is not int or not 1 <= samples <= MOST_IMAGES:
+        return Refused(f"{expected.client} should have 1 to {MOST_IMAGES} training images, found {shown(samples)}")
+    return replace(expected, samples=samples)
+
+
+def _profile(profile: Profile) -> Header:
+    layouts = {
+        str(slot): [list(layout.names), [list(shape) for shape in layout.shapes]]
+        for slot, layout in profile.layouts.items()
+    }
+    return {
+        "client": profile.client,
+        "dataset": profile.dataset,
+        "tasks": list(profile.tasks),
+        "samples": profile.samples,
+        "layouts": layouts,
+    }
 
 
 def _addends(order: Order) -> list[Addend]:

@@ -1,23 +1,31 @@
-"""The roll of a federation: which nodes are there, which client each of them is, and the messages between."""
+"""The roll of a federation: which nodes are there, which client each of them is, and the messages between.
+
+A node is who its key was registered as. Flower never gives a node's number to another key, so what a node was called
+when it was asked holds for its answer. And nobody else can answer: a message has a name that cannot be guessed, and
+only the node that it went to is told it.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from secrets import token_hex
 from time import monotonic, sleep
-from typing import Literal
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp.grid import Grid
 
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.invitation import Invitation, misfit
-from fedhca2.federation.flower.records import MalformedMessageError, decode_profile, header_of, pack
+from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Failed, Gone
+from fedhca2.federation.flower.arrivals import source_of
+from fedhca2.federation.flower.invitation import Invitation, expected_profile
+from fedhca2.federation.flower.records import decode_profile, pack
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.flower.wait import Wait
+from fedhca2.federation.gate import NAME, Refused, plain, shown
 from fedhca2.messages import Profile
 
 NODES_EVERY = 1.0  # seconds between two looks at which nodes are there
-AT_ONCE = 8  # messages that are pulled together: as many replies may be in memory
+PAUSE = 0.01  # seconds for each look for an answer, so that many sites do not keep the SuperLink busy with nothing
 log = logging.getLogger("fedhca2.server")
 
 
@@ -34,8 +42,9 @@ class _Sent:
     """A message that waits for its answer."""
 
     node: int
-    about: Literal["introduction", "refusal", "order"]
-    client: str = ""
+    name: str  # that the node's key was registered under
+    order: bool  # or an introduction
+    allowance: Allowance
 
 
 class Roll:
@@ -44,7 +53,10 @@ class Roll:
     def __init__(self, grid: Grid, experiment: Experiment, terms: Terms, invitation: Invitation) -> None:
         self.grid, self.experiment, self.terms, self.invitation = grid, experiment, terms, invitation
         self.known: dict[str, Profile] = {}
-        self.refused: dict[str, str] = {}  # sites that do not fit, by name or node
+        self._refused: dict[int, tuple[str, str]] = {}  # nodes that do not fit: their names, and why
+        self._answers = Answers(source_of(grid))
+        self._specs = {spec.name: spec for spec in experiment.specs}
+        self._models: dict[tuple[str, tuple[str, ...]], Profile] = {}  # by data set and tasks
         self._node_of: dict[str, int] = {}
         self._there: dict[int, _Node] = {}
         self._looked = -NODES_EVERY
@@ -63,45 +75,66 @@ class Roll:
     @property
     def expects_introductions(self) -> bool:
         """Whether somebody has been asked and has not answered yet."""
-        return any(sent.about == "introduction" for sent in self._waiting.values())
+        return any(not sent.order for sent in self._waiting.values())
 
-    def order(self, client: str, content: RecordDict, lifetime: float) -> bool:
+    def order(self, client: str, content: RecordDict, lifetime: float, allowance: Allowance) -> bool:
         """Send a client an order; False if Flower does not take it."""
-        return self._push(content, _Sent(self._node_of[client], "order", client), "train", lifetime)
+        return self._ask(content, _Sent(self._node_of[client], client, True, allowance), "train", lifetime)
 
     def forget_orders(self) -> None:
         """A round is over: what comes now is late."""
-        self._waiting = {key: sent for key, sent in self._waiting.items() if sent.about != "order"}
+        for message in [message for message, sent in self._waiting.items() if sent.order]:
+            self._forget(message)
 
-    def exchange(self) -> Iterator[tuple[str, Message]]:
+    def exchange(self, wait: Wait) -> Iterator[tuple[str, Answer | Refused | Gone]]:
         """Look for nodes and answers, after a short wait: answers to orders are given back, newcomers introduced."""
-        sleep(self.terms.poll)
+        sleep(max(self.terms.poll, PAUSE * len(self._waiting)))
         self._look()
-        waiting = list(self._waiting)
-        for start in range(0, len(waiting), AT_ONCE):
-            for message in self.grid.pull_messages(waiting[start : start + AT_ONCE]):
-                sent = self._waiting.pop(message.metadata.reply_to_message_id, None)
-                if sent and sent.about == "order":
-                    yield sent.client, message
-                elif sent and sent.about == "introduction":
-                    self._introduce(sent.node, message)
+        for message, sent in list(self._waiting.items()):
+            answer = self._answers.take(message, sent.node, sent.allowance, wait.end)
+            if answer is None:
+                continue
+            del self._waiting[message]
+            if sent.order:
+                yield sent.name, answer
+            else:
+                self._introduce(sent, answer)
 
-    def meet(self) -> None:
+    def meet(self, wait: Wait) -> None:
         """Look for nodes and introductions when there are no orders."""
-        for _ in self.exchange():
+        for _ in self.exchange(wait):
             pass
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Why sites were not taken in, by name, or by node where that name is another's."""
+        found = self._refused.items()
+        return {name if name and name not in self.known else f"node {node}": why for node, (name, why) in found}
 
     def missing(self) -> Mapping[str, str]:
         """Clients of the experiment that have not introduced themselves, with the reason where there is one."""
-        names = [spec.name for spec in self.experiment.specs if spec.name not in self.known]
-        return {name: self.refused.get(name, "not there") for name in names}
+        refused = self.refused
+        return {name: refused.get(name, "not there") for name in self._specs if name not in self.known}
 
-    def _push(self, content: RecordDict, sent: _Sent, kind: str, lifetime: float) -> bool:
-        identities = [*self.grid.push_messages([Message(content, sent.node, kind, ttl=lifetime)])]
-        taken = [identity for identity in identities if identity]
-        for identity in taken:
-            self._waiting[identity] = sent
-        return bool(taken)
+    def _ask(self, content: RecordDict, sent: _Sent, kind: str, lifetime: float) -> bool:
+        """Send a message, and wait for its answer in place of the answer to the last one of its kind."""
+        for message, last in list(self._waiting.items()):
+            if (last.node, last.order) == (sent.node, sent.order):
+                self._forget(message)
+        message = self._push(content, sent.node, kind, lifetime)
+        if message:
+            self._waiting[message] = sent
+        return bool(message)
+
+    def _push(self, content: RecordDict, node: int, kind: str, lifetime: float) -> str:
+        """Send a message; returns its name, or nothing if Flower does not take it."""
+        secret = token_hex(16)  # a message's name is the hash of all that is in it
+        names = [*self.grid.push_messages([Message(content, node, kind, ttl=lifetime, group_id=secret)])]
+        return names[0] or "" if names else ""
+
+    def _forget(self, message: str) -> None:
+        del self._waiting[message]
+        self._answers.forget(message)
 
     def _look(self) -> None:
         if monotonic() - self._looked < NODES_EVERY:
@@ -111,38 +144,45 @@ class Roll:
         for number, node in self._there.items():
             if self._met.get(number) != node.since:  # who comes back introduces itself again
                 self._met[number] = node.since
-                lifetime = Wait(self.terms.deadline).lifetime
-                self._push(pack(self.invitation.header()), _Sent(number, "introduction"), "query", lifetime)
+                self._meet(number, node.name)
 
-    def _introduce(self, node: int, message: Message) -> None:
+    def _meet(self, node: int, name: str) -> None:
+        """Ask a node to introduce itself, if its key belongs to a client."""
+        if self.terms.named and name not in self._specs:
+            fault = Refused(f"key should belong to one of {', '.join(self._specs)}, found {shown(name)}")
+            self._refuse(node, plain(name, NAME), fault)
+            return
+        lifetime = Wait(self.terms.deadline).lifetime
+        self._ask(pack(self.invitation.header()), _Sent(node, name, False, Allowance()), "query", lifetime)
+
+    def _introduce(self, sent: _Sent, answer: Answer | Refused | Gone) -> None:
         """Take a client in, or tell its site why not."""
-        if message.has_error():
-            log.warning("node %d did not introduce itself: %s", node, message.error.reason)
-            self._met.pop(node, None)  # ask again
+        if isinstance(answer, Gone | Failed):
+            log.warning("node %d did not introduce itself: %s", sent.node, answer.why)
+            self._met.pop(sent.node, None)  # ask again
             return
-        registered = self._there[node].name if node in self._there else ""
-        try:
-            header = header_of(message.content)
-            if "cannot" in header:
-                self.refused[registered or f"node {node}"] = str(header["cannot"])
-                return
-            profile = decode_profile(message.content)
-            fault = self._fault(node, registered, profile)
-        except MalformedMessageError as error:
-            fault, profile = str(error), None
-        if profile is not None and not fault:
-            self.known[profile.client], self._node_of[profile.client] = profile, node
-            self.refused.pop(registered or f"node {node}", None)
-            log.info("%s is here: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
+        profile = answer if isinstance(answer, Refused) else self._profile(sent, answer)
+        if isinstance(profile, Refused):
+            self._refuse(sent.node, sent.name, profile)
             return
-        log.warning("node %d is refused: %s", node, fault)
-        self.refused[registered or (profile.client if profile else f"node {node}")] = fault
-        self._push(pack({"refused": fault}), _Sent(node, "refusal"), "query", Wait(self.terms.deadline).lifetime)
+        self.known[profile.client], self._node_of[profile.client] = profile, sent.node
+        self._refused.pop(sent.node, None)
+        log.info("%s is here: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
 
-    def _fault(self, node: int, registered: str, profile: Profile) -> str:
-        if registered and registered != profile.client:
-            return f"client should be {registered}, whose key it has, found {profile.client}"
-        holder = self._node_of.get(profile.client)
-        if holder is not None and holder != node and holder in self._there:
-            return f"{profile.client} is here already, at node {holder}"
-        return misfit(profile, self.experiment)
+    def _profile(self, sent: _Sent, answer: Answer) -> Profile | Refused:
+        """Who a node is, if it can be."""
+        name = sent.name if self.terms.named else answer.header.get("client")
+        if not isinstance(name, str) or name not in self._specs:
+            return Refused(f"client should be one of {', '.join(self._specs)}, found {shown(name)}")
+        holder = self._node_of.get(name, sent.node)
+        if holder != sent.node and (self.terms.named or holder in self._there):
+            return Refused(f"{name} is here already, at node {holder}")
+        spec = self._specs[name]
+        if (spec.data, spec.tasks) not in self._models:
+            self._models[spec.data, spec.tasks] = expected_profile(self.experiment, spec)
+        return decode_profile(answer.header, replace(self._models[spec.data, spec.tasks], client=name))
+
+    def _refuse(self, node: int, name: str, fault: Refused) -> None:
+        log.warning("node %d (%s) is refused: %s", node, name, fault.why)
+        self._refused[node] = (name, fault.why)
+        self._push(pack({"refused": fault.why}), node, "query", Wait(self.terms.deadline).lifetime)

@@ -135,17 +135,16 @@ def _train(network: _Network, course: Course, baseline: Scores | None) -> Result
     checkpoint = course.checkpoint
     tell = _Tell(fleet, folder, watcher, set(checkpoint.clients) if checkpoint else set())
     # After every round: a site has the reply of its last round only, so the server must not fall behind.
-    scores = course.go(server, fleet, tell, checkpoint.progress if checkpoint else None, checkpoint_every=1)
-    if fleet.absent:
-        folder.events.log("absent", round=experiment.rounds, clients=fleet.absent)
+    outcome = course.go(server, fleet, tell, checkpoint.progress if checkpoint else None, checkpoint_every=1)
+    outcome = replace(outcome, missing={**fleet.absent, **outcome.missing})
     network.collect(network.run, folder.path)
-    return course.conclude(scores, baseline, "sites over Flower")
+    return course.conclude(outcome, baseline, "sites over Flower")
 
 
 def _shards(fleet: FlowerFleet) -> dict[str, Shard]:
     """As many images as the sites say that they have; which they are is theirs to know."""
     samples = {name: profile.samples for name, profile in fleet.profiles.items()}
-    return {spec.name: Shard(list(range(samples.get(spec.name, 0))), []) for spec in fleet.experiment.specs}
+    return {spec.name: Shard(range(samples.get(spec.name, 0)), []) for spec in fleet.experiment.specs}
 
 
 @dataclass

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import httpx
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.cli.build import build_fab_from_disk
@@ -18,6 +19,7 @@ from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRun
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.error import FlowerError
 from flwr.supercore.fab import Fab
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -26,6 +28,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
+from fedhca2.experiment import ConfigError
 from fedhca2.federation.flower.app_bundle import write_app
 from fedhca2.federation.flower.runtime import runtime_client
 
@@ -42,11 +45,22 @@ class SuperLink:
 
     def register(self, name: str, public_key: Path) -> int:
         """Let a site in that has this key, under this name; returns its node's number."""
-        key = load_ssh_public_key(public_key.read_bytes())
+        try:
+            key = load_ssh_public_key(public_key.read_bytes())
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise ConfigError(
+                [f"{public_key}: should be a public key as ssh-keygen writes it, found {error}"]
+            ) from None
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise ValueError(f"{public_key}: should be an elliptic-curve key, found {type(key).__name__}")
-        with self._control() as control:
-            answer = control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
+            raise ConfigError([f"{public_key}: should be an elliptic-curve key, found {type(key).__name__}"])
+        try:
+            with self._control() as control:
+                answer = control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
+        except httpx.HTTPStatusError as error:
+            found = FlowerError.from_json(error.response.text)
+            raise ConfigError(
+                [f"{name}: the SuperLink did not take its key: {found.message if found else error}"]
+            ) from None
         return int(answer.node_id)
 
     def stop(self, run: int) -> None:
@@ -78,6 +92,8 @@ class SuperLink:
         )
         try:
             yield client
+        except httpx.TransportError as error:
+            raise ConfigError([f"{self.address}: should be a SuperLink that answers, found {error}"]) from None
         finally:
             client.close()
 

@@ -18,4 +18,7 @@ class Terms(Config):
     retries: Annotated[int, Field(ge=0, description="how often an order that failed is given again")] = 2
     wire: Annotated[Wire, Field(description="how rows travel; float32 loses nothing")] = "float32"
     spool: Annotated[bool, Field(description="keep replies in files of the run's folder until they are used")] = False
+    named: Annotated[
+        bool, Field(description="sites are known by their keys; in a simulation, which has none, by what they say")
+    ] = True
     poll: Annotated[float, Field(gt=0, description="seconds between two looks for replies")] = 0.2

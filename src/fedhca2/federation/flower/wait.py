@@ -15,18 +15,18 @@ class Wait:
 
     def __init__(self, deadline: float | None) -> None:
         began = monotonic()
-        self.deadline, self._end = deadline, began + (deadline or math.inf)
+        self.deadline, self.end = deadline, began + (deadline or math.inf)
         self._pause, self._next = TELL_AFTER, began + TELL_AFTER
 
     @property
     def is_over(self) -> bool:
         """Whether the deadline has passed."""
-        return monotonic() >= self._end
+        return monotonic() >= self.end
 
     @property
     def lifetime(self) -> float:
         """Seconds that a message lives: longer than the wait, so that it never ends before its deadline."""
-        return max(self._end - monotonic(), 1.0) + self.deadline if self.deadline else FOREVER
+        return max(self.end - monotonic(), 1.0) + self.deadline if self.deadline else FOREVER
 
     def tell(self, whom: Mapping[str, str]) -> None:
         """Say from time to time whom it is for, and why."""

@@ -1,0 +1,177 @@
+"""The gate: what comes from a client is bounded and checked here, before any other code sees it.
+
+It answers with a value, or with a refusal that has a reason. Behind it, code trusts types, names and sizes. A client
+whose answer is refused is as if it had been away.
+"""
+
+import json
+import math
+import re
+import reprlib
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedhca2.aggregation import Weights
+from fedhca2.messages import Profile, Reply
+from fedhca2.params import Part, Slot
+from fedhca2.tasks import TASKS
+
+TEXT = 500  # characters of a reason
+NAME = 64  # characters of a name
+HEADER = 2**20  # characters of JSON; the names and shapes of a large encoder are some 50,000
+LARGEST = torch.finfo(torch.float32).max  # of a loss, a score, an agreement
+LONGEST = 1e9  # seconds
+SCORES = 32  # of a task
+SCORE = re.compile(r"[A-Za-z0-9_.@ -]{1,64}")
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def plain(text: str, limit: int = TEXT) -> str:
+    r"""Text from outside as one line of bounded length, without characters that steer a terminal or hide others.
+
+    >>> plain("\x1b[31mred\u202e\ud800,\nthen " + "long" * 99, limit=24)
+    '[31mred , then longlong…'
+    """
+    whole = text[: 4 * limit]
+    shown = "".join(" " if unicodedata.category(each) in _UNSEEN else each for each in whole)
+    line = " ".join(shown.split())
+    return line if len(line) <= limit and len(text) == len(whole) else line[: limit - 1] + "…"
+
+
+_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, format (bidi), surrogate, private, unassigned, breaks
+
+
+def shown(value: object) -> str:
+    """Any value in a few words, however large or deep it is."""
+    return plain(reprlib.repr(value), NAME)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why something was not let in, as plain text."""
+
+    why: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "why", plain(self.why))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a reply should be."""
+
+    round: int
+    profiles: Mapping[str, Profile]
+    parts: frozenset[Part]
+    weights: Mapping[str, Weights]  # by 'client/slot'
+    final: bool = False  # after the last round every task has to be scored, and a failure is no reason to leave it out
+
+
+def read_json(text: object) -> dict[str, Any] | Refused:
+    """The mapping that a text holds; what is in it is anybody's guess.
+
+    >>> read_json("[" * 200_000)
+    Refused(why='header should be JSON, found RecursionError')
+    """
+    if not isinstance(text, str) or len(text) > HEADER:
+        found = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
+        return Refused(f"header should be at most {HEADER} characters of JSON, found {found}")
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Refused(f"header should be JSON, found {type(error).__name__}")
+    return values if isinstance(values, dict) else Refused(f"header should be a mapping, found {shown(values)}")
+
+
+def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
+    """Replies of the right form, by client and in the order of names, and why others are not; no row is read."""
+    sound: dict[str, Reply] = {}
+    refused: dict[str, str] = {}
+    for reply in replies:
+        fault = fault_of(reply, expected)
+        name = plain(reply.client, NAME) if isinstance(getattr(reply, "client", None), str) else "unknown"
+        if fault:
+            refused.setdefault(name, fault)
+        elif name in sound:
+            refused[f"{name} (again)"] = "a client should reply once in a round, found another reply"
+        else:
+            sound[name] = reply
+    refused = {f"{client} (again)" if client in sound else client: why for client, why in refused.items()}
+    return dict(sorted(sound.items())), refused
+
+
+def fault_of(reply: Any, expected: Expected) -> str:
+    """Why a reply cannot be used, whatever it is, or nothing."""
+    try:
+        return plain(_form(reply, expected) or _rows(reply, expected) or _numbers(reply, expected))
+    except Exception as error:  # a reply comes from outside: nothing in it may stop the server
+        return plain(f"reply should be readable, found {type(error).__name__}: {shown(error)}")
+
+
+def _form(reply: Reply, expected: Expected) -> str:
+    if not isinstance(reply, Reply):
+        return f"should be a reply, found {type(reply).__name__}"
+    if reply.client not in expected.profiles:
+        return f"client should be one of {', '.join(expected.profiles)}, found {shown(reply.client)}"
+    if not isinstance(reply.failed, str):
+        return f"failed should be text, found {shown(reply.failed)}"
+    if type(reply.round) is not int or reply.round != expected.round:
+        return f"round should be {expected.round}, found {shown(reply.round)}"
+    return f"failed: {reply.failed}" if reply.failed and not expected.final else ""
+
+
+def _rows(reply: Reply, expected: Expected) -> str:
+    layouts = expected.profiles[reply.client].layouts
+    slots = {slot for slot in layouts if slot.part in expected.parts}
+    if set(reply.rows) != slots:
+        return f"rows should be {_listed(slots)}, found {_listed(reply.rows)}"
+    for slot, row in reply.rows.items():
+        numel = layouts[slot].numel
+        if not isinstance(row, Tensor):
+            return f"{slot}: row should be a tensor, found {type(row).__name__}"
+        if row.dtype not in DTYPES or row.layout != torch.strided or row.is_meta:
+            return f"{slot}: row should be of {numel} floating numbers, found {row.dtype} ({row.layout}, {row.device})"
+        if row.shape != (numel,):
+            return f"{slot}: row should be of {numel} floating numbers, found shape {tuple(row.shape)}"
+    return ""
+
+
+def _numbers(reply: Reply, expected: Expected) -> str:
+    tasks = expected.profiles[reply.client].tasks
+    if not _is_number(reply.seconds) or not 0 <= reply.seconds <= LONGEST:
+        return f"seconds should be from 0 to {LONGEST:g}, found {shown(reply.seconds)}"
+    for slot, agreement in reply.agreement.items():
+        known = expected.weights.get(f"{reply.client}/{slot}") if isinstance(slot, Slot) else None
+        if known is None or len(known.value) != len(agreement):
+            return f"{shown(str(slot))}: agreement should match the learned weights, found {len(agreement)} numbers"
+        if not all(_is_number(value) and math.isfinite(value) for value in agreement):
+            return f"{slot}: agreement should be finite, found {shown(agreement)}"
+    if not set(reply.losses) <= set(tasks) or not all(map(_is_number, reply.losses.values())):
+        return f"losses should be numbers for {', '.join(tasks)}, found {shown(dict(reply.losses))}"
+    if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
+        return f"metrics should be of tasks {', '.join(tasks)}, found {_listed(reply.metrics)}"
+    for task, scores in reply.metrics.items():
+        main = TASKS[task].metrics
+        if not any(name in scores for name in main) or len(scores) > SCORES or not all(map(SCORE.fullmatch, scores)):
+            named = " or ".join(main)
+            return f"metrics of {task} should be {named} and at most {SCORES - 1} more, found {_listed(scores)}"
+        if not all(map(_is_number, scores.values())):
+            return f"metrics of {task} should be numbers, found {shown(dict(scores))}"
+    return ""
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a number of float32's range; NaN and infinities are."""
+    if isinstance(value, bool) or not isinstance(value, (float, int)):
+        return False
+    return abs(value) <= LARGEST or (isinstance(value, float) and not math.isfinite(value))
+
+
+def _listed(names: Iterable[object]) -> str:
+    listed = sorted(plain(str(name), NAME) for name in names)
+    return ", ".join(listed[:12]) + (" …" if len(listed) > 12 else "") or "none"

@@ -1,0 +1,287 @@
+"""Sites that send what they like: a key that the SuperLink knows, in anybody's hands.
+
+A `Node` speaks with a real SuperLink as a SuperNode does, over TLS and with its key. It can answer as an app would
+(`reply`, `serve`), or send objects that no app of Flower's would make (`send`).
+"""
+
+import json
+import math
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+import httpx
+import torch
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ObjectTree, PullObjectRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node as NodeProto
+from flwr.proto.recorddict_pb2 import ConfigRecord, ConfigRecordValue
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_children_ids_from_object_content,
+    iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+from fedhca2.federation.flower.arrivals import CHUNK
+from fedhca2.federation.flower.invitation import expected_profile
+from fedhca2.federation.flower.records import STYPE, decode_order, encode_profile, encode_reply, header_of
+from fedhca2.messages import Reply
+from fedhca2.tasks import TASKS, LabelSpace
+
+HEADLINES = {name: task.metric(LabelSpace(classes=1)).name for name, task in TASKS.items()}
+PATIENCE = 30.0  # seconds that it waits for the server
+
+
+def obliging(experiment, name: str):
+    """An app that answers in form and does no work: what a hostile site does when it behaves."""
+    spec = next(spec for spec in experiment.specs if spec.name == name)
+    profile = replace(expected_profile(experiment, spec), samples=2)
+
+    def answer(message: Message, context: Context | None = None) -> Message:
+        if "order" not in header_of(message.content):
+            return Message(encode_profile(profile), reply_to=message)
+        order = decode_order(message.content, profile.layouts)
+        rng = torch.Generator().manual_seed(order.round)
+        sent = {slot: layout.numel for slot, layout in profile.layouts.items() if slot.part in order.upload}
+        reply = Reply(
+            name,
+            order.round,
+            {slot: 1e-3 * torch.randn(numel, generator=rng) for slot, numel in sent.items()},
+            losses=dict.fromkeys(spec.tasks, 1.0) if order.train else {},
+            metrics={task: {HEADLINES[task]: 50.0} for task in spec.tasks} if order.evaluate else {},
+            seconds=1.0,
+        )
+        return Message(encode_reply(reply, "float32"), reply_to=message)
+
+    return answer
+
+
+def name_of(content: bytes) -> str:
+    """What a SuperLink calls an object."""
+    return sha256(content).hexdigest()
+
+
+def made(kind: str, body: bytes, *children: bytes) -> bytes:
+    """An object as it travels."""
+    names = ",".join(dict.fromkeys(map(name_of, children)))
+    return f"{kind} {names} {len(body)}".encode() + b"\0" + body
+
+
+def record_of(header: str) -> bytes:
+    """A record with any text for its header."""
+    item = ConfigRecord.Item(key="json", value=ConfigRecordValue(string=header))
+    return made("ConfigRecord", ConfigRecord(items=[item]).SerializeToString())
+
+
+def array_of(values: int, chunks: list[bytes], places: list[int], **claims) -> list[bytes]:
+    """An array that says that it has so many values, and the chunks at these places."""
+    body = {"dtype": "float32", "shape": [values], "stype": STYPE, "arraychunk_ids": places, **claims}
+    pieces = [made("ArrayChunk", chunk) for chunk in chunks]
+    return [*pieces, made("Array", json.dumps(body).encode(), *pieces)]
+
+
+def letter_of(record: bytes, array: list[bytes] | None = None) -> list[bytes]:
+    """The objects of an answer but for the message itself: a header, and an array with its chunks; children first."""
+    names, children = {"header": name_of(record)}, [record]
+    if array:
+        rows = made("ArrayRecord", json.dumps({"own": name_of(array[-1])}).encode(), array[-1])
+        names["rows"] = name_of(rows)
+        children.append(rows)
+        array = [*array, rows]
+    return [record, *(array or []), made("RecordDict", json.dumps(names).encode(), *children)]
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A good answer, to be spoiled."""
+
+    header: dict
+    rows: bytes
+
+    @classmethod
+    def of(cls, content: RecordDict) -> "Letter":
+        arrays = content.array_records.get("rows", {})
+        return cls(header_of(content), arrays["own"].data if arrays else b"")
+
+    @property
+    def values(self) -> int:
+        return len(self.rows) // 4
+
+    def sent(self, text: str | None = None, **changes) -> list[bytes]:
+        """With other values in its header, or with another text for it."""
+        chunks = [self.rows[start : start + CHUNK] for start in range(0, len(self.rows), CHUNK)]
+        array = array_of(self.values, chunks, list(range(len(chunks)))) if chunks else None
+        return letter_of(record_of(json.dumps(self.header | changes) if text is None else text), array)
+
+    def with_array(self, array: list[bytes]) -> list[bytes]:
+        """With another array."""
+        return letter_of(record_of(json.dumps(self.header)), array)
+
+
+DEEP = "[" * 200_000 + "]" * 200_000
+STEERING = "\x1b[2J\x1b]0;owned\x07 [/] [red]markup[/red] \u202e\ud800 \r\n" * 3
+# What a site can send for a reply or a profile, whatever is asked of it.
+ATTACKS = {
+    "a header nested 200,000 deep": lambda good: good.sent('{"round": ' + DEEP + "}"),
+    "a header of 50 MB": lambda good: good.sent(failed="x" * 50_000_000),
+    "a header that is no JSON": lambda good: good.sent("{"),
+    "a header that is no mapping": lambda good: good.sent("[]"),
+    "a header without anything": lambda good: good.sent("{}"),
+    "another client's name": lambda good: good.sent(client="eve"),
+    "text that steers a terminal, for a name": lambda good: good.sent(client=STEERING),
+    "a record that cannot be decoded": lambda good: letter_of(made("ConfigRecord", b"\xff" * 99)),
+    "a content that is no JSON": lambda good: [*good.sent(), made("RecordDict", b"{", *good.sent()[:1])],
+    "a content nested 20,000 deep": lambda good: [*good.sent(), made("RecordDict", b"[" * 20_000, *good.sent()[:1])],
+    "a content that is a record": lambda good: good.sent()[:1],
+    "5 GB in one chunk": lambda good: good.with_array(array_of(5 * 2**28, [bytes(CHUNK)], [0] * 1024)),
+    "5 GB that say they are few": lambda good: good.with_array(array_of(good.values, [bytes(CHUNK)], [0] * 1024)),
+}
+ATTACKS_IN_REPLIES = ATTACKS | {
+    "seconds of 10**400": lambda good: good.sent(seconds=10**400),
+    "a round of Infinity": lambda good: good.sent(round=math.inf),
+    "another round": lambda good: good.sent(round=7),
+    "rows that say where they are": lambda good: good.sent(slots=["encoder"] * 3),
+    "losses of 10**400": lambda good: good.sent(losses={"depth": 10**400}),
+    "metrics of unknown tasks": lambda good: good.sent(metrics={"[red]": {"rmse": 1.0}}),
+    "metrics without the main one": lambda good: good.sent(metrics={"depth": {}}),
+    "metrics by names that steer a terminal": lambda good: good.sent(metrics={"depth": {"rmse": 1.0, STEERING: 1.0}}),
+    "agreement nested 900 deep": lambda good: good.sent(agreement={"encoder": json.loads("[" * 900 + "]" * 900)}),
+    "a failure in 500,000 letters": lambda good: good.sent(failed=STEERING * 5000),
+    "cannot, in words that steer a terminal": lambda good: good.sent(cannot=STEERING),
+    "cannot, and no words": lambda good: good.sent(cannot=[{}]),
+    "an array of another kind": lambda good: good.with_array(array_of(good.values, [good.rows], [0], stype="pickle")),
+    "an array in crumbs": lambda good: good.with_array(array_of(good.values, [b"x"], [0] * len(good.rows))),
+}
+ATTACKS_IN_PROFILES = ATTACKS | {
+    "samples of 10**11": lambda good: good.sent(samples=10**11),
+    "samples of -1": lambda good: good.sent(samples=-1),
+    "samples of true": lambda good: good.sent(samples=True),
+    "another model": lambda good: good.sent(layouts={"encoder": [["w"], [[10**12]]]}),
+    "layouts nested 900 deep": lambda good: good.sent(layouts=json.loads("[" * 900 + "]" * 900)),
+    "other tasks": lambda good: good.sent(tasks=["depth"] * 100_000),
+    "cannot, in words that steer a terminal": lambda good: good.sent(cannot=STEERING),
+}
+
+
+class Node:
+    """A node of a SuperLink, whatever it does."""
+
+    def __init__(self, link, keys) -> None:
+        key = load_ssh_private_key((keys / "node.key").read_bytes(), None)
+        self.key = public_key_to_bytes(key.public_key())
+        interceptors = [
+            RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+            NodeAuthHttpInterceptor(key, key.public_key()),
+        ]
+        ca = (keys / "ca.crt").read_bytes()
+        self.client = FleetHttpClient.from_server_address(link.address, False, ca, interceptors=interceptors)
+        self.number = 0
+
+    def __enter__(self):
+        self.activate()
+        return self
+
+    def __exit__(self, *_):
+        self.deactivate()
+        self.client.close()
+
+    def activate(self) -> None:
+        """Become a node that is there, for a minute."""
+        request = ActivateNodeRequest(public_key=self.key, heartbeat_interval=30)
+        self.number = self.client.ActivateNode(request).node_id
+        self.node = NodeProto(node_id=self.number)
+        self.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=30))
+
+    def deactivate(self) -> None:
+        """Be a node that is not there."""
+        self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.number))
+
+    def receive(self, seconds: float = PATIENCE) -> Message | None:
+        """The next message of the server, if one comes in time."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found = self.client.PullMessages(PullMessagesRequest(node=self.node))
+            for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+                with suppress(httpx.HTTPStatusError):  # of a run that is over
+                    return self._pull(message, tree)
+            time.sleep(0.05)
+        return None
+
+    def _pull(self, message, tree) -> Message:
+        run, contents = message.metadata.run_id, {}
+        for one in iterate_object_tree(tree):
+            request = PullObjectRequest(node=self.node, run_id=run, object_id=one.object_id)
+            while not (found := self.client.PullObject(request)).object_available:
+                time.sleep(0.05)
+            contents[one.object_id] = found.object_content
+        arrived = inflate_object_from_contents(tree.object_id, contents)
+        arrived.metadata.__dict__["_message_id"] = tree.object_id
+        return arrived
+
+    def reply(self, to: Message, content: RecordDict) -> None:
+        """Answer as an app would."""
+        objects = get_all_nested_objects(Message(content, reply_to=to))
+        self.send(to, [found.deflate() for found in objects.values()][:-1])
+
+    def send(self, to: Message, objects: list[bytes], pause: float = 0.0, first: int = 0) -> None:
+        """Answer with any objects, children first and the content last, with pauses after the first so many."""
+        proto = message_to_proto(Message(RecordDict(), reply_to=to))
+        message = made("Message", type(proto)(metadata=proto.metadata).SerializeToString(), objects[-1])
+        proto.metadata.message_id = name_of(message)
+        self._push(proto, {name_of(content): content for content in [*objects, message]}, pause, first)
+
+    def _push(self, proto, contents: dict[str, bytes], pause: float, first: int) -> None:
+        tree = _tree(proto.metadata.message_id, contents)
+        request = PushMessagesRequest(node=self.node, messages_list=[proto], message_object_trees=[tree])
+        pushed = self.client.PushMessages(request)
+        wanted = set(pushed.objects_to_push)
+        for number, (name, content) in enumerate(reversed(contents.items())):  # the message first: all is announced
+            if name not in wanted:
+                continue
+            if number >= first:
+                time.sleep(pause)
+            self.client.PushObject(
+                PushObjectRequest(
+                    node=self.node,
+                    run_id=proto.metadata.run_id,
+                    object_id=name,
+                    object_content=content,
+                    session_id=pushed.session_id,
+                )
+            )
+
+    def fail(self, to: Message, error: Error) -> None:
+        """Answer with an error, as Flower does for an app."""
+        failure = Message(error, reply_to=to)
+        content = failure.deflate()
+        failure.metadata.__dict__["_message_id"] = name_of(content)
+        self._push(message_to_proto(failure), {name_of(content): content}, 0.0, 0)
+
+    def serve(self, app, stop: threading.Event) -> threading.Thread:
+        """Answer every message as an app does, until it is enough."""
+
+        def work():
+            while not stop.is_set():
+                if message := self.receive(0.2):
+                    context = Context(message.metadata.run_id, self.number, {}, RecordDict(), {})
+                    self.reply(message, app(message, context).content)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
+
+def _tree(name: str, contents: dict[str, bytes]) -> ObjectTree:
+    children = get_object_children_ids_from_object_content(contents[name]) if name in contents else []
+    return ObjectTree(object_id=name, children=[_tree(child, contents) for child in children])

@@ -1,0 +1,189 @@
+"""Answers from the top down: what does not fit is refused before it is put together, and nothing stops the server."""
+
+import json
+import math
+import time
+
+import pytest
+import torch
+from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, Letter, letter_of, made, name_of, record_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Gone
+from fedhca2.federation.flower.arrivals import CHUNK, Arrival, LostError, NotYetError
+from fedhca2.federation.flower.records import decode_profile, decode_reply, encode_profile, encode_reply
+from fedhca2.federation.gate import Expected, Refused, fault_of, plain
+from fedhca2.messages import Profile, Reply
+from fedhca2.params import Layout, Slot
+
+NODE = 5
+ENCODER = Slot("encoder")
+LAYOUTS = {ENCODER: Layout(("a.weight",), ((700, 2000),)), Slot("head", "depth"): Layout(("b.weight",), ((3,),))}
+VALUES = LAYOUTS[ENCODER].numel  # two chunks
+PROFILE = Profile("home", "indoor", ("depth",), 7, LAYOUTS)
+EXPECTED = Expected(3, {"home": PROFILE}, frozenset({"encoder"}), {})
+REPLY = Reply("home", 3, {ENCODER: torch.arange(VALUES).float()}, {}, {"depth": 0.3}, {"depth": {"rmse": 0.7}}, 1.5)
+GOOD_REPLY, GOOD_PROFILE = Letter.of(encode_reply(REPLY, "float32")), Letter.of(encode_profile(PROFILE))
+
+
+class Shelf:
+    """Objects as a SuperLink has them, some of which have still to come."""
+
+    def __init__(self, objects, late=()):
+        message = made("Message", b"", objects[-1])
+        self.objects = {name_of(content): content for content in [*objects, message]}
+        self.root, self.late, self.asked, self.dropped = name_of(message), set(late), [], []
+
+    def find(self, message):
+        return Arrival(NODE, self.root)
+
+    def pull(self, name):
+        self.asked.append(name)
+        if name in self.late:
+            raise NotYetError
+        if name not in self.objects:
+            raise LostError
+        return self.objects[name]
+
+    def drop(self, name):
+        self.dropped.append(name)
+
+
+def taken(objects, values=VALUES):
+    return Answers(Shelf(objects)).take("order", NODE, Allowance(values), math.inf)
+
+
+def reply_or_reason(objects):
+    """What becomes of an answer at the gate."""
+    answer = taken(objects)
+    reply = decode_reply(answer.header, answer.rows, PROFILE) if isinstance(answer, Answer) else answer
+    return reply.why if isinstance(reply, Refused | Gone) else fault_of(reply, EXPECTED) or reply
+
+
+def profile_or_reason(objects):
+    answer = taken(objects, values=0)
+    if isinstance(answer, Answer):
+        answer = decode_profile(answer.header, PROFILE)
+    return answer.why if isinstance(answer, Refused | Gone) else answer
+
+
+def test_a_good_reply_arrives_as_it_was_sent():
+    assert torch.equal(reply_or_reason(GOOD_REPLY.sent()).rows[ENCODER], REPLY.rows[ENCODER])
+
+
+def test_a_good_profile_arrives_as_it_was_sent():
+    assert profile_or_reason(GOOD_PROFILE.sent()) == PROFILE
+
+
+@pytest.mark.parametrize("attack", ATTACKS_IN_REPLIES)
+def test_a_hostile_reply_is_refused_for_a_plain_reason(attack):
+    found = reply_or_reason(ATTACKS_IN_REPLIES[attack](GOOD_REPLY))
+    assert isinstance(found, str)
+    assert found == plain(found)
+
+
+@pytest.mark.parametrize("attack", ATTACKS_IN_PROFILES)
+def test_a_hostile_profile_is_refused_for_a_plain_reason(attack):
+    found = profile_or_reason(ATTACKS_IN_PROFILES[attack](GOOD_PROFILE))
+    assert isinstance(found, str)
+    assert found == plain(found)
+
+
+@pytest.mark.parametrize("attack", [name for name in ATTACKS if "5 GB" in name])
+def test_no_chunk_of_an_array_that_does_not_fit_is_asked_for(attack):
+    shelf = Shelf(ATTACKS[attack](GOOD_REPLY))
+    Answers(shelf).take("order", NODE, Allowance(VALUES), math.inf)
+    assert name_of(made("ArrayChunk", bytes(CHUNK))) not in shelf.asked
+
+
+def test_a_profile_has_no_array():
+    assert profile_or_reason(GOOD_REPLY.sent()).startswith("array should be none")
+
+
+def test_an_answer_of_another_node_is_refused():
+    assert isinstance(Answers(Shelf(GOOD_REPLY.sent())).take("order", 6, Allowance(VALUES), math.inf), Refused)
+
+
+def test_an_object_that_never_came_means_that_the_site_went_away():
+    objects = GOOD_REPLY.sent()
+    shelf = Shelf(objects)
+    del shelf.objects[name_of(objects[1])]
+    assert isinstance(Answers(shelf).take("order", NODE, Allowance(VALUES), math.inf), Gone)
+
+
+def test_an_answer_is_taken_when_the_last_of_it_has_come():
+    objects = GOOD_REPLY.sent()
+    shelf = Shelf(objects, late={name_of(objects[1])})
+    answers = Answers(shelf)
+    assert answers.take("order", NODE, Allowance(VALUES), math.inf) is None
+    shelf.late.clear()
+    assert isinstance(answers.take("order", NODE, Allowance(VALUES), math.inf), Answer)
+
+
+def test_while_an_object_has_still_to_come_nothing_else_is_asked_for():
+    objects = GOOD_REPLY.sent()
+    shelf = Shelf(objects, late={name_of(objects[1])})
+    answers = Answers(shelf)
+    answers.take("order", NODE, Allowance(VALUES), math.inf)
+    before = len(shelf.asked)
+    answers.take("order", NODE, Allowance(VALUES), math.inf)
+    assert shelf.asked[before:] == [name_of(objects[1])]
+
+
+def test_after_the_deadline_nothing_is_asked_for():
+    shelf = Shelf(GOOD_REPLY.sent())
+    assert Answers(shelf).take("order", NODE, Allowance(VALUES), time.monotonic()) is None
+    assert not shelf.asked
+
+
+@pytest.mark.parametrize("objects", [GOOD_REPLY.sent(), ATTACKS["a header that is no JSON"](GOOD_REPLY)])
+def test_the_superlink_need_not_keep_what_was_taken_or_refused(objects):
+    shelf = Shelf(objects)
+    Answers(shelf).take("order", NODE, Allowance(VALUES), math.inf)
+    assert shelf.dropped == [shelf.root]
+
+
+bodies = st.binary(max_size=40) | st.text(max_size=20).map(str.encode) | st.sampled_from([b"{}", b"[]", b"null", b"\0"])
+kinds = st.sampled_from(
+    ["Message", "RecordDict", "ConfigRecord", "ArrayRecord", "Array", "ArrayChunk", "", "os.system"]
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=2000)
+@given(st.data())
+def test_no_objects_whatsoever_stop_the_server(data):
+    shelf = Shelf(Letter(GOOD_REPLY.header, bytes(32)).sent())
+    name = data.draw(st.sampled_from(sorted(shelf.objects)))
+    content = shelf.objects[name]
+    start, end = sorted((data.draw(st.integers(0, 200)), data.draw(st.integers(0, 200))))
+    spoilt = st.sampled_from([content[:end], content[:start] + data.draw(bodies) + content[end:]])
+    own = st.builds(lambda kind, body: made(kind, body, *shelf.objects.values()), kinds, bodies)
+    shelf.objects[name] = data.draw(spoilt | own | bodies)
+    answer = Answers(shelf).take("order", NODE, Allowance(8), math.inf)
+    assert isinstance(answer, Answer | Refused | Gone)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=2000)
+@given(st.dictionaries(st.sampled_from([*GOOD_REPLY.header, "cannot"]), values, max_size=4))
+def test_no_header_whatsoever_stops_the_server(changes):
+    record = record_of(json.dumps(GOOD_REPLY.header | changes))
+    found = reply_or_reason(letter_of(record))
+    assert isinstance(found, Reply) or found == plain(found)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=2000)
+@given(st.dictionaries(st.sampled_from([*GOOD_PROFILE.header, "cannot"]), values, max_size=4))
+def test_no_profile_whatsoever_stops_the_server(changes):
+    found = profile_or_reason(GOOD_PROFILE.sent(**changes))
+    assert isinstance(found, Profile) or found == plain(found)
