@@ -47,3 +47,11 @@ def test_a_broken_result_is_an_error(tmp_path):
 def test_a_client_with_one_task_is_called_by_its_name(tmp_path):
     run = made_run(tmp_path)
     assert (run.short_name("road/semseg"), run.short_name("home/depth")) == ("road", "home/depth")
+
+
+def test_damaged_samples_are_named(tmp_path):
+    run = made_run(tmp_path)
+    file = next((run.path / "samples").iterdir())
+    file.write_bytes(file.read_bytes()[:-30])
+    with pytest.raises(ConfigError, match=rf"{file.name}: should be samples of a run, found"):
+        run.samples(file.stem)
