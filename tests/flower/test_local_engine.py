@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
 
-# Every Python process of a run imports this first, and writes down whom it talks to.
+# Every Python process of a run imports this first: it writes down whom it talks to, and its clock can be set.
 LISTENER = """
-import os, sys
+import datetime, os, sys, time
 
 def _hear(event, arguments):
     address = None
@@ -29,20 +29,33 @@ def _hear(event, arguments):
         with open(os.environ["CONTACTS"], "a") as file:
             file.write(f"{address}\\n")
 
+def _ahead():
+    with open(os.environ["AHEAD"]) as file:
+        return float(file.read() or 0)
+
+class _Datetime(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return super().now(tz) + datetime.timedelta(seconds=_ahead())
+
+_time = time.time
+time.time, datetime.datetime = lambda: _time() + _ahead(), _Datetime
 sys.addaudithook(_hear)
 """
 
 
 class Engine:
-    """Commands in an environment where every process is marked and listened to."""
+    """Commands in an environment where every process is marked and listened to, and has a clock of ours."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.mark, self.contacts = folder, uuid4().hex, folder / "contacts"
+        self.folder, self.mark = folder, uuid4().hex
+        self.contacts, self.ahead = folder / "contacts", folder / "ahead"
         (folder / "listener").mkdir(parents=True)
         (folder / "listener" / "sitecustomize.py").write_text(LISTENER)
-        path = os.pathsep.join([str(folder / "listener"), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-        marks = {"PYTHONPATH": path, "CONTACTS": str(self.contacts), "MARK": self.mark}
-        self.environment = {**os.environ, **marks}
+        self.ahead.write_text("0")
+        path = f"{folder / 'listener'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        files = {"CONTACTS": str(self.contacts), "AHEAD": str(self.ahead)}
+        self.environment = {**os.environ, **files, "PYTHONPATH": path, "MARK": self.mark}
 
     def start(self, *command):
         with (self.folder / "output").open("a") as output:
@@ -83,8 +96,12 @@ def interrupted(experiment, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resumed(interrupted):
+    """The same run, resumed, and an hour later in the middle of its second round."""
     engine, out, _, _ = interrupted
-    assert engine.start("resume", str(out)).wait(240) == 0, engine.output
+    process = engine.start("resume", str(out))
+    wait_for(lambda: engine.output.count("3 clients") == 2 or process.poll() is not None)
+    engine.ahead.write_text("3600")
+    assert process.wait(240) == 0, engine.output
     return engine, out
 
 
@@ -108,6 +125,10 @@ def test_a_resumed_run_has_the_models_of_one_process(resumed, experiment):
     for client, tensors in in_memory(experiment)[0].items():
         found = load_file(out / "models" / f"{client}.safetensors")
         assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items()), client
+
+
+def test_a_run_says_that_it_goes_on_when_the_clock_jumps(resumed):
+    assert "the SuperLink has ended this run of Flower's; going on in a new run" in resumed[0].output
 
 
 def test_nothing_but_loopback_is_contacted(resumed):

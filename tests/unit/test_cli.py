@@ -2,9 +2,11 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
+from fedhca2.cli.app import clear_errors
 from fedhca2.version import __version__
 
 
@@ -49,3 +51,9 @@ def test_a_run_over_flower_takes_no_other_settings(tmp_path):
     (tmp_path / "flower.json").write_text("{}")
     done = invoke("resume", str(tmp_path), "--set", "rounds=9")
     assert (done.exit_code, "error: --set: a run over Flower goes on as it was" in done.output) == (2, True)
+
+
+def test_ctrl_c_is_a_line_and_exit_code_130(capsys):
+    with pytest.raises(typer.Exit) as ended, clear_errors():
+        raise KeyboardInterrupt
+    assert (ended.value.exit_code, capsys.readouterr().err) == (130, "interrupted\n")

@@ -62,3 +62,11 @@ def test_a_run_that_wrote_both_gains_is_believed(tmp_path):
 def test_clients_of_a_kind_have_the_same_data_and_tasks(tmp_path):
     kinds = with_twin(made_run(tmp_path), delta_m=None).kinds
     assert (kinds["road"] == kinds["road-2"], len(set(kinds.values()))) == (True, 3)
+
+
+def test_damaged_samples_are_named(tmp_path):
+    run = made_run(tmp_path)
+    file = next((run.path / "samples").iterdir())
+    file.write_bytes(file.read_bytes()[:-30])
+    with pytest.raises(ConfigError, match=rf"{file.name}: should be samples of a run, found"):
+        run.samples(file.stem)

@@ -1,7 +1,5 @@
 """The command line. What is slow to import is imported by the command that needs it."""
 
-import sys
-
 from fedhca2.cli import (
     compare,
     data,
@@ -42,7 +40,4 @@ __all__ = [
 
 def main() -> None:
     """Run the command."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    app()

@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-WRONG_INPUT = 2
+WRONG_INPUT, INTERRUPTED = 2, 130
 warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\)")  # Pillow's, before our error about the same
 
 
@@ -38,7 +38,10 @@ def _options(
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """What is wrong with the input is a line or two on standard error and exit code 2, without a traceback."""
+    """What is wrong with the input is a line or two on standard error and exit code 2, without a traceback.
+
+    Ctrl-C is a line too, where nothing else has an answer to it.
+    """
     from fedhca2.experiment import ConfigError
 
     try:
@@ -51,3 +54,6 @@ def clear_errors() -> Iterator[None]:
         where = f"{error.filename}: " if error.filename else ""
         typer.echo(f"error: {where}{error.strerror or error}", err=True)
         raise typer.Exit(WRONG_INPUT) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(INTERRUPTED) from None

@@ -95,7 +95,7 @@ def serve(
         from fedhca2.experiment import ConfigError, Experiment
         from fedhca2.federation.flower.fleet import TooFewClientsError
         from fedhca2.federation.flower.run import NOTE, read_note, reopen, resume, run
-        from fedhca2.federation.flower.superlink import SuperLink
+        from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
         from fedhca2.reports.console import ConsoleWatcher
 
         terms = make_terms(deadline=deadline or None, min_clients=min_clients, retries=retries, wire=wire, spool=spool)
@@ -112,7 +112,7 @@ def serve(
                     result = resume(grid, folder, watcher, terms)
                 else:
                     result = run(grid, experiment, folder, watcher, terms)
-        except (TooFewClientsError, httpx.HTTPError) as error:
+        except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
             raise ConfigError([f"{error}; go on with: fedhca2 flower serve {folder} …"]) from None
     conclude(console, result, folder)
 

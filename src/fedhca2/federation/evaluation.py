@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from fedhca2.clients import Client, Workplace
 from fedhca2.data.dataset import Split
+from fedhca2.data.files import FileError
 from fedhca2.experiment import ConfigError, Experiment, OpenData, Shard, build_client, open_data
 from fedhca2.federation.membership import shards_after
 from fedhca2.federation.result import Result, Scores, kept_baseline, overall_gain, read_result
@@ -82,7 +83,10 @@ def _scores(
             progress(spec.name)
             client = build_client(experiment, spec, data[spec.data], shards[spec.name], Workplace(choose_devices()[0]))
             _load(client, run / "models" / f"{spec.name}.safetensors")
-            scores[spec.name] = _evaluate(client, wanted)
+            try:
+                scores[spec.name] = _evaluate(client, wanted)
+            except FileError as error:
+                raise ConfigError([str(error)]) from None
     return scores
 
 

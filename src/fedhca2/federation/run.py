@@ -32,7 +32,7 @@ def run(experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path |
     is absent otherwise.
     """
     early = (PARTITION, *BASELINE_FILES) if baseline else (PARTITION,)
-    with closing(RunFolder.new(out, early)) as folder:
+    with closing(RunFolder.new(out, early)) as folder, _files_named():
         known = read_baseline(baseline, experiment) if baseline else None
         choose_devices(experiment.devices)
         data = open_data(experiment)
@@ -50,7 +50,7 @@ def resume(out: Path, watcher: RunWatcher, overrides: list[str] | None = None) -
     """
     if not (out / CONFIG).is_file():
         raise ConfigError([f"{out}: should be the folder of a run, found no {CONFIG} in it"])
-    with closing(RunFolder.open(out)) as folder:
+    with closing(RunFolder.open(out)) as folder, _files_named():
         written, experiment = Experiment.load(out / CONFIG), Experiment.load(out / CONFIG, overrides)
         began = folder.checkpoint.experiment if folder.checkpoint else written
         check_changes(began, written, f"{out / CONFIG}: ")
@@ -88,14 +88,13 @@ def _run(
     known: Scores | None,
 ) -> Result:
     """The baseline, if it is trained along and not finished yet, and the run."""
-    with _files_named():
-        if known is None and experiment.baseline:
-            known = finished_scores(folder.path / BASELINE_FOLDER, experiment.with_method("local"))
-            if known is None:
-                known = _train_baseline(experiment, given, folder, beside, watcher)
-        ready = prepare(experiment, given, folder, folder.path)
-        folder.rewind(experiment, beside)
-        return train(ready, watcher, known)
+    if known is None and experiment.baseline:
+        known = finished_scores(folder.path / BASELINE_FOLDER, experiment.with_method("local"))
+        if known is None:
+            known = _train_baseline(experiment, given, folder, beside, watcher)
+    ready = prepare(experiment, given, folder, folder.path)
+    folder.rewind(experiment, beside)
+    return train(ready, watcher, known)
 
 
 def _train_baseline(

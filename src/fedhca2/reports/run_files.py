@@ -129,8 +129,12 @@ class RunFiles:
         path = self.path / "samples" / f"{client}.npz"
         if not path.is_file():
             return {}
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        except Exception as error:  # readers of damaged archives raise anything
+            reason = " ".join(str(error).split())[:200]
+            raise ConfigError([f"{path}: should be samples of a run, found {type(error).__name__}: {reason}"]) from None
 
 
 def parse_events(lines: list[str], place: str) -> Iterator[Event]:

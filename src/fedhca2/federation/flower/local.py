@@ -1,17 +1,20 @@
 """A whole federation on this machine: a SuperLink, and a process for every site, on loopback with TLS and keys."""
 
 import json
+import logging
 import ssl
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
 
+import httpx
 import yaml
+from flwr.serverapp.grid import Grid
 
 from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, open_data
@@ -19,28 +22,55 @@ from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.run import Collect, resume, run
 from fedhca2.federation.flower.site import MODEL
-from fedhca2.federation.flower.superlink import SuperLink
+from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher
 from fedhca2.federation.run_folder import CONFIG
 
 PATIENCE = 60.0  # seconds that a SuperLink has to start
+RUNS_IN_VAIN = 2  # runs of Flower's that may end one after the other without a round being over
+log = logging.getLogger("fedhca2.server")
 
 
 def run_local(
     experiment: Experiment, out: Path, watcher: RunWatcher, terms: Terms, baseline: Path | None = None
 ) -> Result:
-    """Run an experiment with every client in a process of its own; none is left when it ends, however it ends."""
-    with _federation(experiment, out) as link, link.run() as grid:
-        return run(grid, experiment, out, watcher, terms, baseline, "flower-local", collecting(experiment, out))
+    """Run an experiment with every client in a process of its own, or go on with it if its folder is there.
+
+    No process is left when it ends, however it ends.
+    """
+    collect = collecting(experiment, out)
+
+    def work(grid: Grid) -> Result:
+        if (out / CONFIG).is_file():
+            return resume(grid, out, watcher, terms, collect)
+        return run(grid, experiment, out, watcher, terms, baseline, "flower-local", collect)
+
+    with _federation(experiment, out) as link:
+        return _until_done(link, work, out)
 
 
-def resume_local(out: Path, watcher: RunWatcher, terms: Terms) -> Result:
-    """Go on with such a run."""
-    experiment = Experiment.load(out / CONFIG)
-    with _federation(experiment, out) as link, link.run() as grid:
-        return resume(grid, out, watcher, terms, collecting(experiment, out))
+def _until_done(link: SuperLink, work: Callable[[Grid], Result], out: Path) -> Result:
+    """Do the work in a run of Flower's, and when the SuperLink ends that before its time, go on in another.
+
+    It does so when the clock jumps: its heartbeats, its tokens and the lives of its messages are by the time of day.
+    """
+    in_vain = 0
+    while True:
+        before = _kept_rounds(out)
+        try:
+            with link.run() as grid:
+                return work(grid)
+        except (RunEndedError, httpx.HTTPStatusError) as error:
+            in_vain = in_vain + 1 if _kept_rounds(out) == before else 0
+            if in_vain > RUNS_IN_VAIN:
+                raise
+            log.warning("%s; going on in a new run from the last checkpoint", str(error).splitlines()[0])
+
+
+def _kept_rounds(out: Path) -> set[Path]:
+    return set(out.glob("**/checkpoints/round-*"))
 
 
 @contextmanager

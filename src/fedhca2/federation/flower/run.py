@@ -110,18 +110,17 @@ def _run(
     network: _Network, experiment: Experiment, folder: RunFolder, beside: Mapping[str, Any], known: Scores | None
 ) -> Result:
     """The baseline, if it is trained along and not finished yet, and the run."""
-    course = Course(experiment, folder, folder.path)
     if known is None and experiment.baseline:
         local = experiment.with_method("local")
         known = finished_scores(folder.path / BASELINE_FOLDER, local)
         if known is None:
             with closing(RunFolder.at(folder.path / BASELINE_FOLDER)) as aside:
-                first = Course(local, aside, folder.path)
                 folder.rewind(experiment, beside)
                 aside.rewind(local)
-                known = _train(replace(network, run=f"{network.run}baseline"), first, None).clients
+                aside_network = replace(network, run=f"{network.run}baseline")
+                known = _train(aside_network, Course(local, aside, folder.path), None).clients
     folder.rewind(experiment, beside)
-    return _train(network, course, known)
+    return _train(network, Course(experiment, folder, folder.path), known)
 
 
 def _train(network: _Network, course: Course, baseline: Scores | None) -> Result:

@@ -16,12 +16,17 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import SubStatus
 from flwr.common.serde import fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
 from flwr.supercore.constant import TaskType
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import FlowerError
 from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.runtime import RuntimeHttpClient
@@ -33,6 +38,14 @@ from fedhca2.federation.flower.app_bundle import write_app
 from fedhca2.federation.flower.runtime import runtime_client
 
 POLL = 0.2
+ENDED = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)  # what the SuperLink says to a task that is over
+
+
+class RunEndedError(RuntimeError):
+    """The SuperLink has ended a run that was going on: it was told to, or its clock jumped, or a computer slept."""
+
+    def __init__(self) -> None:
+        super().__init__("the SuperLink has ended this run of Flower's")
 
 
 @dataclass(frozen=True)
@@ -79,6 +92,7 @@ class SuperLink:
         with _runtime(self.address, self.ca, self.secret) as runtime:
             token = acquire(runtime, TaskType.SERVER_APP, run=started.run_id)
         grid = HttpGrid(self.address, root_certificates=self.ca.read_bytes(), token=token)
+        _raise_when_ended(grid)
         with _task(grid):
             yield grid
 
@@ -116,6 +130,29 @@ def acquire(client: RuntimeHttpClient, kind: TaskType, run: int) -> str:
         time.sleep(POLL)
 
 
+def _raise_when_ended(grid: HttpGrid) -> None:
+    """Have a run that was ended raise an error; Flower sends SIGINT to its own process, which then ends wordlessly."""
+    theirs = grid._retry_invoker.should_giveup
+
+    def should_give_up(error: Exception) -> bool:
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in ENDED:
+            raise RunEndedError from None
+        return bool(theirs and theirs(error))
+
+    grid._retry_invoker.should_giveup = should_give_up
+
+
+def _beat(client: RuntimeHttpClient) -> bool:
+    """Say that this process is there. Whether the run is, is heard by the next message; Flower would send SIGINT."""
+    try:
+        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    except httpx.TransportError:
+        return False
+    except (httpx.HTTPStatusError, RunEndedError):
+        pass
+    return True
+
+
 @contextmanager
 def _task(grid: HttpGrid) -> Iterator[None]:
     """Tell the SuperLink that the task is being carried out, and how it ended."""
@@ -127,7 +164,7 @@ def _task(grid: HttpGrid) -> Iterator[None]:
         pulled.context.node_id,
     )
     grid.set_run(run_from_proto(pulled.run))
-    heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    heartbeat = HeartbeatSender(lambda: _beat(client))
     heartbeat.start()
     status, details = SubStatus.FAILED, "interrupted"
     try:
@@ -140,6 +177,6 @@ def _task(grid: HttpGrid) -> Iterator[None]:
         heartbeat.stop()
         grid._retry_invoker.max_tries = 1
         pulled.context.ClearField("state")
-        with suppress(httpx.HTTPError):
+        with suppress(httpx.HTTPError, RunEndedError):
             client.PushTaskOutput(PushTaskOutputRequest(context=pulled.context, sub_status=status, details=details))
         grid.close()
