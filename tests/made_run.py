@@ -29,6 +29,20 @@ def made_run(path, method="fedhca2", rounds=3, better=1.0, seed=0, finished=True
     return RunFiles.open(path)
 
 
+def with_twin(run, **gains):
+    """The run with a second client of the kind of `road`, which scores 10 alone and 20 here, and with these gains."""
+    result = json.loads((run.path / "result.json").read_text())
+    for scores, value in ((result["clients"], 20.0), (result["baseline"] or {}, 10.0)):
+        if scores:
+            scores["road-2"] = {"semseg": {"miou": value}}
+    written = {key: value for key, value in result.items() if not key.startswith("delta_m")} | gains
+    (run.path / "result.json").write_text(json.dumps(written))
+    road = next(event for event in run.of("profile") if event["client"] == "road")
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(road | {"client": "road-2"}) + "\n")
+    return RunFiles.open(run.path)
+
+
 def score(task, better):
     return 2.0 / better if task == "depth" else 40.0 * better
 
@@ -99,4 +113,4 @@ def _result(method, rounds, better, seed):
     gain = None if method == "local" else 100 * (better - 1)
     cost = {"seconds": 4.5, "bytes": {"up": 3600, "down": 3600}, "versions": {"fedhca2": "0"}, "device": "a CPU"}
     about = {"name": "made", "method": method, "rounds": rounds, "seed": seed}
-    return {**about, "clients": scores(better), "baseline": alone, "delta_m": gain, **cost}
+    return {**about, "clients": scores(better), "baseline": alone, "delta_m": gain, "delta_m_by_client": gain, **cost}

@@ -21,6 +21,11 @@ SMALL = {
 }
 
 
+def unifying(every: int) -> dict[str, dict[str, object]]:
+    """Settings that share decoders and heads among clients with the same data set and task, as FedSTA's authors do."""
+    return {part: {"kind": "group_mean", "every": every} for part in ("decoder", "head")}
+
+
 def small(**changes: object) -> Experiment:
     """The experiment with other settings."""
     return Experiment.parse({**SMALL, **changes})

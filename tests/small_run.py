@@ -18,7 +18,7 @@ SETTINGS = {
     "name": "small",
     "rounds": 3,
     "evaluate_every": 2,
-    "model": {"encoder": {"name": "swin_micro"}, "decoder_width": 8},
+    "model": {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8},
     "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0, "lag": False}},
     "data": {
         "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 4, "val": 1},
@@ -68,12 +68,12 @@ def _opened(config):
 
 
 @cache
-def _built(config, channels, size, seed, client):
-    return build_model(config, dict(channels), size, seed=seed, client=client)
+def _built(config, channels, size, **start):
+    return build_model(config, dict(channels), size, **start)
 
 
-def _copied(config, channels, size, *, seed, client):
-    return deepcopy(_built(config, tuple(channels.items()), size, seed, client))
+def _copied(config, channels, size, **start):
+    return deepcopy(_built(config, tuple(channels.items()), size, **start))
 
 
 def _open(experiment):

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -19,6 +20,29 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"{hint}({', '.join(options)})"
 
 
+def has_boolean_for_number(value: Any, *kinds: Any) -> bool:
+    """Whether a value has a boolean where its type has a number, which Python would take for 0 or 1.
+
+    >>> has_boolean_for_number([3, True], tuple[int, int]), has_boolean_for_number(True, int | bool)
+    (True, False)
+    """
+    options = [option for kind in kinds for option in _options(kind)]
+    if isinstance(value, bool):
+        return bool not in options and (int in options or float in options)
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    inner = [part for option in options for part in get_args(option)]
+    return any(has_boolean_for_number(item, *inner) for item in items)
+
+
+def _options(kind: Any) -> list[Any]:
+    """The types that a value may have, of `Annotated[int, …] | None` and the like."""
+    if get_origin(kind) is Annotated:
+        return _options(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return [option for part in get_args(kind) for option in _options(part)]
+    return [kind]
+
+
 class Config(BaseModel):
     """A frozen record; an unknown key is an error, and equal values are equal records."""
 
@@ -26,9 +50,11 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _keys_are_known(cls, values: Any) -> Any:
+    def _keys_are_known_and_numbers_are_no_booleans(cls, values: Any) -> Any:
         if isinstance(values, dict):
-            for key in values:
+            for key, value in values.items():
                 if key not in cls.model_fields:
-                    raise ValueError(f"unknown key {key!r}. {suggest(str(key), cls.model_fields)}")
+                    raise ValueError(f"unknown key {key!r:.200}. {suggest(str(key), cls.model_fields)}")
+                if has_boolean_for_number(value, cls.model_fields[key].annotation):
+                    raise ValueError(f"{key!r} should be a number, found {value!r:.200}")
         return values

@@ -48,6 +48,12 @@ class Delivery:
     base: Base
     addends: tuple[Addend, ...]
 
+    @property
+    def row(self) -> Tensor | None:
+        """The next value itself, where it is one row as it was sent."""
+        alone = self.base == "nothing" and len(self.addends) == 1 and self.addends[0].scale == (1.0,)
+        return self.addends[0].row if alone else None
+
 
 @dataclass(frozen=True)
 class Order:

@@ -36,8 +36,8 @@ def voc_palette(classes: int = 256) -> Tensor:
 
 
 def _finish(image: Tensor, map: Tensor) -> Tensor:
-    """The image in bytes, with ignored pixels of the map in grey."""
-    return image.to(torch.uint8).masked_fill((map == IGNORE).all(dim=0), DARK_GREY)
+    """The image in bytes, with pixels of the map that are ignored or no numbers in grey."""
+    return image.to(torch.uint8).masked_fill(((map == IGNORE) | map.isnan()).all(dim=0), DARK_GREY)
 
 
 def paint_classes(map: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def paint_normals(map: Tensor) -> Tensor:
 
 def paint_depth(map: Tensor) -> Tensor:
     """Depth from 0 m (dark violet) to 10 m and beyond (yellow)."""
-    place = (map[0].float() / FARTHEST_METRES).clamp(0, 1) * (len(DEPTH_COLOURS) - 1)
+    place = (map[0].float().nan_to_num() / FARTHEST_METRES).clamp(0, 1) * (len(DEPTH_COLOURS) - 1)
     below = place.long().clamp(max=len(DEPTH_COLOURS) - 2)
     colours = DEPTH_COLOURS.to(map.device).float()
     image = torch.lerp(colours[below], colours[below + 1], (place - below)[..., None])

@@ -13,6 +13,7 @@ from torch import Tensor
 # The norms are the running statistics of normalisation layers: no parameters, and local unless a method shares them.
 Part = Literal["encoder", "decoder", "head", "encoder_norms", "decoder_norms"]
 PARTS: tuple[Part, ...] = get_args(Part)
+STATISTICS: dict[Part, Part] = {"encoder": "encoder_norms", "decoder": "decoder_norms"}  # that belong to a part
 
 
 @dataclass(frozen=True, order=True)
@@ -28,6 +29,11 @@ class Slot:
 
     def __str__(self) -> str:
         return f"{self.part}.{self.task}" if self.task else self.part
+
+    @property
+    def statistics(self) -> "Slot | None":
+        """Where the running statistics of its layers are, if a model keeps some for its part."""
+        return Slot(STATISTICS[self.part], self.task) if self.part in STATISTICS else None
 
     @classmethod
     def parse(cls, text: str) -> "Slot":

@@ -1,7 +1,9 @@
 """The six tasks, each declared once: what a model puts out, what it costs, how it is judged and painted."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,12 +29,16 @@ def unchanged(label: Tensor, scale: float | Tensor = 1.0) -> Tensor:
     return label
 
 
+MetricFor = Callable[[LabelSpace], metrics.Metric]
+
+
 @dataclass(frozen=True)
 class Task:
     """One kind of dense prediction.
 
     Labels are [C, H, W] or [B, C, H, W] with 255 = ignore. `predict` turns raw output [B, C, H, W] into the form that
-    `metric` and `paint` take. `fill` is what padding puts into a label; `rescaled(label, s)` what a label becomes in
+    metrics and `paint` take. An experiment may judge it by one of `other_metrics`, by name; scores of all of them are
+    in `unit`. `fill` is what padding puts into a label; `rescaled(label, s)` what a label becomes in
     an image enlarged by s, `flipped` in a mirrored one (the map itself is mirrored already), and `ignored` puts 255
     where there is nothing to learn from.
     """
@@ -43,9 +49,10 @@ class Task:
     weight: float
     loss: Callable[[Tensor, Tensor], Tensor]
     predict: Callable[[Tensor], Tensor]
-    metric: Callable[[LabelSpace], metrics.Metric]
+    metric: MetricFor
     unit: str
     paint: Callable[[Tensor, LabelSpace], Tensor]
+    other_metrics: Mapping[str, MetricFor] = field(default_factory=dict)
     label_channels: int = 1
     fill: float = IGNORE
     rescaled: Callable[[Tensor, float | Tensor], Tensor] = unchanged
@@ -65,15 +72,20 @@ class Task:
             raise ValueError(f"{self.name}: the label space should give a number of classes, found {space}")
         return channels
 
+    @property
+    def metrics(self) -> dict[str, MetricFor]:
+        """Every metric by its name, the task's own first."""
+        return {self.metric(LabelSpace(classes=1)).name: self.metric, **self.other_metrics}
+
 
 def _most_likely(output: Tensor) -> Tensor:
     return output.argmax(dim=1, keepdim=True)
 
 
-def _mean_iou(space: LabelSpace) -> metrics.Metric:
+def _mean_iou(space: LabelSpace, absent: Literal["skip", "zero"] = "skip") -> metrics.Metric:
     if space.classes is None:
         raise ValueError(f"mIoU: the label space should give a number of classes, found {space}")
-    return metrics.MeanIoU(space.classes)
+    return metrics.MeanIoU(space.classes, absent)
 
 
 def _without_parts_ignored(label: Tensor) -> Tensor:
@@ -107,6 +119,7 @@ SEMSEG = Task(
     predict=_most_likely,
     reading="scores of the classes; the prediction is the class with the highest one",
     metric=_mean_iou,
+    other_metrics={"miou_all_classes": partial(_mean_iou, absent="zero")},
     unit="%",
     paint=lambda map, space: painting.paint_classes(map),
 )
@@ -119,6 +132,7 @@ HUMAN_PARTS = Task(
     predict=_most_likely,
     reading="scores of the classes; the prediction is the class with the highest one",
     metric=lambda space: metrics.MeanIoU(7),
+    other_metrics={"miou_all_classes": lambda space: metrics.MeanIoU(7, absent="zero")},
     unit="%",
     paint=lambda map, space: painting.paint_classes(map),
     ignored=_without_parts_ignored,
@@ -132,6 +146,10 @@ SAL = Task(
     predict=lambda output: output.float().softmax(dim=1)[:, 1:],
     reading="scores of background and salient object; the prediction is the second channel of their softmax, 0 to 1",
     metric=lambda space: metrics.MaxF(),
+    other_metrics={
+        "miou": lambda space: metrics.SalientIoU(),
+        "miou_of_images": lambda space: metrics.SalientIoUOfImages(),
+    },
     unit="%",
     paint=lambda map, space: painting.paint_grey(map),
 )
@@ -180,6 +198,16 @@ DEPTH = Task(
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in (SEMSEG, HUMAN_PARTS, SAL, NORMALS, EDGE, DEPTH)}
+
+
+def metrics_for(
+    tasks: Iterable[str], spaces: Mapping[str, LabelSpace], chosen: Mapping[str, str]
+) -> dict[str, metrics.Metric]:
+    """What each task is judged by: the metric that is chosen for it, or else its own."""
+    return {
+        task: TASKS[task].metrics[chosen[task]](spaces[task]) if task in chosen else TASKS[task].metric(spaces[task])
+        for task in tasks
+    }
 
 
 def get_task(name: str) -> Task:

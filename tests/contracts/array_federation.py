@@ -24,10 +24,10 @@ SHARED = {
     "local": set(),
     "fedper": {"encoder"},
     "fedbabu": {"encoder"},
+    "fedsta": {"encoder"},
     "matfl": {"encoder"},
     "matfl_voting": {"encoder"},
     **{key: {"encoder", "decoder"} for key in ("fedavg", "fedprox", "ditto", "fedamp", "single_task_fl", "fedhca2")},
-    "fedsta": {"encoder"},  # but for its unifying rounds
 }
 
 

@@ -106,11 +106,11 @@ def clients_of(method, clients=MIXED, rounds=2, shards=None):
         )
 
 
-def _copied_model(config, channels, size, *, seed, client):
+def _copied_model(config, channels, size, **start):
     """What `build_model` gives, built once: most of a test's time would go into that."""
-    key = (tuple(channels.items()), size, seed, client)
+    key = (tuple(channels.items()), size, *start.values())
     if key not in MODELS:
-        MODELS[key] = build_model(config, channels, size, seed=seed, client=client)
+        MODELS[key] = build_model(config, channels, size, **start)
     return deepcopy(MODELS[key])
 
 

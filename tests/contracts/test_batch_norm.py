@@ -4,12 +4,17 @@ from copy import deepcopy
 
 import pytest
 import torch
+from array_federation import SCENARIOS, ArrayFederation, Site
 from real_federation import federated
 from torch.testing import assert_close
 
-from fedhca2.params import Slot, assign
+from fedhca2.federation.server import Server
+from fedhca2.messages import Profile, Reply
+from fedhca2.methods import resolve
+from fedhca2.params import Layout, Slot, assign
 
-HOME_DEPTH = Slot("decoder_norms", "depth")
+ENCODER, ENCODER_NORMS, HOME_DEPTH = Slot("encoder"), Slot("encoder_norms"), Slot("decoder_norms", "depth")
+PAIRS = [Site("outdoor", (task,)) for task in ("semseg", "sal", "semseg", "sal")]
 
 
 def norms(turn, moment):
@@ -56,3 +61,85 @@ def test_recalibration_does_not_cross():
         "encoder",
         "decoder",
     }
+
+
+def mixings_of(name):
+    """How each part is mixed in a round of a federation of arrays."""
+    federation = ArrayFederation(resolve(name, {"batch_norm": "average"}), PAIRS)
+    federation.round()
+    return {aggregation.part: aggregation.mixing for aggregation in federation.record.aggregations}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "single_task_fl", "matfl", "matfl_voting"])
+def test_statistics_are_mixed_as_the_parameters_that_they_belong_to(name):
+    mixings = mixings_of(name)
+    for part in {"encoder", "decoder"} & set(mixings):
+        (own,), (statistics,) = mixings[part].blends, mixings[f"{part}_norms"].blends
+        assert torch.equal(own.weights[list(own.gets)], statistics.weights[list(statistics.gets)])
+
+
+def test_statistics_are_averaged_over_all_where_weights_are_learned():
+    mixings = mixings_of("fedhca2")
+    (blend,) = mixings["encoder_norms"].blends
+    assert_close(blend.weights, torch.full((1, 4), 0.25, dtype=torch.float64))
+
+
+def test_a_mean_of_statistics_takes_the_place_of_a_client_s_own():
+    """Also where parameters are changed by updates: a sum of changes could make a variance negative."""
+    federation = ArrayFederation(resolve("matfl_voting", {"batch_norm": "average", "friends": 2}), PAIRS)
+    sent = []
+    federation.round(lambda replies: sent.extend(reply.rows[ENCODER_NORMS] for reply in replies) or replies)
+    (blend,) = federation.record.aggregations[1].mixing.blends
+    expected = (blend.weights[list(blend.gets)] @ torch.stack(sent).double()).float()
+    assert_close(torch.stack([client.rows[ENCODER_NORMS] for client in federation.clients]), expected)
+
+
+def test_statistics_cross_in_the_rounds_of_their_parameters_alone():
+    method = resolve("fedper", {"batch_norm": "average", "decoder": {"kind": "group_mean", "every": 2}})
+    assert [set(method.uploads(round)) - {"encoder", "encoder_norms"} for round in range(2)] == [
+        set(),
+        {"decoder", "decoder_norms"},
+    ]
+
+
+def clusters(parameters, statistics):
+    """Who is clustered with whom by MaT-FL, from each client's parameter and running statistic."""
+    one = Layout(("x",), ((2,),))
+    layouts = {ENCODER: one, ENCODER_NORMS: one}
+    names = [f"c{i}" for i in range(len(parameters))]
+    server = Server(
+        resolve("matfl", {"batch_norm": "average"}), [Profile(name, "d", ("edge",), 1, layouts) for name in names]
+    )
+    replies = [
+        Reply(name, 0, {ENCODER: torch.tensor(own), ENCODER_NORMS: torch.tensor(beside)})
+        for name, own, beside in zip(names, parameters, statistics, strict=True)
+    ]
+    return server.step(server.start(), replies)[2].aggregations[0].mixing.blends[0].gets
+
+
+def test_statistics_are_part_of_what_is_clustered():
+    near, far = [0.0, 0.1], [1.0, 0.1]
+    parameters = [near, near, far, far]
+    assert clusters(parameters, [[1.0, 1.0]] * 4) == (0, 0, 1, 1)
+    assert clusters(parameters, [[0.0, 0.0], [9.0, 9.0]] * 2) == (0, 1, 0, 1)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("name", ["matfl", "matfl_voting", "single_task_fl", "fedhca2"])
+def test_every_client_gets_its_statistics(name, scenario):
+    federation = ArrayFederation(resolve(name, {"batch_norm": "average"}), SCENARIOS[scenario])
+    deliveries = federation.round()
+    uploads = federation.method.uploads(0)
+    for client in federation.clients:
+        assert set(deliveries[client.profile.client]) == {slot for slot in client.rows if slot.part in uploads}
+
+
+def test_a_client_whose_statistics_are_not_finite_is_left_out():
+    federation = ArrayFederation(resolve("matfl", {"batch_norm": "average"}), PAIRS)
+
+    def spoilt(replies):
+        rows = {**replies[0].rows, ENCODER_NORMS: torch.full_like(replies[0].rows[ENCODER_NORMS], torch.nan)}
+        return [Reply(replies[0].client, 0, rows), *replies[1:]]
+
+    federation.round(spoilt)
+    assert federation.record.refused == {"c0": "encoder_norms: row should be finite, found NaN or infinite values"}

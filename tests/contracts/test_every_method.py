@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from fedhca2.federation.server import ServerState
 from fedhca2.methods import METHODS, resolve
 from fedhca2.params import Slot
+from small import unifying
 
 every_method = pytest.mark.parametrize("name", METHODS)
 brief = settings(max_examples=6, deadline=None)
@@ -200,8 +201,8 @@ def test_groups_of_one_with_no_other_friend_are_local(scenario):
     assert_same(ArrayFederation(method, places, scenario[1]).run(2), local, rtol=1e-6, atol=1e-6)
 
 
-def test_heads_cross_in_fedsta_s_unifying_rounds_alone():
-    federation = ArrayFederation(METHODS["fedsta"], SCENARIOS["one task for all"])
+def test_heads_cross_in_unifying_rounds_alone():
+    federation = ArrayFederation(resolve("fedsta", unifying(every=5)), SCENARIOS["one task for all"])
     shared = [{slot.part for delivered in federation.round().values() for slot in delivered} for _ in range(10)]
     assert [round for round, parts in enumerate(shared) if "head" in parts] == [4, 9]
 

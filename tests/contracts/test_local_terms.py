@@ -70,7 +70,7 @@ def test_the_training_loop_adds_the_gradient_of_the_term(problem, name):
 
 @pytest.mark.parametrize("name", PULLING)
 def test_the_whole_gradient_agrees_with_finite_differences(problem, name):
-    pull, step = METHODS[name].local.pull, 1e-2
+    pull, step = METHODS[name].local.pull, 1e-3  # L1 losses have kinks: a step of 1e-2 crosses too many
     gradients = problem.gradients(pull)
     norm = torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt()
     directions = [gradient / norm.float() for gradient in gradients]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedhca2.methods import METHODS
 from fedhca2.params import PARTS
+from small import unifying
 
 ROUNDS = 2
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -45,9 +46,20 @@ def test_the_server_changes_the_shared_parts_and_no_other(name):
     assert changed_by_server(federated(name)) == [set() if keeps_its_own else SHARED[name]] * ROUNDS
 
 
-def test_fedsta_changes_heads_in_its_unifying_rounds_alone():
-    fleet = federated("fedsta", decoder={"every": 2}, head={"every": 2})
+def test_heads_change_in_unifying_rounds_alone():
+    fleet = federated("fedsta", **unifying(every=2))
     assert changed_by_server(fleet) == [{"encoder"}, {"encoder", "decoder", "head"}]
+
+
+def test_unifying_rounds_make_decoders_and_heads_of_a_task_equal():
+    turns = federated("fedsta", **unifying(every=2)).turns
+    road, street = turns["road"][2].received, turns["street"][2].received
+    apart = {slot.part for slot in road if not torch.equal(road[slot], street[slot])}
+    assert apart == {"decoder_norms"}
+
+
+def test_fedsta_is_fedper_to_the_last_bit():
+    assert_identical(final(federated("fedsta")), final(federated("fedper")))
 
 
 @every_method
@@ -55,6 +67,26 @@ def test_training_changes_all_that_is_not_frozen(name):
     trained = set(PARTS) - {"encoder_norms"} - METHODS[name].local.frozen  # a Swin has no running statistics
     found = [changed(turns_of(federated(name), round), "received", "after") for round in range(ROUNDS)]
     assert found == [trained] * ROUNDS
+
+
+def equal_slots(one, other):
+    """The parts in which two clients with the same task have equal rows."""
+    return {slot.part for slot in one if torch.equal(one[slot], other[slot])}
+
+
+@every_method
+def test_clients_of_a_task_start_with_the_same_frozen_parts_and_with_others_of_their_own(name):
+    turns = federated(name).turns
+    equal = {"encoder", "decoder_norms"} | METHODS[name].local.frozen  # statistics of no image are all the same
+    assert equal_slots(turns["road"][0].before, turns["street"][0].before) == equal
+
+
+def test_what_fedbabu_freezes_stays_the_same_until_the_last_round():
+    turns = federated("fedbabu").turns
+    first = turns["road"][0].before
+    for client in ("road", "street"):
+        for turn in turns[client][:ROUNDS]:
+            assert equal_slots(first, turn.after) == {"decoder", "decoder_norms", "head"}
 
 
 @every_method

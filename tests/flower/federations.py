@@ -24,7 +24,7 @@ def small_experiment(**changes) -> Experiment:
         "name": "small",
         "rounds": 2,
         "method": {"name": "fedhca2"},
-        "model": {"encoder": {"name": "swin_micro"}, "decoder_width": 8},
+        "model": {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8},
         "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0}},
         "data": {
             "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 4, "val": 1},

@@ -31,7 +31,7 @@ class Watching(Nobody):
 @pytest.fixture
 def home(tmp_path):
     """A site that may send two updates, and what invites it: an experiment without noise."""
-    _, sites, fleet = flower_federation(small_experiment(), tmp_path)
+    _, sites, fleet = flower_federation(small_experiment(guard={"reach": 0}), tmp_path)
     site = sites["home"]
     site.config = site.config.model_copy(update={"privacy": allowed(2)})
     return site, fleet.invitation
@@ -144,7 +144,7 @@ def test_sites_that_are_asked_the_same_have_other_keys(tmp_path):
 
 
 def test_a_run_goes_on_without_sites_whose_budget_is_spent(tmp_path):
-    experiment = small_experiment(rounds=3)
+    experiment = small_experiment(rounds=3, privacy={"clip": 1.0, "noise": NOISE})
     grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
     for site in sites.values():
         site.config = site.config.model_copy(update={"privacy": allowed(1 if site.config.client == "home" else 2)})

@@ -6,11 +6,13 @@ import pytest
 import torch
 from federations import Nobody, flower_federation, in_memory, small_experiment
 
+from fedhca2.experiment import ConfigError
 from fedhca2.federation.flower.run import resume, run
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.methods import METHODS
+from small import unifying
 
 pytestmark = pytest.mark.slow
 TERMS = Terms(poll=0.001, deadline=60)
@@ -35,8 +37,8 @@ class Watching(Nobody):
 
 
 def experiment_of(method):
-    unify = {"decoder": {"every": 2}, "head": {"every": 2}} if method == "fedsta" else {}  # within two rounds
-    return small_experiment(method={"name": method, **unify}, rounds=3)
+    settings = unifying(every=2) if method == "fedsta" else {}  # so that heads cross too, within two rounds
+    return small_experiment(method={"name": method, **settings}, rounds=3)
 
 
 @cache
@@ -74,3 +76,47 @@ def test_a_run_whose_server_and_sites_all_crash_resumes_to_the_same_models_and_s
     result = resume(grid, tmp_path / "run", Watching(), TERMS)
     assert result.clients == expected(method)[1]
     assert_equal(models(sites), expected(method)[0])
+
+
+def test_what_a_site_keeps_is_its_owners_alone(tmp_path):
+    experiment = small_experiment(rounds=1)
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    run(grid, experiment, tmp_path / "run", Watching(), TERMS)
+    kept = list((tmp_path / "sites").rglob("*"))
+    assert {path.name for path in kept if path.is_file()} == {
+        "state.safetensors",
+        "reply.safetensors",
+        "model.safetensors",
+    }
+    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in kept}
+    assert modes == {(True, 0o700), (False, 0o600)}
+
+
+def test_a_run_that_dies_before_its_models_are_there_has_not_come_to_its_end(tmp_path):
+    experiment = small_experiment(rounds=1, baseline=True)
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    collected = []
+
+    def fail(name, folder):
+        if folder.name == "run":
+            raise PowerCutError
+
+    with pytest.raises(PowerCutError):
+        run(grid, experiment, tmp_path / "run", Watching(), TERMS, collect=fail)
+    assert not (tmp_path / "run" / "result.json").exists()
+    resume(grid, tmp_path / "run", Watching(), TERMS, lambda name, folder: collected.append(folder.name))
+    assert (collected, (tmp_path / "run" / "result.json").exists()) == (["run"], True)
+
+
+@pytest.mark.parametrize("change", [("rounds: 3", "rounds: 4"), ("seed: 0", "seed: 1"), ("name: small", "name: large")])
+def test_a_run_over_flower_whose_config_was_edited_stays_as_it_was(tmp_path, change):
+    experiment = small_experiment(rounds=3)
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    with pytest.raises(PowerCutError):
+        run(grid, experiment, tmp_path / "run", Watching(fails_in=1), TERMS)
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace(*change))
+    before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+    with pytest.raises(ConfigError, match="should be what the run began with"):
+        resume(grid, tmp_path / "run", Watching(), TERMS)
+    assert {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")} == before

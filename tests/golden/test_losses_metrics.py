@@ -70,7 +70,7 @@ def test_mean_iou_over_two_batches(case):
     metric = MeanIoU(40, absent="zero")
     for batch in "01":
         metric.update(tensor(f"metric/nyud/{case}/pred{batch}")[:, None], tensor(f"metric/nyud/{case}/gt{batch}"))
-    assert metric.compute()["miou"] == pytest.approx(float(GOLDEN[f"metric/nyud/{case}/score/mIoU"]), rel=1e-12)
+    assert metric.compute()[metric.name] == pytest.approx(float(GOLDEN[f"metric/nyud/{case}/score/mIoU"]), rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -12,21 +12,25 @@ from fedhca2.clients import Workplace, at_work
 from fedhca2.clients.step import Terms
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Order
-from small import clients, small
+from small import SMALL, clients, small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GPU = torch.device("cuda", 0)
-FP32 = {"training": {"batch_size": 4, "precision": "fp32"}}
+FP32 = {
+    "training": {"batch_size": 4, "precision": "fp32"},
+    "model": {"encoder": {"name": "swin_micro", "drop_path": 0.2}},
+}
+MATFL = {"optimizer": {"kind": "adam", "amsgrad": True}, "loss_weights": False}
 
 
-def trained(name, place, terms=lambda model: Terms(), epochs=2, steps=None):
+def trained(name, place, terms=lambda model: Terms(), epochs=2, steps=None, **training):
     """A client's model, moments and losses after epochs of training, or some of their steps, at a workplace."""
-    client = clients(small(**FP32))[name]
+    client = clients(small(**FP32 | {"training": {**FP32["training"], **training}}))[name]
     client.workplace = place
     with at_work(client):
         losses = [
             client.personal.train_epoch(
-                islice(client.work.train.training(seed=0, client=name, epoch=epoch, feed=place.feed), steps),
+                islice(client.batches(epoch), steps),
                 1e-3,
                 terms(client.personal.model),
                 captures=place.captures,
@@ -35,7 +39,7 @@ def trained(name, place, terms=lambda model: Terms(), epochs=2, steps=None):
         ]
     state = {key: value.clone() for key, value in client.personal.model.state_dict().items()}
     held = client.personal.optimizer.state.values()
-    moments = {kind: [own[kind].clone() for own in held] for kind in ("step", "exp_avg", "exp_avg_sq")}
+    moments = {kind: [own[kind].clone() for own in held] for kind in next(iter(held))}
     return state, moments, losses
 
 
@@ -66,11 +70,34 @@ def test_a_captured_epoch_is_a_plain_one(terms, name):
     assert_close(found[2], expected[2], rtol=1e-3, atol=1e-4)
 
 
+def test_a_captured_epoch_of_another_optimiser_is_a_plain_one():
+    expected = trained("outdoor-normals", Workplace(GPU, "plain"), **MATFL)
+    found = trained("outdoor-normals", Workplace(GPU, "captured"), **MATFL)
+    assert set(found[1]) == {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+    assert_close(found[0], expected[0], rtol=1e-3, atol=2e-4)
+    assert_close(found[1], expected[1], rtol=1e-2, atol=1e-3)
+
+
+def test_a_captured_step_begins_every_round_with_a_fresh_optimiser():
+    optimizer = {"kind": "adam", "amsgrad": True, "reset": "every_round"}
+    training = {**SMALL["training"], "precision": "fp32", "optimizer": optimizer}
+    place, states = Workplace(GPU, "captured"), []
+    first, second = (clients(small(training=training))["outdoor-normals"] for _ in range(2))
+    first.workplace = second.workplace = place
+    first.perform(Order(0))
+    second.personal.model.load_state_dict(first.personal.model.state_dict())
+    for client in (first, second):
+        client.perform(Order(1))
+        states.append({key: value.clone() for key, value in client.personal.model.state_dict().items()})
+    assert_close(states[0], states[1], rtol=1e-3, atol=2e-4)
+
+
 @TERMS
-def test_a_compiled_step_has_the_gradient_of_a_plain_one(terms, monkeypatch):
+@pytest.mark.parametrize("training", [{}, MATFL], ids=["adamw", "adam"])
+def test_a_compiled_step_has_the_gradient_of_a_plain_one(terms, training, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    _, expected, losses = trained("home", Workplace(GPU, "plain"), terms, epochs=1, steps=1)
-    _, found, found_losses = trained("home", Workplace(GPU, "compiled"), terms, epochs=1, steps=1)
+    _, expected, losses = trained("home", Workplace(GPU, "plain"), terms, epochs=1, steps=1, **training)
+    _, found, found_losses = trained("home", Workplace(GPU, "compiled"), terms, epochs=1, steps=1, **training)
     # After one step a tenth of the gradient. Before a BatchNorm a bias has none but for rounding.
     whole = flat(expected["exp_avg"]).norm()
     for gradient, other in zip(found["exp_avg"], expected["exp_avg"], strict=True):
@@ -135,7 +162,8 @@ def test_the_feed_gives_what_the_cpu_prepares(kind):
             rtol=0,
             atol=1e-6,
         )
-        assert_close(batch["image"].cpu(), other["image"], rtol=0, atol=1e-3)
+        # Colours are cut to whole grey levels: where a GPU interpolates to just below one, a pixel differs.
+        assert ((batch["image"].cpu() - other["image"]).abs() > 1e-3).float().mean() <= 1e-3
 
 
 def test_memory_of_the_gpu_does_not_grow_with_the_clients():

@@ -1,5 +1,6 @@
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from fedhca2.federation.rounds import Progress
 from fedhca2.federation.server import ServerState
 from fedhca2.messages import Addend, Delivery
 from fedhca2.params import Slot
+from small_run import small
 
 ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")
 SHARED = torch.randn(5, generator=torch.Generator().manual_seed(0))
@@ -25,6 +27,7 @@ PENDING = {
     },
 }
 NOTES = {"events": 7}
+EXPERIMENT = small().to_dict()
 
 
 class Nobody:
@@ -40,13 +43,14 @@ class Nobody:
 
 
 def progress(round=1):
-    return Progress(ServerState(round, norms={"encoder": (1.0, 1 / 3)}), PENDING)
+    return Progress(ServerState(round, shares={"a/encoder": (1.0, 1 / 3)}), PENDING)
 
 
 def saved(tmp_path, rounds=(1,), keep=2):
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
     for round in rounds:
-        checkpoints.save(progress(round), Nobody(), NOTES)
+        checkpoints.save(progress(round), Nobody(), EXPERIMENT, NOTES)
+        checkpoints.prune(keep)
     return checkpoints
 
 
@@ -75,7 +79,36 @@ def test_so_many_are_kept(tmp_path):
 
 
 def test_without_any_there_is_none(tmp_path):
-    assert Checkpoints(tmp_path / "checkpoints", 2).latest() is None
+    assert Checkpoints(tmp_path / "checkpoints").latest() is None
+
+
+def test_the_experiment_comes_back(tmp_path):
+    assert saved(tmp_path).latest().experiment.to_dict() == EXPERIMENT
+
+
+def test_only_its_owner_can_look_into_a_checkpoint(tmp_path):
+    (tmp_path / "checkpoints").mkdir(mode=0o755)  # as another version made it
+    saved(tmp_path)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "checkpoints").rglob("*")}
+    assert (modes, (tmp_path / "checkpoints").stat().st_mode & 0o777) == ({0o700, 0o600}, 0o700)
+
+
+@pytest.mark.parametrize("name", ["round-000003.bak", "round-3", "round-000003 copy", ".round-000003", "round-"])
+def test_a_copy_under_another_name_is_no_checkpoint(tmp_path, name):
+    checkpoints = saved(tmp_path)
+    shutil.copytree(tmp_path / "checkpoints" / "round-000001", tmp_path / "checkpoints" / name)
+    assert checkpoints.latest().path.name == "round-000001"
+
+
+def test_a_copy_under_another_rounds_name_is_refused(tmp_path):
+    checkpoints = saved(tmp_path)
+    shutil.copytree(tmp_path / "checkpoints" / "round-000001", tmp_path / "checkpoints" / "round-000003")
+    with pytest.raises(ConfigError, match=r"round-000003: should be of round 3, found 1; remove .*round-000003"):
+        checkpoints.latest()
+
+
+def test_a_million_rounds_are_in_order(tmp_path):
+    assert saved(tmp_path, (999_999, 1_000_000)).latest().progress.state.round == 1_000_000
 
 
 def test_half_a_checkpoint_is_not_seen(tmp_path):
@@ -100,7 +133,7 @@ def test_a_full_disk_loses_no_earlier_checkpoint(tmp_path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
     with pytest.raises(OSError, match="No space left on device"):
-        checkpoints.save(progress(2), Nobody(full), NOTES)
+        checkpoints.save(progress(2), Nobody(full), EXPERIMENT, NOTES)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["round-000001"]
 
 
@@ -113,7 +146,7 @@ def test_a_folder_that_cannot_be_written_loses_no_earlier_checkpoint(tmp_path, m
     with monkeypatch.context() as patched:
         patched.setattr(Path, "mkdir", refuse)
         with pytest.raises(OSError, match="Read-only file system"):
-            checkpoints.save(progress(2), Nobody(), NOTES)
+            checkpoints.save(progress(2), Nobody(), EXPERIMENT, NOTES)
     assert checkpoints.latest().progress.state.round == 1
 
 

@@ -35,6 +35,8 @@ def test_methods_lists_the_whole_catalogue():
         (["no-such-file.yaml"], "error: no-such-file.yaml: cannot be read: No such file or directory"),
         (["demo", "--set", "rounds"], "error: --set rounds: should be KEY=VALUE"),
         (["demo", "--set", "rounds=none"], "error: rounds: input should be a valid integer"),
+        (["demo", "--set", "rounds=!!bool maybe"], "the value is not valid YAML at line 1, column 1: found 'maybe'"),
+        (["demo", "--set", "rounds=yes"], "error: config: 'rounds' should be a number, found True"),
         (["demo", "--baseline", "no-such-run"], "error: --baseline no-such-run: not a finished run"),
     ],
 )

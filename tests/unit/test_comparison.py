@@ -5,8 +5,9 @@ import pytest
 
 from fedhca2.experiment import ConfigError
 from fedhca2.reports.comparison import Column, Comparison, Entry, gather, to_csv, to_latex, to_markdown
-from fedhca2.reports.comparison.gather import DELTA_M
-from made_run import made_run
+from fedhca2.reports.comparison.console import comparison_table
+from fedhca2.reports.comparison.gather import BY_CLIENT, DELTA_M
+from made_run import made_run, with_twin
 
 
 @pytest.fixture
@@ -92,3 +93,35 @@ def test_other_settings_are_another_row_and_not_another_seed(tmp_path):
 def test_the_same_run_twice_counts_once(tmp_path):
     runs = [made_run(tmp_path / name, "local") for name in "ab"]
     assert {len(entry.values) for entry in gather(runs).entries["local"].values()} == {1}
+
+
+@pytest.fixture
+def twins(tmp_path):
+    alone = with_twin(made_run(tmp_path / "local", "local"), delta_m=None, delta_m_by_client=None)
+    return gather([alone, with_twin(made_run(tmp_path / "ours", "fedavg"), delta_m=5.0, delta_m_by_client=20.0)])
+
+
+def test_a_column_is_the_mean_over_clients_of_a_kind(twins):
+    column = Column("outdoor, single-task", "semseg", "miou", True)
+    assert twins.entries["fedavg"][column].mean == 30
+
+
+def test_with_several_clients_of_a_kind_both_gains_are_shown(twins):
+    assert to_markdown(twins).splitlines()[-1].endswith("| **+5.00** | **+20.00** |")
+
+
+def test_with_one_client_of_a_kind_one_gain_is_shown(comparison):
+    assert [column for column in comparison.columns if column.is_gain] == [DELTA_M]
+
+
+def test_local_gains_nothing_by_client_either(twins):
+    assert twins.entries["local"][BY_CLIENT].mean == 0
+
+
+def test_both_gains_have_a_name_in_latex(twins):
+    assert r"$\Delta$m \% $\uparrow$ & $\Delta$m by client \% $\uparrow$ \\" in to_latex(twins)
+
+
+def test_a_summary_of_many_methods_has_both_gains(twins):
+    many = Comparison(twins.columns, {str(i): twins.entries["fedavg"] for i in range(5)})
+    assert [column.header for column in comparison_table(many).columns[1:3]] == ["Δm % ↑", "Δm by client % ↑"]

@@ -19,7 +19,7 @@ BASES = [
             "method": {"name": "fedhca2", "c": 0.2, "decoder": None, "weights": {"lr": 0.1}},
             "participation": {"fraction": 0.5, "availability": {"home": 0.5}},
             "privacy": {"clip": 1.0, "noise": 0.5},
-            "guard": {"norm_factor": 10},
+            "guard": {"reach": 0.5, "jump": 10},
             "checkpoints": {"every": 2, "keep": 1},
             "training": {"batch_size": 4, "schedule": {"warmup_epochs": 0}},
             "data": {"indoor": {"kind": "scenes", "domain": "indoor", "size": [32, 32]}},

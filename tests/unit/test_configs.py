@@ -2,24 +2,25 @@
 
 from copy import deepcopy
 from functools import cache
+from itertools import combinations
 
 import pytest
 import torch
 
 from fedhca2.clients import Workplace
+from fedhca2.clients.exchange import own_rows
 from fedhca2.configs import embedded_experiments
 from fedhca2.data import ScenesData
 from fedhca2.experiment import Experiment, OpenData, assign_shards, build, build_clients
-from fedhca2.experiment.sources import read_config
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 from fedhca2.models import ModelConfig, MultiTaskModel, build_model
+from fedhca2.params import Slot
 from fedhca2.tasks import TASKS
+from in_the_small import SCENES, in_the_small
 from small import clients, small
 
 NAMES = [listing.name for listing in embedded_experiments()]
-DOMAINS = {"pascal_context": "outdoor", "nyud": "indoor"}
-TINY = {"fcn": {"name": "swin_micro"}, "deeplab": {"name": "test_resnet", "output_stride": 8}}
 
 
 @cache
@@ -41,26 +42,15 @@ def test_every_client_can_be_built_at_its_real_size(name):
     assert all((size > 10_000_000) == papers for size in sizes)
 
 
-def in_the_small(name):
-    """The experiment with a tiny encoder, few small scenes of the same tasks, and one epoch of one round."""
-    values = read_config(name)
-    model = values.get("model", {})
-    values["model"] = {**model, "encoder": TINY[model.get("decoder", "fcn")], "decoder_width": 8}
-    values["training"] = {**values.get("training", {}), "batch_size": 1, "workers": 0}
-    values["data"] = {key: as_scenes(data) for key, data in values["data"].items()}
-    values["clients"] = [{**client, "epochs": 1} for client in values["clients"]]
-    return Experiment.parse({**values, "rounds": 1})
-
-
-def as_scenes(data):
-    domain = DOMAINS.get(data["kind"]) or data["domain"]
-    rest = {"partition": data["partition"]} if "partition" in data else {}
-    return {"kind": "scenes", "domain": domain, "size": [32, 32], "train": 40, "val": 1} | rest
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("fedhca2/", "matfl/"))])
+def test_the_papers_swin_has_stochastic_depth_and_their_resnet_none(name):
+    encoder = Experiment.load(name, ["model.encoder.weights=none"]).model.encoder
+    assert encoder.drop_path == (0.1 if encoder.name.startswith("swin_") else 0.0)
 
 
 @cache
 def scenes(domain):
-    config = ScenesData(domain=domain, size=(32, 32), train=40, val=1)
+    config = ScenesData(domain=domain, **SCENES)
     return OpenData(config.open("train"), config.open("val"))
 
 
@@ -69,25 +59,61 @@ def built(config, channels, size):
     return build_model(config, dict(channels), size, seed=0, client="a")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_one_short_round_trains_every_client(name, monkeypatch):
+@pytest.fixture
+def short_round(monkeypatch):
+    """Runs a round of an experiment in the small; gives its clients at the end, what they were sent, and the record."""
+
     def once(config, channels, size, **_):
         return deepcopy(built(config, tuple(channels.items()), size))
 
+    def run(experiment):
+        data = {key: scenes(config.domain) for key, config in experiment.data.items()}
+        shards = {key: first(shard) for key, shard in assign_shards(experiment, data).items()}
+        clients = build_clients(experiment, data, shards, Workplace(torch.device("cpu")))
+        server = Server(experiment.resolved_method, [client.profile for client in clients])
+        uploads = experiment.resolved_method.uploads(0)
+        replies = [client.perform(Order(0, {}, upload=uploads)) for client in clients]
+        _, deliveries, record = server.step(server.start(), replies)
+        for client in clients:
+            client.perform(Order(1, deliveries[client.name], finish=True, train=False))
+        return clients, deliveries, record
+
     monkeypatch.setattr(build, "build_model", once)
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_one_short_round_trains_every_client(name, short_round):
     experiment = in_the_small(name)
-    data = {key: scenes(config.domain) for key, config in experiment.data.items()}
-    shards = {key: first(shard) for key, shard in assign_shards(experiment, data).items()}
-    clients = build_clients(experiment, data, shards, Workplace(torch.device("cpu")))
-    server = Server(experiment.resolved_method, [client.profile for client in clients])
-    uploads = experiment.resolved_method.uploads(0)
-    replies = [client.perform(Order(0, {}, upload=uploads)) for client in clients]
-    _, deliveries, record = server.step(server.start(), replies)
-    for client in clients:
-        client.perform(Order(1, deliveries[client.name], finish=True, train=False))
+    clients, deliveries, record = short_round(experiment)
     finite = [p.isfinite().all() for client in clients for p in client.personal.model.parameters()]
     assert (all(finite), record.refused) == (True, {})
+    uploads = experiment.resolved_method.uploads(0)
+    for client in clients:
+        assert set(deliveries[client.name]) == {slot for slot in client.layouts if slot.part in uploads}
+
+
+@pytest.mark.slow
+def test_the_clusters_of_mat_fl_share_encoders_with_their_running_statistics(short_round):
+    clients, _, record = short_round(in_the_small("matfl/table1/five-clusters"))
+    (blend,) = record.aggregations[0].mixing.blends
+    place = dict(zip(record.aggregations[0].members, blend.gets, strict=True))
+    rows = {client.name: own_rows(client, [Slot("encoder"), Slot("encoder_norms")]) for client in clients}
+    for one, other in combinations(clients, 2):
+        pairs = zip(rows[one.name].values(), rows[other.name].values(), strict=True)
+        together = place[one.name] == place[other.name]
+        assert [torch.equal(*pair) for pair in pairs] == [together, together]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("matfl/")])
+def test_experiments_of_mat_fl_train_as_its_released_code(name):
+    experiment = Experiment.load(name)
+    optimizer = {"kind": "adam", "amsgrad": True, "reset": "every_round"}
+    assert experiment.training.optimizer.model_dump() == optimizer
+    assert (experiment.training.loss_weights, experiment.training.weight_decay) == (False, 1e-4)
+    assert experiment.metrics == {"sal": "miou_of_images"}
+    assert ("encoder_norms" in experiment.resolved_method.uploads(0)) == (name != "matfl/figure2")  # that has no mean
 
 
 def first(shard):
@@ -99,7 +125,8 @@ def first(shard):
 @pytest.mark.parametrize("encoder", ["resnet18", "convnext_atto", "swin_mini"])
 @pytest.mark.parametrize("batch_norm", ["local", "average", "recalibrate"])
 def test_encoders_of_every_family_take_part_in_a_round(encoder, batch_norm):
-    experiment = small(model={"encoder": {"name": encoder}}, method={"name": "fedhca2", "batch_norm": batch_norm})
+    method = {"name": "fedhca2", "batch_norm": batch_norm}
+    experiment = small(model={"encoder": {"name": encoder, "drop_path": 0.1}}, method=method)
     members = clients(experiment)
     server = Server(experiment.resolved_method, [client.profile for client in members.values()])
     replies = [

@@ -24,7 +24,7 @@ class Nobody:
 
 
 def models(devices):
-    experiment = small()
+    experiment = small(model={"encoder": {"name": "swin_micro", "drop_path": 0.2}})
     data = open_data(experiment)
     places = [Workplace(CPU) for _ in range(devices)]
     clients = build_clients(experiment, data, assign_shards(experiment, data), places[0])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from statistics import mean
 
 import pytest
 import yaml
@@ -12,7 +13,11 @@ from small import SMALL
 
 pytestmark = pytest.mark.slow
 
-CLIENTS = [{"data": "outdoor", "split": ["semseg", "edge"]}, {"name": "home", "data": "indoor", "tasks": ["depth"]}]
+CLIENTS = [
+    {"data": "outdoor", "split": ["normals"], "copies": 2},
+    {"data": "outdoor", "split": ["edge"]},
+    {"name": "home", "data": "indoor", "tasks": ["depth"]},
+]
 
 
 def invoke(*words):
@@ -37,9 +42,26 @@ def evaluation(run, *options):
 def test_the_scores_are_those_of_the_run(run):
     result = json.loads((run / "result.json").read_text())
     found = evaluation(run)
-    assert {key: found[key] for key in ("clients", "baseline", "delta_m")} == {
-        key: result[key] for key in ("clients", "baseline", "delta_m")
-    }
+    keys = ("clients", "baseline", "delta_m", "delta_m_by_client")
+    assert {key: found[key] for key in keys} == {key: result[key] for key in keys}
+
+
+def test_delta_m_is_of_the_means_of_clients_of_a_kind(run):
+    result = json.loads((run / "result.json").read_text())
+
+    def column(client, task, metric):
+        """Scores of clients whose names begin so, of the run and alone."""
+        return [
+            [scores[name][task][metric] for name in scores if name.startswith(client)]
+            for scores in (result["clients"], result["baseline"])
+        ]
+
+    normals = column("outdoor-normals", "normals", "mean_error")
+    others = [column("outdoor-edge", "edge", "ods_f"), column("home", "depth", "rmse")]
+    rest = [sign * (ours[0] / alone[0] - 1) for sign, (ours, alone) in zip((1, -1), others, strict=True)]
+    by_client = [1 - ours / alone for ours, alone in zip(*normals, strict=True)]
+    assert result["delta_m"] == pytest.approx(100 * mean([1 - mean(normals[0]) / mean(normals[1]), *rest]))
+    assert result["delta_m_by_client"] == pytest.approx(100 * mean([*by_client, *rest]))
 
 
 def test_training_images_give_other_scores(run):
@@ -66,7 +88,7 @@ def test_the_first_weights_need_not_be_there_any_more(run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--client", "hom"], "--client: should be one of outdoor-semseg, outdoor-edge, home, found 'hom'"),
+        (["--client", "hom"], "should be one of outdoor-normals-1, outdoor-normals-2, outdoor-edge, home, found 'hom'"),
         (["--split", "test"], "should be train or val, found test"),
     ],
 )

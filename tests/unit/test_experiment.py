@@ -70,6 +70,11 @@ def test_another_method_is_really_another_method():
     [
         ({"round": 3}, "config: unknown key 'round'. Did you mean 'rounds'?"),
         ({"rounds": 0}, "rounds: input should be greater than or equal to 1, found 0"),
+        ({"rounds": True}, "config: 'rounds' should be a number, found True"),
+        (
+            {"data": {"indoor": {"kind": "scenes", "size": [True, 32]}}},
+            "data.indoor: 'size' should be a number, found [True, 32]",
+        ),
         ({"training": {"learning_rat": 1}}, "training: unknown key 'learning_rat'. Did you mean 'learning_rate'?"),
         ({"method": "fedhca"}, "Did you mean 'fedhca2'?"),
         ({"method": {"name": "fedhca2", "c": 2}}, "found 2"),
@@ -88,6 +93,9 @@ def test_another_method_is_really_another_method():
         ({"clients": [{"data": "indoor", "tasks": ["depth"]}] * 2}, "2 clients are called 'indoor'"),
         ({"clients": [{"data": "indoor", "tasks": ["depth"], "name": "../x"}]}, "a name should be letters"),
         ({"data": {"indoor": {"kind": "scenes", "domain": "indoor", "size": [30, 32]}}}, "multiple of 32"),
+        ({"metrics": {"sla": "miou"}}, "metrics: 'sla' is not a task. Did you mean 'sal'?"),
+        ({"metrics": {"sal": "moiu"}}, "metrics.sal: 'moiu' is not a metric of 'sal'. Did you mean 'miou'?"),
+        ({"training": {"optimizer": {"kind": "sgd"}}}, "training.optimizer.kind: input should be 'adamw' or 'adam'"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_place(changes, line):
@@ -117,7 +125,9 @@ def test_a_method_by_name_can_be_given_settings():
     assert apply_overrides({"method": "fedhca2"}, ["method.c=0.2"]) == {"method": {"name": "fedhca2", "c": 0.2}}
 
 
-@pytest.mark.parametrize("override", ["rounds", "=3", "clients.9.epochs=1", "rounds.deep=1", "rounds=[1"])
+@pytest.mark.parametrize(
+    "override", ["rounds", "=3", "clients.9.epochs=1", "rounds.deep=1", "rounds=[1", "method" + ".a" * 9999 + "=1"]
+)
 def test_an_override_that_cannot_be_applied_is_refused(override):
     with pytest.raises(ConfigError, match="--set"):
         apply_overrides(SMALL, [override])

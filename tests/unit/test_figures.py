@@ -1,12 +1,15 @@
 import json
+import sys
 
 import numpy as np
 import pytest
 
 from fedhca2.federation.result import BASELINE_METRICS, baseline_files
-from fedhca2.reports.figures.conflict import conflict_figures, cosines, principal_map
+from fedhca2.reports.figures.conflict import conflict_figures, cosines
 from fedhca2.reports.figures.cost import cost_figures
 from fedhca2.reports.figures.curves import loss_curves, metric_curves
+from fedhca2.reports.figures.figure import COLOURS, SYMBOLS
+from fedhca2.reports.figures.maps import Kind, Points, kind_of, map_figures, principal_map, tsne_map
 from fedhca2.reports.figures.mixing import attention_figures, entropy, grouping_figures
 from fedhca2.reports.figures.weights import weight_figures
 from made_run import made_run
@@ -98,6 +101,67 @@ def test_a_map_is_turned_towards_the_one_before():
     first, _ = principal_map(cosine)
     turned, _ = principal_map(cosine, near=first @ np.array([[0.0, 1.0], [-1.0, 0.0]]))
     np.testing.assert_allclose(turned, first @ np.array([[0.0, 1.0], [-1.0, 0.0]]), atol=1e-9)
+
+
+def alike(groups, copies=3):
+    """Cosines of vectors that come in groups of alike ones."""
+    rng = np.random.default_rng(0)
+    rows = np.repeat(rng.standard_normal((groups, 40)), copies, axis=0) + 0.3 * rng.standard_normal(
+        (groups * copies, 40)
+    )
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows @ rows.T
+
+
+def test_neighbours_on_a_tsne_map_are_alike():
+    points = tsne_map(alike(groups=5))
+    distances = np.linalg.norm(points[:, None] - points, axis=-1) + np.diag([np.inf] * 15)
+    assert (distances.argmin(axis=1) // 3).tolist() == (np.arange(15) // 3).tolist()
+
+
+def test_a_tsne_map_is_always_the_same():
+    np.testing.assert_array_equal(tsne_map(alike(groups=5)), tsne_map(alike(groups=5)))
+
+
+def test_a_tsne_map_leaves_out_who_was_away():
+    cosine = np.full((10, 10), np.nan)
+    cosine[1:, 1:] = alike(groups=3)
+    assert np.isnan(tsne_map(cosine)).any(axis=1).tolist() == [True] + 9 * [False]
+
+
+def crowd(count):
+    """So many clients of four kinds, and the figures of their updates' map."""
+    kinds = [Kind(data, task) for data in ("outdoor", "indoor") for task in ("semseg", "edge")] * count
+    points = Points([f"c{i}" for i in range(count)], kinds[:count], ["1"])
+    return by_id(map_figures([np.eye(count)], points, "encoder", "Map"))
+
+
+def test_few_points_have_no_tsne_map():
+    assert (list(crowd(6)), list(crowd(7))) == (["map-encoder"], ["map-encoder", "tsne-encoder"])
+
+
+def test_without_scikit_learn_the_map_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
+    figures = crowd(7)
+    assert list(figures) == ["map-encoder"]
+    assert "pip install 'fedhca2[tsne]'" in figures["map-encoder"].note
+
+
+@pytest.mark.parametrize("id", ["map-encoder", "tsne-encoder"])
+def test_a_map_has_a_colour_for_each_task_and_a_symbol_for_each_data_set(id):
+    points, *legend = crowd(8)[id].data
+    assert [trace["name"] for trace in legend] == ["outdoor semseg", "outdoor edge", "indoor semseg", "indoor edge"]
+    assert (points["marker"]["color"][0], points["marker"]["symbol"][0]) == (COLOURS[0], SYMBOLS[0])
+    assert (points["marker"]["color"][3], points["marker"]["symbol"][3]) == (COLOURS[1], SYMBOLS[1])
+
+
+def test_names_are_written_beside_few_points_alone():
+    assert [crowd(count)["map-encoder"].data[0]["mode"] for count in (12, 13)] == ["markers+text", "markers"]
+
+
+def test_an_encoder_is_of_all_its_tasks_and_a_decoder_of_one(run):
+    assert kind_of(run, "home") == Kind("indoor", "semseg, depth")
+    assert kind_of(run, "home/depth") == Kind("indoor", "depth")
 
 
 def test_attention_has_a_state_for_every_tensor(run):

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "kill_run.py"
+SCRIPTS = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
-def test_runs_that_are_killed_twenty_times_end_as_if_nothing_had_happened(tmp_path):
+@pytest.mark.parametrize("command", [("kill_run.py", "0", "20"), ("kill_at_every_step.py", "4")])
+def test_runs_that_are_killed_end_as_if_nothing_had_happened(tmp_path, command):
+    script, *options = command
     ended = subprocess.run(
-        [sys.executable, SCRIPT, tmp_path, "0", "20"],
+        [sys.executable, SCRIPTS / script, tmp_path, *options],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

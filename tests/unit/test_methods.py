@@ -1,14 +1,20 @@
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 
 from fedhca2.aggregation import ConflictAverse, CrossAttention, Mean
 from fedhca2.methods import METHODS, Method, resolve, settings_of
 from fedhca2.objectives import Proximal
 
+PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
 OUTSIDE = """
 from fedhca2.aggregation import Mean
 from fedhca2.methods import Method
 
 OURS = Method(encoder=Mean(by="samples"))
+BOTH = Method(encoder=Mean(by="samples"), decoder=Mean(every=5))
 NUMBER = 3
 """
 
@@ -28,6 +34,13 @@ def test_full_settings_give_the_method_back(name):
 def test_full_settings_with_changes_give_the_method_back():
     method = resolve("fedhca2", {"c": 0.2, "decoder": None, "clamp": "project", "batch_norm": "average"})
     assert resolve("fedhca2", method.model_dump(mode="json")) == method
+
+
+@pytest.mark.parametrize("line", re.findall(r"^method: (\{[^#\n]+\})", PAGE, re.MULTILINE))
+def test_what_the_page_of_methods_writes_is_a_method(line):
+    settings = yaml.safe_load(line)
+    name = settings.pop("name")
+    assert name.endswith(":MINE") or resolve(name, settings) != METHODS[name]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -93,7 +106,6 @@ def test_how_weights_are_learned_can_be_set():
         ("fedper", {"decoder": {"beta": 1}}, "fedper: decoder.kind should be a known kind, found none."),
         ("fedper", {"decoder": {"kind": []}}, "fedper: decoder.kind should be a known kind, found []."),
         ("fedavg", {"lr": 0.1}, "fedavg: unknown setting 'lr'."),
-        ("fedsta", {"every": 3}, "it should be set as encoder: {every: …} or decoder: {every: …} or head: {every: …}"),
         ("no.such.module:X", {}, "no.such.module cannot be imported"),
         ("no_such_file.py:X", {}, "no_such_file.py cannot be imported"),
     ],
@@ -109,11 +121,16 @@ def test_a_method_from_a_file(outside):
     assert resolve(f"{outside}:OURS", {"by": "clients"}) == Method(encoder=Mean())
 
 
+def test_a_setting_that_differs_between_components_is_said_of_one(outside):
+    with pytest.raises(ValueError, match=r"set as encoder: {every: …} or decoder: {every: …}, found every"):
+        resolve(f"{outside}:BOTH", {"every": 3})
+
+
 def test_a_method_from_a_module(outside, monkeypatch):
     monkeypatch.syspath_prepend(outside.parent)
     assert resolve("ours:OURS") == Method(encoder=Mean(by="samples"))
 
 
 def test_a_file_without_that_method_is_an_error(outside):
-    with pytest.raises(ValueError, match=r"NUMBER should be a Method, found int. \(OURS\)"):
+    with pytest.raises(ValueError, match=r"NUMBER should be a Method, found int. \(OURS, BOTH\)"):
         resolve(f"{outside}:NUMBER")

@@ -4,7 +4,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.metrics import AngularError, DepthRMSE, MaxF, MeanIoU, delta_m, relative_gain
+from fedhca2.metrics import (
+    AngularError,
+    DepthRMSE,
+    MaxF,
+    MeanIoU,
+    SalientIoU,
+    SalientIoUOfImages,
+    delta_m,
+    relative_gain,
+)
 from fedhca2.metrics.angular_error import angle
 
 
@@ -32,6 +41,8 @@ def depths(rng):
 KINDS = {
     "miou": (lambda: MeanIoU(5), classes),
     "max_f": (MaxF, probabilities),
+    "salient_iou": (SalientIoU, probabilities),
+    "salient_iou_of_images": (SalientIoUOfImages, probabilities),
     "angle": (AngularError, vectors),
     "rmse": (DepthRMSE, depths),
 }
@@ -121,7 +132,7 @@ def test_absent_class_is_left_out():
 
 def test_absent_class_counts_as_zero_on_request():
     p = g = torch.tensor([[[[0, 1]]]])
-    assert score(lambda: MeanIoU(4, absent="zero"), (p, g)) == {"miou": 50.0, "classes": 2.0}
+    assert score(lambda: MeanIoU(4, absent="zero"), (p, g)) == {"miou_all_classes": 50.0, "classes": 2.0}
 
 
 def test_unknown_class_is_an_error():
@@ -144,6 +155,30 @@ def test_max_f_equals_a_loop_over_thresholds(rng):
 def test_max_f_without_a_salient_pixel_is_zero(rng):
     p, g = probabilities(rng)
     assert score(MaxF, (p, torch.zeros_like(g)))["max_f"] == 0
+
+
+def test_salient_iou_is_that_of_the_more_likely_class(rng):
+    p, g = probabilities(rng)
+    p[0, 0, 0, 0] = 0.5  # no more likely than the background
+    assert score(SalientIoU, (p, g)) == score(lambda: MeanIoU(2), (torch.cat((1 - p, p), 1).argmax(1, True), g))
+
+
+def test_iou_of_images_equals_a_loop_over_images_and_thresholds(rng):
+    p, g = probabilities(rng)
+    g[0] = 0
+    p[0] = 0.1  # rightly nothing
+    means = []
+    for t in range(4, 19):
+        pairs = [((probability >= t / 20), label == 1) for probability, label in zip(p, g, strict=True)]
+        ious = [float((on & is_).sum()) / float((on | is_).sum()) if (on | is_).any() else 1.0 for on, is_ in pairs]
+        means.append(sum(ious) / len(ious))
+    assert score(SalientIoUOfImages, (p, g))["miou_of_images"] == pytest.approx(100 * max(means), rel=1e-9)
+
+
+def test_an_image_without_labels_does_not_count(rng):
+    p, g = probabilities(rng)
+    g[2:] = 255
+    assert score(SalientIoUOfImages, (p, g)) == score(SalientIoUOfImages, (p[:2], g[:2]))
 
 
 @pytest.mark.parametrize("degrees", [0.0, 1e-6, 30.0, 90.0, 179.999999, 180.0])
@@ -171,6 +206,32 @@ def test_delta_m_weighs_pairs_not_clients():
     scores = {"a": {"semseg": 2.0}, "b": {"semseg": 1.0, "depth": 1.0}}
     alone = {"a": {"semseg": 1.0}, "b": {"semseg": 1.0, "depth": 1.0}}
     assert delta_m(scores, alone, {"semseg": True, "depth": False}) == pytest.approx(100 / 3)
+
+
+PAIRS = {"a": {"semseg": 3.0}, "b": {"semseg": 1.0}, "c": {"semseg": 1.0, "depth": 0.5}}
+ALONE = {"a": {"semseg": 1.5}, "b": {"semseg": 0.5}, "c": {"semseg": 1.0, "depth": 0.7}}
+BETTER = {"semseg": True, "depth": False}
+
+
+def test_delta_m_with_one_client_of_each_kind_is_that_by_client():
+    kinds = {"a": "one", "b": "another", "c": "a third"}
+    assert delta_m(PAIRS, ALONE, BETTER, kinds) == delta_m(PAIRS, ALONE, BETTER)
+
+
+def test_clients_of_a_kind_count_once():
+    kinds = {"a": "one", "b": "one", "c": "another"}  # the gains of the columns are 100 %, 0 % and 28.6 %
+    assert delta_m(PAIRS, ALONE, BETTER, kinds) == pytest.approx((100 + 0 + 200 / 7) / 3)
+
+
+def test_a_score_of_nothing_is_no_obstacle_beside_another_of_its_kind():
+    ours, alone = {"a": {"semseg": 2.0}, "b": {"semseg": 2.0}}, {"a": {"semseg": 0.0}, "b": {"semseg": 2.0}}
+    assert delta_m(ours, alone, BETTER, {"a": "one", "b": "one"}) == 100
+    assert isnan(delta_m(ours, alone, BETTER))
+
+
+def test_an_unknown_score_makes_delta_m_unknown():
+    unknown = {**PAIRS, "b": {"semseg": float("nan")}}
+    assert isnan(delta_m(unknown, ALONE, BETTER, dict.fromkeys(PAIRS, "one")))
 
 
 def test_delta_m_wants_the_same_pairs():

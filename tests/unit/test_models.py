@@ -51,6 +51,31 @@ def test_decoders_and_heads_start_different(part):
     assert not torch.equal(built("a")[Slot(part, "semseg")], built("b")[Slot(part, "semseg")])
 
 
+@pytest.fixture
+def common():
+    """Two models of different clients and data sets with the same decoders and heads."""
+    start = {"seed": 0, "common": frozenset({"decoder", "head"})}
+    return (
+        build_model(MICRO, {"semseg": 5}, (32, 32), client="a", **start),
+        build_model(MICRO, {"depth": 1, "semseg": 9}, (64, 32), client="b", **start),
+    )
+
+
+def test_common_decoders_are_the_same_whatever_the_client_and_its_data(common):
+    one, other = (model.decoders["semseg"].state_dict() for model in common)
+    assert_close(one, other, rtol=0, atol=0)
+
+
+def test_common_heads_are_the_same_but_for_the_number_of_classes(common):
+    one, other = (model.heads["semseg"].state_dict() for model in common)
+    assert [name for name in one if not torch.equal(one[name], other[name])] == ["2.weight", "2.bias"]
+
+
+def test_common_decoders_of_two_tasks_differ(common):
+    decoders = common[1].decoders
+    assert not torch.equal(decoders["semseg"].fuse.weight, decoders["depth"].fuse.weight)
+
+
 def test_another_seed_starts_elsewhere():
     assert not torch.equal(built("a")[Slot("encoder")], built("a", seed=1)[Slot("encoder")])
 

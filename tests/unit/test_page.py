@@ -10,7 +10,7 @@ from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.single import single_sections
 from fedhca2.reports.page.write import render
 from fedhca2.reports.run_files import RunFiles
-from made_run import made_run
+from made_run import made_run, with_twin
 
 
 def test_a_run_has_all_its_sections(tmp_path):
@@ -42,6 +42,17 @@ def test_what_noised_updates_cost_is_shown(tmp_path):
 def test_the_gain_of_every_task_is_shown(tmp_path):
     results = single_sections(made_run(tmp_path, better=1.25))[0].blocks[0]
     assert [row[-1].text for row in results.rows] == ["+25.0 %", "+25.0 %", "+25.0 %", "+20.0 %"]
+
+
+def test_with_several_clients_of_a_kind_both_gains_are_told(tmp_path):
+    run = with_twin(made_run(tmp_path), delta_m=5.0, delta_m_by_client=20.0)
+    note = single_sections(run)[0].blocks[0].note
+    assert note.startswith("Δm +5.00 %")
+    assert note.endswith("by client Δm is +20.00 %.")
+
+
+def test_with_one_client_of_a_kind_one_gain_is_told(tmp_path):
+    assert single_sections(made_run(tmp_path))[0].blocks[0].note.count("Δm") == 1
 
 
 def test_an_unfinished_run_has_a_page(tmp_path):

@@ -95,6 +95,10 @@ def with_partition(partition):
         ({"kind": "shares", "shares": {"outdor-semseg": 1}}, "Did you mean 'outdoor-semseg'?"),
         ({"kind": "dirichlet", "by": "normals"}, "data.outdoor.partition.by: images cannot be grouped by 'normals'"),
         ({"kind": "lists"}, "data.outdoor.partition: a partition by lists should have either"),
+        (
+            {"kind": "lists", "lists": {"road": list(range(50_001))}},
+            "50000 images or fewer, found 50001; put them in a",
+        ),
         ({"kind": "lists", "file": "nowhere.json"}, "nowhere.json: should be JSON"),
         ({"kind": "evn"}, "data.outdoor.partition.kind: should be 'even'"),
     ],

@@ -33,3 +33,9 @@ def test_unknown_depth_is_grey_in_a_label_and_near_in_a_prediction():
 def test_an_overlay_has_the_size_of_its_image():
     image, painted = Image.new("RGB", (20, 10), "white"), Image.new("RGB", (10, 5), "black")
     assert overlay(image, painted, strength=0.5).getpixel((19, 9)) == (127, 127, 127)
+
+
+@pytest.mark.parametrize("task", ["depth", "normals", "sal"])
+def test_what_is_no_number_is_grey(task):
+    unknown = np.full((3 if task == "normals" else 1, 2, 2), np.nan, np.float32)
+    assert paint(TASKS[task], unknown).getpixel((0, 0)) == (64, 64, 64)

@@ -1,4 +1,6 @@
 import hashlib
+import pickle
+import socket
 
 import pytest
 import timm
@@ -137,9 +139,8 @@ def test_norms_that_a_classifier_lacks_stay_plain(tmp_path, monkeypatch):
     classifier = timm.create_model(SWIN_T, **tiny)
     nn.init.constant_(classifier.norm.weight, 2.0)
     torch.save(classifier.state_dict(), tmp_path / "timm.pth")
-    monkeypatch.setattr("fedhca2.models.encoder.SMALL", {"tiny_swin": tiny})
-    monkeypatch.setattr("fedhca2.models.encoder.SMALL_WINDOWS", {})
-    config = EncoderConfig(name="tiny_swin", weights=str(tmp_path / "timm.pth"))
+    monkeypatch.setattr("fedhca2.models.encoder.SMALL", {"swin_nano": tiny})
+    config = EncoderConfig(name="swin_nano", weights=str(tmp_path / "timm.pth"))
     assert [norm.weight.mean().item() for norm in Encoder(config, (224, 224)).norms] == [1, 1, 1, 2]
 
 
@@ -213,3 +214,37 @@ def test_another_file_than_the_noted_one_is_an_error(tmp_path, source):
 def test_a_file_whose_name_no_file_can_have_is_no_file():
     with pytest.raises(ValueError, match="found no file"):
         encoder(weights="a" * 5000)
+
+
+class Runs:
+    """A pickle that runs code when it is loaded."""
+
+    def __reduce__(self):
+        return print, ("code of a pickle was run",)
+
+
+FOREIGN = {
+    "text": b"root:x:0:0:root:/root:/bin/bash\n",
+    "nothing": b"",
+    "a pickle of no tensors": pickle.dumps({"state_dict": [1, 2]}),
+    "a pickle that runs code": pickle.dumps(Runs()),
+}
+
+
+@pytest.mark.parametrize("suffix", ["", ".pth", ".safetensors"])
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_file_that_is_no_weights_is_refused_in_a_line(tmp_path, kind, suffix):
+    (tmp_path / f"weights{suffix}").write_bytes(FOREIGN[kind])
+    with pytest.raises(ValueError, match=r"^weights '.*weights[.a-z]*' should .*, found .+$"):
+        encoder(weights=str(tmp_path / f"weights{suffix}"))
+
+
+@pytest.mark.parametrize("kind", ["folder", "socket"])
+def test_weights_that_are_no_file_are_refused(tmp_path, kind):
+    path = tmp_path / "weights"
+    if kind == "folder":
+        path.mkdir()
+    else:
+        socket.socket(socket.AF_UNIX).bind(str(path))
+    with pytest.raises(ValueError, match=r"weights should be one of none, scenes, timm, or a file, found no file"):
+        encoder(weights=str(path))

@@ -9,6 +9,7 @@ from fedhca2.cli.run import stopped
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
+from small import unifying
 from small_run import CrashError, Silent, crash, events, resume_small, run_small, same_models, small
 
 pytestmark = pytest.mark.slow
@@ -28,8 +29,8 @@ def pairs(tmp_path, experiment):
     return tmp_path / "straight", tmp_path / "resumed"
 
 
-# FedSTA unites decoders and heads in the round that is lost and run again.
-SETTINGS = {name: {} for name in METHODS} | {"fedsta": {"decoder": {"every": 1}, "head": {"every": 1}}}
+# FedSTA, told so, unites decoders and heads in the round that is lost and run again.
+SETTINGS = {name: {} for name in METHODS} | {"fedsta": unifying(every=1)}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -117,7 +118,17 @@ def test_what_is_no_run_is_not_resumed(tmp_path):
         resume_small(tmp_path)
 
 
-@pytest.mark.parametrize("override", ["seed=1", "method=fedavg", "model.decoder_width=16", "privacy.clip=1.0"])
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "method=fedavg",
+        "model.decoder_width=16",
+        "privacy.clip=1.0",
+        "training.optimizer.amsgrad=true",
+        "metrics.semseg=miou_all_classes",
+    ],
+)
 def test_what_a_run_rests_on_does_not_change(tmp_path, override):
     crashed(small(), tmp_path)
     with pytest.raises(ConfigError, match="should be what the run began with"):

@@ -2,7 +2,7 @@ import pytest
 
 from fedhca2.experiment import ConfigError
 from fedhca2.reports.run_files import RunFiles
-from made_run import made_run
+from made_run import made_run, with_twin
 
 
 def test_a_folder_without_config_is_no_run(tmp_path):
@@ -40,10 +40,25 @@ def test_a_broken_line_is_an_error_with_its_number(tmp_path):
 def test_a_broken_result_is_an_error(tmp_path):
     made_run(tmp_path)
     (tmp_path / "result.json").write_text("{")
-    with pytest.raises(ConfigError, match="not valid JSON"):
+    with pytest.raises(ConfigError, match="should be JSON"):
         _ = RunFiles.open(tmp_path).result
 
 
 def test_a_client_with_one_task_is_called_by_its_name(tmp_path):
     run = made_run(tmp_path)
     assert (run.short_name("road/semseg"), run.short_name("home/depth")) == ("road", "home/depth")
+
+
+def test_a_run_that_wrote_one_gain_has_both(tmp_path):
+    run = with_twin(made_run(tmp_path), delta_m=20.0)  # a mean over five pairs: +100 % once, and four times nothing
+    assert (run.result["delta_m"], run.result["delta_m_by_client"]) == (pytest.approx(5), 20)
+
+
+def test_a_run_that_wrote_both_gains_is_believed(tmp_path):
+    run = with_twin(made_run(tmp_path), delta_m=1.0, delta_m_by_client=2.0)
+    assert (run.result["delta_m"], run.result["delta_m_by_client"]) == (1, 2)
+
+
+def test_clients_of_a_kind_have_the_same_data_and_tasks(tmp_path):
+    kinds = with_twin(made_run(tmp_path), delta_m=None).kinds
+    assert (kinds["road"] == kinds["road-2"], len(set(kinds.values()))) == (True, 3)

@@ -30,7 +30,7 @@ def holed_run(path, method="fedhca2"):
     for scores in (result["clients"], result["baseline"] or {}):
         if "road" in scores:
             scores["road"]["semseg"]["miou"] = None
-    result["delta_m"] = None
+    result["delta_m"] = result["delta_m_by_client"] = None
     (path / "result.json").write_text(json.dumps(result))
     lines = [strictly(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     lines = [line | {"value": None} if line.get("client") == "road" and "value" in line else line for line in lines]
@@ -40,8 +40,9 @@ def holed_run(path, method="fedhca2"):
 
 @pytest.mark.parametrize("value", [NAN, float("inf"), -float("inf")])
 def test_what_is_no_number_is_written_as_null(tmp_path, value):
-    folder = RunFolder(tmp_path / "run", small())
-    folder.log("metric", value=value)
+    folder = RunFolder.new(tmp_path / "run")
+    folder.rewind(small())
+    folder.events.log("metric", value=value)
     folder.finish({"clients": {"a": {"sal": {"max_f": value}}}})
     folder.close()
     assert strictly((tmp_path / "run" / "metrics.jsonl").read_text())["value"] is None
@@ -50,6 +51,11 @@ def test_what_is_no_number_is_written_as_null(tmp_path, value):
 
 def test_a_gain_over_nothing_is_not_known():
     assert overall_gain({"a": {"sal": {"max_f": 1.0}}}, {"a": {"sal": {"max_f": 0.0}}}) is None
+
+
+def test_a_client_that_was_evaluated_once_does_not_count():
+    ours = {"a": {"sal": {"max_f": 3.0}}, "b": {"sal": {"max_f": 9.0}}}
+    assert overall_gain(ours, {"a": {"sal": {"max_f": 2.0}}}, {"a": "one", "b": "one"}) == 50
 
 
 def test_a_score_that_is_null_is_read_as_one_that_is_not_known(tmp_path):

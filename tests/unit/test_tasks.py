@@ -3,7 +3,7 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.painting import DARK_GREY, voc_palette
-from fedhca2.tasks import TASKS, LabelSpace, get_task
+from fedhca2.tasks import TASKS, LabelSpace, get_task, metrics_for
 
 SPACE = LabelSpace(classes=5)
 
@@ -26,11 +26,19 @@ def test_prediction_has_the_shape_of_a_label(task):
     assert task.predict(output_of(task)).shape == (2, task.label_channels, 6, 7)
 
 
-def test_metric_takes_a_prediction_as_its_own_label(task):
-    metric, prediction = task.metric(SPACE), task.predict(output_of(task))
+def test_metrics_take_a_prediction_as_its_own_label(task):
+    prediction = task.predict(output_of(task))
     label = prediction.round() if task.name in ("sal", "edge") else prediction
-    metric.update(prediction, label)
-    assert next(iter(metric.compute())) == metric.name
+    for name, make in task.metrics.items():
+        metric = make(SPACE)
+        metric.update(prediction, label)
+        assert (next(iter(metric.compute())), metric.name) == (name, name)
+
+
+def test_a_task_is_judged_by_its_own_metric_unless_another_is_chosen():
+    found = metrics_for(["semseg", "sal"], {"semseg": SPACE, "sal": SPACE}, {"sal": "miou"})
+    assert {task: metric.name for task, metric in found.items()} == {"semseg": "miou", "sal": "miou"}
+    assert metrics_for(["sal"], {"sal": SPACE}, {})["sal"].name == "max_f"
 
 
 def test_all_ignored_label_is_painted_grey(task):

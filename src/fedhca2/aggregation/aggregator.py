@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -38,6 +39,13 @@ class Blend:
     gets: tuple[int, ...]
     hyper: bool = False
 
+    @property
+    def is_mean(self) -> bool:
+        """Whether it mixes whole rows, by weights that are no less than 0 and sum to 1."""
+        sums = self.weights.sum(dim=-1)
+        whole = self.weights.dim() == 2 and not self.hyper
+        return whole and bool((self.weights >= 0).all()) and torch.allclose(sums, torch.ones_like(sums))
+
 
 @dataclass(frozen=True)
 class Mixing:
@@ -50,6 +58,23 @@ class Mixing:
     blends: tuple[Blend, ...]
     votes: Tensor | None = None
 
+    def of_statistics(self, members: int) -> "Mixing":
+        """How the running statistics are mixed that belong to the rows of so many members.
+
+        Where every member gets a weighted mean of all rows it gets the same mean of their statistics, and otherwise the
+        plain mean: other weights could make a variance negative.
+
+        >>> mixing = Mixing("nothing", (Blend(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]), (0, 0, 1)),))
+        >>> mixing.of_statistics(3) == mixing
+        True
+        >>> Mixing("trained", (Blend(torch.tensor([[0.6, 0.6]]), (0, 0), hyper=True),)).of_statistics(2).blends
+        (Blend(weights=tensor([[0.5000, 0.5000]], dtype=torch.float64), gets=(0, 0), hyper=False),)
+        """
+        if self.base != "trained" and len(self.blends) == 1 and self.blends[0].is_mean:
+            return Mixing("nothing", self.blends)
+        weights = torch.full((1, members), 1 / members, dtype=torch.float64)
+        return Mixing("nothing", (Blend(weights, (0,) * members),))
+
 
 class Aggregator(Config, ABC):
     """Base of all aggregators: frozen settings and one pure function."""
@@ -61,6 +86,11 @@ class Aggregator(Config, ABC):
 
     kind: str = ""
     every: Annotated[int, Field(ge=1, description="take part in every so many rounds")] = 1
+
+    @property
+    def compares_models(self) -> bool:
+        """Whether it compares whole models, which running statistics are part of, and not updates or single tensors."""
+        return self.sends == "parameters" and self.measure != "nothing" and self.whole
 
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """Where a member's learned weights start: one for the row, one per layer, or none where it learns none."""

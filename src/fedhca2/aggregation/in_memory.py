@@ -65,10 +65,12 @@ class InMemory:
             total[tensor] += products
         return torch.from_numpy(total[:, : len(self.data), : len(self.data)])
 
-    def squares(self) -> Tensor:
-        """Squared lengths, [N]."""
+    def squares(self, starts: Sequence[Tensor] = ()) -> Tensor:
+        """Squared lengths of the rows, or of their differences to `starts`, [N]."""
 
         def one(piece: Piece) -> NDArray[np.float64]:
+            if starts:
+                return np.array([_squared_distance(*pair, piece) for pair in zip(self.data, starts, strict=True)])
             blocks = self._blocks(piece)
             found = [[kernels.square(row, b - a, stored) for row in rows] for a, b, rows, stored in blocks]
             return np.sum(found, axis=0)  # type: ignore[no-any-return]
@@ -123,6 +125,14 @@ class InMemory:
             if differences:
                 room -= room[0].clone()
             yield a, b, rows, np.float64 if wide else np.float32
+
+
+def _squared_distance(row: Tensor, start: Tensor, piece: Piece) -> float:
+    _, a, b = piece
+    distance = torch.linalg.vector_norm(row[a:b].double() - start[a:b].to("cpu", torch.float64))
+    if isinstance(row, MappedRow):
+        row.release()
+    return float(distance) ** 2
 
 
 def _is_plain(row: Tensor) -> bool:

@@ -27,9 +27,12 @@ class OnDevice:
             total += gpu_kernels.gram(starts, row, inside, differences=differences)
         return total
 
-    def squares(self) -> Tensor:
-        """Squared lengths, [N]."""
-        norms = [torch.linalg.vector_norm(row, dtype=torch.float64) for row in self.data]
+    def squares(self, starts: Sequence[Tensor] = ()) -> Tensor:
+        """Squared lengths of the rows, or of their differences to `starts`, [N]."""
+        norms = []
+        for number, row in enumerate(self.data):
+            measured = row.float() - starts[number].to(row.device) if starts else row
+            norms.append(torch.linalg.vector_norm(measured, dtype=torch.float64))
         return torch.stack([norm.to(self.device) for norm in norms]).square()
 
     def mix(self, weights: Tensor, edges: Sequence[int], mixed: Sequence[Tensor]) -> None:

@@ -17,8 +17,8 @@ class Store(Protocol):
     def gram(self, edges: Sequence[int], differences: bool) -> Tensor:
         """Inner products of the rows, or of their differences to the first, [T, N, N]: on and below the diagonal."""
 
-    def squares(self) -> Tensor:
-        """Squared lengths of the rows, [N]."""
+    def squares(self, starts: Sequence[Tensor]) -> Tensor:
+        """Squared lengths of the rows, or of their differences to `starts` where these are given, [N]."""
 
     def mix(self, weights: Tensor, edges: Sequence[int], mixed: Sequence[Tensor]) -> None:
         """Write weights [T, M, N] @ rows to M rows."""
@@ -59,9 +59,9 @@ class Rows:
         products = self.store.gram(self._edges(whole), measure == "differences").cpu().tril_()
         return products.add_(products.tril(-1).mT)
 
-    def norms(self) -> Tensor:
-        """Lengths of the rows, [N], in float64."""
-        return self.store.squares().cpu().sqrt()
+    def norms(self, starts: Sequence[Tensor] = ()) -> Tensor:
+        """Lengths of the rows, or how far each is from its own of the `starts`, [N], in float64."""
+        return self.store.squares(starts).cpu().sqrt()
 
     def mix(self, weights: Tensor) -> list[Tensor]:
         """Rows Σ_j weights[m, j]·row_j in float32, from weights [M, N], or [P, M, N] with one matrix per tensor."""

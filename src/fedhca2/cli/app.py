@@ -1,5 +1,6 @@
 """The command itself, and how every part of it says what is wrong with its input."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -17,6 +18,7 @@ app = typer.Typer(
 )
 
 WRONG_INPUT = 2
+warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\)")  # Pillow's, before our error about the same
 
 
 def _version(wanted: bool) -> None:

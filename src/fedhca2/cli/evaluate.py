@@ -37,6 +37,7 @@ def evaluate(
             "clients": result.clients,
             "baseline": result.baseline,
             "delta_m": result.delta_m,
+            "delta_m_by_client": result.delta_m_by_client,
         }
         (run / "evaluation.json").write_text(to_json(found, indent=2) + "\n", "utf-8")
     console.print(result_table(result))

@@ -94,7 +94,7 @@ def serve(
 
         from fedhca2.experiment import ConfigError, Experiment
         from fedhca2.federation.flower.fleet import TooFewClientsError
-        from fedhca2.federation.flower.run import NOTE, read_note, resume, run
+        from fedhca2.federation.flower.run import NOTE, read_note, reopen, resume, run
         from fedhca2.federation.flower.superlink import SuperLink
         from fedhca2.reports.console import ConsoleWatcher
 
@@ -104,6 +104,7 @@ def serve(
         experiment = Experiment.load(Path(config) / "config.yaml" if going_on else config, overrides or [])
         folder = Path(config) if going_on else out or new_folder(experiment.name)
         if going_on:
+            reopen(folder).close()  # before anything is stopped or started
             link.stop(int(read_note(folder)["flower_run"]))
         try:
             with ConsoleWatcher(console) as watcher, link.run() as grid:

@@ -84,14 +84,15 @@ class CapturedStep:
         self.batch = {name: value.clone() for name, value in batch.items()}
         self.terms = Terms(terms.frozen, terms.pull, [(name, anchor.clone()) for name, anchor in terms.pulled])
         self.rate = torch.zeros((), device=captures.device)
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=self.rate, weight_decay=training.weight_decay, fused=True, capturable=True
+        self.optimizer = training.optimizer.build(
+            self.model.parameters(), self.rate, training.weight_decay, capturable=True
         )
         self.losses = {task: torch.zeros((), device=captures.device) for task in self.model.decoders}
         loss = compiled(task_loss, captures.compile)
 
         def run() -> None:
-            found = take_step(self.model, self.optimizer, self.batch, training.precision, self.terms, loss)
+            weighted = training.loss_weights
+            found = take_step(self.model, self.optimizer, self.batch, training.precision, self.terms, loss, weighted)
             for task, value in found.items():
                 self.losses[task].copy_(value)
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from secrets import token_bytes
 from time import perf_counter
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,15 +17,18 @@ from fedhca2.clients.normalisation import recalibrate
 from fedhca2.clients.privacy import KEY_BYTES, Privacy
 from fedhca2.clients.state import client_state, restore_client
 from fedhca2.clients.state_file import ClientState
-from fedhca2.clients.step import Terms
+from fedhca2.clients.step import KEEP, Terms
 from fedhca2.clients.training import Learner, Training
 from fedhca2.clients.workplace import Workplace, at_work
 from fedhca2.data.batches import Batches, one_early
 from fedhca2.data.dataset import Sample
 from fedhca2.messages import BatchNorm, Order, Profile, Reply
 from fedhca2.models.multitask import MultiTaskModel, layouts, slot_prefix
+from fedhca2.models.stochastic_depth import draw_keep
 from fedhca2.objectives import Objective
 from fedhca2.params import Slot, unflatten
+from fedhca2.seeds import derive
+from fedhca2.tasks import LabelSpace, metrics_for
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in all, loss of the last one
 Turn = tuple[int, Learner, Iterator[Sample]]  # an epoch, counted from the first round on, of one model
@@ -42,6 +46,7 @@ class Work:
     rounds: int
     epochs: int
     seed: int
+    metrics: Mapping[str, str] = field(default_factory=dict)  # that tasks are judged by, where not by their own
 
 
 class Client:
@@ -106,7 +111,7 @@ class Client:
             self.published = own_rows(self, self.layouts)
         receive(self, order.deliveries)
         if self.batch_norm == "recalibrate" and order.deliveries:
-            recalibrate(self.shared.model, self._batches(order.round * self.work.epochs))
+            recalibrate(self.shared.model, self.batches(order.round * self.work.epochs))
         failed = ""
         if order.finish and self.objective.final_epochs:
             good = client_state(self, self.where)
@@ -129,10 +134,32 @@ class Client:
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Scores on the validation split."""
-        val, captures = self.work.val, self.workplace.captures
+        return self.evaluate_on(self.work.val, self.work.val.data.labels)
+
+    def evaluate_on(self, images: Batches, labels: Mapping[str, LabelSpace]) -> dict[str, dict[str, float]]:
+        """Scores on images whose labels are to be read like this."""
+        model, place = self.personal.model, self.workplace
+        metrics = metrics_for(model.decoders, labels, self.work.metrics)
         with at_work(self):
-            batches = val.evaluation(self.workplace.feed)
-            return evaluate(self.personal.model, batches, val.data.labels, self.training.precision, captures)
+            return evaluate(model, images.evaluation(place.feed), metrics, self.training.precision, place.captures)
+
+    def batches(self, epoch: int) -> Iterator[Sample]:
+        """The batches of one epoch, counted from the first round on, with all that is drawn for their steps."""
+        seed, training = self.work.seed, self.training
+        batches = self.work.train.training(
+            seed=seed,
+            client=self.name,
+            epoch=epoch,
+            augment=training.augment,
+            scales=training.scales,
+            feed=self.workplace.feed,
+        )
+        paths = self.personal.model.encoder.drop_paths
+        if not paths:
+            return batches
+        dice = np.random.default_rng(derive(seed, "drop_path", self.name, epoch))
+        keep = draw_keep(paths, len(self.work.train), self.work.train.batch_size, dice).to(self.workplace.device)
+        return (batch | {KEEP: own} for batch, own in zip(batches, keep, strict=True))
 
     def state(self) -> ClientState:
         """All that the next round depends on, but for data and settings; a copy on the CPU."""
@@ -160,7 +187,7 @@ class Client:
         """
         epochs = range(round * self.work.epochs, (round + 1) * self.work.epochs)
         learners = dict.fromkeys((self.shared, self.personal))
-        return one_early((epoch, learner, self._batches(epoch)) for epoch in epochs for learner in learners)
+        return one_early((epoch, learner, self.batches(epoch)) for epoch in epochs for learner in learners)
 
     def _train(self, turns: Iterator[Turn], watch: BatchWatch) -> dict[str, float]:
         """The epochs of one round."""
@@ -172,6 +199,8 @@ class Client:
             rate = self.training.schedule.rate(epoch, self.work.rounds * epochs, self.training.learning_rate)
             own = terms if learner is self.personal else Terms(terms.frozen)
             losses = learner.train_epoch(batches, rate, own, watch=steps, captures=self.workplace.captures)
+        for learner in learners:
+            learner.end_round()
         return losses
 
     def _fine_tune(self, watch: BatchWatch) -> dict[str, float]:
@@ -182,13 +211,10 @@ class Client:
         losses: dict[str, float] = {}
         for epoch in range(count):
             rate = schedule.rate(epoch, count, self.training.learning_rate)
-            batches = self._batches(first + epoch)
+            batches = self.batches(first + epoch)
             losses = self.personal.train_epoch(batches, rate, watch=steps, captures=self.workplace.captures)
+        self.personal.end_round()
         return losses
-
-    def _batches(self, epoch: int) -> Iterator[Sample]:
-        seed, augment, feed = self.work.seed, self.training.augment, self.workplace.feed
-        return self.work.train.training(seed=seed, client=self.name, epoch=epoch, augment=augment, feed=feed)
 
     def _pulled(self) -> list[tuple[str, Tensor]]:
         """Personal parameters by name, each with what the objective pulls it towards."""

@@ -8,21 +8,24 @@ from torch import Tensor
 from fedhca2.clients.capture import CapturedForward, Captures
 from fedhca2.clients.precision import autocast
 from fedhca2.data.dataset import Sample
+from fedhca2.metrics import Metric
 from fedhca2.models.multitask import MultiTaskModel
-from fedhca2.tasks import TASKS, LabelSpace
+from fedhca2.tasks import TASKS
 
 
 @torch.inference_mode()
 def evaluate(
     model: MultiTaskModel,
     batches: Iterable[Sample],
-    spaces: Mapping[str, LabelSpace],
+    metrics: Mapping[str, Metric],
     precision: str,
     captures: Captures | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Every score of every task: {task: {metric: value}}, the headline metric first. Batches are where the model is."""
+    """Every score of every task: {task: {metric: value}}, the headline metric first. Batches are where the model is.
+
+    `metrics` are accumulators that have seen nothing yet, one for each task.
+    """
     model.eval()
-    metrics = {task: TASKS[task].metric(spaces[task]) for task in model.decoders}
     captured: CapturedForward | None = None
 
     def predictions(image: Tensor) -> Mapping[str, Tensor]:

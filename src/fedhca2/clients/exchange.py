@@ -54,7 +54,7 @@ def receive(client: "Client", deliveries: Mapping[Slot, Delivery]) -> None:
             row = add_scaled(row, sent, torch.tensor(addend.scale, dtype=torch.float64), layout)
             if addend.remember:
                 client.remembered[slot] = (sent, len(addend.scale))
-        if client.objective.anchor == "received" and not client.objective.own_copy:
+        if not client.objective.replaces:
             client.received[slot] = row
             continue
         assign(held[slot], row, layout)

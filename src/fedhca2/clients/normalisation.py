@@ -16,8 +16,9 @@ def recalibrate(model: nn.Module, batches: Iterable[Sample]) -> None:
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]
-    model.train()
+    model.eval()  # nothing is dropped
     for layer in layers:
+        layer.train()
         layer.reset_running_stats()
         layer.momentum = None  # a cumulative average
     for batch in batches:

@@ -17,7 +17,7 @@ import torch
 
 from fedhca2.clients.capture import CapturedForward, Captures
 from fedhca2.clients.client import Client
-from fedhca2.clients.step import take_step, task_loss
+from fedhca2.clients.step import KEEP, take_step, task_loss
 from fedhca2.clients.training import Learner, Training
 from fedhca2.compiling import compiled
 from fedhca2.data.dataset import Sample
@@ -117,8 +117,10 @@ def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: 
     device = next(model.parameters()).device
     batch = {name: value.to(device).repeat(training.batch_size, 1, 1, 1) for name, value in sample.items()}
     batch["image"] = torch.randn(batch["image"].shape, device=device)
+    batch[KEEP] = torch.ones(len(model.encoder.drop_paths), training.batch_size, device=device)
     optimizer = Learner(model, training).optimizer
-    take_step(model, optimizer, batch, training.precision, loss=compiled(task_loss, part == LOSS))
+    loss = compiled(task_loss, part == LOSS)
+    take_step(model, optimizer, batch, training.precision, loss=loss, weighted=training.loss_weights)
     if part == LOSS:
         CapturedForward(Captures(device, compile=True), model, batch["image"], training.precision)
 

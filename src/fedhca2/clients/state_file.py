@@ -14,6 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 FORMAT = "fedhca2 state 2"
+PRIVATE, ORDINARY = 0o600, 0o666  # who may read a file: its owner alone, or whoever the umask lets
 
 
 class StateFileError(ValueError):
@@ -60,11 +61,12 @@ def load_state(path: Path, checksum: str | None = None) -> ClientState:
     return ClientState(tensors, json.loads(header["values"]))
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file aside, make sure that it is on the disk, and put it in its place."""
+def write_whole(path: Path, data: bytes, mode: int = PRIVATE) -> None:
+    """Write a file aside, make sure that it is on the disk, and put it in its place; nobody else can read it before."""
     aside = path.with_name(f".{path.name}.new")
     try:
-        with aside.open("wb") as file:
+        aside.unlink(missing_ok=True)
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -73,6 +75,16 @@ def write_whole(path: Path, data: bytes) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None
     aside.replace(path)
     sync_folder(path.parent)
+
+
+def private_folder(path: Path) -> Path:
+    """A folder that its owner alone can look into; made if it is missing, with those above it."""
+    for folder in reversed((path, *path.parents)):
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o700)
+    return path
 
 
 def sync_folder(folder: Path) -> None:

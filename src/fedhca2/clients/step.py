@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from fedhca2.clients.precision import autocast
 from fedhca2.data.dataset import Sample
 from fedhca2.models.multitask import MultiTaskModel, put_out
+from fedhca2.models.stochastic_depth import dropping
 from fedhca2.objectives import squared_distance
 from fedhca2.params import Part
 from fedhca2.tasks import TASKS
 
+KEEP = "keep"  # in a batch: the draws of stochastic depth, where the model has it
 Losses = dict[str, Tensor]
 TaskLoss = Callable[[str, nn.Module, Tensor, Tensor], Tensor]
 
@@ -53,15 +55,17 @@ def take_step(
     precision: str,
     terms: Terms = PLAIN,
     loss: TaskLoss = task_loss,
+    weighted: bool = True,
 ) -> Losses:
-    """Change the model once; returns each task's loss, before its weight."""
-    with autocast(batch["image"].device, precision):
+    """Change the model once, with each task's loss `weighted` or not; returns the losses before their weights."""
+    with autocast(batch["image"].device, precision), dropping(model.encoder.drop_paths, batch.get(KEEP)):
         features = model.encoder(batch["image"])
         losses = {
             task: loss(task, model.heads[task], decoder(features), batch[task])
             for task, decoder in model.decoders.items()
         }
-    total = torch.stack([TASKS[task].weight * value for task, value in losses.items()]).sum()
+    weights = {task: TASKS[task].weight if weighted else 1.0 for task in losses}
+    total = torch.stack([weights[task] * value for task, value in losses.items()]).sum()
     if terms.pulled:
         own = dict(model.named_parameters())
         values, anchors = [own[name] for name, _ in terms.pulled], [anchor for _, anchor in terms.pulled]

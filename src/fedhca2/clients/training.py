@@ -5,14 +5,16 @@ from functools import partial
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from fedhca2.clients.capture import CapturedStep, Captures
+from fedhca2.clients.optimizer import OptimizerConfig
 from fedhca2.clients.schedule import Schedule
 from fedhca2.clients.step import PLAIN, Losses, Terms, set_mode, take_step
 from fedhca2.config import Config
 from fedhca2.data.dataset import Sample
+from fedhca2.data.transforms import SCALES
 from fedhca2.models.multitask import MultiTaskModel
 
 Watch = Callable[[Tensor], None]  # told the loss of every batch
@@ -24,8 +26,14 @@ class Training(Config):
     batch_size: Annotated[int, Field(ge=1)] = 8
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    optimizer: OptimizerConfig = OptimizerConfig()
+    loss_weights: Annotated[bool, Field(description="weigh each task's loss by the task's weight")] = True
     schedule: Schedule = Schedule()
     augment: Annotated[bool, Field(description="random scale, crop, flip and colours")] = True
+    scales: Annotated[
+        tuple[Annotated[float, Field(gt=0, le=10)], Annotated[float, Field(gt=0, le=10)]],
+        Field(description="of augmented images: the smallest and the largest enlargement"),
+    ] = SCALES
     precision: Annotated[Literal["auto", "fp32", "bf16"], Field(description="auto: bf16 where the GPU has it")] = "auto"
     workers: Annotated[int, Field(ge=0, description="threads that load images ahead")] = 0
     step: Annotated[
@@ -33,16 +41,24 @@ class Training(Config):
         Field(description="on a GPU: one CUDA graph, and compiled; auto: compiled if the run is long enough to gain"),
     ] = "auto"
 
+    @field_validator("scales")
+    @classmethod
+    def _scales_in_order(cls, scales: tuple[float, float]) -> tuple[float, float]:
+        if scales[0] > scales[1]:
+            raise ValueError(f"scales should be the smallest and the largest, found {list(scales)}")
+        return scales
+
 
 class Learner:
-    """A model and its optimiser, whose moments outlast the rounds although the server changes the parameters."""
+    """A model and its optimiser.
+
+    Moments outlast the rounds, although the server changes the parameters, unless the optimiser is reset.
+    """
 
     def __init__(self, model: MultiTaskModel, training: Training) -> None:
         self.model = model
         self.training = training
-        self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay, fused=True
-        )
+        self.optimizer = training.optimizer.build(model.parameters(), training.learning_rate, training.weight_decay)
 
     def train_epoch(
         self,
@@ -76,4 +92,16 @@ class Learner:
     ) -> CapturedStep | Callable[[Sample], Losses]:
         if captures is not None:
             return captures.step(self, batch, terms)
-        return partial(take_step, self.model, self.optimizer, precision=self.training.precision, terms=terms)
+        return partial(
+            take_step,
+            self.model,
+            self.optimizer,
+            precision=self.training.precision,
+            weighted=self.training.loss_weights,
+            terms=terms,
+        )
+
+    def end_round(self) -> None:
+        """Forget the moments where they should not outlast a round."""
+        if self.training.optimizer.reset == "every_round":
+            self.optimizer.state.clear()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-import yaml
+from fedhca2.strict_yaml import read_yaml
 
 FOLDER = resources.files("fedhca2") / "configs"
 
@@ -23,7 +23,7 @@ def embedded_experiments() -> list[Listing]:
     """The experiments that come with the package."""
     listings = []
     for name, file in sorted(_walk(FOLDER, "")):
-        values = yaml.safe_load(file.read_text("utf-8"))
+        values = read_yaml(file)
         listings.append(Listing(name, values.get("title", ""), tuple(values.get("belongs_to", ()))))
     return listings
 

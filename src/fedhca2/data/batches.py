@@ -12,6 +12,7 @@ from fedhca2.data.dataset import Dataset, Sample
 from fedhca2.data.feed import DeviceFeed
 from fedhca2.data.transforms import (
     CROP_TASK,
+    SCALES,
     UNCHANGED,
     Augmentation,
     collate,
@@ -48,14 +49,21 @@ class Batches:
         return len(self.indices) // self.batch_size
 
     def training(
-        self, *, seed: int, client: str, epoch: int, augment: bool = True, feed: DeviceFeed | None = None
+        self,
+        *,
+        seed: int,
+        client: str,
+        epoch: int,
+        augment: bool = True,
+        scales: tuple[float, float] = SCALES,
+        feed: DeviceFeed | None = None,
     ) -> Iterator[Sample]:
         """The batches of one epoch of training, on the CPU or on the GPU of a feed."""
         order = np.random.default_rng(derive(seed, "shuffle", client, epoch)).permutation(len(self.indices))
         chosen = [self.indices[i] for i in order[: len(self) * self.batch_size]]
         if not augment:
             return self._batches(chosen, unchanged, feed)
-        return self._batches(chosen, lambda index: draw_augmentation(seed, client, epoch, index), feed)
+        return self._batches(chosen, lambda index: draw_augmentation(seed, client, epoch, index, scales), feed)
 
     def evaluation(self, feed: DeviceFeed | None = None) -> Iterator[Sample]:
         """All images in their order, the last batch as small as it is."""

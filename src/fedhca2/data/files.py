@@ -1,7 +1,8 @@
 """Files of a data set, read with errors that name the file."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,6 +14,8 @@ from scipy.io import loadmat
 from torch import Tensor
 
 T = TypeVar("T")
+MOST_PIXELS = 40_000_000  # of an image or a label; cameras and satellite tiles stay below
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")  # EPS would start Ghostscript
 
 
 class FileError(ValueError):
@@ -41,15 +44,41 @@ def read_file(path: Path, form: str, read: Callable[[Path], T]) -> T:
     except (FileError, ImportError, MemoryError):
         raise
     except Exception as error:  # decoders of damaged files raise anything
-        raise BrokenFileError(path, f"should be {form}, found {type(error).__name__}: {error}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise BrokenFileError(path, f"should be {form}, found {type(error).__name__}: {reason}") from error
+
+
+@contextmanager
+def open_image(path: Path) -> Iterator[Image.Image]:
+    """An image of which no more than the header is read yet; an error if there is too much of it."""
+    with Image.open(path, formats=FORMATS) as image:
+        if image.height * image.width > MOST_PIXELS:
+            found = f"{image.height}×{image.width}"
+            raise BrokenFileError(path, f"should have {MOST_PIXELS} pixels or fewer, found {found}")
+        yield image
+
+
+def to_rgb(path: Path, image: Image.Image) -> Image.Image:
+    """An image with 8 bits in each of three channels; its numbers are scaled where they have 16."""
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray(_scaled(np.asarray(image)))
+    if image.mode in ("I", "F"):
+        raise BrokenFileError(path, f"should have 8 or 16 bits in a channel, found 32 (mode {image.mode})")
+    return image.convert("RGB")
+
+
+def _scaled(values: NDArray[np.uint16]) -> NDArray[np.uint8]:
+    """0 … 65535 as 0 … 255."""
+    scaled: NDArray[np.uint8] = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    return scaled
 
 
 def read_colours(path: Path) -> Tensor:
     """An RGB image, uint8 [3, H, W]."""
 
     def read(path: Path) -> Tensor:
-        with Image.open(path) as image:
-            return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
+        with open_image(path) as image:
+            return torch.from_numpy(np.array(to_rgb(path, image))).permute(2, 0, 1).contiguous()
 
     return read_file(path, "an RGB image", read)
 
@@ -58,7 +87,7 @@ def read_size(path: Path) -> tuple[int, int]:
     """Height and width of an image, from its first bytes."""
 
     def read(path: Path) -> tuple[int, int]:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             return image.height, image.width
 
     return read_file(path, "an RGB image", read)
@@ -66,12 +95,26 @@ def read_size(path: Path) -> tuple[int, int]:
 
 def read_values(path: Path) -> Tensor:
     """The numbers in a grey or palette PNG as they are (a palette's colours mean nothing), uint8 [1, H, W]."""
+    values = _grey(path)
+    if values.max() > 255:
+        raise BrokenFileError(path, f"should hold values 0 … 255, found {values.max()}")
+    return torch.from_numpy(values.astype(np.uint8))[None]
 
-    def read(path: Path) -> Tensor:
-        with Image.open(path) as image:
-            if image.mode not in ("L", "P"):
+
+def read_shades(path: Path) -> Tensor:
+    """The shades in a grey PNG, from 0 for black to 255 for white, uint8 [1, H, W]."""
+    values = _grey(path)
+    return torch.from_numpy(_scaled(values) if values.dtype.itemsize > 1 else values)[None]
+
+
+def _grey(path: Path) -> NDArray[Any]:
+    """The numbers in a grey or palette PNG of 8 or 16 bits [H, W]."""
+
+    def read(path: Path) -> NDArray[Any]:
+        with open_image(path) as image:
+            if image.mode not in ("L", "P") and not image.mode.startswith("I;16"):
                 raise BrokenFileError(path, f"should be a grey or palette PNG (mode L or P), found mode {image.mode}")
-            return torch.from_numpy(np.array(image))[None]
+            return np.array(image)
 
     return read_file(path, "a grey or palette PNG", read)
 
@@ -83,17 +126,25 @@ def read_normals(path: Path) -> Tensor:
 
 def read_mat(path: Path, variable: str) -> Any:
     """One variable of a MATLAB file (version 5, compressed or not)."""
-    return read_file(
-        path, f"a MATLAB file with {variable}", lambda path: loadmat(path, variable_names=[variable])[variable]
-    )
+
+    def read(path: Path) -> Any:
+        try:
+            return loadmat(path, variable_names=[variable])[variable]
+        except MemoryError:
+            raise BrokenFileError(path, "should fit into memory, found that it says it does not") from None
+
+    return read_file(path, f"a MATLAB file with {variable}", read)
 
 
 def read_npy(path: Path) -> NDArray[Any]:
     """An array in numpy's format; nothing in it is executed."""
 
     def read(path: Path) -> NDArray[Any]:
-        array: NDArray[Any] = np.load(path, allow_pickle=False)
-        return array
+        found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: no memory for what the file does not hold
+        if not isinstance(found, np.ndarray) or found.size > MOST_PIXELS:
+            shape = getattr(found, "shape", type(found).__name__)
+            raise BrokenFileError(path, f"should be an array of {MOST_PIXELS} numbers or fewer, found {shape}")
+        return np.array(found)
 
     return read_file(path, "a numpy array", read)
 

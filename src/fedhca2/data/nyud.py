@@ -19,6 +19,7 @@ from fedhca2.data.files import (
     read_mat,
     read_normals,
     read_npy,
+    read_shades,
     read_values,
 )
 from fedhca2.data.partition import Even, PartitionConfig
@@ -54,11 +55,11 @@ def _normals(paths: Paths, size: Size) -> Tensor:
 
 
 def _edge(paths: Paths, size: Size) -> Tensor:
-    return read_values(paths[0]).float() / 255
+    return read_shades(paths[0]).float() / 255
 
 
 def _edge_is_there(paths: Paths, size: Size) -> Tensor:
-    return (read_values(paths[0]) > 0).float()
+    return (read_shades(paths[0]) > 0).float()
 
 
 def _annotated_edge(paths: Paths, size: Size) -> Tensor:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fedhca2.compiling import compiled
 from fedhca2.data.dataset import Sample
-from fedhca2.data.photometric import from_hsv, to_hsv
+from fedhca2.data.photometric import Distortion, distort
 from fedhca2.data.plans import Axes, Plan, axes, choose_starts
 from fedhca2.data.transforms import CROP_TASK, IMAGE_DEVIATION, IMAGE_MEAN
 from fedhca2.tasks import TASKS
@@ -37,7 +37,8 @@ def picture(image: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tenso
         torch.lerp(_taken(image, rows.low, column).float(), _taken(image, rows.high, column).float(), down)
         for column in (columns.low, columns.high)
     )
-    image = _distort(torch.lerp(left, right, columns.share[:, None, None, :]), plan)
+    image = torch.lerp(left, right, columns.share[:, None, None, :])
+    image = torch.where(plan.distorted, distort(image, Distortion(*plan.distortion)), image)
     mean, deviation = IMAGE_MEAN.to(image.device), IMAGE_DEVIATION.to(image.device)
     return ((image - mean) / deviation).masked_fill(outside, 0.0)
 
@@ -64,13 +65,3 @@ class Preparation:
         rows, columns, outside = self.places(crop_by, plan, size, classes)
         labels = {name: self.target(name, raw[name], rows, columns, plan, outside) for name in raw if name != "image"}
         return {"image": self.picture(raw["image"], rows, columns, plan, outside), **labels}
-
-
-def _distort(image: Tensor, plan: Plan) -> Tensor:
-    """Like `photometric.distort`; what changes nothing is applied as well."""
-    image = ((image + plan.brightness).clamp(0, 255) * plan.contrast_before).clamp(0, 255)
-    hue, saturation, value = to_hsv(image)
-    shifted = (hue + plan.hue.squeeze(1)) % 1.0
-    turned = from_hsv(shifted, (saturation * plan.saturation.squeeze(1)).clamp(0, 1), value)
-    image = torch.where((plan.saturation != 1) | (plan.hue != 0), turned, image)
-    return (image * plan.contrast_after).clamp(0, 255)

@@ -16,6 +16,7 @@ from fedhca2.data.statistics import STATISTICS, label_groups
 
 Parts = dict[str, list[int]]  # {client: indices of images}
 DRAWS = 100
+MOST_LISTED = 50_000  # in a config, whose reader is slow
 
 
 def even_split(count: int, shares: int, rng: np.random.RandomState) -> list[list[int]]:
@@ -150,6 +151,9 @@ class Lists(Partition):
     def _here_or_there(self) -> "Lists":
         if (self.lists is None) == (self.file is None):
             raise ValueError("a partition by lists should have either 'lists' or 'file'")
+        listed = sum(map(len, (self.lists or {}).values()))
+        if listed > MOST_LISTED:
+            raise ValueError(f"'lists' should have {MOST_LISTED} images or fewer, found {listed}; put them in a 'file'")
         return self
 
     def read(self) -> Mapping[str, Sequence[int | str]]:
@@ -159,7 +163,7 @@ class Lists(Partition):
         try:
             found = json.loads(self.file.read_text("utf-8"))
             return {client: _trained_on(entry) for client, entry in found.items()}
-        except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
+        except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{self.file}: should be JSON, {{client: [image, …]}}, found {error}") from None
 
     def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from fedhca2.data.files import (
     read_json,
     read_mat,
     read_normals,
+    read_shades,
     read_values,
 )
 from fedhca2.data.partition import Even, PartitionConfig
@@ -119,7 +120,7 @@ def _human_parts(paths: Paths, size: Size) -> Tensor:
 
 
 def _sal(paths: Paths, size: Size) -> Tensor:
-    return (read_values(paths[0]) >= SALIENT_FROM).to(torch.uint8)
+    return (read_shades(paths[0]) >= SALIENT_FROM).to(torch.uint8)
 
 
 def _training_edge(paths: Paths, size: Size) -> Tensor:

@@ -1,7 +1,7 @@
 """What is random about a batch, as tensors, and the places of images that it reads."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from fedhca2.compiling import ALIGNMENT
 from fedhca2.data.dataset import Sample
+from fedhca2.data.photometric import Distortion
 from fedhca2.data.transforms import LARGEST_SHARE, Augmentation
 
 Raw = Sequence[tuple[Sample, Augmentation]]  # a batch
@@ -24,12 +25,9 @@ class Plan:
     scaled: Tensor  # [B, 2]
     starts: Tensor  # of each crop that may be tried, [B, tries, 2]
     mirrored: Tensor  # [B]
-    scale: Tensor  # [B, 1, 1, 1], like all that follow
-    brightness: Tensor
-    contrast_before: Tensor
-    saturation: Tensor
-    hue: Tensor
-    contrast_after: Tensor
+    scale: Tensor  # [B, 1, 1, 1]
+    distorted: Tensor  # whether colours change, [B, 1, 1, 1]
+    distortion: Tensor  # what `Distortion` holds, [5, B, 1, 1, 1]
 
 
 def plan(raw: Raw, size: tuple[int, int]) -> Plan:
@@ -37,25 +35,19 @@ def plan(raw: Raw, size: tuple[int, int]) -> Plan:
     augmentations = [augmentation for _, augmentation in raw]
     length = np.array([sample["image"].shape[-2:] for sample, _ in raw])
     scale = np.array([augmentation.scale for augmentation in augmentations])
-    scaled = np.maximum(np.round(length * scale[:, None]), 1).astype(np.int64)
+    scaled = np.maximum((length * scale[:, None]).astype(np.int64), 1)
     room = np.maximum(scaled - np.array(size), 0)
     crops = np.array([augmentation.crops for augmentation in augmentations])
-    colours = [augmentation.distortion for augmentation in augmentations]
-
-    def values(numbers: Iterable[float]) -> Tensor:
-        return torch.tensor(list(numbers), dtype=torch.float32).view(-1, 1, 1, 1)
-
+    distorted = [augmentation.distortion is not None for augmentation in augmentations]
+    distortions = [astuple(augmentation.distortion or Distortion()) for augmentation in augmentations]
     return Plan(
         length=torch.from_numpy(length),
         scaled=torch.from_numpy(scaled),
         starts=torch.from_numpy((crops * (room[:, None] + 1)).astype(np.int64)),
         mirrored=torch.tensor([augmentation.mirrored for augmentation in augmentations]),
-        scale=values(scale),
-        brightness=values(colour.brightness for colour in colours),
-        contrast_before=values(colour.contrast if colour.contrast_first else 1.0 for colour in colours),
-        saturation=values(colour.saturation for colour in colours),
-        hue=values(colour.hue for colour in colours),
-        contrast_after=values(1.0 if colour.contrast_first else colour.contrast for colour in colours),
+        scale=torch.from_numpy(scale).float().view(-1, 1, 1, 1),
+        distorted=torch.tensor(distorted).view(-1, 1, 1, 1),
+        distortion=torch.tensor(distortions).T.reshape(-1, len(raw), 1, 1, 1),
     )
 
 
@@ -76,11 +68,12 @@ def axes(length: Tensor, scaled: Tensor, start: Tensor, target: int, mirrored: T
     before = (target - kept) // 2
     position = (places - before).clamp(min=0).minimum(kept - 1)
     position = torch.where(mirrored, kept - 1 - position, position)
-    source = (position + start + 0.5).double() * (length.double() / scaled)
-    exact = (source - 0.5).clamp(min=0).minimum(length.double() - 1)
+    position = position + start
+    step = 1 / (scaled.double() / length)
+    exact = ((position + 0.5) * step - 0.5).clamp(min=0).minimum(length.double() - 1)
     low = exact.long()
     return Axes(
-        nearest=source.long().minimum(length - 1),
+        nearest=(position * step).long().minimum(length - 1),
         low=low,
         high=(low + 1).minimum(length - 1),
         share=(exact - low).float(),

@@ -21,6 +21,7 @@ from fedhca2.tasks import TASKS
 
 IMAGE_MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1) * 255
 IMAGE_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255
+SCALES = (0.5, 2.0)  # the smallest and the largest enlargement
 CROP_TRIES = 10
 LARGEST_SHARE = 0.75
 CROP_TASK = "semseg"  # the crop rule looks at this task's labels where the client has them
@@ -36,18 +37,20 @@ class Augmentation:
     scale: float
     crops: tuple[tuple[float, float], ...]
     mirrored: bool
-    distortion: Distortion
+    distortion: Distortion | None  # None leaves colours as they are, to the fraction
 
 
-UNCHANGED = Augmentation(scale=1.0, crops=((0.0, 0.0),), mirrored=False, distortion=Distortion())
+UNCHANGED = Augmentation(scale=1.0, crops=((0.0, 0.0),), mirrored=False, distortion=None)
 
 
-def draw_augmentation(seed: int, client: str, epoch: int, index: int) -> Augmentation:
+def draw_augmentation(
+    seed: int, client: str, epoch: int, index: int, scales: tuple[float, float] = SCALES
+) -> Augmentation:
     """The augmentation of one image in one epoch of one client."""
     rng = np.random.default_rng(derive(seed, "augment", client, epoch, index))
     crops = rng.uniform(size=(CROP_TRIES, 2))
     return Augmentation(
-        scale=rng.uniform(0.5, 2.0),
+        scale=rng.uniform(*scales),
         crops=tuple((float(y), float(x)) for y, x in crops),
         mirrored=bool(rng.random() < 0.5),
         distortion=draw_distortion(rng),
@@ -76,11 +79,12 @@ def axis(length: int, scaled: int, start: int, target: int, *, mirrored: bool = 
     position = np.clip(np.arange(target) - before, 0, kept - 1)
     if mirrored:
         position = kept - 1 - position
-    source = (position + start + 0.5) * (length / scaled)
-    exact = np.clip(source - 0.5, 0, length - 1)
+    position += start
+    step = 1 / (scaled / length)  # not length / scaled, whose last bit may differ from OpenCV's
+    exact = np.clip((position + 0.5) * step - 0.5, 0, length - 1)
     low = exact.astype(np.int64)
     return Axis(
-        nearest=np.minimum(source.astype(np.int64), length - 1),
+        nearest=np.minimum((position * step).astype(np.int64), length - 1),
         low=low,
         high=np.minimum(low + 1, length - 1),
         share=torch.from_numpy((exact - low).astype(np.float32)),
@@ -146,15 +150,17 @@ def _labels(sample: Sample, rows: Axis, columns: Axis, scale: float, mirrored: b
 
 
 def _normalise(image: Tensor, rows: Axis, columns: Axis) -> Tensor:
-    return _fill_outside((image - IMAGE_MEAN) / IMAGE_DEVIATION, rows, columns, 0.0)
+    return _fill_outside(image.sub_(IMAGE_MEAN).div_(IMAGE_DEVIATION), rows, columns, 0.0)
 
 
 def for_training(sample: Sample, size: tuple[int, int], augmentation: Augmentation) -> Sample:
     """The sample as it is trained on: float image and labels, all of the network's size."""
     height, width = sample["image"].shape[-2:]
-    scaled = (max(round(height * augmentation.scale), 1), max(round(width * augmentation.scale), 1))
+    scaled = (max(int(height * augmentation.scale), 1), max(int(width * augmentation.scale), 1))
     rows, columns = _choose_crop(sample, scaled, size, augmentation)
-    image = distort(_linear(sample["image"], rows, columns), augmentation.distortion)
+    image = _linear(sample["image"], rows, columns)
+    if augmentation.distortion is not None:
+        image = distort(image, augmentation.distortion)
     labels = _labels(sample, rows, columns, augmentation.scale, augmentation.mirrored)
     return {"image": _normalise(image, rows, columns), **labels}
 

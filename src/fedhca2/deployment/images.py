@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
+from fedhca2.data.files import FileError, open_image, read_file, to_rgb
 from fedhca2.deployment.trained import Trained
 from fedhca2.experiment import ConfigError
 from fedhca2.reports.pictures import overlay, paint
@@ -14,11 +15,15 @@ from fedhca2.tasks import get_task
 
 def read_image(path: Path) -> Image.Image:
     """An image in RGB, the right way up; ConfigError if it cannot be read."""
+
+    def read(path: Path) -> Image.Image:
+        with open_image(path) as image:
+            return to_rgb(path, ImageOps.exif_transpose(image))
+
     try:
-        with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError, ValueError) as error:
-        raise ConfigError([f"{path}: should be an image, found {error}"]) from None
+        return read_file(path, "an image", read)
+    except FileError as error:
+        raise ConfigError([str(error)]) from None
 
 
 def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw: bool = False) -> Iterator[Path]:

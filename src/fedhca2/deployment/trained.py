@@ -64,7 +64,7 @@ class Trained:
             raise ConfigError([f"{self.path}: should be a trained model, found {error}"]) from None
 
     def model(self, size: tuple[int, int] | None = None) -> MultiTaskModel:
-        """The model for images of this size, in evaluation mode. Windows and masks of a Swin depend on the size."""
+        """The model for images of this size, in evaluation mode. Windows of a Swin V2 depend on the size."""
         size = size or self.size
         if size not in self._built:
             self._built.clear()  # images mostly come in one size

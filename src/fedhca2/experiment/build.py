@@ -38,11 +38,18 @@ def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapp
 def build_client(
     experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, workplace: Workplace
 ) -> Client:
-    """One client with its own images, decoders and heads."""
+    """One client with its own images, decoders and heads; frozen ones are common to all clients of a task."""
     training, method = experiment.training, experiment.resolved_method
     channels = {task: TASKS[task].channels_for(data.train.labels[task]) for task in spec.tasks}
     try:
-        model = build_model(experiment.model, channels, data.train.size, seed=experiment.seed, client=spec.name)
+        model = build_model(
+            experiment.model,
+            channels,
+            data.train.size,
+            seed=experiment.seed,
+            client=spec.name,
+            common=method.local.frozen,  # encoders that are averaged should train below one and the same decoder
+        )
     except (ValueError, RuntimeError, KeyError) as error:
         raise ConfigError([f"model: cannot be built: {error}"]) from error
 
@@ -56,6 +63,7 @@ def build_client(
         rounds=experiment.rounds,
         epochs=spec.epochs,
         seed=experiment.seed,
+        metrics=experiment.metrics,
     )
     return Client(
         spec.name,

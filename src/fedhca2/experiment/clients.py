@@ -1,7 +1,7 @@
 """Clients as a config declares them, and the list that this stands for."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -22,6 +22,20 @@ class ClientSpec:
     data: str
     tasks: tuple[str, ...]
     epochs: int
+
+    @property
+    def kind(self) -> str:
+        """What it has in common with clients of the same data set and tasks."""
+        return client_kind(self.data, self.tasks)
+
+
+def client_kind(data: str, tasks: Iterable[str]) -> str:
+    """Clients are of a kind if they have the same data set and the same tasks, in whatever order.
+
+    >>> client_kind("indoor", ["semseg", "depth"])
+    'indoor:depth+semseg'
+    """
+    return f"{data}:{'+'.join(sorted(tasks))}"
 
 
 class ClientEntry(Config):

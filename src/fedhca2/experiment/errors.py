@@ -45,5 +45,5 @@ def describe(error: ValidationError) -> list[str]:
             case "value_error":
                 lines.append(f"{where}: {found['ctx']['error']}")
             case _:
-                lines.append(f"{where}: {found['msg'][0].lower()}{found['msg'][1:]}, found {found['input']!r}")
+                lines.append(f"{where}: {found['msg'][0].lower()}{found['msg'][1:]}, found {found['input']!r:.200}")
     return lines

@@ -1,5 +1,6 @@
 """An experiment as data: everything that a run depends on, checked before anything is trained."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -18,6 +19,7 @@ from fedhca2.experiment.sources import read_config
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file
+from fedhca2.tasks import TASKS
 
 DEFAULT_METHOD = "fedhca2"
 
@@ -41,6 +43,10 @@ class Experiment(Config):
     ] = ()
     model: ModelConfig = ModelConfig()
     training: Training = Training()
+    metrics: Annotated[
+        dict[str, str],
+        Field(default_factory=dict, description="by task, what it is judged by if not by its own metric"),
+    ]
     skip_broken: Annotated[
         bool, Field(description="leave out images and labels that cannot be read, and say which")
     ] = False
@@ -90,6 +96,11 @@ class Experiment(Config):
             raise ConfigError(lines)
         return specs
 
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of every client."""
+        return {spec.name: spec.kind for spec in self.specs}
+
     @classmethod
     def load(cls, source: str | Path = "demo", overrides: list[str] | None = None) -> Self:
         """An experiment from a YAML file or by the name of an embedded one, with `key=value` overrides."""
@@ -99,7 +110,7 @@ class Experiment(Config):
     def parse(cls, values: Any) -> Self:
         """An experiment from plain data; ConfigError if something is wrong with it."""
         if not isinstance(values, dict):
-            raise ConfigError([f"config: should be a mapping of keys to values, found {values!r}"])
+            raise ConfigError([f"config: should be a mapping of keys to values, found {values!r:.200}"])
         try:
             experiment = cls.model_validate(values)
         except ValidationError as error:
@@ -110,6 +121,7 @@ class Experiment(Config):
             for name in experiment.participation.availability
             if name not in names
         ]
+        lines += _unknown_metrics(experiment.metrics)
         if experiment.resolved_method.batch_norm == "average" and experiment.privacy.noise:
             lines.append("privacy.noise: cannot go with method.batch_norm 'average': noise makes variances negative")
         if lines:
@@ -134,3 +146,12 @@ class Experiment(Config):
     def to_yaml(self) -> str:
         """The same as a YAML document."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+def _unknown_metrics(metrics: Mapping[str, str]) -> list[str]:
+    """A line for each task that is none, and for each metric that its task has not."""
+    lines = [f"metrics: {task!r} is not a task. {suggest(task, TASKS)}" for task in metrics if task not in TASKS]
+    for task, name in metrics.items():
+        if task in TASKS and name not in TASKS[task].metrics:
+            lines.append(f"metrics.{task}: {name!r} is not a metric of {task!r}. {suggest(name, TASKS[task].metrics)}")
+    return lines

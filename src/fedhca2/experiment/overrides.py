@@ -3,9 +3,8 @@
 from copy import deepcopy
 from typing import Any
 
-import yaml
-
 from fedhca2.experiment.errors import ConfigError
+from fedhca2.strict_yaml import MOST_LEVELS, YamlError, parse_yaml
 
 
 def apply_overrides(values: Any, overrides: list[str]) -> Any:
@@ -17,14 +16,14 @@ def apply_overrides(values: Any, overrides: list[str]) -> Any:
     values = deepcopy(values)
     for override in overrides:
         path, equals, text = override.partition("=")
-        if not equals or not path:
+        if not equals or not path or path.count(".") >= MOST_LEVELS:
             raise ConfigError(
-                [f"--set {override}: should be KEY=VALUE, as in rounds=5 or training.learning_rate=0.001"]
+                [f"--set {override:.200}: should be KEY=VALUE, as in rounds=5 or training.learning_rate=0.001"]
             )
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ConfigError([f"--set {override}: the value is not valid YAML"]) from None
+            value = parse_yaml(text)
+        except YamlError as error:
+            raise ConfigError([f"--set {override:.200}: the value is {error}"]) from None
         _set(values, path.split("."), value, override)
     return values
 

@@ -20,10 +20,14 @@ class CheckpointPlan(Config):
 class GuardBounds(Config):
     """Which replies the server refuses although their form is right."""
 
-    norm_factor: Annotated[
-        float, Field(ge=0, description="largest norm of a row, in medians of the rows of its part; 0: no bound")
-    ] = 1000.0
-    window: Annotated[int, Field(ge=1, description="accepted rows of a part that the running median is taken of")] = 64
+    reach: Annotated[
+        float,
+        Field(ge=0, description="largest move of a row, as a share of what its steps can move at most; 0: no bound"),
+    ] = 1.0
+    jump: Annotated[
+        float, Field(ge=0, description="largest move, in multiples of the client's own recent largest; 0: no bound")
+    ] = 10.0
+    window: Annotated[int, Field(ge=1, description="accepted rounds of a client that count as recent")] = 8
 
 
 class Participation(Config):

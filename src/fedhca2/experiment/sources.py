@@ -6,11 +6,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedhca2.config import suggest
 from fedhca2.configs import embedded_experiments, embedded_file
 from fedhca2.experiment.errors import ConfigError
+from fedhca2.strict_yaml import YamlError, read_yaml
 
 SUFFIXES = (".yaml", ".yml")
 OWN = ("name", "title", "belongs_to")  # what a config says of itself alone
@@ -52,11 +51,11 @@ def _named(values: Any, name: str) -> Any:
 def _read(file: Traversable, source: str, below: tuple[str, ...]) -> Any:
     """The content of a file, merged with what it extends; `below` are the files that extend it."""
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no name that a file can have
+        values = read_yaml(file)
+    except YamlError as error:
+        raise ConfigError([f"{source}: {error}"]) from None
+    except (OSError, ValueError) as error:  # ValueError: no name that a file can have
         raise ConfigError([f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from None
-    except yaml.YAMLError as error:
-        raise ConfigError([f"{source}: not valid YAML: {' '.join(str(error).split())}"]) from None
     if not isinstance(values, dict) or "extends" not in values:
         return values
     parent = str(values.pop("extends"))

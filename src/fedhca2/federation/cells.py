@@ -5,10 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from fedhca2.config import suggest
 from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.experiment.sources import read_config
 from fedhca2.federation.run import RunWatcher, resume, run
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
@@ -46,7 +45,8 @@ class ComparisonStopped(Interrupted):
 def plan_cells(experiment: Experiment, methods: Sequence[str], seeds: int, out: Path) -> list[Cell]:
     """All cells, those of Local first: every other one is compared with Local at the same seed.
 
-    Within a seed all methods have the same data, shards, initial values, shuffling and evaluation.
+    Within a seed all methods have the same data, shards, initial values, shuffling and evaluation, but for decoders
+    and heads that a method freezes (FedBABU): these are the same for all clients of a task.
     """
     unknown = [name for name in methods if name not in METHODS and ":" not in name]
     if unknown:
@@ -110,7 +110,7 @@ def _check_known(cell: Cell) -> None:
     path = cell.folder / "config.yaml"
     if not path.is_file():
         return
-    found, wanted = yaml.safe_load(path.read_text("utf-8")), cell.experiment.to_dict()
+    found, wanted = read_config(path), cell.experiment.to_dict()
     other = [key for key in sorted({*found, *wanted} - {"devices"}) if found.get(key) != wanted.get(key)]
     if other:
         raise ConfigError(

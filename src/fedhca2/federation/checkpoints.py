@@ -1,5 +1,6 @@
 """Checkpoints: the whole federation between two rounds, in a folder that appears at once or not at all."""
 
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,14 +10,15 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fedhca2.clients import ClientState, load_state, save_state
-from fedhca2.clients.state_file import sync_folder
-from fedhca2.experiment import ConfigError
+from fedhca2.clients.state_file import private_folder, sync_folder
+from fedhca2.experiment import ConfigError, Experiment
 from fedhca2.federation.rounds import Progress
 from fedhca2.federation.server import ServerState
 from fedhca2.messages import Addend, Delivery
 from fedhca2.params import Slot
 
 SERVER = "server.safetensors"
+NAME = re.compile(r"round-\d{6,}")
 
 
 class KeptClients(Protocol):
@@ -36,29 +38,30 @@ class Checkpoint:
     path: Path
     progress: Progress
     clients: Mapping[str, str]  # checksums of their states
+    experiment: Experiment  # that it was made with
     notes: Mapping[str, Any]  # what the run's folder wants to find again
 
 
 class Checkpoints:
-    """The checkpoints of one run, the latest of which are kept."""
+    """The checkpoints of one run, the latest of which are kept. Nobody but their owner can read them."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.keep = keep
 
-    def save(self, progress: Progress, clients: KeptClients, notes: Mapping[str, Any]) -> None:
-        """Write a checkpoint aside and put it in its place; earlier ones go only after that."""
-        self.folder.mkdir(exist_ok=True)
-        aside = self.folder / ".new"
+    def save(
+        self, progress: Progress, clients: KeptClients, experiment: Mapping[str, Any], notes: Mapping[str, Any]
+    ) -> None:
+        """Write a checkpoint aside and put it in its place."""
+        aside = private_folder(self.folder) / ".new"
         shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
         try:
-            checksums = dict(clients.save(aside))
+            checksums = dict(clients.save(private_folder(aside)))
             tensors, pending = _pack(progress.pending)
             values = {
                 "server": progress.state.to_dict(),
                 "pending": pending,
                 "clients": checksums,
+                "experiment": dict(experiment),
                 "notes": dict(notes),
             }
             save_state(aside / SERVER, ClientState(tensors, values))
@@ -69,7 +72,6 @@ class Checkpoints:
         shutil.rmtree(place, ignore_errors=True)
         aside.rename(place)
         sync_folder(self.folder)
-        self.prune(self.keep)
 
     def prune(self, keep: int) -> None:
         """Remove all but the latest."""
@@ -83,18 +85,32 @@ class Checkpoints:
             return None
         try:
             state = load_state(found[-1] / SERVER)
-            progress = Progress(ServerState.from_dict(state.values["server"]), _unpack(state))
-            return Checkpoint(found[-1], progress, state.values["clients"], state.values["notes"])
-        except (ValueError, KeyError, TypeError) as error:
+            values = state.values
+            progress = Progress(ServerState.from_dict(values["server"]), _unpack(state))
+            if progress.state.round != _round(found[-1]):
+                raise ValueError(f"{found[-1]}: should be of round {_round(found[-1])}, found {progress.state.round}")
+            experiment = Experiment.parse(values["experiment"])
+            return Checkpoint(found[-1], progress, values["clients"], experiment, values["notes"])
+        except (KeyError, TypeError) as error:
+            raise unusable(found[-1], f"{found[-1]}: should be a checkpoint, found none with {error}") from None
+        except ValueError as error:
             raise unusable(found[-1], error) from None
 
     def _found(self) -> list[Path]:
-        return sorted(self.folder.glob("round-*"))
+        """All checkpoints in order; a copy under another name is none."""
+        if not self.folder.is_dir():
+            return []
+        return sorted((path for path in self.folder.iterdir() if NAME.fullmatch(path.name)), key=_round)
 
 
-def unusable(checkpoint: Path, error: Exception) -> ConfigError:
+def _round(path: Path) -> int:
+    return int(path.name.removeprefix("round-"))
+
+
+def unusable(checkpoint: Path, error: object) -> ConfigError:
     """What to say of a damaged checkpoint: an earlier one is used only if somebody decides so."""
-    return ConfigError([f"{error}; remove {checkpoint} to go on from the checkpoint before it"])
+    why = "; ".join(str(error).splitlines())
+    return ConfigError([f"{why}; remove {checkpoint} to go on from the checkpoint before it"])
 
 
 def _pack(pending: Mapping[str, Mapping[Slot, Delivery]]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
 
 from fedhca2.experiment import ConfigError, Experiment
-from fedhca2.federation.checkpoints import Checkpoints, KeptClients
+from fedhca2.federation.checkpoints import KeptClients
 from fedhca2.federation.fleet import Fleet
 from fedhca2.federation.result import Result, Scores, overall_gain, privacy_spent, versions
 from fedhca2.federation.rounds import Progress, Watcher, run_rounds
@@ -14,37 +14,30 @@ from fedhca2.federation.run_folder import RunFolder
 from fedhca2.federation.server import Server
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
 
-START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}, "seconds": 0.0}
-
 
 class KeptFleet(Fleet, KeptClients, Protocol):
     """Clients that carry out orders, and whose states can be kept."""
 
 
 class Course:
-    """Puts a run's folder where its last checkpoint was, and goes on from there."""
+    """Goes on from a run's last checkpoint; ConfigError where its settings do not let it."""
 
     def __init__(self, experiment: Experiment, folder: RunFolder, run: Path) -> None:
         """`run` is what to resume if it is interrupted: the folder, or the one that it is the baseline of."""
         self.experiment, self.folder, self.run = experiment, folder, run
         self._began = perf_counter()
-        self._checkpoints = Checkpoints(folder.path / "checkpoints", experiment.checkpoints.keep)
-        self.checkpoint = self._checkpoints.latest()
-        notes = self.checkpoint.notes if self.checkpoint else START
-        self._before = float(notes["seconds"])
-        folder.rewind(notes)
-        if self.checkpoint and self.checkpoint.progress.state.round > experiment.rounds:
-            come = self.checkpoint.progress.state.round
-            raise ConfigError([f"rounds: should be at least {come}, as the run has come, found fewer"])
+        self.checkpoint = folder.checkpoint
+        self._before = float(self.checkpoint.notes["seconds"]) if self.checkpoint else 0.0
+        come = self.checkpoint.progress.state.round if self.checkpoint else 0
+        if come > experiment.rounds:
+            raise ConfigError(
+                [f"rounds: should be at least {come}, as far as the run has come, found {experiment.rounds}"]
+            )
 
     @property
     def seconds(self) -> float:
         """How long the run has taken up to now, before it was interrupted too."""
         return self._before + perf_counter() - self._began
-
-    def save(self, progress: Progress, clients: KeptClients) -> None:
-        """Write a checkpoint."""
-        self._checkpoints.save(progress, clients, {**self.folder.position(), "seconds": self.seconds})
 
     def go(
         self, server: Server, fleet: KeptFleet, watcher: Watcher, progress: Progress | None, checkpoint_every: int
@@ -60,7 +53,7 @@ class Course:
             def passed(progress: Progress) -> None:
                 due = checkpoint_every and progress.state.round % checkpoint_every == 0
                 if stopping.signal or due or progress.state.round == experiment.rounds:
-                    self.save(progress, fleet)
+                    self.folder.commit(progress, fleet, self.seconds)
                 if stopping.signal:
                     raise Interrupted(stopping.signal, self.run, progress.state.round)
 
@@ -79,7 +72,7 @@ class Course:
         self, scores: Scores, baseline: Scores | None, device: str, skipped: Mapping[str, list[str]] | None = None
     ) -> Result:
         """Write down what the run came to."""
-        privacy = privacy_spent(self.experiment.privacy.noise, self.folder.updates)
+        privacy = privacy_spent(self.experiment.privacy.noise, self.folder.events.updates)
         result = Result(
             name=self.experiment.name,
             method=self.experiment.method_name,
@@ -87,9 +80,10 @@ class Course:
             seed=self.experiment.seed,
             clients=scores,
             baseline=baseline,
-            delta_m=_gain(scores, baseline or {}),
+            delta_m=overall_gain(scores, baseline or {}, self.experiment.kinds),
+            delta_m_by_client=overall_gain(scores, baseline or {}),
             seconds=self.seconds,
-            bytes={"up": self.folder.bytes_up, "down": self.folder.bytes_down},
+            bytes={"up": self.folder.events.bytes_up, "down": self.folder.events.bytes_down},
             versions=versions(),
             device=device,
             skipped=dict(skipped or {}),
@@ -97,13 +91,4 @@ class Course:
             privacy=privacy,
         )
         self.folder.finish(result.to_dict())
-        self._checkpoints.prune(1)
         return result
-
-
-def _gain(scores: Scores, baseline: Scores) -> float | None:
-    """Δm over the clients that were there to be evaluated both times."""
-    both = [name for name in scores if name in baseline]
-    if not both:
-        return None
-    return overall_gain({name: scores[name] for name in both}, {name: baseline[name] for name in both})

@@ -3,19 +3,17 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedhca2.clients import Client, Workplace, at_work
-from fedhca2.clients.evaluation import evaluate
+from fedhca2.clients import Client, Workplace
 from fedhca2.data.dataset import Split
 from fedhca2.experiment import ConfigError, Experiment, OpenData, Shard, build_client, open_data
 from fedhca2.federation.membership import shards_after
-from fedhca2.federation.result import Result, Scores, kept_baseline, overall_gain
+from fedhca2.federation.result import Result, Scores, kept_baseline, overall_gain, read_result
 from fedhca2.federation.run import choose_devices
+from fedhca2.federation.strict_json import read_json
 
 Progress = Callable[[str], None]
 
@@ -35,19 +33,26 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     A baseline that came from another run has no models here; its scores serve where they are of the same kind.
     `progress` hears which client is next.
     """
-    result = Result(**_read(run / "result.json"))
-    experiment = _without_first_weights(Experiment.parse(_read(run / "config.yaml")))
+    if not (run / "result.json").is_file():
+        raise ConfigError([f"{run}: should be the folder of a finished run, found no result.json in it"])
+    result = Result(**read_result(run))
+    experiment = _without_first_weights(Experiment.load(run / "config.yaml"))
     names = [spec.name for spec in experiment.specs]
     if wanted.client is not None and wanted.client not in names:
         raise ConfigError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])
     data = open_data(experiment)
-    shards = shards_after(experiment, data, _read(run / "partition.json"))
+    shards = shards_after(experiment, data, read_json(run / "partition.json"))
     scores = _scores(run, experiment, data, shards, wanted, progress)
     baseline = _known_baseline(run, wanted)
     if (run / "baseline").is_dir():
         baseline = _scores(run / "baseline", experiment, data, shards, wanted, progress)
-    gain = overall_gain(scores, baseline) if baseline else None
-    return replace(result, clients=scores, baseline=baseline, delta_m=gain)
+    return replace(
+        result,
+        clients=scores,
+        baseline=baseline,
+        delta_m=overall_gain(scores, baseline or {}, experiment.kinds),
+        delta_m_by_client=overall_gain(scores, baseline or {}),
+    )
 
 
 def _known_baseline(run: Path, wanted: Evaluation) -> Scores | None:
@@ -55,14 +60,6 @@ def _known_baseline(run: Path, wanted: Evaluation) -> Scores | None:
     if (wanted.split, wanted.thresholds) != ("val", 99) or known is None:
         return None
     return {client: scores for client, scores in known.items() if wanted.client in (None, client)}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError([f"{path.parent}: should be the folder of a finished run, found {error}"]) from None
-    return content
 
 
 def _without_first_weights(experiment: Experiment) -> Experiment:
@@ -100,6 +97,4 @@ def _load(client: Client, path: Path) -> None:
 def _evaluate(client: Client, wanted: Evaluation) -> dict[str, dict[str, float]]:
     batches = client.work.val if wanted.split == "val" else client.work.train
     labels = {task: replace(space, edge_thresholds=wanted.thresholds) for task, space in batches.data.labels.items()}
-    place, precision = client.workplace, client.training.precision
-    with at_work(client):
-        return evaluate(client.personal.model, batches.evaluation(place.feed), labels, precision, place.captures)
+    return client.evaluate_on(batches, labels)

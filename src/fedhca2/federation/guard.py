@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,16 +10,19 @@ from torch import Tensor
 
 from fedhca2.aggregation import Weights
 from fedhca2.experiment.reliability import GuardBounds
+from fedhca2.federation.moves import Move
 from fedhca2.messages import Profile, Reply
 from fedhca2.params import Part, Slot
 
-FEW = 3  # so many rows in a round make a median of their own
+QUIET = 1e-3  # a smaller share of what a round can move says nothing of the next: there was nothing to learn from
 NAME_LENGTH = 64
 SCORES = 32
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
-Measured = Mapping[str, Mapping[Slot, float]]  # the norm of each row of each client
-Norms = Mapping[str, tuple[float, ...]]  # of the rows that were accepted last, by part
+Moves = Mapping[str, Mapping[Slot, Move]]  # of each row of each client
+Shares = Mapping[
+    str, tuple[float, ...]
+]  # by 'client/slot': accepted moves as shares of what was possible, the last ones
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,11 @@ class Expected:
 
 @dataclass(frozen=True)
 class Admission:
-    """The replies that are used, by client and in the order of names; why others are not; and the norms after them."""
+    """The replies that are used, by client and in the order of names; why others are not; and the shares after them."""
 
     used: dict[str, Reply]
     refused: dict[str, str]
-    norms: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    shares: dict[str, tuple[float, ...]]
 
 
 def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
@@ -59,17 +61,19 @@ def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str,
     return dict(sorted(sound.items())), refused
 
 
-def admit(replies: Mapping[str, Reply], measured: Measured, norms: Norms, bounds: GuardBounds) -> Admission:
-    """Sort well-formed replies by the norms of their rows."""
-    finite = [found for found in measured.values() if all(map(math.isfinite, found.values()))]
-    limits = _limits(finite, norms, bounds)
-    refused = {client: why for client in replies if (why := _excess(measured[client], limits))}
+def admit(replies: Mapping[str, Reply], moves: Moves, shares: Shares, bounds: GuardBounds) -> Admission:
+    """Sort well-formed replies by how far their rows moved.
+
+    A client is judged by what it declared and by its own past, never by others, which may train on another schedule.
+    """
+    refused = {client: why for client in replies if (why := _excess(client, moves[client], shares, bounds))}
     used = {client: reply for client, reply in replies.items() if client not in refused}
-    seen = {part: list(values) for part, values in norms.items()}
+    seen = dict(shares)
     for client in used:
-        for slot, norm in measured[client].items():
-            seen.setdefault(slot.part, []).append(norm)
-    return Admission(used, refused, {part: tuple(values[-bounds.window :]) for part, values in seen.items()})
+        for slot, move in moves[client].items():
+            if (share := _share(move)) >= QUIET:
+                seen[f"{client}/{slot}"] = (*seen.get(f"{client}/{slot}", ()), share)[-bounds.window :]
+    return Admission(used, refused, seen)
 
 
 def fault_of(reply: Any, expected: Expected) -> str:
@@ -133,33 +137,22 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (float, int)) and not isinstance(value, bool)
 
 
-def _limits(measured: Iterable[Mapping[Slot, float]], norms: Norms, bounds: GuardBounds) -> dict[str, float]:
-    """The largest norm of each part.
-
-    It follows the running median, or this round's where that is larger: all updates grow together when a warm-up ends.
-    """
-    if not bounds.norm_factor:
-        return {}
-    now: dict[str, list[float]] = {}
-    for found in measured:
-        for slot, norm in found.items():
-            now.setdefault(slot.part, []).append(norm)
-    limits: dict[str, float] = {}
-    for part, values in now.items():
-        medians = [median(norms[part])] if norms.get(part) else []
-        medians += [median(values)] if len(values) >= FEW else []
-        if any(medians):
-            limits[part] = bounds.norm_factor * max(medians)
-    return limits
+def _share(move: Move) -> float:
+    """How much of what was possible a row moved; 0 where that cannot be said."""
+    return move.distance / move.limit if move.followed and 0 < move.limit < math.inf else 0.0
 
 
-def _excess(found: Mapping[Slot, float], limits: Mapping[str, float]) -> str:
-    for slot, norm in found.items():
-        if not math.isfinite(norm):
+def _excess(client: str, moves: Mapping[Slot, Move], shares: Shares, bounds: GuardBounds) -> str:
+    for slot, move in moves.items():
+        if not math.isfinite(move.distance):
             return f"{slot}: row should be finite, found NaN or infinite values"
-        limit = limits.get(slot.part, math.inf)
-        if norm > limit:
-            return f"{slot}: norm should be at most {limit:.4g} (guard.norm_factor × the median), found {norm:.4g}"
+        if bounds.reach and move.distance > bounds.reach * move.limit:
+            far = f"at most {bounds.reach * move.limit:.4g}, what its steps and learning rates allow (guard.reach)"
+            return f"{slot}: row should have moved by {far}, found {move.distance:.4g}"
+        recent = shares.get(f"{client}/{slot}")
+        if bounds.jump and recent and _share(move) > bounds.jump * max(recent):
+            far = f"at most {bounds.jump:g} times as far as in recent rounds (guard.jump)"
+            return f"{slot}: row should have moved {far}, found {_share(move) / max(recent):.4g} times"
     return ""
 
 

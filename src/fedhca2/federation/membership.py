@@ -8,22 +8,34 @@ from fedhca2.data.partition import keep
 from fedhca2.experiment import ClientSpec, ConfigError, Experiment, OpenData, Shard, assign_shards
 from fedhca2.federation.rounds import Progress
 
-FIXED = ("seed", "method", "model", "privacy")
+FIXED = ("seed", "method", "model", "privacy", "metrics")
 
 
-def check_changes(before: Experiment, after: Experiment) -> None:
-    """ConfigError where a run cannot go on with these settings."""
+def check_changes(before: Experiment, after: Experiment, where: str = "") -> None:
+    """ConfigError where a run that began with other settings cannot go on with these; `where` names their file."""
     old, new = before.to_dict(), after.to_dict()
-    lines = [f"{key}: should be what the run began with, found another value" for key in FIXED if old[key] != new[key]]
-    for name, config in old["data"].items():
-        if name in new["data"] and new["data"][name] != config:
-            lines.append(f"data.{name}: should be what the run began with, found other settings")
+    lines = [line for key in FIXED for line in differences(key, old[key], new[key])]
+    for name in old["data"]:
+        if name in new["data"]:
+            lines += differences(f"data.{name}", old["data"][name], new["data"][name])
+    optimizers = (values["training"]["optimizer"] for values in (old, new))  # moments would not fit another
+    lines += differences("training.optimizer", *optimizers)
     known = {spec.name: spec for spec in before.specs}
     for spec in after.specs:
         if spec.name in known and replace(spec, epochs=known[spec.name].epochs) != known[spec.name]:
             lines.append(f"clients: {spec.name!r} should keep its data and tasks, found {spec.data}: {_listed(spec)}")
     if lines:
-        raise ConfigError(lines)
+        raise ConfigError(where + line for line in lines)
+
+
+def differences(place: str, old: Any, new: Any) -> list[str]:
+    """A line for every setting that is another than when the run began."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = dict.fromkeys((*old, *new))
+        return [line for key in keys for line in differences(f"{place}.{key}", old.get(key), new.get(key))]
+    if old == new:
+        return []
+    return [f"{place}: should be what the run began with, {old!r:.60}, found {new!r:.60}"]
 
 
 def shards_after(

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from fedhca2.clients.accounting import DELTA, audited_epsilon, epsilon
 from fedhca2.experiment import ConfigError, Experiment
-from fedhca2.federation.strict_json import numbers
+from fedhca2.experiment.sources import read_config
+from fedhca2.federation.strict_json import numbers, read_json
 from fedhca2.metrics import delta_m
 from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.version import __version__
 
 Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}, the headline metric first
-BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics.json"
+BASELINE_FILES = BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics.json"
 # What a run and its baseline may differ in: Local sends nothing, so neither guard nor privacy change it.
 FREE = {
     "name",
@@ -36,7 +36,7 @@ FREE = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """The content of `result.json`."""
 
@@ -47,6 +47,7 @@ class Result:
     clients: Scores
     baseline: Scores | None
     delta_m: float | None  # nothing without a baseline, or where a gain over a score of 0 cannot be told
+    delta_m_by_client: float | None = None  # each client by itself, where Δm takes the means of clients of a kind
     seconds: float
     bytes: dict[str, int]
     versions: dict[str, str]
@@ -71,18 +72,23 @@ class Headline:
 
 
 def headline(task: str, scores: Mapping[str, float]) -> Headline:
-    """The main score among those of a task."""
-    metric = TASKS[task].metric(LabelSpace(classes=1))
+    """The main score among those of a task: that of whichever of its metrics it was judged by."""
+    known = TASKS[task].metrics
+    metric = known[next((name for name in known if name in scores), next(iter(known)))](LabelSpace(classes=1))
     return Headline(metric.name, scores[metric.name], metric.higher_is_better, TASKS[task].counts_in_delta_m)
 
 
-def overall_gain(scores: Scores, baseline: Scores) -> float | None:
-    """Δm over all tasks that count; nothing where none does, or where a gain cannot be told."""
+def overall_gain(scores: Scores, baseline: Scores, kinds: Mapping[str, str] | None = None) -> float | None:
+    """Δm over all tasks that count of the clients that were evaluated both times; without `kinds` by client.
+
+    Nothing where no task counts, or where a gain cannot be told.
+    """
+    both = [client for client in scores if client in baseline]
     better = {
         task: headline(task, values).higher_is_better for tasks in scores.values() for task, values in tasks.items()
     }
-    ours, theirs = _counted(scores), _counted(baseline)
-    gain = delta_m(ours, theirs, better) if ours else nan
+    ours, theirs = _counted({c: scores[c] for c in both}), _counted({c: baseline[c] for c in both})
+    gain = delta_m(ours, theirs, better, kinds) if ours else nan
     return gain if isfinite(gain) else None
 
 
@@ -97,9 +103,8 @@ def _counted(scores: Scores) -> dict[str, dict[str, float]]:
 def read_baseline(run: Path, experiment: Experiment) -> Scores:
     """The Local scores of a finished run, if it had the same data, clients, seed and rounds."""
     try:
-        result = json.loads((run / "result.json").read_text("utf-8"))
-        config = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        result, config = read_result(run), read_config(run / "config.yaml")
+    except (OSError, ConfigError) as error:
         raise ConfigError([f"--baseline {run}: not a finished run: {error}"]) from None
     ours = experiment.to_dict()
     other = [key for key in sorted({*ours, *config} - FREE) if ours.get(key) != config.get(key)]
@@ -116,12 +121,21 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
     return known
 
 
+def read_result(run: Path) -> dict[str, Any]:
+    """The content of a run's `result.json`; OSError where there is none, ConfigError where it is damaged."""
+    path = run / "result.json"
+    result: dict[str, Any] = read_json(path)
+    if not isinstance(result, dict) or not {"method", "clients", "baseline"} <= set(result):
+        raise ConfigError([f"{path}: should be what a run came to, found {result!r:.40}"])
+    return result
+
+
 def baseline_files(run: Path, scores: Scores) -> dict[str, Any]:
     """What a run keeps of a baseline from elsewhere: its scores, and how they came about, for the curves."""
-    own = json.loads((run / "result.json").read_text("utf-8"))["method"] == "local"
+    own = read_result(run)["method"] == "local"
     place = run if own else run / "baseline"
     if not own and (run / BASELINE_METRICS).is_file():
-        events = json.loads((run / BASELINE_METRICS).read_text("utf-8"))
+        events = read_json(run / BASELINE_METRICS)
     else:
         events = _metric_events(place / "metrics.jsonl")
     return {BASELINE: scores, BASELINE_METRICS: events}
@@ -137,18 +151,13 @@ def _metric_events(path: Path) -> list[dict[str, Any]]:
 def kept_baseline(run: Path) -> Scores | None:
     """The scores of a baseline from elsewhere that a run keeps, if it has one."""
     path = run / BASELINE
-    try:
-        scores: Scores | None = numbers(json.loads(path.read_text("utf-8"))) if path.is_file() else None
-    except ValueError as error:
-        raise ConfigError([f"{path}: should be JSON, found {error}"]) from None
-    return scores
+    return numbers(read_json(path)) if path.is_file() else None
 
 
 def finished_scores(run: Path, experiment: Experiment) -> Scores | None:
     """The scores of a run of exactly this experiment, if it came to its end."""
     try:
-        result = json.loads((run / "result.json").read_text("utf-8"))
-        config = (run / "config.yaml").read_text("utf-8")
+        result, config = read_result(run), (run / "config.yaml").read_text("utf-8")
     except OSError:
         return None
     scores: Scores = numbers(result["clients"])

@@ -68,7 +68,7 @@ def run_rounds(
             for client in choose(list(fleet.profiles), round)
         }
         replies = _ask(fleet, orders, watcher)
-        state, deliveries, record = server.step(progress.state, replies.values())
+        state, deliveries, record = server.step(progress.state, replies.values(), progress.pending)
         waiting = {client: rows for client, rows in progress.pending.items() if client not in orders}
         progress = Progress(state, {**waiting, **deliveries})
         watcher.aggregated(round, record, perf_counter() - began)

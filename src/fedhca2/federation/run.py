@@ -1,7 +1,6 @@
 """One run from an experiment to its folder."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from fedhca2.data.files import FileError
 from fedhca2.experiment import ConfigError, Experiment, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.federation.membership import check_changes, shards_after
 from fedhca2.federation.result import (
+    BASELINE_FILES,
     Result,
     Scores,
     baseline_files,
@@ -17,8 +17,9 @@ from fedhca2.federation.result import (
     kept_baseline,
     read_baseline,
 )
-from fedhca2.federation.run_folder import RunFolder
-from fedhca2.federation.training import Given, RunWatcher, choose_devices, train
+from fedhca2.federation.run_folder import BASELINE_FOLDER, CONFIG, RESULT, RunFolder
+from fedhca2.federation.strict_json import read_json
+from fedhca2.federation.training import Given, RunWatcher, choose_devices, prepare, train
 
 PARTITION = "partition.json"
 __all__ = ["RunWatcher", "choose_devices", "resume", "run"]
@@ -30,38 +31,43 @@ def run(experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path |
     The Local baseline comes from a finished run where one is given, is trained along where the experiment says so, and
     is absent otherwise.
     """
-    known = read_baseline(baseline, experiment) if baseline else None
-    choose_devices(experiment.devices)
-    data = open_data(experiment)
-    shards, skipped = without_broken(experiment, data, assign_shards(experiment, data))
-    beside: dict[str, Any] = {PARTITION: partition_as_data(experiment, data, shards)}
-    if baseline and known is not None:
-        beside |= baseline_files(baseline, known)
-    with closing(RunFolder(out, experiment, beside=beside)) as folder, _files_named():
-        return _run(experiment, Given(data, shards, skipped), folder, watcher, known)
+    early = (PARTITION, *BASELINE_FILES) if baseline else (PARTITION,)
+    with closing(RunFolder.new(out, early)) as folder:
+        known = read_baseline(baseline, experiment) if baseline else None
+        choose_devices(experiment.devices)
+        data = open_data(experiment)
+        shards, skipped = without_broken(experiment, data, assign_shards(experiment, data))
+        beside: dict[str, Any] = {PARTITION: partition_as_data(experiment, data, shards)}
+        if baseline and known is not None:
+            beside |= baseline_files(baseline, known)
+        return _run(experiment, Given(data, shards, skipped), folder, beside, watcher, known)
 
 
 def resume(out: Path, watcher: RunWatcher, overrides: list[str] | None = None) -> Result:
-    """Go on with a run that was interrupted, or with a finished one for more rounds; some settings may be changed."""
-    if not (out / "config.yaml").is_file():
-        raise ConfigError([f"{out}: should be the folder of a run, found no config.yaml in it"])
-    before = Experiment.load(out / "config.yaml")
-    experiment = Experiment.load(out / "config.yaml", overrides)
-    check_changes(before, experiment)
-    known = kept_baseline(out)
-    if known is not None and experiment.rounds != before.rounds:
-        raise ConfigError(
-            [f"rounds: should be {before.rounds}, as in the baseline of this run, found {experiment.rounds}"]
-        )
-    if (out / "result.json").exists() and experiment.rounds <= before.rounds:
-        raise ConfigError([f"{out}: has come to its end; --set rounds=… above {before.rounds} goes on"])
-    choose_devices(experiment.devices)
-    data = open_data(experiment)
-    shards = shards_after(experiment, data, _read(out / PARTITION) or {})
-    shards, skipped = without_broken(experiment, data, shards)
-    beside = {PARTITION: partition_as_data(experiment, data, shards)}
-    with closing(RunFolder(out, experiment, resume=True, beside=beside)) as folder, _files_named():
-        return _run(experiment, Given(data, shards, skipped), folder, watcher, known)
+    """Go on with a run that was interrupted, or with a finished one for more rounds; some settings may be changed.
+
+    Everything is checked before anything is changed: a folder that cannot be resumed stays as it was.
+    """
+    if not (out / CONFIG).is_file():
+        raise ConfigError([f"{out}: should be the folder of a run, found no {CONFIG} in it"])
+    with closing(RunFolder.open(out)) as folder:
+        written, experiment = Experiment.load(out / CONFIG), Experiment.load(out / CONFIG, overrides)
+        began = folder.checkpoint.experiment if folder.checkpoint else written
+        check_changes(began, written, f"{out / CONFIG}: ")
+        check_changes(began, experiment)
+        known = kept_baseline(out)
+        if known is not None and experiment.rounds != began.rounds:
+            raise ConfigError(
+                [f"rounds: should be {began.rounds}, as in the baseline of this run, found {experiment.rounds}"]
+            )
+        if (out / RESULT).exists() and experiment.rounds <= began.rounds:
+            raise ConfigError([f"{out}: has come to its end; --set rounds=… above {began.rounds} goes on"])
+        choose_devices(experiment.devices)
+        data = open_data(experiment)
+        kept = read_json(out / PARTITION) if (out / PARTITION).exists() else {}
+        shards, skipped = without_broken(experiment, data, shards_after(experiment, data, kept))
+        beside = {PARTITION: partition_as_data(experiment, data, shards)}
+        return _run(experiment, Given(data, shards, skipped), folder, beside, watcher, known)
 
 
 @contextmanager
@@ -73,21 +79,35 @@ def _files_named() -> Iterator[None]:
         raise ConfigError([f"{error} (skip_broken: true leaves such files out)"]) from None
 
 
-def _run(experiment: Experiment, given: Given, folder: RunFolder, watcher: RunWatcher, known: Scores | None) -> Result:
+def _run(
+    experiment: Experiment,
+    given: Given,
+    folder: RunFolder,
+    beside: Mapping[str, Any],
+    watcher: RunWatcher,
+    known: Scores | None,
+) -> Result:
     """The baseline, if it is trained along and not finished yet, and the run."""
-    if known is None and experiment.baseline:
-        local = experiment.with_method("local")
-        place = folder.path / "baseline"
-        known = finished_scores(place, local)
-        if known is None:
-            with closing(RunFolder(place, local, resume=True)) as aside:
-                known = train(local, given, aside, watcher, None, folder.path).clients
-    return train(experiment, given, folder, watcher, known, folder.path)
+    with _files_named():
+        if known is None and experiment.baseline:
+            known = finished_scores(folder.path / BASELINE_FOLDER, experiment.with_method("local"))
+            if known is None:
+                known = _train_baseline(experiment, given, folder, beside, watcher)
+        ready = prepare(experiment, given, folder, folder.path)
+        folder.rewind(experiment, beside)
+        return train(ready, watcher, known)
 
 
-def _read(path: Path) -> Any:
-    """Plain data that the run wrote, or nothing."""
-    try:
-        return json.loads(path.read_text("utf-8")) if path.exists() else None
-    except ValueError as error:
-        raise ConfigError([f"{path}: should be JSON, found {error}"]) from None
+def _train_baseline(
+    experiment: Experiment, given: Given, folder: RunFolder, beside: Mapping[str, Any], watcher: RunWatcher
+) -> Scores:
+    local = experiment.with_method("local")
+    with closing(RunFolder.at(folder.path / BASELINE_FOLDER)) as aside:
+        if aside.checkpoint:
+            check_changes(aside.checkpoint.experiment, local, f"{aside.path}: ")
+        if folder.checkpoint:
+            prepare(experiment, given, folder, folder.path)  # what is refused is refused before the baseline changes
+        ready = prepare(local, given, aside, folder.path)
+        folder.rewind(experiment, beside)
+        aside.rewind(local)
+        return train(ready, watcher, None).clients

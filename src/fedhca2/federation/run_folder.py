@@ -1,153 +1,149 @@
 """A run's folder: files that any program can read."""
 
 import io
-import os
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from safetensors.torch import save
-from torch import Tensor
 
-from fedhca2.clients.state_file import write_whole
+from fedhca2.clients.state_file import ORDINARY, private_folder, write_whole
 from fedhca2.experiment import ConfigError, Experiment
 from fedhca2.federation import lock
-from fedhca2.federation.server import ServerRecord
+from fedhca2.federation.checkpoints import Checkpoint, Checkpoints, KeptClients
+from fedhca2.federation.event_log import START, EventLog
+from fedhca2.federation.lock import lock_folder
+from fedhca2.federation.rounds import Progress
 from fedhca2.federation.strict_json import to_json
-from fedhca2.messages import Order, Profile, Reply
+
+CONFIG, RESULT, EVENTS, CHECKPOINTS = "config.yaml", "result.json", "metrics.jsonl", "checkpoints"
+BASELINE_FOLDER = "baseline"  # of a run within the run
 
 
 class RunFolder:
-    """Writes a run's files, and watches the run for `metrics.jsonl`."""
+    """The one who writes a run's files.
 
-    def __init__(
-        self, path: Path, experiment: Experiment, *, resume: bool = False, beside: Mapping[str, Any] | None = None
-    ) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        self._lock = lock.lock_folder(path)
-        if not resume and not _is_fresh(path, beside or {}):
-            raise FileExistsError(f"{path}: should be a new or empty folder, found files in it")
-        self.path = path
-        self.bytes_up = self.bytes_down = 0
-        self.updates: Counter[str] = Counter()  # how many each client has sent
-        for name, values in (beside or {}).items():
-            self.save_json(name, values)
-        write_whole(path / "config.yaml", experiment.to_yaml().encode())  # the last: a folder that has it is whole
-        (path / "result.json").unlink(missing_ok=True)
-        self._events = (path / "metrics.jsonl").open("a", encoding="utf-8")
+    Its steps: `new` or `open` looks at what is there and changes nothing; `rewind` takes the folder to where the run
+    goes on; `commit` keeps a round that is over; `finish` says that everything is there. Whatever stands in the way of
+    a run is found before `rewind`, so that a run which is refused leaves its folder as it was.
+    """
 
-    def position(self) -> dict[str, Any]:
-        """How far the events have come, all of them on the disk."""
-        self._events.flush()
-        os.fsync(self._events.fileno())
-        length = os.fstat(self._events.fileno()).st_size
-        counts = {"bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "updates": dict(self.updates)}
-        return {"events": length, **counts}
+    def __init__(self, path: Path, early: Iterable[str], lock: IO[str] | None, checkpoint: Checkpoint | None) -> None:
+        self.path, self.checkpoint = path, checkpoint
+        self._early, self._lock = early, lock
+        self._checkpoints = Checkpoints(path / CHECKPOINTS)
+        self._log: EventLog | None = None
+        self._config: Mapping[str, Any] = {}
+        self._keep = 1
 
-    def rewind(self, position: Mapping[str, Any]) -> None:
-        """Forget the events after a position: those rounds are run again."""
-        length = (self.path / "metrics.jsonl").stat().st_size
-        if length < position["events"]:
-            raise ConfigError(
-                [f"{self.path}/metrics.jsonl: should have {position['events']} bytes or more, found {length}"]
-            )
-        self._events.truncate(position["events"])
-        self._events.seek(0, os.SEEK_END)
-        self.bytes_up, self.bytes_down = position["bytes_up"], position["bytes_down"]
-        self.updates = Counter(position["updates"])
+    @classmethod
+    def new(cls, path: Path, early: Iterable[str] = ()) -> "RunFolder":
+        """The folder of a run that is to begin, which should be new or empty.
+
+        It may have `early` files, those that are written before a config, of a run that was killed there.
+        """
+        folder = cls(path, early, None, None)
+        folder._require_fresh()
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """The folder of a run that was begun, for this process alone; ConfigError if it cannot go on from there."""
+        lock = lock_folder(path)
+        try:
+            folder = cls(path, (), lock, Checkpoints(path / CHECKPOINTS).latest())
+            folder._require_events()
+        except BaseException:
+            lock.close()
+            raise
+        return folder
+
+    @classmethod
+    def at(cls, path: Path) -> "RunFolder":
+        """The folder of a run that was begun or is to begin."""
+        return cls.open(path) if (path / CONFIG).is_file() else cls.new(path)
+
+    def rewind(self, experiment: Experiment, beside: Mapping[str, Any] | None = None) -> None:
+        """Forget what came after the last checkpoint, and go on with these settings: from here on files change.
+
+        `beside` is plain data by the name of its file. A folder that was rewound already stays as it is.
+        """
+        if self._log is not None:
+            return
+        begun = self._lock is not None
+        if not begun:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_folder(self.path)
+            self._require_fresh()
+        self._config, self._keep = experiment.to_dict(), experiment.checkpoints.keep
+        (self.path / RESULT).unlink(missing_ok=True)  # the first: it says that the run has come to its end
+        config = {CONFIG: experiment.to_yaml()}
+        others = {name: _as_json(values) for name, values in (beside or {}).items()}
+        # A config makes a folder a run's, so it comes last; where there is one already, the others follow from it.
+        for name, text in (config | others if begun else others | config).items():
+            self._write(name, text)
+        self._log = EventLog(self.path / EVENTS, self._position)
+
+    @property
+    def events(self) -> EventLog:
+        """The record of what happens, of a folder that was rewound."""
+        assert self._log is not None
+        return self._log
+
+    @property
+    def _position(self) -> Mapping[str, Any]:
+        return self.checkpoint.notes if self.checkpoint else START
+
+    def commit(self, progress: Progress, clients: KeptClients, seconds: float) -> None:
+        """Keep where the run stands after a round; earlier checkpoints go only after that."""
+        self._checkpoints.save(progress, clients, self._config, {**self.events.position(), "seconds": seconds})
+        self._checkpoints.prune(self._keep)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Write the result, last of all: a folder that has one belongs to a run that came to its end."""
+        self.events.position()
+        self._write(RESULT, _as_json(result))
+        self._checkpoints.prune(1)
+
+    def _require_fresh(self) -> None:
+        """FileExistsError if there are files but those of a run that was killed before its config was there."""
+        if not self.path.exists():
+            return
+        early = {*self._early, *(f".{name}.new" for name in (*self._early, CONFIG))}
+        if not {entry.name for entry in self.path.iterdir()} <= {lock.NAME, *early}:
+            raise FileExistsError(f"{self.path}: should be a new or empty folder, found files in it")
+
+    def _require_events(self) -> None:
+        path, wanted = self.path / EVENTS, self._position["events"]
+        found = path.stat().st_size if path.exists() else 0
+        if found < wanted:
+            raise ConfigError([f"{path}: should have {wanted} bytes or more, found {found}"])
 
     def close(self) -> None:
         """Let go of the folder."""
-        self._events.close()
-        self._lock.close()
+        for file in (self._log, self._lock):
+            if file is not None:
+                file.close()
 
-    def log(self, event: str, **values: Any) -> None:
-        """Append one event."""
-        try:
-            self._events.write(to_json({"event": event, **values}) + "\n")
-            self._events.flush()
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.path / "metrics.jsonl")) from None
-
-    def introduced(self, profiles: Iterable[Profile]) -> None:
-        """Keep who takes part, and how the rows of decoders are laid out."""
-        for profile in profiles:
-            self.log(
-                "profile",
-                client=profile.client,
-                dataset=profile.dataset,
-                tasks=profile.tasks,
-                samples=profile.samples,
-                parameters={str(slot): layout.numel for slot, layout in profile.layouts.items()},
-                decoders={
-                    slot.task: layout.names for slot, layout in profile.layouts.items() if slot.part == "decoder"
-                },
-            )
-
-    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        """Batches are not kept."""
-
-    def replied(self, order: Order, reply: Reply) -> None:
-        """Keep what a client did: its scores belong to the model after `round` rounds, its losses to the next one."""
-        up, down = reply.nbytes, order.nbytes
-        self.bytes_up, self.bytes_down = self.bytes_up + up, self.bytes_down + down
-        self.updates[reply.client] += bool(reply.rows)
-        who = {"round": order.round, "client": reply.client}
-        for task, scores in reply.metrics.items():
-            for metric, value in scores.items():
-                self.log("metric", **who, task=task, metric=metric, value=value)
-        for task, value in reply.losses.items():
-            self.log("loss", **who, task=task, metric="loss", value=value)
-        if reply.failed and order.finish:  # in other rounds the server's record says so
-            self.log("failed", **who, why=reply.failed)
-        self.log("client", **who, seconds=round(reply.seconds, 4), bytes_up=up, bytes_down=down)
-
-    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """Keep what the server did."""
-        for aggregation in record.aggregations:
-            products = aggregation.products.tolist() if aggregation.products is not None else None
-            blends, votes = [blend.weights.tolist() for blend in aggregation.mixing.blends], aggregation.mixing.votes
-            self.log(
-                "aggregation",
-                round=round,
-                part=aggregation.part,
-                members=aggregation.members,
-                measure=aggregation.measure,
-                products=products,
-                mixing=blends,
-                gets=[blend.gets for blend in aggregation.mixing.blends],
-                votes=votes.tolist() if votes is not None else None,
-            )
-        self.log("weights", round=round, weights=record.weights)
-        self.log("round", round=round, seconds=seconds, refused=record.refused)
-
-    def save_json(self, name: str, values: Any) -> None:
-        """Keep plain data."""
-        write_whole(self.path / name, (to_json(values, indent=2, ensure_ascii=False) + "\n").encode())
+    def _write(self, name: str, text: str) -> None:
+        """Write one of the files that anybody may read, unless it is there just so."""
+        path, content = self.path / name, text.encode()
+        if not path.is_file() or path.read_bytes() != content:
+            write_whole(path, content, ORDINARY)
 
     def save_model(self, client: str, model: torch.nn.Module) -> None:
         """Keep a client's trained model."""
-        (self.path / "models").mkdir(exist_ok=True)
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        write_whole(self.path / "models" / f"{client}.safetensors", save(tensors))
+        write_whole(private_folder(self.path / "models") / f"{client}.safetensors", save(tensors))
 
     def save_samples(self, client: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Keep a few images of a client with labels and predictions."""
-        (self.path / "samples").mkdir(exist_ok=True)
         packed = io.BytesIO()
         np.savez_compressed(packed, allow_pickle=False, **arrays)
-        write_whole(self.path / "samples" / f"{client}.npz", packed.getvalue())
-
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the result; a folder that has one belongs to a run that came to its end."""
-        self.position()
-        self.save_json("result.json", result)
+        write_whole(private_folder(self.path / "samples") / f"{client}.npz", packed.getvalue())
 
 
-def _is_fresh(path: Path, beside: Iterable[str]) -> bool:
-    """Whether a folder has no files but those of a run that was killed before its config was there."""
-    early = {*beside, *(f".{name}.new" for name in (*beside, "config.yaml"))}
-    return {entry.name for entry in path.iterdir()} <= {lock.NAME, *early}
+def _as_json(values: Any) -> str:
+    return to_json(values, indent=2, ensure_ascii=False) + "\n"

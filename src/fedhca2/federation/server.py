@@ -2,38 +2,42 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from torch import Tensor
 
-from fedhca2.aggregation import Aggregator, Measure, Member, Mixing, Rows, Weights
+from fedhca2.aggregation import Aggregator, Mean, Measure, Member, Mixing, Rows, Weights
+from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.guard import Expected, admit, well_formed
+from fedhca2.federation.moves import Move, Reach, Trained, moves_of_parameters, moves_of_updates
 from fedhca2.messages import Addend, Delivery, Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
 
 Deliveries = dict[str, dict[Slot, Delivery]]
+Layouts = tuple[Layout, Layout | None]  # of rows, and of the running statistics that belong to them
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """All that the server keeps between rounds: its round, learned weights by 'client/slot', and norms of late rows."""
+    """All that the server keeps between rounds: its round, and by 'client/slot' learned weights and recent moves."""
 
     round: int = 0
     weights: Mapping[str, Weights] = field(default_factory=dict)
-    norms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by part, for the guard
+    shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # of what rows could move: for the guard
 
     def to_dict(self) -> dict[str, Any]:
         """As data that JSON can hold, without loss."""
         weights = {key: {"value": [*w.value], "momentum": [*w.momentum]} for key, w in self.weights.items()}
-        return {"round": self.round, "weights": weights, "norms": {part: [*n] for part, n in self.norms.items()}}
+        return {"round": self.round, "weights": weights, "shares": {key: [*s] for key, s in self.shares.items()}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ServerState":
         """The state that `to_dict` wrote."""
         weights = {key: Weights(tuple(w["value"]), tuple(w["momentum"])) for key, w in data["weights"].items()}
-        return cls(data["round"], weights, {part: tuple(norms) for part, norms in data["norms"].items()})
+        return cls(data["round"], weights, {key: tuple(shares) for key, shares in data["shares"].items()})
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Stack:
-    """All rows of one part and layout, and their inner products."""
+    """All rows of one part and layout, their inner products, and the running statistics that belong to them."""
 
     part: Part
     layout: Layout
@@ -81,8 +85,23 @@ class _Stack:
     entries: list[_Entry]
     rows: Rows
     products: Tensor
+    statistics: "_Stack | None" = None
 
-    def norms(self) -> list[float]:
+    @classmethod
+    def of(cls, layout: Layout, aggregator: Aggregator, entries: list[_Entry]) -> "_Stack":
+        """These rows with the inner products that their aggregator needs: one pass over all."""
+        rows = Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
+        products = rows.products(aggregator.measure, aggregator.whole)
+        return cls(entries[0].slot.part, layout, aggregator, entries, rows, products)
+
+    @property
+    def compared(self) -> Tensor:
+        """The inner products that the mixing comes from."""
+        if self.statistics and self.aggregator.compares_models:
+            return self.products + self.statistics.products
+        return self.products
+
+    def lengths(self) -> list[float]:
         """Lengths of the rows, which their own inner products tell; a row that is not finite has none."""
         if self.aggregator.measure == "rows":
             return self.products.sum(dim=0).diagonal().clamp(min=0).sqrt().tolist()
@@ -92,17 +111,30 @@ class _Stack:
 class Server:
     """Turns replies into deliveries. It holds no rows and no models, and its state is passed in and out."""
 
-    def __init__(self, method: Method, profiles: Iterable[Profile], guard: GuardBounds | None = None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        profiles: Iterable[Profile],
+        guard: GuardBounds | None = None,
+        reach: Reach | None = None,
+    ) -> None:
+        """`reach` says how far rows can move in a round; without it no move is too far."""
         self.method = method
         self.guard = guard or GuardBounds()
+        self.reach = reach
         self.profiles = {profile.client: profile for profile in profiles}
 
     def start(self) -> ServerState:
         """The state before the first round."""
         return ServerState()
 
-    def step(self, state: ServerState, replies: Iterable[Reply]) -> tuple[ServerState, Deliveries, ServerRecord]:
-        """One round: learn α and β, then aggregate.
+    def step(
+        self,
+        state: ServerState,
+        replies: Iterable[Reply],
+        sent: Mapping[str, Mapping[Slot, Delivery]] | None = None,
+    ) -> tuple[ServerState, Deliveries, ServerRecord]:
+        """One round: learn α and β, then aggregate. `sent` is what clients took before they trained.
 
         A reply that cannot be used is left out and named in the record, as if its client had been away: such a client
         keeps its weights and gets no delivery.
@@ -110,7 +142,7 @@ class Server:
         parts = frozenset(self.method.uploads(state.round))
         sound, refused = well_formed(replies, Expected(state.round, self.profiles, parts, state.weights))
         stacks = self._measure(state.round, sound)
-        admission = admit(sound, _norms(sound, stacks), state.norms, self.guard)
+        admission = admit(sound, self._moves(state.round, stacks, sent or {}), state.shares, self.guard)
         if admission.refused:  # rare: measured again, so that nothing of a refused row is left in the others' products
             stacks = self._measure(state.round, admission.used)
         state = self._learn(state, admission.used)
@@ -122,23 +154,69 @@ class Server:
             for entry in stack.entries:
                 if first and entry.key not in weights:
                     weights[entry.key] = Weights.start(first)
-            aggregation, delivered = self._aggregate(stack, weights)
-            aggregations.append(aggregation)
-            for entry, delivery in zip(stack.entries, delivered, strict=True):
-                deliveries[entry.client][entry.slot] = delivery
+            mixing = stack.aggregator.mixing(stack.compared, stack.rows.members, stack.layout)
+            aggregations.append(self._mix(stack, mixing, weights, deliveries))
+            if stack.statistics:
+                mixing = mixing.of_statistics(len(stack.entries))
+                aggregations.append(self._mix(stack.statistics, mixing, weights, deliveries))
         applied = {key: learned.applied for key, learned in weights.items()}
         record = ServerRecord(state.round, tuple(aggregations), applied, refused | admission.refused)
-        return ServerState(state.round + 1, weights, admission.norms), deliveries, record
+        return ServerState(state.round + 1, weights, admission.shares), deliveries, record
 
     def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[_Stack]:
-        """The rows of every part and layout with the inner products that its aggregator needs: one pass over all."""
+        """The rows of every part and layout, measured."""
         stacks = []
         for part, aggregator in self.method.aggregators(round).items():
-            for layout, entries in self._entries(part, replies).items():
-                rows = Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
-                products = rows.products(aggregator.measure, aggregator.whole)
-                stacks.append(_Stack(part, layout, aggregator, entries, rows, products))
+            for (layout, _), entries in self._entries(part, replies).items():
+                stack = _Stack.of(layout, aggregator, entries)
+                stacks.append(replace(stack, statistics=self._statistics(stack, replies)))
         return stacks
+
+    def _statistics(self, stack: _Stack, replies: Mapping[str, Reply]) -> _Stack | None:
+        """The running statistics that clients sent with the rows of a stack."""
+        entries = [
+            replace(entry, slot=slot, row=replies[entry.client].rows[slot])
+            for entry in stack.entries
+            if (slot := entry.slot.statistics) and slot in replies[entry.client].rows
+        ]
+        if not entries:
+            return None
+        aggregator = stack.aggregator if stack.aggregator.compares_models else Mean()
+        return _Stack.of(self.profiles[entries[0].client].layouts[entries[0].slot], aggregator, entries)
+
+    def _moves(
+        self, round: int, stacks: Iterable[_Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
+    ) -> dict[str, dict[Slot, Move]]:
+        """How far every row of every client moved."""
+        found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
+        with_statistics = [each for stack in stacks for each in (stack, stack.statistics) if each]
+        for stack in with_statistics:
+            starts = [self._start(entry, sent) for entry in stack.entries]
+            updates = self.method.uploads(round)[stack.part] == "updates"
+            rounds = range(round if updates or None not in starts else 0, round + 1)
+            trained = [
+                Trained(entry.row, start, self._limit(entry, rounds))
+                for entry, start in zip(stack.entries, starts, strict=True)
+            ]
+            moves = (
+                moves_of_updates(stack.lengths(), trained)
+                if updates
+                else moves_of_parameters(stack.part, stack.rows, trained)
+            )
+            for entry, move in zip(stack.entries, moves, strict=True):
+                found[entry.client][entry.slot] = move
+        return found
+
+    def _start(self, entry: _Entry, sent: Mapping[str, Mapping[Slot, Delivery]]) -> Tensor | None:
+        """Where a client's training began, as far as the server knows: it holds no rows but those that it sent."""
+        delivery = sent.get(entry.client, {}).get(entry.slot)
+        return delivery.row if delivery and self.method.local.replaces else None
+
+    def _limit(self, entry: _Entry, rounds: range) -> float:
+        """The farthest that a row can have moved; running statistics follow the data, not the learning rate."""
+        if self.reach is None or entry.slot.part.endswith("_norms"):
+            return inf
+        return self.reach.of_row(self.profiles[entry.client], len(entry.row), rounds)
 
     def _learn(self, state: ServerState, replies: Mapping[str, Reply]) -> ServerState:
         """α and β after this round's agreement."""
@@ -149,44 +227,37 @@ class Server:
                 weights[key] = self.method.weights.step(weights[key], agreement)
         return replace(state, weights=weights)
 
-    def _entries(self, part: Part, replies: Mapping[str, Reply]) -> dict[Layout, list[_Entry]]:
+    def _entries(self, part: Part, replies: Mapping[str, Reply]) -> dict[Layouts, list[_Entry]]:
         """The rows of a part, by layout, each list sorted by name so that the order of clients never shows."""
-        found: dict[Layout, list[_Entry]] = {}
+        found: dict[Layouts, list[_Entry]] = {}
         for client, reply in replies.items():
             profile = self.profiles[client]
             for slot in sorted(reply.rows):
                 if slot.part == part:
                     entry = _Entry(client, slot, _member(profile, slot), reply.rows[slot])
-                    found.setdefault(profile.layouts[slot], []).append(entry)
-        return {layout: sorted(entries, key=lambda entry: entry.member.name) for layout, entries in found.items()}
+                    beside = profile.layouts.get(slot.statistics) if slot.statistics else None
+                    found.setdefault((profile.layouts[slot], beside), []).append(entry)
+        return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in found.items()}
 
-    def _aggregate(self, stack: _Stack, weights: Mapping[str, Weights]) -> tuple[Aggregation, list[Delivery]]:
-        """The second pass over all rows."""
-        members, measure = stack.rows.members, stack.aggregator.measure
-        mixing = stack.aggregator.mixing(stack.products, members, stack.layout)
-        addends: list[list[Addend]] = [[] for _ in members]
+    def _mix(
+        self, stack: _Stack, mixing: Mixing, weights: Mapping[str, Weights], deliveries: Deliveries
+    ) -> Aggregation:
+        """The second pass over all rows: what every member gets is added to `deliveries`."""
+        addends: list[list[Addend]] = [[] for _ in stack.entries]
         for blend in mixing.blends:
             mixed = stack.rows.mix(blend.weights)
             for entry, gets, added in zip(stack.entries, blend.gets, addends, strict=True):
                 scale = weights[entry.key].applied if blend.hyper else (1.0,)
                 added.append(Addend(mixed[gets], scale, remember=blend.hyper and self.method.weights.learn))
-        whole = stack.products.sum(dim=0) if measure != "nothing" else None
-        record = Aggregation(stack.part, tuple(member.name for member in members), measure, whole, mixing)
-        return record, [Delivery(mixing.base, tuple(added)) for added in addends]
-
-
-def _norms(replies: Mapping[str, Reply], stacks: Iterable[_Stack]) -> dict[str, dict[Slot, float]]:
-    """The norm of each row of each client."""
-    found = {
-        (entry.client, entry.slot): norm
-        for stack in stacks
-        for entry, norm in zip(stack.entries, stack.norms(), strict=True)
-    }
-    return {client: {slot: found[client, slot] for slot in sorted(reply.rows)} for client, reply in replies.items()}
+        for entry, added in zip(stack.entries, addends, strict=True):
+            deliveries[entry.client][entry.slot] = Delivery(mixing.base, tuple(added))
+        measure = stack.aggregator.measure
+        whole = stack.compared.sum(dim=0) if measure != "nothing" else None
+        return Aggregation(stack.part, tuple(entry.member.name for entry in stack.entries), measure, whole, mixing)
 
 
 def _member(profile: Profile, slot: Slot) -> Member:
     """Whose row it is: a client's encoder belongs with the same task list, a decoder or head with the same task."""
-    tasks = slot.task or "+".join(sorted(profile.tasks))
+    kind = client_kind(profile.dataset, (slot.task,) if slot.task else profile.tasks)
     name = f"{profile.client}/{slot.task}" if slot.task else profile.client
-    return Member(name, f"{profile.dataset}:{tasks}", profile.samples)
+    return Member(name, kind, profile.samples)

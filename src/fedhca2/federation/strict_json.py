@@ -2,7 +2,10 @@
 
 import json
 from math import isfinite, nan
+from pathlib import Path
 from typing import Any
+
+from fedhca2.experiment import ConfigError
 
 
 def to_json(values: Any, **options: Any) -> str:
@@ -20,6 +23,14 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def read_json(path: Path) -> Any:
+    """Plain data from a file; ConfigError where it is damaged, OSError where there is none."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError([f"{path}: should be JSON, found {error}"]) from None
 
 
 def numbers(value: Any) -> Any:

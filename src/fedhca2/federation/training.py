@@ -16,10 +16,11 @@ from fedhca2.experiment import ConfigError, Experiment, OpenData, Shard, build_c
 from fedhca2.federation.course import Course
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.membership import without_strangers
+from fedhca2.federation.moves import Reach
 from fedhca2.federation.result import Result, Scores, device_name
 from fedhca2.federation.rounds import Progress, Watcher
 from fedhca2.federation.run_folder import RunFolder
-from fedhca2.federation.samples import sample_labels, sample_predictions
+from fedhca2.federation.samples import Arrays, sample_labels, sample_predictions
 from fedhca2.federation.server import Server, ServerRecord
 from fedhca2.messages import Order, Reply
 
@@ -80,44 +81,50 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def train(
-    experiment: Experiment,
-    given: Given,
-    folder: RunFolder,
-    watcher: RunWatcher,
-    baseline: Scores | None,
-    run: Path,
-) -> Result:
-    """Every round that is still to come; `run` is what to resume if it is interrupted."""
+@dataclass(frozen=True)
+class Ready:
+    """A run that can go on: nothing about it has been refused, and nothing in its folder has been changed."""
+
+    given: Given
+    course: Course
+    devices: Sequence[torch.device]
+    fleet: InProcess
+    progress: Progress | None
+    samples: Mapping[str, Arrays]
+
+
+def prepare(experiment: Experiment, given: Given, folder: RunFolder, run: Path) -> Ready:
+    """Build the clients and put them where the run stands; `run` is what to resume if it is interrupted."""
     course = Course(experiment, folder, run)
     devices = choose_devices(experiment.devices)
-    watcher.started(experiment, given.shards)
     kind = step_kind(experiment, given.data, given.shards)
     places = [Workplace(device, kind) for device in devices]
     with one_thread():
         clients = build_clients(experiment, given.data, given.shards, places[0])
         samples = {client.name: sample_labels(client) | sample_predictions(client, "before") for client in clients}
-    if kind == "compiled" and devices[0].type == "cuda":
-        precompile(experiment.model, clients, devices[0])
-    fleet = InProcess(clients, places)
-    server = Server(experiment.resolved_method, fleet.profiles.values(), experiment.guard)
-    progress = _go_on(course, fleet)
-    scores = course.go(server, fleet, _All([folder, watcher]), progress, experiment.checkpoints.every)
+    fleet, checkpoint, progress = InProcess(clients, places), folder.checkpoint, None
+    if checkpoint is not None:
+        fleet.restore(checkpoint.path, checkpoint.clients)
+        progress = without_strangers(checkpoint.progress, list(fleet.profiles))
+    return Ready(given, course, devices, fleet, progress, samples)
+
+
+def train(ready: Ready, watcher: RunWatcher, baseline: Scores | None) -> Result:
+    """Every round that is still to come, in a folder that has been rewound."""
+    course, fleet, given = ready.course, ready.fleet, ready.given
+    experiment, folder, clients = course.experiment, course.folder, list(fleet.clients.values())
+    watcher.started(experiment, given.shards)
+    known = folder.checkpoint.clients if folder.checkpoint else {}
+    folder.events.introduced(profile for name, profile in fleet.profiles.items() if name not in known)
+    if ready.devices[0].type == "cuda" and step_kind(experiment, given.data, given.shards) == "compiled":
+        precompile(experiment.model, clients, ready.devices[0])
+    server = Server(experiment.resolved_method, fleet.profiles.values(), experiment.guard, Reach.of(experiment))
+    if experiment.privacy.noise and folder.checkpoint is None:
+        # A run that falls over in its first round goes on with the same keys.
+        folder.commit(Progress(), fleet, course.seconds)
+    scores = course.go(server, fleet, _All([folder.events, watcher]), ready.progress, experiment.checkpoints.every)
     with one_thread():
         for client in clients:
             folder.save_model(client.name, client.personal.model)
-            folder.save_samples(client.name, samples[client.name] | sample_predictions(client, "after"))
-    return course.conclude(scores, baseline, ", ".join(dict.fromkeys(map(device_name, devices))), given.skipped)
-
-
-def _go_on(course: Course, fleet: InProcess) -> Progress | None:
-    """Where the run stands, with its clients put there."""
-    checkpoint = course.checkpoint
-    known = checkpoint.clients if checkpoint else {}
-    course.folder.introduced(profile for name, profile in fleet.profiles.items() if name not in known)
-    if checkpoint is None:
-        if course.experiment.privacy.noise:  # a run that falls over in its first round goes on with the same keys
-            course.save(Progress(), fleet)
-        return None
-    fleet.restore(checkpoint.path, checkpoint.clients)
-    return without_strangers(checkpoint.progress, list(fleet.profiles))
+            folder.save_samples(client.name, ready.samples[client.name] | sample_predictions(client, "after"))
+    return course.conclude(scores, baseline, ", ".join(dict.fromkeys(map(device_name, ready.devices))), given.skipped)

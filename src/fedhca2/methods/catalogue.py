@@ -12,9 +12,7 @@ METHODS: dict[str, Method] = {
     "ditto": Method(encoder=Mean(), decoder=Mean(), local=PersonalCopy(), reference="Li et al., ICML 2021"),
     "fedamp": Method(encoder=Attentive(), decoder=Attentive(), local=Attracted(), reference="Huang et al., AAAI 2021"),
     "fedbabu": Method(encoder=Mean(), local=Frozen(), reference="Oh et al., ICLR 2022"),
-    "fedsta": Method(
-        encoder=Mean(), decoder=GroupMean(every=5), head=GroupMean(every=5), reference="Park et al., NeurIPS 2021"
-    ),
+    "fedsta": Method(encoder=Mean(), reference="Park et al., NeurIPS 2021"),
     "matfl": Method(encoder=Clustered(), reference="Cai et al., CVPRW 2023, released code"),
     "matfl_voting": Method(encoder=Voting(), reference="Cai et al., CVPRW 2023"),
     "single_task_fl": Method(encoder=GroupMean(), decoder=GroupMean(), reference="baseline of Cai et al., CVPRW 2023"),

@@ -5,11 +5,11 @@ from typing import Annotated
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from fedhca2.aggregation import Aggregator, HyperWeights, Mean
+from fedhca2.aggregation import Aggregator, HyperWeights
 from fedhca2.config import Config
 from fedhca2.messages import BatchNorm, Kind
 from fedhca2.objectives import Objective
-from fedhca2.params import Part
+from fedhca2.params import STATISTICS, Part
 
 
 class Method(Config):
@@ -21,13 +21,13 @@ class Method(Config):
     local: SerializeAsAny[Objective] = Objective()
     weights: HyperWeights = HyperWeights()
     batch_norm: Annotated[
-        BatchNorm, Field(description="running statistics stay local, are averaged, or are measured anew")
+        BatchNorm, Field(description="running statistics stay local, are mixed as parameters are, or are measured anew")
     ] = "local"
     reference: str = ""
 
     @model_validator(mode="after")
     def _statistics_belong_to_parameters(self) -> "Method":
-        if self.local.anchor == "received" and self.batch_norm != "local":
+        if not self.local.replaces and self.batch_norm != "local":
             raise ValueError(
                 f"batch_norm should be 'local' where clients keep their own parameters, found {self.batch_norm!r}"
             )
@@ -36,11 +36,11 @@ class Method(Config):
     def aggregators(self, round: int) -> Mapping[Part, Aggregator]:
         """Which aggregators take part in this round (counted from 0)."""
         parts: dict[Part, Aggregator | None] = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head}
-        if self.batch_norm == "average":
-            parts["encoder_norms"] = Mean() if self.encoder else None
-            parts["decoder_norms"] = Mean() if self.decoder else None
         return {part: found for part, found in parts.items() if found and (round + 1) % found.every == 0}
 
     def uploads(self, round: int) -> Mapping[Part, Kind]:
         """What every client sends after training in this round."""
-        return {part: aggregator.sends for part, aggregator in self.aggregators(round).items()}
+        sent: dict[Part, Kind] = {part: aggregator.sends for part, aggregator in self.aggregators(round).items()}
+        if self.batch_norm == "average":
+            sent |= {norms: "parameters" for part, norms in STATISTICS.items() if part in sent}
+        return sent

@@ -7,5 +7,18 @@ from fedhca2.metrics.max_f import MaxF
 from fedhca2.metrics.metric import Metric
 from fedhca2.metrics.miou import MeanIoU
 from fedhca2.metrics.rmse import DepthRMSE
+from fedhca2.metrics.salient_iou import SalientIoU, SalientIoUOfImages
 
-__all__ = ["AngularError", "DepthRMSE", "MaxF", "MeanIoU", "Metric", "OdsF", "delta_m", "edge_rules", "relative_gain"]
+__all__ = [
+    "AngularError",
+    "DepthRMSE",
+    "MaxF",
+    "MeanIoU",
+    "Metric",
+    "OdsF",
+    "SalientIoU",
+    "SalientIoUOfImages",
+    "delta_m",
+    "edge_rules",
+    "relative_gain",
+]

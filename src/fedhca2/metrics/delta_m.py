@@ -1,6 +1,6 @@
 """Δm: how much better a federation does than training alone, averaged over everything that it measures."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import nan
 
 Scores = Mapping[str, Mapping[str, float]]
@@ -20,16 +20,36 @@ def relative_gain(value: float, baseline: float, higher_is_better: bool) -> floa
     return gain if higher_is_better else -gain
 
 
-def delta_m(scores: Scores, baseline: Scores, higher_is_better: Mapping[str, bool]) -> float:
-    r"""Mean relative gain in % over all (client, task) pairs, $\Delta m = \frac{1}{T}\sum_t$ `relative_gain`.
+def delta_m(
+    scores: Scores,
+    baseline: Scores,
+    higher_is_better: Mapping[str, bool],
+    kinds: Mapping[str, str] | None = None,
+) -> float:
+    r"""Mean relative gain in % over the columns of a table, $\Delta m = \frac{1}{T}\sum_t$ `relative_gain`.
 
-    >>> delta_m({"a": {"semseg": 55.0, "depth": 0.9}}, {"a": {"semseg": 50.0, "depth": 1.0}},
-    ...         {"semseg": True, "depth": False})
-    10.0
+    A column is a task of the clients of one kind, and its value the mean over these clients. Without `kinds` every
+    client is a kind of its own: then the mean is over all (client, task) pairs.
+
+    >>> ours, alone = {"a": {"semseg": 55.0}, "b": {"semseg": 20.0}}, {"a": {"semseg": 50.0}, "b": {"semseg": 10.0}}
+    >>> delta_m(ours, alone, {"semseg": True}, kinds={"a": "road", "b": "road"})
+    25.0
+    >>> delta_m(ours, alone, {"semseg": True})
+    55.0
     """
     pairs = [(client, task) for client, tasks in scores.items() for task in tasks]
     expected = [(client, task) for client, tasks in baseline.items() for task in tasks]
     if not pairs or set(pairs) != set(expected):
         raise ValueError(f"scores should be of the baseline's clients and tasks {expected}, found {pairs}")
-    gains = [relative_gain(scores[c][t], baseline[c][t], higher_is_better[t]) for c, t in pairs]
+    columns: dict[tuple[str, str], list[str]] = {}
+    for client, task in pairs:
+        columns.setdefault((kinds[client] if kinds else client, task), []).append(client)
+    gains = [
+        relative_gain(_mean(scores, clients, task), _mean(baseline, clients, task), higher_is_better[task])
+        for (_, task), clients in columns.items()
+    ]
     return sum(gains) / len(gains)
+
+
+def _mean(scores: Scores, clients: Sequence[str], task: str) -> float:
+    return sum(scores[client][task] for client in clients) / len(clients)

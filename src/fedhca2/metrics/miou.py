@@ -36,7 +36,7 @@ class MeanIoU(Sums):
     """mIoU in %, over all valid pixels of the split.
 
     `absent`: a class that occurs nowhere is left out of the mean ("skip") or counts as 0 ("zero", as in the released
-    code).
+    code, under a name of its own).
 
     >>> metric = MeanIoU(classes=3)
     >>> metric.update(torch.tensor([[[[0, 1, 1, 1]]]]), torch.tensor([[[[0, 1, 1, 255]]]]))
@@ -44,12 +44,12 @@ class MeanIoU(Sums):
     {'miou': 100.0, 'classes': 2.0}
     """
 
-    name = "miou"
     higher_is_better = True
 
     def __init__(self, classes: int, absent: Literal["skip", "zero"] = "skip") -> None:
         super().__init__(classes * classes + 2, dtype=torch.int64)
         self.classes, self.absent = classes, absent
+        self.name = "miou" if absent == "skip" else "miou_all_classes"
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add class maps [B, 1, H, W]."""

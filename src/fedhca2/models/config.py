@@ -18,7 +18,9 @@ class EncoderConfig(Config):
         Field(description="'none' for random values, 'scenes' for the embedded ones, 'timm' for timm's own, or a file"),
     ] = "none"
     sha256: Annotated[str | None, Field(description="of the file; a run notes it, and another file is an error")] = None
-    drop_path: Annotated[float, Field(ge=0, lt=1, description="stochastic depth")] = 0.0
+    drop_path: Annotated[
+        float, Field(ge=0, lt=1, description="stochastic depth: the rate of the last block, to which rates rise from 0")
+    ] = 0.0
     output_stride: Annotated[
         Literal[8, 16, 32], Field(description="of the coarsest map; less than 32 where the encoder can be dilated")
     ] = 32

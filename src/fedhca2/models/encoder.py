@@ -10,16 +10,18 @@ from torch import Tensor, nn
 
 from fedhca2.models.config import SWIN_T, EncoderConfig
 from fedhca2.models.pretrained import digest, load_weights
+from fedhca2.models.stochastic_depth import take_over_drop_paths
+from fedhca2.models.swin import as_released
 
 STRIDES = [4, 8, 16, 32]
 
-# Small Swin transformers that timm has no name for: they train in minutes on a CPU. Windows are never cut to the size
-# of a map, so that the parameters fit images of every size.
+# Small Swin transformers that timm has no name for: they train in minutes on a CPU.
 SMALL: dict[str, dict[str, Any]] = {
-    "swin_micro": {"embed_dim": 16, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 4, 8)},
-    "swin_mini": {"embed_dim": 32, "depths": (2, 2, 2, 2), "num_heads": (1, 2, 4, 8)},
+    "swin_micro": {"embed_dim": 16, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 4, 8), "window_size": 4},
+    "swin_mini": {"embed_dim": 32, "depths": (2, 2, 2, 2), "num_heads": (1, 2, 4, 8), "window_size": 4},
 }
-SMALL_WINDOWS = {"window_size": 4, "always_partition": True}
+# Windows and their shift are never cut to the size of a map, so that one model is for images of every size.
+SWIN = {"always_partition": True, "strict_img_size": False}
 
 
 class FeatureNorms(nn.ModuleList):
@@ -38,15 +40,19 @@ class Encoder(nn.Module):
 
     def __init__(self, config: EncoderConfig, size: tuple[int, int]) -> None:
         super().__init__()
-        small = config.name in SMALL
-        name = SWIN_T if small else config.name
-        options = {**SMALL[config.name], **SMALL_WINDOWS} if small else {}
-        options |= {"drop_path_rate": config.drop_path, "features_only": True}
+        name = SWIN_T if config.name in SMALL else config.name
+        options: dict[str, Any] = {"drop_path_rate": config.drop_path, "features_only": True}
         if config.output_stride != STRIDES[-1]:
             options["output_stride"] = config.output_stride
-        if "swin" in config.name:
+        if "swin_" in config.name:
+            options |= SWIN | SMALL.get(config.name, {})
+        elif "swin" in config.name:  # the second version, which timm alone has
             options["img_size"] = size
         self.body = timm.create_model(name, out_indices=_last_four(name, config.output_stride), **options)
+        as_released(self.body)
+        self.drop_paths = take_over_drop_paths(self.body)
+        if config.drop_path and not self.drop_paths:
+            raise ValueError(f"encoder {config.name!r} should have paths that drop_path can leave out, found none")
         self.channels: list[int] = _feature_info(self.body).channels()
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
         self.norms = FeatureNorms(nn.LayerNorm(channels) for channels in self.channels) if channels_last else None

@@ -11,7 +11,7 @@ from fedhca2.models.decoder import Decoder
 from fedhca2.models.deeplab import DeepLab
 from fedhca2.models.encoder import Encoder
 from fedhca2.models.head import Head
-from fedhca2.params import Layout, Slot
+from fedhca2.params import Layout, Part, Slot
 from fedhca2.seeds import derive
 
 DEEPLAB_WIDTH = 256
@@ -75,15 +75,24 @@ def layouts(model: MultiTaskModel) -> dict[Slot, Layout]:
 
 
 def build_model(
-    config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int], *, seed: int, client: str
+    config: ModelConfig,
+    channels: Mapping[str, int],
+    size: tuple[int, int],
+    *,
+    seed: int,
+    client: str,
+    common: frozenset[Part] = frozenset(),
 ) -> MultiTaskModel:
-    """A model whose encoder is the same for every client of an experiment, and whose decoders and heads are its own."""
+    """A model whose encoder is the same for every client of an experiment, and whose decoders and heads are its own.
+
+    Decoders or heads in `common` are the same for every client that has the task.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "encoder"))
         model = MultiTaskModel(config, channels, size)
         for task in channels:
             for part, module in (("decoder", model.decoders[task]), ("head", model.heads[task])):
-                torch.manual_seed(derive(seed, part, client, task))
+                torch.manual_seed(derive(seed, part, "" if part in common else client, task))
                 for layer in module.modules():
                     if isinstance(layer, (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase)):
                         layer.reset_parameters()

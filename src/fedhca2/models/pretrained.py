@@ -1,16 +1,15 @@
 """Encoders that do not start from random values."""
 
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import file_digest
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from pickle import UnpicklingError
 
 import timm
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load as load_bytes
 from torch import Tensor, nn
 
@@ -95,13 +94,19 @@ def _from_file(path: Path, changed: int) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_bytes(path.read_bytes())
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, UnpicklingError, EOFError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles that are none: the error says it
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a file that is no weights raises anything
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
         raise ValueError(f"weights {str(path)!r} should be a file of tensors, found {reason}") from error
     for key in ("state_dict", "model"):
         found = found.get(key, found) if isinstance(found, Mapping) else {}
-    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    return {name: value for name, value in found.items() if isinstance(name, str) and _is_dense(value)}
+
+
+def _is_dense(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized
 
 
 def _existing(path: Path) -> Path:

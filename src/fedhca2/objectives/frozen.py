@@ -9,7 +9,10 @@ from fedhca2.params import Part
 
 
 class Frozen(Objective):
-    """Decoders and heads stay as initialised, with their running statistics; a last fine-tuning trains everything."""
+    """Decoders and heads stay as initialised, the same for all clients of a task; a last fine-tuning trains everything.
+
+    The running statistics of their normalisation stay as well.
+    """
 
     frozen: ClassVar[frozenset[Part]] = frozenset({"decoder", "decoder_norms", "head"})
 

@@ -17,7 +17,8 @@ class Objective(Config):
 
     `anchor` says what the pull is towards: the shared model at the start of the round, or the rows that the server sent
     (which then do not replace the client's own). With `own_copy` the client trains a copy that the server aggregates,
-    beside a personal model that is never overwritten.
+    beside a personal model that is never overwritten. Parts that are `frozen` do not train before the last round; all
+    clients with the same task start with the same.
     """
 
     anchor: ClassVar[Anchor] = "none"
@@ -25,6 +26,11 @@ class Objective(Config):
     frozen: ClassVar[frozenset[Part]] = frozenset()
 
     kind: str = "plain"
+
+    @property
+    def replaces(self) -> bool:
+        """Whether what the server sends takes the place of the client's own rows."""
+        return self.anchor != "received" or self.own_copy
 
     @property
     def pull(self) -> float:

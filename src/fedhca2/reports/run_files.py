@@ -1,7 +1,7 @@
 """A run as its files tell it: all that reports know."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from fedhca2.experiment import ConfigError
-from fedhca2.federation.result import BASELINE_METRICS
-from fedhca2.federation.strict_json import numbers
+from fedhca2.experiment.clients import client_kind
+from fedhca2.experiment.sources import read_config
+from fedhca2.federation.result import BASELINE_METRICS, overall_gain
+from fedhca2.federation.strict_json import numbers, read_json
 
 Event = dict[str, Any]
 Array = np.ndarray[Any, Any]
@@ -36,7 +37,7 @@ class RunFiles:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved config."""
-        return _checked(self.path / "config.yaml", yaml.safe_load((self.path / "config.yaml").read_text("utf-8")))
+        return _checked(self.path / "config.yaml", read_config(self.path / "config.yaml"))
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
@@ -44,12 +45,12 @@ class RunFiles:
         path = self.path / "result.json"
         if not path.is_file():
             return None
-        try:
-            result = _checked(path, json.loads(path.read_text("utf-8")))
-        except ValueError as error:
-            raise ConfigError([f"{path}: not valid JSON: {error}"]) from None
-        baseline = result.get("baseline")
-        return {**result, "clients": numbers(result["clients"]), "baseline": baseline and numbers(baseline)}
+        result = _checked(path, read_json(path))
+        clients, baseline = numbers(result["clients"]), numbers(result.get("baseline") or {})
+        if "delta_m_by_client" not in result:  # written before there were both: what it calls Δm is by client
+            gain = overall_gain(clients, baseline, self._kinds(clients))
+            result |= {"delta_m": gain, "delta_m_by_client": result.get("delta_m")}
+        return {**result, "clients": clients, "baseline": baseline or None}
 
     @cached_property
     def events(self) -> list[Event]:
@@ -90,6 +91,27 @@ class RunFiles:
         return {client: tuple(tasks) for client, tasks in found.items()}
 
     @cached_property
+    def kinds(self) -> dict[str, str]:
+        """The kind of every client: its data set and tasks."""
+        return self._kinds(self.tasks)
+
+    @property
+    def several_of_a_kind(self) -> bool:
+        """Whether some clients have the same data set and tasks."""
+        return len(set(self.kinds.values())) < len(self.kinds)
+
+    def dataset(self, client: str) -> str:
+        """A client's data set; one that never said so has its own."""
+        return self._datasets.get(client, client)
+
+    @cached_property
+    def _datasets(self) -> dict[str, str]:
+        return {event["client"]: event["dataset"] for event in self.of("profile")}
+
+    def _kinds(self, tasks: Mapping[str, Iterable[str]]) -> dict[str, str]:
+        return {client: client_kind(self.dataset(client), held) for client, held in tasks.items()}
+
+    @cached_property
     def baseline_scores(self) -> list[Event]:
         """The events `metric` of the Local baseline, whether it was trained along or is another run's."""
         path = self.path / BASELINE_METRICS
@@ -98,8 +120,8 @@ class RunFiles:
         if not path.is_file():
             return []
         try:
-            return [_known(_checked(path, event)) for event in json.loads(path.read_text("utf-8"))]
-        except (ValueError, TypeError) as error:
+            return [_known(_checked(path, event)) for event in read_json(path)]
+        except TypeError as error:
             raise ConfigError([f"{path}: should be a list of events, found {error}"]) from None
 
     def samples(self, client: str) -> dict[str, Array]:

@@ -5,10 +5,11 @@ from typing import Literal
 
 from fedhca2.experiment import ConfigError, Experiment
 from fedhca2.federation.flower.fleet import TooFewClientsError
-from fedhca2.federation.flower.run import read_note
+from fedhca2.federation.flower.run import read_note, reopen
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher
+from fedhca2.federation.run_folder import RunFolder
 
 Engine = Literal["flower-local", "flower-ray"]
 
@@ -18,6 +19,7 @@ def run_on(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatche
     from fedhca2.federation.flower.local import run_local
     from fedhca2.federation.flower.ray import run_ray
 
+    RunFolder.new(out)  # before anything is started
     engines = {"flower-local": run_local, "flower-ray": run_ray}
     try:
         return engines[engine](experiment, out, watcher, Terms(), baseline)
@@ -30,6 +32,7 @@ def resume_on(out: Path, watcher: RunWatcher) -> Result:
     from fedhca2.federation.flower.local import resume_local
     from fedhca2.federation.flower.ray import run_ray
 
+    reopen(out).close()  # before anything is started
     engine = read_note(out)["engine"]
     try:
         match engine:

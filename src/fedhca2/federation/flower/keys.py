@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedhca2.clients.state_file import private_folder
 from fedhca2.experiment import ConfigError
 from fedhca2.experiment.clients import NAME
 
@@ -30,8 +31,7 @@ def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), day
     wrong = [site for site in sites if not NAME.fullmatch(site)]
     if wrong:
         raise ConfigError([f"--sites: a name should be letters, digits, '-', '_' and '.', found {wrong[0]!r}"])
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o700)
+    private_folder(folder)
     authority, certificate = _authority(days)
     _write_secret(folder / "ca.key", _pem(authority))
     ca = certificate.public_bytes(Encoding.PEM)
@@ -47,8 +47,7 @@ def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), day
 
 def make_site_keys(folder: Path, ca: bytes) -> None:
     """The files of one site; a site can also make its key itself and give nothing but `node.pub` away."""
-    folder.mkdir(parents=True)
-    folder.chmod(0o700)
+    private_folder(folder)
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(folder / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     (folder / "node.pub").write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")

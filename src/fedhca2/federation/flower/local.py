@@ -1,6 +1,6 @@
 """A whole federation on this machine: a SuperLink, and a process for every site, on loopback with TLS and keys."""
 
-import shutil
+import json
 import ssl
 import tempfile
 import time
@@ -13,15 +13,17 @@ from subprocess import Popen
 
 import yaml
 
+from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.processes import free_port, start, stop
-from fedhca2.federation.flower.run import read_note, resume, run
+from fedhca2.federation.flower.run import Collect, resume, run
 from fedhca2.federation.flower.site import MODEL
 from fedhca2.federation.flower.superlink import SuperLink
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher
+from fedhca2.federation.run_folder import CONFIG
 
 PATIENCE = 60.0  # seconds that a SuperLink has to start
 
@@ -30,21 +32,15 @@ def run_local(
     experiment: Experiment, out: Path, watcher: RunWatcher, terms: Terms, baseline: Path | None = None
 ) -> Result:
     """Run an experiment with every client in a process of its own; none is left when it ends, however it ends."""
-    if out.exists() and any(out.iterdir()):  # before anything is started
-        raise FileExistsError(f"{out}: should be a new or empty folder, found files in it")
     with _federation(experiment, out) as link, link.run() as grid:
-        result = run(grid, experiment, out, watcher, terms, baseline, engine="flower-local")
-    collect_models(experiment, out)
-    return result
+        return run(grid, experiment, out, watcher, terms, baseline, "flower-local", collecting(experiment, out))
 
 
 def resume_local(out: Path, watcher: RunWatcher, terms: Terms) -> Result:
     """Go on with such a run."""
-    experiment = Experiment.load(out / "config.yaml")
+    experiment = Experiment.load(out / CONFIG)
     with _federation(experiment, out) as link, link.run() as grid:
-        result = resume(grid, out, watcher, terms)
-    collect_models(experiment, out)
-    return result
+        return resume(grid, out, watcher, terms, collecting(experiment, out))
 
 
 @contextmanager
@@ -78,16 +74,17 @@ def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
     """A file for every client's site, with the images that the experiment's partition gives it."""
     shards = assign_shards(experiment, open_data(experiment))
     files = {}
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     for spec in experiment.specs:
         data = experiment.data[spec.data]
         paths = {key: str(Path(value).resolve()) for key, value in data if isinstance(value, Path)}
-        lists = {"kind": "lists", "lists": {spec.name: [int(index) for index in shards[spec.name].dealt]}}
+        images = folder.resolve() / f"{spec.name}.images.json"
+        images.write_text(json.dumps({spec.name: [int(index) for index in shards[spec.name].dealt]}), "utf-8")
         site = {
             "client": spec.name,
             "tasks": list(spec.tasks),
             "state": str(folder.resolve() / "state"),
-            "data": {**paths, "partition": lists},
+            "data": {**paths, "partition": {"kind": "lists", "file": str(images)}},
             "own_methods": True,
         }
         weights = experiment.model.encoder.weights
@@ -136,11 +133,14 @@ def wait_until_healthy(link: SuperLink, process: Popen[bytes]) -> None:
     raise RuntimeError(f"the SuperLink should answer at {link.address}, found exit code {process.poll()}")
 
 
-def collect_models(experiment: Experiment, out: Path) -> None:
-    """Put the sites' models where those of a run in one process are."""
-    name = read_note(out)["run"]
-    (out / "models").mkdir(exist_ok=True)
-    for spec in experiment.specs:
-        found = sites_folder(out) / "state" / f"{experiment.name}-{name}" / spec.name / MODEL
-        if found.exists():
-            shutil.copy(found, out / "models" / f"{spec.name}.safetensors")
+def collecting(experiment: Experiment, out: Path) -> Collect:
+    """Puts the sites' models where those of a run in one process are."""
+
+    def collect(run: str, folder: Path) -> None:
+        models = private_folder(folder / "models")
+        for spec in experiment.specs:
+            found = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL
+            if found.exists():
+                write_whole(models / f"{spec.name}.safetensors", found.read_bytes())
+
+    return collect

@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedhca2.experiment import ConfigError, Experiment
 from fedhca2.federation.flower.client_app import make_app
-from fedhca2.federation.flower.local import collect_models, sites_folder, write_sites
+from fedhca2.federation.flower.local import collecting, sites_folder, write_sites
 from fedhca2.federation.flower.run import resume, run
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.result import Result
@@ -31,15 +31,16 @@ def run_ray(
 
     files = list(write_sites(experiment, sites_folder(out)).values())
     server = ServerApp()
+    collect = collecting(experiment, out)
     results: list[Result] = []
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         going_on = (out / "config.yaml").exists()
         if going_on:
-            results.append(resume(grid, out, watcher, terms))
+            results.append(resume(grid, out, watcher, terms, collect))
         else:
-            results.append(run(grid, experiment, out, watcher, terms, baseline, engine="flower-ray"))
+            results.append(run(grid, experiment, out, watcher, terms, baseline, "flower-ray", collect))
 
     gpus = torch.cuda.device_count()
     resources: dict[str, ConfigRecordValues] = {"num_cpus": 1, "num_gpus": 1.0 if gpus else 0.0}
@@ -49,5 +50,4 @@ def run_ray(
         ray.shutdown()
     if not results:
         raise RuntimeError("the simulation ended without a result; its log says why")
-    collect_models(experiment, out)
     return results[0]

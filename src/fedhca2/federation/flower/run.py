@@ -1,6 +1,6 @@
 """One run over a network, from an experiment to its folder at the coordinator."""
 
-import json
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +16,29 @@ from fedhca2.federation.course import Course
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.records import DTYPES
 from fedhca2.federation.flower.terms import Terms
-from fedhca2.federation.result import Result, Scores, baseline_files, finished_scores, kept_baseline, read_baseline
+from fedhca2.federation.membership import differences
+from fedhca2.federation.moves import Reach
+from fedhca2.federation.result import (
+    BASELINE_FILES,
+    Result,
+    Scores,
+    baseline_files,
+    finished_scores,
+    kept_baseline,
+    read_baseline,
+)
 from fedhca2.federation.run import RunWatcher
-from fedhca2.federation.run_folder import RunFolder
+from fedhca2.federation.run_folder import BASELINE_FOLDER, CONFIG, RESULT, RunFolder
 from fedhca2.federation.server import Server, ServerRecord
+from fedhca2.federation.strict_json import read_json
 from fedhca2.messages import Order, Reply
 
 NOTE = "flower.json"  # in the run's folder: what sites keep their state by
+Collect = Callable[[str, Path], None]  # brings the models of a run of this name into its folder
+
+
+def leave_models(run: str, folder: Path) -> None:
+    """Models stay at their sites."""
 
 
 def run(
@@ -33,64 +49,96 @@ def run(
     terms: Terms,
     baseline: Path | None = None,
     engine: str = "flower",
+    collect: Collect = leave_models,
 ) -> Result:
-    """Train with the sites that this grid reaches, and write the run's folder. Models stay at their sites."""
-    known = read_baseline(baseline, experiment) if baseline else None
-    beside = {NOTE: {"run": token_hex(8), "engine": engine, "flower_run": grid.run.run_id}}
-    if baseline and known is not None:
-        beside |= baseline_files(baseline, known)
-    with closing(RunFolder(out, experiment, beside=beside)) as folder:
-        return _run(grid, experiment, folder, watcher, terms, known)
+    """Train with the sites that this grid reaches, and write the run's folder."""
+    early = (NOTE, *BASELINE_FILES) if baseline else (NOTE,)
+    with closing(RunFolder.new(out, early)) as folder:
+        known = read_baseline(baseline, experiment) if baseline else None
+        name = token_hex(8)
+        beside: dict[str, Any] = {NOTE: {"run": name, "engine": engine, "flower_run": grid.run.run_id}}
+        if baseline and known is not None:
+            beside |= baseline_files(baseline, known)
+        return _run(_Network(grid, terms, watcher, collect, name), experiment, folder, beside, known)
 
 
-def resume(grid: Grid, out: Path, watcher: RunWatcher, terms: Terms) -> Result:
+def resume(grid: Grid, out: Path, watcher: RunWatcher, terms: Terms, collect: Collect = leave_models) -> Result:
     """Go on with a run from its last checkpoint; the sites go on from their own state."""
-    if not (out / NOTE).is_file():
-        raise ConfigError([f"{out}: should be the folder of a run over Flower, found no {NOTE} in it"])
-    if (out / "result.json").exists():
-        raise ConfigError([f"{out}: has come to its end"])
-    experiment = Experiment.load(out / "config.yaml")
-    known = kept_baseline(out)
-    with closing(RunFolder(out, experiment, resume=True)) as folder:
-        folder.save_json(NOTE, {**read_note(out), "flower_run": grid.run.run_id})
-        return _run(grid, experiment, folder, watcher, terms, known)
+    with closing(reopen(out)) as folder:
+        experiment, note = Experiment.load(out / CONFIG), read_note(out)
+        beside = {NOTE: {**note, "flower_run": grid.run.run_id}}
+        network = _Network(grid, terms, watcher, collect, str(note["run"]))
+        return _run(network, experiment, folder, beside, kept_baseline(out))
+
+
+def reopen(out: Path) -> RunFolder:
+    """The folder of a run over Flower that can be resumed as it is; ConfigError if it cannot."""
+    if not (out / NOTE).is_file() or not (out / CONFIG).is_file():
+        raise ConfigError([f"{out}: should be the folder of a run over Flower, found no {NOTE} or {CONFIG} in it"])
+    folder = RunFolder.open(out)
+    try:
+        if (out / RESULT).exists():
+            raise ConfigError([f"{out}: has come to its end"])
+        written, checkpoint = Experiment.load(out / CONFIG).to_dict(), folder.checkpoint
+        began = checkpoint.experiment.to_dict() if checkpoint else written
+        if lines := [line for key in began for line in differences(key, began[key], written[key])]:
+            raise ConfigError(f"{out / CONFIG}: {line}" for line in lines)
+    except ConfigError:
+        folder.close()
+        raise
+    return folder
 
 
 def read_note(out: Path) -> dict[str, Any]:
     """What the folder of a run over Flower says of it: `run`, `engine`, and Flower's own number in `flower_run`."""
-    note: dict[str, Any] = json.loads((out / NOTE).read_text("utf-8"))
+    note: dict[str, Any] = read_json(out / NOTE)
     return note
 
 
+@dataclass(frozen=True)
+class _Network:
+    """What a run over Flower has beside its experiment and its folder."""
+
+    grid: Grid
+    terms: Terms
+    watcher: RunWatcher
+    collect: Collect
+    run: str  # its name, by which sites keep their state
+
+
 def _run(
-    grid: Grid, experiment: Experiment, folder: RunFolder, watcher: RunWatcher, terms: Terms, known: Scores | None
+    network: _Network, experiment: Experiment, folder: RunFolder, beside: Mapping[str, Any], known: Scores | None
 ) -> Result:
     """The baseline, if it is trained along and not finished yet, and the run."""
-    name = str(read_note(folder.path)["run"])
+    course = Course(experiment, folder, folder.path)
     if known is None and experiment.baseline:
         local = experiment.with_method("local")
-        known = finished_scores(folder.path / "baseline", local)
+        known = finished_scores(folder.path / BASELINE_FOLDER, local)
         if known is None:
-            with closing(RunFolder(folder.path / "baseline", local, resume=True)) as aside:
-                fleet = FlowerFleet(grid, local, terms, f"{name}baseline", aside.path)
-                known = _train(fleet, aside, watcher, None, folder.path).clients
-    return _train(FlowerFleet(grid, experiment, terms, name, folder.path), folder, watcher, known, folder.path)
+            with closing(RunFolder.at(folder.path / BASELINE_FOLDER)) as aside:
+                first = Course(local, aside, folder.path)
+                folder.rewind(experiment, beside)
+                aside.rewind(local)
+                known = _train(replace(network, run=f"{network.run}baseline"), first, None).clients
+    folder.rewind(experiment, beside)
+    return _train(network, course, known)
 
 
-def _train(fleet: FlowerFleet, folder: RunFolder, watcher: RunWatcher, baseline: Scores | None, run: Path) -> Result:
-    """Every round that is still to come; `run` is what to resume if it is interrupted."""
-    experiment = fleet.experiment
-    course = Course(experiment, folder, run)
+def _train(network: _Network, course: Course, baseline: Scores | None) -> Result:
+    """Every round that is still to come, in a folder that has been rewound."""
+    experiment, folder, watcher = course.experiment, course.folder, network.watcher
+    fleet = FlowerFleet(network.grid, experiment, network.terms, network.run, folder.path)
     fleet.gather()
     watcher.started(experiment, _shards(fleet))
-    server = Server(experiment.resolved_method, (), experiment.guard)
+    server = Server(experiment.resolved_method, (), experiment.guard, Reach.of(experiment))
     server.profiles = fleet.roll.known  # sites may join later
     checkpoint = course.checkpoint
     tell = _Tell(fleet, folder, watcher, set(checkpoint.clients) if checkpoint else set())
     # After every round: a site has the reply of its last round only, so the server must not fall behind.
     scores = course.go(server, fleet, tell, checkpoint.progress if checkpoint else None, checkpoint_every=1)
     if fleet.absent:
-        folder.log("absent", round=experiment.rounds, clients=fleet.absent)
+        folder.events.log("absent", round=experiment.rounds, clients=fleet.absent)
+    network.collect(network.run, folder.path)
     return course.conclude(scores, baseline, "sites over Flower")
 
 
@@ -115,14 +163,14 @@ class _Tell:
     def replied(self, order: Order, reply: Reply) -> None:
         if reply.client not in self.introduced:
             self.introduced.add(reply.client)
-            self.folder.introduced([self.fleet.roll.known[reply.client]])
-        self.folder.replied(_order_as_sent(order, self.fleet.terms), _reply_as_sent(reply, self.fleet.terms))
+            self.folder.events.introduced([self.fleet.roll.known[reply.client]])
+        self.folder.events.replied(_order_as_sent(order, self.fleet.terms), _reply_as_sent(reply, self.fleet.terms))
         self.watcher.replied(order, reply)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         away = {**self.fleet.roll.refused, **self.fleet.absent}
         record = replace(record, refused={**record.refused, **away})
-        self.folder.aggregated(round, record, seconds)
+        self.folder.events.aggregated(round, record, seconds)
         self.watcher.aggregated(round, record, seconds)
 
 

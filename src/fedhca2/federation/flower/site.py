@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from fedhca2.clients import Client, ClientState, Workplace, load_state, save_state
+from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, build_client, open_data, step_kind
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.ledger import SPENT, Ledger, Sent, cost
@@ -60,7 +61,7 @@ class Site:
             model = {
                 name: tensor.cpu().contiguous() for name, tensor in seat.client.personal.model.state_dict().items()
             }
-            save_file(model, seat.folder / MODEL)
+            write_whole(seat.folder / MODEL, save(model))
         seat.round = order.round
         _save_seat(seat)
         self._seat = seat
@@ -96,8 +97,7 @@ class Site:
     def _sit_down(self, invitation: Invitation) -> _Seat:
         """The client as it was when it last answered in this run, or as it is at the start."""
         experiment, spec = invitation.accept(self.config)
-        folder = self.config.state / f"{experiment.name}-{invitation.run}" / spec.name
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = private_folder(self.config.state / f"{experiment.name}-{invitation.run}" / spec.name)
         client = _build(experiment, spec.name, self._device())
         seat = _Seat(invitation.run, client, folder, -1, _stamp(folder / STATE))
         if seat.stamp != NO_FILE:

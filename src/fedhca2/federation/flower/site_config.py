@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from fedhca2.clients import Privacy
@@ -11,6 +10,7 @@ from fedhca2.clients.accounting import DELTA, epsilon
 from fedhca2.config import Config
 from fedhca2.experiment import ConfigError
 from fedhca2.experiment.errors import describe
+from fedhca2.strict_yaml import YamlError, read_yaml
 
 
 class SitePrivacy(Privacy):
@@ -59,11 +59,11 @@ class SiteConfig(Config):
     def load(cls, path: Path) -> "SiteConfig":
         """A site from its YAML file; relative paths are relative to the file."""
         try:
-            values = yaml.safe_load(path.read_text("utf-8"))
-        except yaml.YAMLError as error:
-            raise ConfigError([f"{path}: not valid YAML: {' '.join(str(error).split())}"]) from None
+            values = read_yaml(path)
+        except YamlError as error:
+            raise ConfigError([f"{path}: {error}"]) from None
         if not isinstance(values, dict):
-            raise ConfigError([f"{path}: should be a mapping of keys to values, found {values!r}"])
+            raise ConfigError([f"{path}: should be a mapping of keys to values, found {values!r:.200}"])
         try:
             site = cls.model_validate(values)
         except ValidationError as error:

@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from fedhca2.reports.comparison.gather import DELTA_M, Comparison
+from fedhca2.reports.comparison.gather import Comparison
 from fedhca2.reports.comparison.layouts import heading, shown
 
 BESIDE = 4  # methods that have room beside each other
@@ -31,11 +31,13 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def _summary(comparison: Comparison) -> Table:
-    scores = [column for column in comparison.columns if column != DELTA_M]
+    gains = [column for column in comparison.columns if column.is_gain]
+    scores = [column for column in comparison.columns if not column.is_gain]
     table = Table(title="Comparison", title_justify="left")
-    for name in ("method", heading(DELTA_M), f"best in, of {len(scores)}"):
-        table.add_column(name, justify="left" if name == "method" else "right")
+    table.add_column("method")
+    for name in (*map(heading, gains), f"best in, of {len(scores)}"):
+        table.add_column(name, justify="right")
     for method, row in comparison.entries.items():
-        gain = shown(row[DELTA_M], DELTA_M) if DELTA_M in row else ""
-        table.add_row(method, gain, str(sum(comparison.is_best(method, column) for column in scores)))
+        best = sum(comparison.is_best(method, column) for column in scores)
+        table.add_row(method, *(shown(row[gain], gain) for gain in gains), str(best))
     return table

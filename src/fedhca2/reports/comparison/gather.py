@@ -1,6 +1,6 @@
 """From finished runs to the numbers of a table: a row per method, a column per group of clients and task."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, nan
 
@@ -15,15 +15,21 @@ from fedhca2.reports.run_files import RunFiles
 
 @dataclass(frozen=True)
 class Column:
-    """One task of the clients that have the same data set and the same tasks."""
+    """One task of the clients of a kind, or without a task a gain over Local."""
 
     group: str
     task: str
     metric: str
     higher_is_better: bool
 
+    @property
+    def is_gain(self) -> bool:
+        """Whether it is about all clients and tasks."""
+        return not self.task
+
 
 DELTA_M = Column("", "", "Δm", True)
+BY_CLIENT = Column("", "", "Δm by client", True)  # each client's gain by itself, where Δm takes the means of each kind
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Entries by method, or by what its label says besides, and by column; the last is Δm where every method has it."""
+    """Entries by method, or by what its label says besides, and by column.
+
+    The last is Δm where every method has it, or Δm and Δm by client where there are several clients of a kind.
+    """
 
     columns: Sequence[Column]
     entries: Mapping[str, Mapping[Column, Entry]]
@@ -72,12 +81,16 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
     found = {label: _entries(same) for label, same in rows.items()}
     columns = list(next(iter(found.values())))
     for label, row in found.items():
-        if set(row) - {DELTA_M} != set(columns) - {DELTA_M}:
+        if _scores(row) != _scores(columns):
             raise ConfigError([f"{rows[label][0].path}: should have the same clients and tasks as {runs[0].path}"])
-    kept = [column for column in columns if column != DELTA_M]
-    if all(DELTA_M in row for row in found.values()):
-        kept.append(DELTA_M)
+    gains = (DELTA_M, BY_CLIENT) if any(run.several_of_a_kind for run in runs) else (DELTA_M,)
+    kept = [column for column in columns if not column.is_gain]
+    kept += [gain for gain in gains if all(gain in row for row in found.values())]
     return Comparison(kept, {label: {column: row[column] for column in kept} for label, row in found.items()})
+
+
+def _scores(columns: Iterable[Column]) -> set[Column]:
+    return {column for column in columns if not column.is_gain}
 
 
 def _entries(runs: Sequence[RunFiles]) -> dict[Column, Entry]:
@@ -97,20 +110,19 @@ def _values(run: RunFiles) -> dict[Column, float]:
             held.setdefault(Column(groups[client], task, main.metric, main.higher_is_better), []).append(main.value)
     means = {column: float(np.mean(values)) for column, values in held.items()}
     if run.method == "local":
-        return means | {DELTA_M: 0.0}
+        return means | {DELTA_M: 0.0, BY_CLIENT: 0.0}
     if run.result["baseline"] is None:
         return means
-    gain = run.result["delta_m"]
-    return means | {DELTA_M: nan if gain is None else gain}
+    gains = {DELTA_M: run.result["delta_m"], BY_CLIENT: run.result["delta_m_by_client"]}
+    return means | {column: nan if gain is None else gain for column, gain in gains.items()}
 
 
 def client_groups(run: RunFiles) -> dict[str, str]:
-    """The group of each client: its data set, with its tasks if other clients of the data set have several too."""
-    profiles = {event["client"]: event for event in run.of("profile")}
+    """The group of each client: its data set, with its tasks if multi-task clients of the data set differ in theirs."""
     groups = {}
     for client, tasks in run.tasks.items():
-        data = profiles[client]["dataset"] if client in profiles else client
-        rivals = {t for c, t in run.tasks.items() if len(t) > 1 and c in profiles and profiles[c]["dataset"] == data}
-        kind = "single-task" if len(tasks) == 1 else "multi-task" if len(rivals) < 2 else "+".join(tasks)
+        data = run.dataset(client)
+        rivals = {run.kinds[c] for c, held in run.tasks.items() if len(held) > 1 and run.dataset(c) == data}
+        kind = "single-task" if len(tasks) == 1 else "multi-task" if len(rivals) < 2 else "+".join(sorted(tasks))
         groups[client] = f"{data}, {kind}"
     return groups

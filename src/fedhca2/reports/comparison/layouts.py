@@ -5,7 +5,7 @@ from io import StringIO
 from itertools import groupby
 from math import isfinite
 
-from fedhca2.reports.comparison.gather import DELTA_M, Column, Comparison, Entry
+from fedhca2.reports.comparison.gather import Column, Comparison, Entry
 from fedhca2.reports.names import ARROWS, UNKNOWN, metric_title
 
 LATEX = {
@@ -23,6 +23,7 @@ LATEX = {
 def shown(entry: Entry, column: Column) -> str:
     """Mean ± standard deviation.
 
+    >>> from fedhca2.reports.comparison.gather import DELTA_M
     >>> shown(Entry((1.0, 3.0)), DELTA_M), shown(Entry((0.5,)), Column("home", "depth", "RMSE", False))
     ('+2.00 ± 1.41', '0.500')
     >>> shown(Entry((float("nan"),)), DELTA_M)
@@ -30,19 +31,19 @@ def shown(entry: Entry, column: Column) -> str:
     """
     if not isfinite(entry.mean):
         return UNKNOWN
-    digits = 2 if column == DELTA_M or abs(entry.mean) >= 1 else 3
-    sign = "+" if column == DELTA_M else ""
+    digits = 2 if column.is_gain or abs(entry.mean) >= 1 else 3
+    sign = "+" if column.is_gain else ""
     spread = f" ± {entry.deviation:.{digits}f}" if entry.deviation is not None else ""
     return f"{entry.mean:{sign}.{digits}f}{spread}"
 
 
 def heading(column: Column) -> str:
     """What stands over a column."""
-    return (
-        f"Δm % {ARROWS[True]}"
-        if column == DELTA_M
-        else f"{column.task} {metric_title(column.metric)} {ARROWS[column.higher_is_better]}"
-    )
+    return _measured(column) if column.is_gain else f"{column.task} {_measured(column)}"
+
+
+def _measured(column: Column) -> str:
+    return f"{metric_title(column.metric)}{' %' * column.is_gain} {ARROWS[column.higher_is_better]}"
 
 
 def to_markdown(comparison: Comparison) -> str:
@@ -89,10 +90,7 @@ def to_latex(comparison: Comparison) -> str:
     groups = [(group, len(list(columns))) for group, columns in groupby(comparison.columns, key=lambda c: c.group)]
     spans = " & ".join(rf"\multicolumn{{{count}}}{{c}}{{{_tex(group)}}}" for group, count in groups)
     tasks = " & ".join(_tex(column.task) for column in comparison.columns)
-    metrics = " & ".join(
-        _tex("Δm % ↑" if c == DELTA_M else f"{metric_title(c.metric)} {ARROWS[c.higher_is_better]}")
-        for c in comparison.columns
-    )
+    metrics = " & ".join(_tex(_measured(column)) for column in comparison.columns)
     lines = [rf"\begin{{tabular}}{{l{'c' * len(comparison.columns)}}}", r"\toprule"]
     lines += [rf" & {spans} \\", rf" & {tasks} \\", rf"Method & {metrics} \\", r"\midrule"]
     for method, row in comparison.entries.items():

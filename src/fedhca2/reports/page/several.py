@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fedhca2.reports.comparison import Comparison, gather
-from fedhca2.reports.comparison.gather import DELTA_M
+from fedhca2.reports.comparison.gather import BY_CLIENT, DELTA_M
 from fedhca2.reports.comparison.layouts import heading, shown
 from fedhca2.reports.comparison.variants import differing, flat, variants
 from fedhca2.reports.figures import Figure
@@ -49,13 +49,18 @@ def results_table(comparison: Comparison) -> Table:
     columns = ["method", *(f"{c.group}: {heading(c)}" if c.group else heading(c) for c in comparison.columns)]
     seeds = max(len(entry.values) for row in comparison.entries.values() for entry in row.values())
     note = f"Mean ± standard deviation over {seeds} seeds. " if seeds > 1 else ""
-    return Table("Results", columns, rows, note + "The best of each column is bold.")
+    note += "The best of each column is bold."
+    if BY_CLIENT in comparison.columns:
+        note += (
+            " Δm is of the mean scores of clients with the same data and tasks; by client it is the mean of all gains."
+        )
+    return Table("Results", columns, rows, note)
 
 
 def differences_table(comparison: Comparison) -> Table:
     """Relative gain of every method over the first one."""
     first, *others = comparison.entries
-    columns = [column for column in comparison.columns if column != DELTA_M]
+    columns = [column for column in comparison.columns if not column.is_gain]
     rows = []
     for method in others:
         rows.append([Cell(method), *(marked(comparison.gain(method, column, first)) for column in columns)])

@@ -42,7 +42,7 @@ def federation_table(run: RunFiles) -> Table:
 
 def result_table(run: RunFiles) -> Table:
     """One row per client and task: score, Local baseline and relative gain."""
-    result = run.result or {"clients": latest_scores(run), "baseline": None, "delta_m": None}
+    result = run.result or {"clients": latest_scores(run), "baseline": None}
     baseline = result["baseline"]
     columns = ["client", "metric", *(["local"] if baseline else []), run.method, *(["gain"] if baseline else [])]
     rows = []
@@ -59,7 +59,7 @@ def result_table(run: RunFiles) -> Table:
             else:
                 row.append(Cell(number(task, ours.value)))
             rows.append(row)
-    told = delta_note(result["delta_m"], bool(baseline)) if run.result else "The run is not finished."
+    told = delta_note(run) if run.result else "The run is not finished."
     return Table("Results", columns, rows, told)
 
 
@@ -120,13 +120,18 @@ def latest_scores(run: RunFiles) -> dict[str, dict[str, dict[str, float]]]:
     return scores
 
 
-def delta_note(delta_m: float | None, compared: bool) -> str:
-    """Δm in a sentence."""
-    if not compared:
+def delta_note(run: RunFiles) -> str:
+    """Δm of a finished run in a sentence; where there are several clients of a kind, in two."""
+    assert run.result is not None
+    if not run.result["baseline"]:
         return "Δm needs a Local baseline, which this run has not."
-    if delta_m is None:
+    gain, by_client = run.result["delta_m"], run.result["delta_m_by_client"]
+    if gain is None:
         return UNKNOWN_GAIN
-    return f"Δm {delta_m:+.2f} %: the mean gain over training alone, all clients and tasks."
+    told = f"Δm {gain:+.2f} %: the mean gain over training alone, all clients and tasks."
+    if not run.several_of_a_kind or by_client is None:
+        return told
+    return f"{told} Clients of a kind count by their mean score; by client Δm is {by_client:+.2f} %."
 
 
 def gain_cell(ours: Headline, theirs: Headline) -> Cell:

@@ -1,0 +1,97 @@
+"""What happens in a run, a line of JSON for each event."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedhca2.federation.server import ServerRecord
+from fedhca2.federation.strict_json import to_json
+from fedhca2.messages import Order, Profile, Reply
+
+START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}}
+
+
+class EventLog:
+    """Watches a run and writes down what it sees, from a position on: events after it are forgotten."""
+
+    def __init__(self, path: Path, position: Mapping[str, Any]) -> None:
+        self._file = path.open("a", encoding="utf-8")
+        self._file.truncate(position["events"])
+        self.bytes_up, self.bytes_down = position["bytes_up"], position["bytes_down"]
+        self.updates = Counter[str](position["updates"])  # how many each client has sent
+
+    def position(self) -> dict[str, Any]:
+        """How far the events have come, all of them on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        length = os.fstat(self._file.fileno()).st_size
+        counts = {"bytes_up": self.bytes_up, "bytes_down": self.bytes_down, "updates": dict(self.updates)}
+        return {"events": length, **counts}
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def log(self, event: str, **values: Any) -> None:
+        """Append one event."""
+        try:
+            self._file.write(to_json({"event": event, **values}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._file.name) from None
+
+    def introduced(self, profiles: Iterable[Profile]) -> None:
+        """Keep who takes part, and how the rows of decoders are laid out."""
+        for profile in profiles:
+            self.log(
+                "profile",
+                client=profile.client,
+                dataset=profile.dataset,
+                tasks=profile.tasks,
+                samples=profile.samples,
+                parameters={str(slot): layout.numel for slot, layout in profile.layouts.items()},
+                decoders={
+                    slot.task: layout.names for slot, layout in profile.layouts.items() if slot.part == "decoder"
+                },
+            )
+
+    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
+        """Batches are not kept."""
+
+    def replied(self, order: Order, reply: Reply) -> None:
+        """Keep what a client did: its scores belong to the model after `round` rounds, its losses to the next one."""
+        up, down = reply.nbytes, order.nbytes
+        self.bytes_up, self.bytes_down = self.bytes_up + up, self.bytes_down + down
+        self.updates[reply.client] += bool(reply.rows)
+        who = {"round": order.round, "client": reply.client}
+        for task, scores in reply.metrics.items():
+            for metric, value in scores.items():
+                self.log("metric", **who, task=task, metric=metric, value=value)
+        for task, value in reply.losses.items():
+            self.log("loss", **who, task=task, metric="loss", value=value)
+        if reply.failed and order.finish:  # in other rounds the server's record says so
+            self.log("failed", **who, why=reply.failed)
+        self.log("client", **who, seconds=round(reply.seconds, 4), bytes_up=up, bytes_down=down)
+
+    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
+        """Keep what the server did."""
+        for aggregation in record.aggregations:
+            products = aggregation.products.tolist() if aggregation.products is not None else None
+            blends, votes = [blend.weights.tolist() for blend in aggregation.mixing.blends], aggregation.mixing.votes
+            self.log(
+                "aggregation",
+                round=round,
+                part=aggregation.part,
+                members=aggregation.members,
+                measure=aggregation.measure,
+                products=products,
+                mixing=blends,
+                gets=[blend.gets for blend in aggregation.mixing.blends],
+                votes=votes.tolist() if votes is not None else None,
+            )
+        self.log("weights", round=round, weights=record.weights)
+        self.log("round", round=round, seconds=seconds, refused=record.refused)

@@ -1,0 +1,118 @@
+"""YAML as every config is read: plain data, each key once, and no text that takes more than its length to read."""
+
+from importlib.resources.abc import Traversable
+from typing import Any, ClassVar
+
+import yaml
+from yaml.composer import ComposerError
+from yaml.constructor import ConstructorError
+from yaml.events import AliasEvent
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+MOST_BYTES = 2**24
+MOST_VALUES = 100_000  # with every alias written out
+MOST_LEVELS = 64
+PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")
+TAG = "tag:yaml.org,2002:"
+
+
+class YamlError(ValueError):
+    """Text that cannot be read: why, and at which line and column, in one line."""
+
+
+def read_yaml(file: Traversable) -> Any:
+    """The data in a YAML file; YamlError where it is not plain YAML, OSError where there is no such file."""
+    with file.open("rb") as stream:
+        content = stream.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise YamlError(f"should have {MOST_BYTES} bytes or fewer, found more")
+    try:
+        return parse_yaml(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise YamlError(f"should be UTF-8, found {error.reason} at byte {error.start}") from None
+
+
+def parse_yaml(text: str) -> Any:
+    """The data in a YAML text; YamlError where it is not plain YAML.
+
+    >>> parse_yaml("clients: [{tasks: [depth]}]")
+    {'clients': [{'tasks': ['depth']}]}
+    >>> parse_yaml("rounds: 3\\nrounds: 5")
+    Traceback (most recent call last):
+    fedhca2.strict_yaml.YamlError: not valid YAML at line 2, column 1: found the key 'rounds' a second time
+    """
+    try:
+        loader = _Loader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        raise YamlError(_described(error)) from None
+
+
+def _described(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    if mark is None:
+        return f"not valid YAML: {' '.join(str(error).split())}"
+    reasons = (getattr(error, "context", None), getattr(error, "problem", None))
+    why = " ".join(", ".join(filter(None, reasons)).split())[:200]
+    return f"not valid YAML at line {mark.line + 1}, column {mark.column + 1}: {why}"
+
+
+class _Loader(yaml.SafeLoader):
+    """Counts values and levels as they are met, so that what is too large is refused before it is built."""
+
+    yaml_constructors: ClassVar = {
+        tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (*(TAG + name for name in PLAIN), None)
+    }
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        letter: [(tag, pattern) for tag, pattern in found if tag != f"{TAG}timestamp"]
+        for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._values = self._levels = 0
+        self._size: dict[Node, int] = {}  # of nodes that are complete, with every alias written out
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        before, place = self._values, event.start_mark
+        self._values += 1
+        self._levels += 1
+        if self._levels > MOST_LEVELS:
+            raise ComposerError(None, None, f"found more than {MOST_LEVELS} levels", place)
+        node = super().compose_node(parent, index)
+        self._levels -= 1
+        if isinstance(event, AliasEvent):
+            if node not in self._size:
+                raise ComposerError(None, None, f"found {event.anchor!r} within itself", place)
+            self._values += self._size[node]
+        if self._values > MOST_VALUES:
+            raise ComposerError(None, None, f"found more than {MOST_VALUES} values", place)
+        if node is not None:
+            self._size.setdefault(node, self._values - before)
+        return node
+
+    def compose_mapping_node(self, anchor: Any) -> MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, ScalarNode):
+                if (key.tag, key.value) in seen:
+                    raise ComposerError(None, None, f"found the key {key.value!r} a second time", key.start_mark)
+                seen.add((key.tag, key.value))
+        return node
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        try:
+            made = super().construct_object(node, deep)
+            if isinstance(made, int):
+                str(made)  # Python refuses to print numbers of thousands of digits, and errors have to name them
+            return made
+        except yaml.YAMLError:
+            raise
+        except Exception as error:  # constructors of text that is none of their kind raise anything
+            kind, value = str(node.tag).removeprefix(TAG), str(node.value)[:40]
+            raise ConstructorError(None, None, f"found {value!r}, which is no {kind}", node.start_mark) from error

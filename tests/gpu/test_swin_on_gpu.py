@@ -1,0 +1,34 @@
+"""The maps of the released Swin transformer from a CUDA graph."""
+
+import pytest
+import torch
+
+from fedhca2.clients.capture import _capture
+from fedhca2.models import ModelConfig, MultiTaskModel
+from fedhca2.models.fast import align_attention, compile_parts
+from released_swin import SIZES, assert_released, image_of, released_config
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("kind", ["plain", "captured", "compiled"])
+@pytest.mark.parametrize("size", SIZES)
+@torch.no_grad()
+def test_maps_are_those_of_the_released_code(size, kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    config = ModelConfig(encoder=released_config(tmp_path, monkeypatch))
+    model = MultiTaskModel(config, {"depth": 1}, (64, 64)).cuda()
+    image, maps = image_of(size).cuda(), {}
+
+    def run():
+        maps["found"] = model.encoder(image)
+
+    if kind == "plain":
+        run()
+    else:
+        align_attention(model)
+        if kind == "compiled":
+            compile_parts(model)
+        _capture(run, torch.cuda.graph_pool_handle()).replay()
+        torch.cuda.synchronize()
+    assert_released(maps["found"], size)

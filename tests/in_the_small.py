@@ -1,0 +1,29 @@
+"""The papers' experiments, cut down so that a round of one takes a second."""
+
+from fedhca2.experiment import Experiment
+from fedhca2.experiment.sources import read_config
+
+SCENES = {"size": (32, 32), "train": 40, "val": 1}
+DOMAINS = {"pascal_context": "outdoor", "nyud": "indoor"}
+TINY = {"fcn": {"name": "swin_micro"}, "deeplab": {"name": "test_resnet", "output_stride": 8}}
+
+
+def in_the_small(name, client=lambda entry: entry):
+    """The experiment with a tiny encoder, few small scenes of the same tasks, and one epoch of one round.
+
+    `client` may change a line of its clients.
+    """
+    values = read_config(name)
+    model = values.get("model", {})
+    encoder = {**TINY[model.get("decoder", "fcn")], "drop_path": model.get("encoder", {}).get("drop_path", 0.0)}
+    values["model"] = {**model, "encoder": encoder, "decoder_width": 8}
+    values["training"] = {**values.get("training", {}), "batch_size": 1, "workers": 0}
+    values["data"] = {key: _as_scenes(data) for key, data in values["data"].items()}
+    values["clients"] = [client({**entry, "epochs": 1}) for entry in values["clients"]]
+    return Experiment.parse({**values, "rounds": 1})
+
+
+def _as_scenes(data):
+    domain = DOMAINS.get(data["kind"]) or data["domain"]
+    rest = {"partition": data["partition"]} if "partition" in data else {}
+    return {"kind": "scenes", "domain": domain, **SCENES, **rest}

@@ -1,0 +1,103 @@
+"""Kill a run at every step that the disk sees, and resume it: `kill_at_every_step.py FOLDER [STRIDE]`.
+
+A step is a call that syncs, renames, removes or makes something; with a stride of 4 every fourth of them is a death.
+Children are forked from a process that has made models and scenes already, so that each starts at once.
+"""
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from kill_run import child
+from small_run import SETTINGS, events, resume_small, run_small, same_models, small
+
+STEPS = ("fsync", "rename", "replace", "unlink", "mkdir", "rmdir")
+ALONE = SETTINGS["clients"][2:]
+EXPERIMENT = small("local", rounds=1, evaluate_every=0, clients=ALONE)
+MORE = ["rounds=2", "clients=[{name: home, data: indoor, tasks: [semseg, depth], epochs: 2}]"]
+
+
+def dying(work, last):
+    """Whether some work was killed before its `last` step."""
+
+    def run():
+        left = iter(range(last))
+        for name in STEPS:
+            setattr(os, name, stepping(getattr(os, name), left))
+        work()
+
+    return ended(run) == signal.SIGKILL
+
+
+def stepping(call, left):
+    def step(*args, **options):
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*args, **options)
+
+    return step
+
+
+def ended(work):
+    """The signal that ended a process that does some work, or 0."""
+    status = os.waitpid(child(work), 0)[1]
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        sys.exit("a run failed, see above")
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def begin(out):
+    if not (out / "config.yaml").exists():
+        run_small(EXPERIMENT, out)
+    elif not (out / "result.json").exists():
+        resume_small(out)
+
+
+def go_on(out):
+    """Two rounds in place of one; when that was taken note of, without saying it again."""
+    if "rounds: 2" not in (out / "config.yaml").read_text():
+        resume_small(out, MORE)
+    elif not (out / "result.json").exists():
+        resume_small(out)
+
+
+def compare(out, straight):
+    left = [path.name for path in out.rglob(".*") if path.name != ".lock"]
+    if left or not same_models(out, straight) or events(out) != events(straight):
+        sys.exit(f"{out} differs from the straight run, or has {left}")
+
+
+def sweep(folder, name, work, stride, start=None):
+    """Kill the work at its first step, at a later one …, let it come to its end each time, and compare."""
+
+    def prepared(place):
+        return shutil.copytree(start, place) if start else place
+
+    straight = prepared(folder / name)
+    ended(lambda: work(straight))
+    steps = 0
+    while True:
+        out = prepared(folder / f"{name}-{steps}")
+        if not dying(lambda: work(out), steps):  # noqa: B023
+            break
+        ended(lambda: work(out))  # noqa: B023
+        compare(out, straight)
+        shutil.rmtree(out)
+        steps += stride
+    print(f"{name}: killed {steps // stride} times in {steps} steps, each time equal to the straight run")
+    return straight
+
+
+def main(folder, stride):
+    run_small(EXPERIMENT, folder / "warm")  # models and scenes are made here, once
+    finished = sweep(folder, "begin", begin, stride)
+    sweep(folder, "go-on", go_on, stride, finished)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else 1)

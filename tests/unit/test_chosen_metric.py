@@ -1,0 +1,61 @@
+"""A metric that the config chooses is the one that a run is judged by, everywhere."""
+
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.result import headline
+from fedhca2.metrics import relative_gain
+from fedhca2.reports.figures.curves import metric_curves
+from fedhca2.reports.page.tables import result_table
+from fedhca2.reports.run_files import RunFiles
+from small_run import run_small, small
+
+pytestmark = pytest.mark.slow
+CHOSEN = {"sal": "miou_of_images"}
+CLIENTS = [{"name": "shop", "data": "outdoor", "tasks": ["sal"]}]
+
+
+def experiment(**changes):
+    return small("fedper", clients=CLIENTS, rounds=1, evaluate_every=0, **changes)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("chosen") / "run"
+    run_small(experiment(metrics=CHOSEN, baseline=True), out)
+    return RunFiles.open(out)
+
+
+def test_the_result_has_it(run):
+    assert "miou_of_images" in run.result["clients"]["shop"]["sal"]
+
+
+def test_delta_m_is_of_it(run):
+    ours, alone = (headline("sal", run.result[key]["shop"]["sal"]) for key in ("clients", "baseline"))
+    assert ours.metric == "miou_of_images"
+    assert run.result["delta_m"] == pytest.approx(relative_gain(ours.value, alone.value, True))
+
+
+def test_the_table_names_it(run):
+    assert "mIoU of images ↑" in [cell.text for row in result_table(run).rows for cell in row]
+
+
+def test_the_curve_is_of_it(run):
+    assert [figure.note for figure in metric_curves(run)] == ["mIoU of images on each client's validation images."]
+
+
+def test_evaluating_once_more_gives_it_again(run, tmp_path):
+    shutil.copytree(run.path, tmp_path / "run")
+    assert CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")]).exit_code == 0
+    again = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert again["clients"] == run.result["clients"]
+
+
+def test_a_baseline_that_was_judged_otherwise_is_refused(run, tmp_path):
+    with pytest.raises(ConfigError, match="should have the same settings as this run, found other metrics"):
+        run_small(experiment(), tmp_path / "run", baseline=run.path)

@@ -1,0 +1,175 @@
+"""Mutated images, labels and weights: each is read or gets one line that names it, and none a traceback."""
+
+import io
+import random
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import save
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.data.check import ARCHIVES
+from fedhca2.data.files import FileError
+from fedhca2.data.layouts import write_scenes
+from fedhca2.experiment import Experiment
+from fedhca2.models import Encoder, EncoderConfig, build_model
+from fedhca2.tasks import TASKS
+from small_run import SETTINGS
+
+pytestmark = pytest.mark.slow
+SIZE = (32, 32)
+PLACES = {
+    "pascal_context": (
+        *("JPEGImages", "semseg/VOC12", "sal_distill", "normals_distill", "pascal-context/trainval", "human_parts"),
+        *("ImageSets/Context", "ImageSets/Parts", "json"),
+    ),
+    "nyud": ("images", "segmentation", "edge", "normals", "depth", "gt_sets"),
+}
+
+
+def mutated(data, rng):
+    """Cut short, with other bytes in its head or anywhere, with bytes before it, or something else altogether."""
+    changed, kind = bytearray(data), rng.randrange(5)
+    if kind == 0:
+        del changed[rng.randrange(len(changed)) :]
+    elif kind == 1:
+        changed[:0] = rng.randbytes(rng.randint(1, 9))
+    elif kind == 2:
+        changed[:] = rng.choice(
+            [b"", b"\0" * 200, b"[" * 2000, b"root:x:0:0:root:/root:/bin/bash\n", rng.randbytes(200)]
+        )
+    else:
+        end = min(len(changed), 200) if kind == 3 else len(changed)
+        for _ in range(rng.randint(1, 8)):
+            changed[rng.randrange(end)] = rng.randrange(256)
+    return bytes(changed)
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory):
+    roots = {layout: tmp_path_factory.mktemp(layout) / "root" for layout in PLACES}
+    for layout, root in roots.items():
+        write_scenes(layout, root, 1, 1, SIZE, seed=0)
+    return roots
+
+
+def broken_files(archives, layout, count, tmp_path):
+    """An archive with one file broken, `count` times in different ways; gives the root and the file each time."""
+    rng, root = random.Random(layout), tmp_path / "root"
+    shutil.copytree(archives[layout], root)
+    for number in range(count):
+        folder = root / PLACES[layout][number % len(PLACES[layout])]
+        file = rng.choice(sorted(folder.iterdir()))
+        whole = file.read_bytes()
+        file.write_bytes(mutated(whole, rng))
+        yield root, file
+        file.write_bytes(whole)
+
+
+@pytest.mark.parametrize("layout", PLACES)
+def test_checking_a_mutated_archive_names_what_is_broken(archives, layout, tmp_path):
+    found = 0
+    for root, file in broken_files(archives, layout, 45, tmp_path):
+        done = CliRunner().invoke(app, ["data", "check", str(root)])
+        assert (done.exit_code in (0, 1), done.stderr) == (True, ""), (file, done.output, done.exception)
+        found += f"broken: {file}: " in done.output
+    assert found > 20
+
+
+def fault_in(archive, root):
+    """What is wrong with the samples of an archive, or nothing."""
+    try:
+        for split in ("train", "val"):
+            data = archive(root, split)
+            for index in data.usable(list(data.labels)):
+                data.load(index, list(data.labels))
+    except FileError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("layout", PLACES)
+def test_loading_a_mutated_archive_names_what_is_broken(archives, layout, tmp_path):
+    found = 0
+    for root, _ in broken_files(archives, layout, 45, tmp_path):
+        line = fault_in(ARCHIVES[layout], root)
+        assert "\n" not in line
+        found += str(root) in line
+    assert found > 20
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run's folder with one model, which has not learned anything."""
+    experiment = Experiment.parse({**SETTINGS, "clients": [{"name": "home", "data": "indoor", "tasks": ["depth"]}]})
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "models").mkdir()
+    (folder / "config.yaml").write_text(experiment.to_yaml())
+    channels = {"depth": TASKS["depth"].channels_for(experiment.data["indoor"].labels["depth"])}
+    model = build_model(experiment.model, channels, SIZE, seed=0, client="home")
+    (folder / "models" / "home.safetensors").write_bytes(save(model.state_dict()))
+    return folder
+
+
+def predicted(run, image, tmp_path):
+    """Whether a prediction was written; otherwise one line says what is wrong."""
+    done = CliRunner().invoke(app, ["predict", str(run), str(image), "--client", "home", "-o", str(tmp_path / "out")])
+    assert done.exit_code == 0 or (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
+    return done.exit_code == 0
+
+
+@pytest.mark.parametrize("place", ["images/0000000.png", "JPEGImages/0000000.jpg"])
+def test_predicting_a_mutated_image_is_a_picture_or_a_line(archives, run, tmp_path, place):
+    rng = random.Random(place)
+    whole = next(root / place for root in archives.values() if (root / place).exists())
+    image = tmp_path / whole.name
+    outcomes = []
+    for _ in range(30):
+        image.write_bytes(mutated(whole.read_bytes(), rng))
+        outcomes.append(predicted(run, image, tmp_path))
+    assert outcomes.count(False) > 10
+
+
+def test_predicting_with_a_mutated_model_is_a_picture_or_a_line(archives, run, tmp_path):
+    rng, image = random.Random(0), archives["nyud"] / "images" / "0000000.png"
+    shutil.copytree(run, tmp_path / "run")
+    model = tmp_path / "run" / "models" / "home.safetensors"
+    whole, outcomes = model.read_bytes(), []
+    for _ in range(30):
+        model.write_bytes(mutated(whole, rng))
+        outcomes.append(predicted(tmp_path / "run", image, tmp_path))
+    assert outcomes.count(False) > 10
+
+
+def _pickled(values):
+    file = io.BytesIO()
+    torch.save(values, file)
+    return file.getvalue()
+
+
+def _weights():
+    tensors = Encoder(EncoderConfig(name="swin_micro"), SIZE).state_dict()
+    return {".safetensors": save(tensors), ".pth": _pickled({"state_dict": tensors})}
+
+
+def refusal(path):
+    """What is wrong with a file of weights, or nothing."""
+    try:
+        Encoder(EncoderConfig(name="swin_micro", weights=str(path)), SIZE)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_mutated_weights_are_used_or_refused_in_a_line(tmp_path, suffix):
+    rng, whole, path = random.Random(suffix), _weights()[suffix], tmp_path / f"weights{suffix}"
+    refused = 0
+    for _ in range(30):
+        path.write_bytes(mutated(whole, rng))
+        line = refusal(path)
+        assert not line or (str(path) in line and "\n" not in line)
+        refused += bool(line)
+    assert refused > 10

@@ -1,0 +1,115 @@
+"""Parameters that no training can have brought where they are."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedhca2.clients import Privacy, Schedule, Training
+from fedhca2.federation.moves import Reach
+from fedhca2.federation.server import Server
+from fedhca2.messages import Profile, Reply
+from fedhca2.methods import resolve
+from fedhca2.params import Layout, Slot
+
+ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")
+VALUES = 400
+LAYOUT = Layout(("a.weight",), ((VALUES,),))
+STEADY = Training(learning_rate=1e-3, schedule=Schedule(warmup_epochs=0, lowest=1e-3, lag=False))
+START = torch.randn(VALUES, generator=torch.Generator().manual_seed(7))
+
+
+def federation(method, names="abcd", privacy=None):
+    profiles = [Profile(name, "outdoor", ("edge",), 80, {ENCODER: LAYOUT, EDGE: LAYOUT}) for name in names]
+    reach = Reach(STEADY, privacy or Privacy(), rounds=10, epochs=dict.fromkeys(names, 1))
+    return Server(resolve(method), profiles, None, reach)
+
+
+def trained(name, round, starts, spoil=lambda row: row):
+    """A client's parameters after ten honest steps, and what it makes of them."""
+    rng = torch.Generator().manual_seed(ord(name) + 1000 * round)
+    rows = {slot: spoil(start + 1e-3 * torch.randn(VALUES, generator=rng)) for slot, start in starts.items()}
+    return Reply(name, round, rows)
+
+
+def refusals(method, spoil, *, at, names="abcd", away=None):
+    """What the server refuses in the round in which one client's rows are spoiled; it is honest before that."""
+    own = federation(method, names)
+    state, sent, record = own.start(), {}, None
+    at_start = {name: {ENCODER: START, EDGE: START.roll(ord(name))} for name in names}
+    for round in range(at + 1):
+        parts = own.method.uploads(round)
+        replies = []
+        for name in names:
+            if (name, round) == away:
+                continue
+            rows = at_start[name] | {slot: delivery.row for slot, delivery in sent.get(name, {}).items()}
+            rows = {slot: row for slot, row in rows.items() if slot.part in parts}
+            guilty = name == names[-1] and round == at
+            replies.append(trained(name, round, rows, spoil if guilty else lambda row: row))
+        state, sent, record = own.step(state, replies, sent)
+    return record.refused
+
+
+SPOILT = {
+    "turned round": lambda row: -row,
+    "a hundred times as long": lambda row: 100 * row,
+    "a model of its own": lambda row: row.flip(0),
+    "not finite": lambda row: torch.full_like(row, torch.inf),
+}
+AVERAGING = ["fedavg", "fedper", "fedprox", "ditto", "fedbabu", "matfl", "single_task_fl"]
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+@pytest.mark.parametrize("method", [*AVERAGING, "fedamp"])
+def test_parameters_from_elsewhere_are_refused(method, spoilt):
+    assert list(refusals(method, SPOILT[spoilt], at=2)) == ["d"]
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+def test_and_in_the_first_round_by_the_encoders_common_start(spoilt):
+    assert list(refusals("fedper", SPOILT[spoilt], at=0)) == ["d"]
+
+
+def test_of_two_clients_neither_is_believed_in_the_first_round():
+    assert list(refusals("fedper", lambda row: -row, at=0, names="ab")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("method", [*AVERAGING, "fedamp", "fedsta"])
+@pytest.mark.parametrize("round", [0, 1, 2])
+def test_honest_parameters_are_not(method, round):
+    assert not refusals(method, lambda row: row, at=round)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_rounding_on_the_wire_is_no_move(kind):
+    assert not refusals("fedper", lambda row: row.to(kind), at=2)
+
+
+def test_a_client_whose_reply_was_lost_may_come_back():
+    assert not refusals("fedper", lambda row: row, at=2, away=("d", 1))
+
+
+def test_noise_that_was_agreed_on_is_no_fault():
+    own = federation("fedper", privacy=Privacy(clip=1.0, noise=2.0))
+    rng = torch.Generator().manual_seed(0)
+    noised = [Reply(name, 0, {ENCODER: START + 2 * torch.randn(VALUES, generator=rng)}) for name in "abcd"]
+    assert not own.step(own.start(), noised)[2].refused
+
+
+gradients = st.lists(
+    st.sampled_from([0.0, 1e-6, 1e-3, 1.0, 1e3]) | st.floats(-1e3, 1e3, width=32), min_size=1, max_size=30
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=gradients, amsgrad=st.booleans())
+def test_no_gradients_move_a_value_farther_than_the_reach(steps, amsgrad):
+    value = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = torch.optim.AdamW([value], lr=1e-3, amsgrad=amsgrad)
+    for gradient in steps:
+        value.grad = torch.tensor([gradient], dtype=torch.float64)
+        optimizer.step()
+    reach = Reach(STEADY, Privacy(), rounds=1, epochs={"a": 1})
+    profile = Profile("a", "outdoor", ("edge",), STEADY.batch_size * len(steps), {})
+    assert abs(float(value.detach())) <= reach.of_row(profile, 1, range(1))

@@ -1,0 +1,216 @@
+"""A run that is refused leaves every byte of its folder as it was, and its times."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from fedhca2.data.layouts import write_scenes
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.lock import lock_folder
+from fedhca2.federation.run import resume, run
+from small_run import SETTINGS, CrashError, Silent, crash, resume_small, run_small, small
+
+pytestmark = pytest.mark.slow
+NOWHERE = {"kind": "nyud", "root": "nowhere"}
+
+
+def tree(folder):
+    """Everything in a folder: content, mode and time of change of every file; nothing if it is not there."""
+    return {
+        path.relative_to(folder): (path.is_file() and path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns)
+        for path in sorted([folder, *folder.rglob("*")])
+        if path.exists()
+    }
+
+
+def stopped(out, **settings):
+    """A run of three rounds that fell over in the last, with a baseline that came to its end."""
+    calls = iter([lambda: None, crash])  # the third round of the baseline, and that of the run
+    with pytest.raises(CrashError):
+        run_small(small(baseline=True, **settings), out, Silent(2, lambda: next(calls)()))
+    return out
+
+
+def against_another(out):
+    """A finished run that was compared with a Local run from elsewhere."""
+    run_small(small("local", rounds=1), out.parent / "local")
+    run_small(small(rounds=1), out, baseline=out.parent / "local")
+    return out
+
+
+RUNS = {
+    "finished": lambda out: run_small(small(baseline=True, rounds=1), out),
+    "stopped": stopped,
+    "against another": against_another,
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with a run of each kind."""
+    folders = {kind: tmp_path_factory.mktemp("runs") for kind in RUNS}
+    for kind, make in RUNS.items():
+        make(folders[kind] / "run")
+    return folders
+
+
+def edited(name, old, new):
+    def damage(run):
+        path = run / name
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new, 1))
+
+    return damage
+
+
+def cut(pattern):
+    """The last file of this kind, cut short."""
+
+    def damage(run):
+        path = sorted(run.glob(pattern))[-1]
+        path.write_bytes(path.read_bytes()[:-8])
+
+    return damage
+
+
+def exchanged(run):
+    """One client's state in place of another's."""
+    folder = sorted((run / "checkpoints").iterdir())[-1]
+    shutil.copy(folder / "client-road.safetensors", folder / "client-shop.safetensors")
+
+
+def nothing(run):
+    pass
+
+
+LANE = [*SETTINGS["clients"], {"name": "lane", "data": "outdoor", "tasks": ["edge"]}]
+SERVER, CLIENT = "checkpoints/round-*/server.safetensors", "checkpoints/round-*/client-road.safetensors"
+# which run, what is wrong with its folder, what is asked for, what is said
+REFUSED = {
+    "fewer rounds than it has come": ("stopped", nothing, ["rounds=1"], "rounds: should be at least 2, as far as"),
+    "no rounds": ("stopped", nothing, ["rounds=0"], "rounds: input should be greater"),
+    "another seed": ("stopped", nothing, ["seed=1"], "seed: should be what the run began with, 0, found 1"),
+    "another method": ("stopped", nothing, ["method=fedavg"], "should be what the run began with"),
+    "another model": ("stopped", nothing, ["model.decoder_width=16"], "model.decoder_width: should be"),
+    "other images": ("stopped", nothing, ["data.outdoor.train=5"], "data.outdoor.train: should be"),
+    "an unknown key": ("stopped", nothing, ["round=5"], "unknown key 'round'"),
+    "a client without images": ("stopped", nothing, [f"clients={json.dumps(LANE)}"], "a data set of its own"),
+    "a device that is not there": ("stopped", nothing, ["devices=[cuda:7]"], "devices: 'cuda:7' is not there"),
+    "too large a batch": ("stopped", nothing, ["training.batch_size=64"], "fewer than training.batch_size = 64"),
+    "an edited seed": ("stopped", edited("config.yaml", "seed: 0", "seed: 1"), [], "config.yaml: seed: should be what"),
+    "broken YAML": ("stopped", edited("config.yaml", "seed: 0", "seed: [0"), [], "config.yaml: not valid YAML"),
+    "a key twice": ("stopped", edited("config.yaml", "seed: 0", "seed: 0\nseed: 0"), [], "'seed' a second time"),
+    "a broken partition": ("stopped", cut("partition.json"), [], "partition.json: should be JSON"),
+    "a damaged server": ("stopped", cut(SERVER), [], "server.safetensors"),
+    "a damaged client": ("stopped", cut(CLIENT), [], "client-road.safetensors"),
+    "an exchanged client": ("stopped", exchanged, [], "belongs to another checkpoint"),
+    "lost events": ("stopped", lambda run: (run / "metrics.jsonl").write_text(""), [], "metrics.jsonl: should have"),
+    "a damaged baseline": ("stopped", cut(f"baseline/{CLIENT}"), ["rounds=4"], "client-road.safetensors"),
+    "a damaged server of the baseline": ("stopped", cut(f"baseline/{SERVER}"), ["rounds=4"], "server.safetensors"),
+    "a damaged client before a baseline": ("stopped", cut(CLIENT), ["rounds=4"], "client-road.safetensors"),
+    "a finished run": ("finished", nothing, [], "has come to its end"),
+    "a finished run that is damaged": ("finished", cut(SERVER), ["rounds=2"], "server.safetensors"),
+    "a finished run with a damaged client": ("finished", cut(CLIENT), ["rounds=2"], "client-road.safetensors"),
+    "more rounds than a baseline from elsewhere": ("against another", nothing, ["rounds=2"], "as in the baseline"),
+    "a broken baseline from elsewhere": ("against another", cut("baseline.json"), [], "baseline.json: should be JSON"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_run_that_is_not_resumed_stays_as_it_was(runs, tmp_path, kind):
+    which, damage, overrides, said = REFUSED[kind]
+    shutil.copytree(runs[which], tmp_path, dirs_exist_ok=True)
+    damage(tmp_path / "run")
+    before = tree(tmp_path / "run")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        resume_small(tmp_path / "run", overrides)
+    assert tree(tmp_path / "run") == before
+
+
+def test_a_run_that_was_refused_goes_on_all_the_same(runs, tmp_path):
+    shutil.copytree(runs["stopped"], tmp_path, dirs_exist_ok=True)
+    with pytest.raises(ConfigError, match="rounds: should be at least 2"):
+        resume_small(tmp_path / "run", ["rounds=1"])
+    assert resume_small(tmp_path / "run").rounds == 3
+
+
+def test_a_run_that_another_process_works_on_stays_as_it_was(runs, tmp_path):
+    shutil.copytree(runs["stopped"], tmp_path, dirs_exist_ok=True)
+    before = tree(tmp_path / "run")
+    with lock_folder(tmp_path / "run"), pytest.raises(ConfigError, match="another process is working on this run"):
+        resume_small(tmp_path / "run")
+    assert tree(tmp_path / "run") == before
+
+
+def test_a_folder_that_is_no_runs_stays_as_it_was(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    before = tree(tmp_path)
+    with pytest.raises(ConfigError, match=r"found no config\.yaml in it"):
+        resume_small(tmp_path)
+    assert tree(tmp_path) == before
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    root = tmp_path_factory.mktemp("archive") / "root"
+    write_scenes("nyud", root, 2, 1, (32, 32), seed=0)
+    return root
+
+
+def spoil_image(root):
+    """The last one, which is evaluated on."""
+    sorted((root / "images").iterdir())[-1].write_bytes(b"no image")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"), [(shutil.rmtree, "found no folder"), (spoil_image, "should be an RGB image")]
+)
+def test_a_run_whose_images_are_gone_stays_as_it_was(archive, tmp_path, spoil, said):
+    shutil.copytree(archive, tmp_path / "archive")
+    data = {"indoor": {"kind": "nyud", "root": str(tmp_path / "archive"), "size": [32, 32]}}
+    with pytest.raises(CrashError):
+        run(small(data=data, clients=SETTINGS["clients"][2:]), tmp_path / "run", Silent(1, crash))
+    spoil(tmp_path / "archive")
+    before = tree(tmp_path / "run")
+    with pytest.raises(ConfigError, match=said):
+        resume(tmp_path / "run", Silent())
+    assert tree(tmp_path / "run") == before
+
+
+NOT_BEGUN = {
+    "an encoder that does not exist": ({"model": {"encoder": {"name": "swin_nano"}}}, "model: cannot be built"),
+    "weights that are none": ({"model": {"encoder": {"name": "swin_micro", "weights": __file__}}}, "a file of tensors"),
+    "weights that are not there": ({"model": {"encoder": {"weights": "nowhere.pth"}}}, "found no file 'nowhere.pth'"),
+    "a device that is not there": ({"devices": ["cuda:7"]}, "devices: 'cuda:7' is not there"),
+    "too large a batch": ({"training": {"batch_size": 64}}, "fewer than training.batch_size = 64"),
+    "no archive": ({"data": {"indoor": NOWHERE}, "clients": SETTINGS["clients"][2:]}, "found no folder nowhere"),
+}
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("kind", NOT_BEGUN)
+def test_a_run_that_is_not_begun_makes_no_folder(tmp_path, kind, exists):
+    changes, said = NOT_BEGUN[kind]
+    if exists:
+        (tmp_path / "run").mkdir()
+    before = tree(tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        run(small(baseline=True, **changes), tmp_path / "run", Silent())
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "metrics.jsonl", "result.json", "baseline.json", "flower.json"])
+def test_a_folder_with_files_of_others_stays_as_it_was(tmp_path, name):
+    (tmp_path / name).write_text("{}")
+    before = tree(tmp_path)
+    with pytest.raises(FileExistsError, match="should be a new or empty folder"):
+        run_small(small(), tmp_path)
+    assert tree(tmp_path) == before
+
+
+def test_a_run_with_another_baseline_makes_no_folder(runs, tmp_path):
+    with pytest.raises(ConfigError, match="should have the same settings as this run, found other rounds"):
+        run_small(small(), tmp_path / "run", baseline=runs["against another"] / "local")
+    assert tree(tmp_path / "run") == {}

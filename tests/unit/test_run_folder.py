@@ -1,0 +1,69 @@
+import os
+
+import numpy as np
+import pytest
+import torch
+from test_checkpoints import Nobody
+
+from fedhca2.clients.state_file import ORDINARY, private_folder, write_whole
+from fedhca2.federation.rounds import Progress
+from fedhca2.federation.run_folder import RunFolder
+from fedhca2.federation.server import ServerState
+from small_run import small
+
+PRIVATE = {"checkpoints", "models", "samples"}
+
+
+@pytest.fixture(autouse=True)
+def _no_umask():
+    """Files get the modes that they are made with."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(folder):
+    return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run's folder with a file of every kind."""
+    folder = RunFolder.new(tmp_path / "run")
+    folder.rewind(small(), {"partition.json": {}})
+    folder.commit(Progress(ServerState(1)), Nobody(), 1.0)
+    folder.save_model("home", torch.nn.Linear(1, 1))
+    folder.save_samples("home", {"image": np.zeros(3)})
+    folder.finish({})
+    folder.close()
+    return tmp_path / "run"
+
+
+def test_what_holds_clients_models_and_images_is_its_owners_alone(run):
+    found = {name: mode for name, mode in modes(run).items() if name.split("/")[0] in PRIVATE}
+    assert len(found) == 7
+    assert all(mode == (0o700 if (run / name).is_dir() else 0o600) for name, mode in found.items()), found
+
+
+def test_the_record_of_a_run_can_be_read_by_whom_the_umask_lets(run):
+    found = {name: mode for name, mode in modes(run).items() if name.split("/")[0] not in PRIVATE}
+    assert found == dict.fromkeys([".lock", "config.yaml", "metrics.jsonl", "partition.json", "result.json"], 0o666)
+
+
+def test_a_private_file_takes_the_place_of_one_that_was_not(tmp_path):
+    for name in ("state", ".state.new"):
+        (tmp_path / name).touch(mode=0o666)
+    write_whole(tmp_path / "state", b"secret")
+    assert modes(tmp_path) == {"state": 0o600}
+
+
+def test_an_ordinary_file_obeys_the_umask(tmp_path):
+    os.umask(0o027)
+    write_whole(tmp_path / "config.yaml", b"", ORDINARY)
+    assert modes(tmp_path) == {"config.yaml": 0o640}
+
+
+def test_folders_above_a_private_one_are_private_where_they_are_new(tmp_path):
+    (tmp_path / "state").mkdir()
+    private_folder(tmp_path / "state" / "run" / "home")
+    assert modes(tmp_path) == {"state": 0o777, "state/run": 0o700, "state/run/home": 0o700}

@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedhca2.clients.step import KEEP
+from fedhca2.models import Encoder, EncoderConfig
+from fedhca2.models.stochastic_depth import draw_keep, dropping
+from small import clients, small
+
+SIZE = (32, 32)
+
+
+def encoder(name="swin_mini", drop_path=0.4):
+    torch.manual_seed(0)
+    return Encoder(EncoderConfig(name=name, drop_path=drop_path), SIZE).train()
+
+
+def drawn(own, images, steps=1):
+    return draw_keep(own.drop_paths, steps, images, np.random.default_rng(0))
+
+
+@pytest.fixture
+def images(rng):
+    return torch.randn(3, 3, *SIZE, generator=rng)
+
+
+def test_rates_rise_linearly_over_the_blocks():
+    rates = [path.drop_prob for path in encoder(drop_path=0.35).drop_paths]
+    expected = [0.05 * block for block in range(1, 8) for _ in range(2)]  # the first of eight blocks is never left out
+    assert rates == pytest.approx(expected)
+
+
+def test_paths_are_left_out_at_their_rates():
+    own = encoder()
+    dropped = (drawn(own, images=8, steps=2000) == 0).double().mean(dim=(0, 2)).tolist()
+    assert dropped == pytest.approx([path.drop_prob for path in own.drop_paths], abs=4 * (0.25 / 16000) ** 0.5)
+
+
+def test_what_is_kept_is_scaled_so_that_the_mean_stays():
+    own = encoder()
+    factors = drawn(own, images=8, steps=50)
+    for path, found in zip(own.drop_paths, factors.unbind(dim=1), strict=True):
+        assert_close(found.unique(), torch.tensor([0, 1 / (1 - path.drop_prob)]))
+
+
+def test_each_image_has_draws_of_its_own(images):
+    own = encoder()
+    keep = torch.ones(len(own.drop_paths), 3)
+    keep[:, 1] = 0
+    with dropping(own.drop_paths, keep):
+        partly = own(images)
+    whole = own.eval()(images)
+    for found, expected in zip(partly, whole, strict=True):
+        same = [torch.allclose(*pair, rtol=1e-4, atol=1e-5) for pair in zip(found, expected, strict=True)]
+        assert same == [True, False, True]
+
+
+def test_evaluation_leaves_nothing_out(images):
+    assert_close(encoder().eval()(images), encoder(drop_path=0.0).eval()(images), rtol=0, atol=0)
+
+
+def test_training_without_draws_is_an_error(images):
+    own = encoder()
+    with dropping(own.drop_paths, drawn(own, images=3)[0]):
+        own(images)
+    with pytest.raises(RuntimeError, match="should have draws in training"):
+        own(images)
+
+
+@pytest.mark.parametrize("name", ["swin_micro", "resnet18", "convnext_atto", "tiny_vit_5m_224"])
+def test_no_backbone_draws_by_itself(name, images):
+    own = encoder(name)
+    before = torch.get_rng_state()
+    with dropping(own.drop_paths, drawn(own, images=3)[0]):
+        own(images)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_encoder_without_such_paths_is_refused():
+    with torch.device("meta"), pytest.raises(ValueError, match=r"'hrnet_w18_small' should have paths .* found none"):
+        encoder("hrnet_w18_small")
+
+
+def federation(drop_path, **changes):
+    return clients(small(model={"encoder": {"name": "swin_micro", "drop_path": drop_path}}, **changes))
+
+
+def keeps(client, epoch=0):
+    return torch.stack([batch[KEEP] for batch in client.batches(epoch)])
+
+
+def test_draws_depend_on_seed_client_and_epoch_alone():
+    members = federation(0.4)
+    home, road = members["home"], members["outdoor-semseg"]
+    keeps(road)
+    assert keeps(home).equal(keeps(federation(0.4)["home"]))
+    others = [keeps(home, epoch=1), keeps(federation(0.4, seed=1)["home"]), keeps(road)[: len(keeps(home))]]
+    assert not any(keeps(home).equal(other) for other in others)
+
+
+def test_steps_have_draws_of_their_own():
+    first, second, *_ = keeps(federation(0.4)["home"])
+    assert not first.equal(second)
+
+
+def test_a_step_trains_with_the_draws_of_its_batch():
+    home, other = federation(0.4)["home"], federation(0.4)["home"]
+    batch = next(home.batches(0))
+    home.personal.train_epoch([batch], 1e-3)
+    other.personal.train_epoch([batch | {KEEP: torch.ones_like(batch[KEEP])}], 1e-3)
+    states = [client.personal.model.encoder.state_dict() for client in (home, other)]
+    assert not all(value.equal(states[1][name]) for name, value in states[0].items())
+
+
+def test_without_stochastic_depth_batches_hold_no_draws():
+    assert KEEP not in next(federation(0.0)["home"].batches(0))
