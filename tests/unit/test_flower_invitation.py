@@ -68,8 +68,21 @@ def test_weights_that_a_site_does_not_have_are_an_error():
     ],
 )
 def test_of_the_bounds_of_site_and_server_the_stricter_ones_hold(theirs, own, clip, noise):
-    accepted, _ = Invitation.to(experiment(privacy=theirs), "run1").accept(site(privacy=own))
+    invitation = Invitation.to(experiment(privacy=theirs, guard={"reach": 0}), "run1")
+    accepted, _ = invitation.accept(site(privacy=own))
     assert (accepted.privacy.clip, accepted.privacy.noise) == (clip, noise)
+
+
+def test_more_noise_than_the_servers_guard_lets_through_is_an_error_before_any_is_spent():
+    invitation = Invitation.to(experiment(privacy={"clip": 1.0, "noise": 0.1}), "run1")
+    with pytest.raises(ConfigError, match=r"the experiment has 0\.1, and its guard refuses the 0\.5 of this site"):
+        invitation.accept(site(privacy={"clip": 1.0, "noise": 0.5}))
+
+
+def test_a_smaller_clip_makes_room_for_more_noise():
+    invitation = Invitation.to(experiment(privacy={"clip": 1.0, "noise": 0.1}), "run1")
+    accepted, _ = invitation.accept(site(privacy={"clip": 0.1, "noise": 0.5}))
+    assert accepted.privacy.noise == 0.5
 
 
 def test_a_method_from_elsewhere_needs_the_consent_of_the_site():

@@ -58,7 +58,7 @@ class Reach:
         moved = SLACK * adam_reach() * sqrt(numel) * travelled
         if self.privacy.clip is not None:
             moved = min(moved, self.privacy.clip * len(rounds))
-        deviation = max(self.own_noise, self.privacy.noise * (self.privacy.clip or 0.0))
+        deviation = max(self.own_noise, self.privacy.deviation)
         return moved + deviation * len(rounds) * (sqrt(numel) + SURE)
 
 

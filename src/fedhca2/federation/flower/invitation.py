@@ -9,6 +9,7 @@ from typing import Any
 from fedhca2.clients import Privacy
 from fedhca2.experiment import ClientSpec, ConfigError, Experiment
 from fedhca2.experiment.clients import ClientEntry
+from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Profile
 from fedhca2.methods import METHODS
@@ -62,7 +63,7 @@ class Invitation:
             "data": {spec.data: {**self.experiment["data"][spec.data], **site.data}},
             "clients": [{"name": spec.name, "data": spec.data, "tasks": spec.tasks, "epochs": spec.epochs}],
             "model": self._model(site),
-            "privacy": site.privacy.stricter(Privacy.model_validate(self.experiment.get("privacy", {}))).model_dump(),
+            "privacy": self._privacy(site).model_dump(),
         }
         return Experiment.parse(part), spec
 
@@ -77,6 +78,16 @@ class Invitation:
             wanted, found = ", ".join(spec.tasks), ", ".join(site.tasks)
             raise ConfigError([f"tasks: the experiment has {wanted} for {site.client!r}, this site has {found}"])
         return spec
+
+    def _privacy(self, site: SiteConfig) -> Privacy:
+        """The stricter bounds of both; ConfigError where the server would refuse what leaves with them."""
+        declared = Privacy.model_validate(self.experiment["privacy"])
+        privacy = site.privacy.stricter(declared)
+        guard = GuardBounds.model_validate(self.experiment["guard"])
+        if guard.reach and privacy.deviation > max(declared.deviation, guard.noise):
+            fault = f"the experiment has {declared.noise:g}, and its guard refuses the {privacy.noise:g} of this site"
+            raise ConfigError([f"privacy.noise: {fault}; it should have guard.noise: {privacy.deviation:g} or more"])
+        return privacy
 
     def _model(self, site: SiteConfig) -> dict[str, Any]:
         model = dict(self.experiment["model"])
