@@ -40,7 +40,8 @@ class Engine:
         self.folder, self.mark, self.contacts = folder, uuid4().hex, folder / "contacts"
         (folder / "listener").mkdir(parents=True)
         (folder / "listener" / "sitecustomize.py").write_text(LISTENER)
-        marks = {"PYTHONPATH": str(folder / "listener"), "CONTACTS": str(self.contacts), "MARK": self.mark}
+        path = os.pathsep.join([str(folder / "listener"), os.environ.get("PYTHONPATH", "")])
+        marks = {"PYTHONPATH": path, "CONTACTS": str(self.contacts), "MARK": self.mark}
         self.environment = {**os.environ, **marks}
 
     def start(self, *command):
