@@ -31,7 +31,7 @@ class Watching(Nobody):
 @pytest.fixture
 def home(tmp_path):
     """A site that may send two updates, and what invites it: an experiment without noise."""
-    _, sites, fleet = flower_federation(small_experiment(), tmp_path)
+    _, sites, fleet = flower_federation(small_experiment(guard={"noise": NOISE}), tmp_path)
     site = sites["home"]
     site.config = site.config.model_copy(update={"privacy": allowed(2)})
     return site, fleet.invitation
