@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench browser clean
+.PHONY: help setup demo test check attack bench browser clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -22,7 +22,7 @@ demo: $(READY)  ## train six clients with FedHCA² on rendered scenes, and compa
 	$(BIN)/fedhca2 run demo
 
 test: check browser  ## run every test
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m 'slow and not long'
 
 check: $(READY)  ## format, lint, imports, types, fast tests
 	$(BIN)/ruff format --check .
@@ -30,6 +30,9 @@ check: $(READY)  ## format, lint, imports, types, fast tests
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/pytest -m 'not slow'
+
+attack: $(READY)  ## play every attack on a federation of real processes and print what came of each
+	$(BIN)/pytest tests/flower/test_attacks.py
 
 bench: $(READY)  ## measure speed, memory and bytes against their bounds (4 minutes on 2 cores; more where CUDA is)
 	$(BIN)/python benchmarks/run.py --json build/bench.json

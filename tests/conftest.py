@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from attack_table import Line, table
+
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels for a GPU run on a CPU, slowly; set before they are imported
 settings.load_profile("ci")  # the same examples each time; --hypothesis-profile=default draws new ones
@@ -13,3 +15,12 @@ torch.set_num_threads(1)  # two workers run the tests, on two cores
 @pytest.fixture
 def rng() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """The table of all attacks that were played, by whichever worker."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    told = [report.user_properties for report in reports if getattr(report, "when", "") == "call"]
+    lines = [Line(**value) for properties in told for name, value in properties if name == "attack"]
+    if lines:
+        terminalreporter.write_line(table(lines))

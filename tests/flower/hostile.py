@@ -197,11 +197,16 @@ class Node:
         self.client.close()
 
     def activate(self) -> None:
-        """Become a node that is there, for a minute."""
+        """Become a node that is there."""
         request = ActivateNodeRequest(public_key=self.key, heartbeat_interval=30)
         self.number = self.client.ActivateNode(request).node_id
         self.node = NodeProto(node_id=self.number)
+        self.stay()
+
+    def stay(self) -> None:
+        """Be there for another minute."""
         self.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=30))
+        self.stayed = time.monotonic()
 
     def deactivate(self) -> None:
         """Be a node that is not there."""
@@ -211,6 +216,8 @@ class Node:
         """The next message of the server, if one comes in time."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
+            if time.monotonic() > self.stayed + 20:
+                self.stay()
             found = self.client.PullMessages(PullMessagesRequest(node=self.node))
             for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
                 with suppress(httpx.HTTPStatusError):  # of a run that is over

@@ -1,0 +1,27 @@
+"""The table of all attacks that were played: each test adds a line, and pytest prints them at the end."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table."""
+
+    adversary: str
+    attack: str
+    line: int
+    outcome: str
+    drift: float
+
+    to_dict = asdict
+
+
+def table(lines: Sequence[Line]) -> str:
+    """All lines as text, in columns."""
+    rows = [("adversary", "attack", "line", "outcome", "others' drift")]
+    rows += [(each.adversary, each.attack, str(each.line), each.outcome, f"{each.drift:.3g}") for each in lines]
+    widths = [min(max(len(row[column]) for row in rows), 80) for column in range(5)]
+    return "\n".join(
+        "  ".join(f"{cell[:width]:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -1,0 +1,254 @@
+"""Attacks of a hostile site: somebody with a key that the SuperLink knows.
+
+They are played on a real SuperLink with TLS and keys, with a server that runs one round after the other, two honest
+sites, and the hostile one.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from unittest.mock import patch
+
+import httpx
+import torch
+from attacks import Adversary, Attack, Outcome, relative_drift
+from deployment import Deployment
+from federations import small_experiment
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, STEERING, Letter, Node, obliging
+
+from fedhca2.federation.flower import roll
+from fedhca2.federation.flower.fleet import FlowerFleet
+from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.flower.wait import Wait
+from fedhca2.federation.gate import plain
+from fedhca2.federation.moves import Reach
+from fedhca2.federation.server import Server
+from fedhca2.messages import Order
+
+HONEST, HOSTILE, OTHER = ("outdoor-semseg", "outdoor-normals"), "home", "shop"
+CLIENTS = [
+    {"data": "outdoor", "split": ["semseg", "normals"]},
+    {"name": HOSTILE, "data": "indoor", "tasks": ["depth", "normals"]},
+    {"name": OTHER, "data": "outdoor", "tasks": ["sal", "edge"]},
+]
+Send = Callable[[Message, Letter], object]  # answers a message, given what an honest site would answer
+
+
+class Stage:
+    """A server, two honest sites that answer by themselves, and a hostile one that has introduced itself."""
+
+    def __init__(self, deployment: Deployment, grid, hostile: Node, folder: Path) -> None:
+        self.deployment, self.grid, self.hostile, self.folder = deployment, grid, hostile, folder
+        self.experiment = deployment.experiment
+        self.app = obliging(self.experiment, HOSTILE)
+        self.fleet = self.meet(lambda message, good: hostile.send(message, good.sent()))
+
+    def node(self, name: str) -> Node:
+        return Node(self.deployment.link, self.deployment.keys / "sites" / name)
+
+    def meet(self, send: Send) -> FlowerFleet:
+        """A server that has heard of all three sites; this is what the hostile one sends to introduce itself."""
+        fleet = FlowerFleet(self.grid, self.experiment, Terms(min_clients=2, retries=0), "run1", self.folder)
+        with self._answering(send):
+            while len(fleet.roll.known) + len(fleet.roll.refused) < 3:
+                fleet.roll.meet(Wait(60))
+        return fleet
+
+    def introduce(self, send: Send) -> Outcome:
+        """What comes of a hostile introduction."""
+        refused = self.meet(send).roll.refused
+        return Outcome(f"refused: {refused[HOSTILE]}" if HOSTILE in refused else "taken in")
+
+    def round(self, send: Send, deadline: float = 60) -> Outcome:
+        """What comes of a round in which the hostile site sends this for its reply."""
+        self.fleet.terms = self.fleet.terms.model_copy(update={"deadline": deadline})
+        orders = {name: Order(0, upload=self.experiment.resolved_method.uploads(0)) for name in (*HONEST, HOSTILE)}
+        began = monotonic()
+        with self._answering(send):
+            replies = self.fleet.perform(orders, lambda *_: None)
+            seconds = monotonic() - began
+        rows, refused = self._mixed(replies.values())
+        absent, _ = self._mixed(replies[name] for name in HONEST)
+        why = self.fleet.absent.get(HOSTILE) or refused.get(HOSTILE)
+        assert seconds < deadline + 1, f"the round should end after {deadline} s, found {seconds:.1f}"
+        assert why is None or why == plain(why)
+        return Outcome(f"refused: {why}" if why else "used", relative_drift(rows, absent))
+
+    def _mixed(self, replies):
+        """What the honest sites are sent after these replies, and what was refused."""
+        server = Server(
+            self.experiment.resolved_method,
+            self.fleet.profiles.values(),
+            self.experiment.guard,
+            Reach.of(self.experiment),
+        )
+        _, deliveries, record = server.step(server.start(), replies)
+        rows = [
+            addend.scale[0] * addend.row
+            for name in HONEST
+            for _, delivery in sorted(deliveries[name].items())
+            for addend in delivery.addends
+        ]
+        return rows, record.refused
+
+    @contextmanager
+    def _answering(self, send: Send):
+        """The hostile site answers the next message, while the server does something."""
+
+        def answer():
+            message = self.hostile.receive()
+            with suppress(httpx.HTTPError, RuntimeError):  # the server may have lost its patience
+                send(message, Letter.of(self.app(message).content))
+
+        while self.hostile.receive(0.01):  # what came after the last attack
+            pass
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+
+@contextmanager
+def stage(folder: Path):
+    """The processes, and the honest sites."""
+    stop = threading.Event()
+    with Deployment(folder, small_experiment(clients=CLIENTS)) as deployment, deployment.link.run() as grid:
+        nodes = {name: Node(deployment.link, deployment.keys / "sites" / name) for name in (*HONEST, HOSTILE)}
+        with nodes[HONEST[0]], nodes[HONEST[1]], nodes[HOSTILE] as hostile:
+            working = [nodes[name].serve(obliging(deployment.experiment, name), stop) for name in HONEST]
+            try:
+                yield Stage(deployment, grid, hostile, folder)
+            finally:
+                stop.set()
+                for thread in working:
+                    thread.join()
+
+
+def reply(spoil, stage: Stage) -> Outcome:
+    """An answer to an order, with something changed in it."""
+    return stage.round(lambda message, good: stage.hostile.send(message, spoil(good)))
+
+
+def profile(spoil, stage: Stage) -> Outcome:
+    """An introduction with something changed in it."""
+    return stage.introduce(lambda message, good: stage.hostile.send(message, spoil(good)))
+
+
+def rows(change: Callable[[torch.Tensor], torch.Tensor]):
+    """Other numbers in place of an update."""
+
+    def spoil(good: Letter) -> list[bytes]:
+        values = torch.frombuffer(bytearray(good.rows), dtype=torch.float32)
+        return replace(good, rows=change(values).numpy().tobytes()).sent()
+
+    return spoil
+
+
+def peak() -> float:
+    """The most memory that this process ever had, in MB."""
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+
+
+def memory(spoil, stage: Stage) -> Outcome:
+    """A reply that would fill the server's memory; the sender's own chunk and its copies are in this process too."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak()
+    outcome = reply(spoil, stage)
+    taken = peak() - before
+    return replace(outcome, found=f"{outcome.found} ({'under' if taken < 100 else 'over'} 100 MB)")
+
+
+def failure(code: int, text: str, stage: Stage) -> Outcome:
+    """An error in place of a reply, as Flower reports one."""
+    return stage.round(lambda message, _: stage.hostile.fail(message, Error(code, text)))
+
+
+def trickle(stage: Stage) -> Outcome:
+    """A reply whose last object comes after the deadline."""
+    return stage.round(lambda message, good: stage.hostile.send(message, good.sent(), pause=4, first=5), deadline=3)
+
+
+def pose(stage: Stage) -> Outcome:
+    """Another key's holder says that it is `home`; it is away when the server looks, and back for its answer."""
+    grid, experiment = stage.grid, stage.experiment
+    with patch.object(roll, "NODES_EVERY", 3600.0), stage.node(OTHER) as thief:
+        fleet = FlowerFleet(grid, experiment, Terms(), "run1", stage.folder)
+        fleet.roll.meet(Wait(60))
+        message = thief.receive()
+        thief.reply(message, obliging(experiment, HOSTILE)(message).content)
+        thief.deactivate()
+        fleet.roll._looked = float("-inf")
+        fleet.roll._look()
+        thief.activate()
+        wait = Wait(10)
+        while not wait.is_over and OTHER not in fleet.roll.refused:
+            fleet.roll.meet(wait)
+        return Outcome(f"refused: {fleet.roll.refused[OTHER]}" if HOSTILE not in fleet.roll.known else "taken in")
+
+
+def guess(stage: Stage) -> Outcome:
+    """Flower takes an answer from whoever knows the name of the message: the hash of all that is in it."""
+    with stage.node(OTHER) as site:
+        FlowerFleet(stage.grid, stage.experiment, Terms(), "run1", stage.folder).roll.meet(Wait(60))
+        message = site.receive()
+        copy = Message(message.content, site.number, "query", ttl=message.metadata.ttl)
+        copy.metadata.created_at = message.metadata.created_at
+        return Outcome("guessed" if copy.object_id == message.metadata.message_id else "refused: the name is random")
+
+
+REFUSED = "^refused: "
+LINES = {  # of the issue that an attack is from, where it is not line 3
+    "metrics of unknown tasks": 4,
+    "metrics without the main one": 4,
+    "metrics by names that steer a terminal": 11,
+    "text that steers a terminal, for a name": 11,
+    "a failure in 500,000 letters": 11,
+    "cannot, in words that steer a terminal": 11,
+    "a header of 50 MB": 11,
+    "5 GB in one chunk": 5,
+    "5 GB that say they are few": 5,
+    "an array in crumbs": 5,
+    "another client's name": 2,
+}
+POISON = {
+    "an update of NaN": lambda update: update * torch.nan,
+    "an update of 3e38": lambda update: torch.full_like(update, 3e38),
+    "an update of 1e6": lambda update: torch.full_like(update, 1e6),
+    "an update a million times as long": lambda update: 1e6 * update,
+}
+GONE, RAISED = ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+
+SITES = Adversary(
+    "hostile site",
+    stage,
+    (
+        Attack("a good reply of the same node", 3, partial(reply, Letter.sent), "^used$", drift=1.0),
+        *(
+            Attack(name, LINES.get(name, 3), partial(memory if "5 GB" in name else reply, spoil), REFUSED)
+            for name, spoil in ATTACKS_IN_REPLIES.items()
+        ),
+        *(
+            Attack(f"{name}, in a profile", LINES.get(name, 3), partial(profile, spoil), REFUSED, long=name in ATTACKS)
+            for name, spoil in ATTACKS_IN_PROFILES.items()
+        ),
+        *(Attack(name, 6, partial(reply, rows(change)), REFUSED) for name, change in POISON.items()),
+        Attack("a reply that trickles", 10, trickle, "^refused: no reply in time"),
+        Attack(
+            "a failure told at length",
+            11,
+            partial(failure, RAISED, STEERING.replace("\ud800", "") * 10_000),
+            "^refused: failed: .{,500}$",
+        ),
+        Attack("a failure that Flower alone may tell", 3, partial(failure, GONE, "gone"), "^refused: failed: gone$"),
+        Attack("another key says that it is home", 2, pose, "client of shop should be 'shop', found 'home'"),
+        Attack("the name of another site's message", 2, guess, REFUSED),
+    ),
+)
