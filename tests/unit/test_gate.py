@@ -119,3 +119,23 @@ def test_whatever_a_reply_holds_there_is_a_plain_reason(text):
 def test_a_row_of_a_final_reply_is_one_too_many():
     fault = fault_of(replace(GOOD, rows={Slot("encoder"): torch.zeros(8)}), FINAL)
     assert fault == "rows should be none, found encoder"
+
+
+STATISTICS = Slot("decoder_norms", "depth")
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ([-1.0, 1.0, 0.0, 2.0], ""),
+        ([0.0, 0.0, 1.0, -1e-6], "decoder_norms.depth: norm.running_var should be no less than 0, found -1e-06"),
+        ([0.0, torch.inf, 1.0, 1.0], "decoder_norms.depth: row should be finite, found NaN or infinite values"),
+        ([0.0, 0.0, torch.nan, 1.0], "decoder_norms.depth: row should be finite, found NaN or infinite values"),
+    ],
+)
+def test_a_variance_is_finite_and_no_less_than_zero(values, fault):
+    layouts = {STATISTICS: Layout(("norm.running_mean", "norm.running_var"), ((2,), (2,)))}
+    expected = Expected(
+        0, {"home": Profile("home", "indoor", ("depth",), 7, layouts)}, frozenset({"decoder_norms"}), {}
+    )
+    assert fault_of(Reply("home", 0, {STATISTICS: torch.tensor(values)}), expected) == fault

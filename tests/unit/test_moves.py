@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedhca2.clients import Privacy, Schedule, Training
+from fedhca2.experiment import GuardBounds
 from fedhca2.federation.moves import Reach
 from fedhca2.federation.server import Server
 from fedhca2.messages import Profile, Reply
@@ -19,10 +20,10 @@ STEADY = Training(learning_rate=1e-3, schedule=Schedule(warmup_epochs=0, lowest=
 START = torch.randn(VALUES, generator=torch.Generator().manual_seed(7))
 
 
-def federation(method, names="abcd", privacy=None):
+def federation(method, names="abcd", privacy=None, guard=None):
     profiles = [Profile(name, "outdoor", ("edge",), 80, {ENCODER: LAYOUT, EDGE: LAYOUT}) for name in names]
     reach = Reach(STEADY, privacy or Privacy(), rounds=10, epochs=dict.fromkeys(names, 1))
-    return Server(resolve(method), profiles, None, reach)
+    return Server(resolve(method), profiles, guard, reach)
 
 
 def trained(name, round, starts, spoil=lambda row: row):
@@ -32,9 +33,9 @@ def trained(name, round, starts, spoil=lambda row: row):
     return Reply(name, round, rows)
 
 
-def refusals(method, spoil, *, at, names="abcd", away=None):
+def refusals(method, spoil, *, at, names="abcd", away=None, guard=None):
     """What the server refuses in the round in which one client's rows are spoiled; it is honest before that."""
-    own = federation(method, names)
+    own = federation(method, names, guard=guard)
     state, sent, record = own.start(), {}, None
     at_start = {name: {ENCODER: START, EDGE: START.roll(ord(name))} for name in names}
     for round in range(at + 1):
@@ -90,11 +91,30 @@ def test_a_client_whose_reply_was_lost_may_come_back():
     assert not refusals("fedper", lambda row: row, at=2, away=("d", 1))
 
 
-def test_noise_that_was_agreed_on_is_no_fault():
-    own = federation("fedper", privacy=Privacy(clip=1.0, noise=2.0))
+@pytest.mark.parametrize("method", [*AVERAGING, "fedamp"])
+@pytest.mark.parametrize("round", [0, 2])
+def test_nor_are_they_where_a_tenth_is_allowed(method, round):
+    """Fresh decoders are as long as each other: a share of the steps is no share of that."""
+    assert not refusals(method, lambda row: row, at=round, guard=GuardBounds(reach=0.1))
+
+
+@pytest.mark.parametrize("reach", [1.0, 0.1])
+def test_noise_that_was_agreed_on_is_no_fault(reach):
+    own = federation("fedper", privacy=Privacy(clip=1.0, noise=2.0), guard=GuardBounds(reach=reach))
     rng = torch.Generator().manual_seed(0)
     noised = [Reply(name, 0, {ENCODER: START + 2 * torch.randn(VALUES, generator=rng)}) for name in "abcd"]
     assert not own.step(own.start(), noised)[2].refused
+
+
+@pytest.mark.parametrize(("times", "refused"), [(20.0, []), (1e4, ["d"])])
+def test_statistics_are_compared_with_the_others_by_length(times, refused):
+    norms = Slot("encoder_norms")
+    profiles = [Profile(name, "outdoor", ("edge",), 80, {ENCODER: LAYOUT, norms: LAYOUT}) for name in "abcd"]
+    reach = Reach(STEADY, Privacy(), rounds=10, epochs=dict.fromkeys("abcd", 1))
+    own = Server(resolve("fedper", {"batch_norm": "average"}), profiles, None, reach)
+    rows = {name: {ENCODER: START, norms: START} for name in "abcd"}
+    rows["d"] = {ENCODER: START, norms: times * START}
+    assert list(own.step(own.start(), [Reply(name, 0, rows[name]) for name in "abcd"])[2].refused) == refused
 
 
 gradients = st.lists(
@@ -112,4 +132,4 @@ def test_no_gradients_move_a_value_farther_than_the_reach(steps, amsgrad):
         optimizer.step()
     reach = Reach(STEADY, Privacy(), rounds=1, epochs={"a": 1})
     profile = Profile("a", "outdoor", ("edge",), STEADY.batch_size * len(steps), {})
-    assert abs(float(value.detach())) <= reach.of_row(profile, 1, range(1))
+    assert abs(float(value.detach())) <= reach.of_row(profile, 1, range(1)).within(1.0)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedhca2.aggregation import Weights
 from fedhca2.messages import Profile, Reply
-from fedhca2.params import Part, Slot
+from fedhca2.params import Layout, Part, Slot, unflatten
 from fedhca2.tasks import TASKS
 
 TEXT = 500  # characters of a reason
@@ -89,7 +89,10 @@ def read_json(text: object) -> dict[str, Any] | Refused:
 
 
 def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
-    """Replies of the right form, by client and in the order of names, and why others are not; no row is read."""
+    """Replies of the right form, by client and in the order of names, and why others are not.
+
+    No row is read but running statistics, which are few.
+    """
     sound: dict[str, Reply] = {}
     refused: dict[str, str] = {}
     for reply in replies:
@@ -138,6 +141,18 @@ def _rows(reply: Reply, expected: Expected) -> str:
             return f"{slot}: row should be of {numel} floating numbers, found {row.dtype} ({row.layout}, {row.device})"
         if row.shape != (numel,):
             return f"{slot}: row should be of {numel} floating numbers, found shape {tuple(row.shape)}"
+        if slot.part.endswith("_norms") and (fault := _statistics(row, layouts[slot])):
+            return f"{slot}: {fault}"
+    return ""
+
+
+def _statistics(row: Tensor, layout: Layout) -> str:
+    """Running statistics are few, and a variance below zero makes NaN of whatever it normalises."""
+    if not bool(row.isfinite().all()):
+        return "row should be finite, found NaN or infinite values"
+    for name, values in unflatten(row, layout).items():
+        if name.endswith("running_var") and bool((values < 0).any()):
+            return f"{name} should be no less than 0, found {float(values.min()):.4g}"
     return ""
 
 

@@ -41,15 +41,16 @@ def admit(replies: Mapping[str, Reply], moves: Moves, shares: Shares, bounds: Gu
 
 def _share(move: Move) -> float:
     """How much of what was possible a row moved; 0 where that cannot be said."""
-    return move.distance / move.limit if move.followed and 0 < move.limit < math.inf else 0.0
+    possible = move.limit.within(1.0)
+    return move.distance / possible if move.followed and 0 < possible < math.inf else 0.0
 
 
 def _excess(client: str, moves: Mapping[Slot, Move], shares: Shares, bounds: GuardBounds) -> str:
     for slot, move in moves.items():
         if not math.isfinite(move.distance):
             return f"{slot}: row should be finite, found NaN or infinite values"
-        if bounds.reach and move.distance > bounds.reach * move.limit:
-            far = f"at most {bounds.reach * move.limit:.4g}, what its steps and learning rates allow (guard.reach)"
+        if bounds.reach and move.distance > move.limit.within(bounds.reach):
+            far = f"at most {move.limit.within(bounds.reach):.4g}, {move.by} (guard.reach)"
             return f"{slot}: row should have moved by {far}, found {move.distance:.4g}"
         recent = shares.get(f"{client}/{slot}")
         if bounds.jump and recent and _share(move) > bounds.jump * max(recent):

@@ -17,6 +17,8 @@ from fedhca2.params import Part
 BETAS = (0.9, 0.999)  # of Adam, as every optimiser here has them
 SLACK = 1.05  # for weight decay and rounding
 ALIKE = 10.0  # fresh rows of one layout come from one distribution: their lengths are close together
+STATISTICS = 100.0  # honest statistics differ by data and by what was trained since: 7 times has been seen
+BY_LENGTH = f"{ALIKE:g} times the others' usual length"
 SURE = 6.0  # deviations from its expected length that noise does not leave
 
 
@@ -30,6 +32,31 @@ def adam_reach(first: float = BETAS[0], second: float = BETAS[1]) -> float:
     7.27
     """
     return (1 - first) / sqrt((1 - second) * (1 - first**2 / second))
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The farthest that a row can come: by its steps, within its clip, and by what is not training at all.
+
+    A guard may allow a share of what steps can do. Clip, noise and rounding are what they are.
+
+    >>> Limit(steps=20.0, clip=5.0, beside=1.0).within(0.1)
+    3.0
+    """
+
+    steps: float
+    clip: float = inf
+    beside: float = 0.0
+
+    def within(self, share: float) -> float:
+        """The farthest with this share of what steps can do."""
+        return min(share * self.steps, self.clip) + self.beside
+
+    def __add__(self, other: "Limit") -> "Limit":
+        return Limit(self.steps + other.steps, self.clip + other.clip, self.beside + other.beside)
+
+
+NO_LIMIT = Limit(inf)
 
 
 @dataclass(frozen=True)
@@ -48,30 +75,30 @@ class Reach:
         epochs = {spec.name: spec.epochs for spec in experiment.specs}
         return cls(experiment.training, experiment.privacy, experiment.rounds, epochs, experiment.guard.noise)
 
-    def of_row(self, profile: Profile, numel: int, rounds: range) -> float:
+    def of_row(self, profile: Profile, numel: int, rounds: range) -> Limit:
         """The farthest that a row of so many values can be from where it was before these rounds."""
         epochs = self.epochs[profile.client]
         schedule, peak = self.training.schedule, self.training.learning_rate
         steps = profile.samples // self.training.batch_size
         turns = range(rounds.start * epochs, rounds.stop * epochs)
         travelled = steps * sum(schedule.rate(epoch, self.rounds * epochs, peak) for epoch in turns)
-        moved = SLACK * adam_reach() * sqrt(numel) * travelled
-        if self.privacy.clip is not None:
-            moved = min(moved, self.privacy.clip * len(rounds))
+        clip = inf if self.privacy.clip is None else self.privacy.clip * len(rounds)
         deviation = max(self.own_noise, self.privacy.deviation)
-        return moved + deviation * len(rounds) * (sqrt(numel) + SURE)
+        noise = deviation * len(rounds) * (sqrt(numel) + SURE)
+        return Limit(SLACK * adam_reach() * sqrt(numel) * travelled, clip, noise)
 
 
 @dataclass(frozen=True)
 class Move:
     """How far a row is from where its client's training began, and the farthest that training can have brought it.
 
-    `followed` says whether the start is known, so that moves of several rounds can be compared.
+    `followed` says whether the start is known, so that moves of several rounds can be compared; `by` what the limit is.
     """
 
     distance: float
-    limit: float
+    limit: Limit
     followed: bool
+    by: str = "what its steps and learning rates allow"
 
 
 @dataclass(frozen=True)
@@ -80,12 +107,11 @@ class Trained:
 
     row: Tensor
     start: Tensor | None
-    limit: float
+    limit: Limit
 
-    @property
-    def rounding(self) -> float:
-        """How much of a row's length its number format may add to a distance."""
-        return 2 * torch.finfo(self.row.dtype).eps
+    def rounding(self, length: float) -> Limit:
+        """What the number format may add to a distance of rows of this length."""
+        return Limit(0.0, 0.0, 2 * torch.finfo(self.row.dtype).eps * length)
 
 
 def moves_of_updates(lengths: Sequence[float], trained: Sequence[Trained]) -> list[Move]:
@@ -102,21 +128,31 @@ def moves_of_parameters(part: Part, rows: Rows, trained: Sequence[Trained]) -> l
     starts = [each.start for each in trained if each.start is not None]
     if len(starts) == len(trained):
         lengths = {id(start): float(torch.linalg.vector_norm(start, dtype=torch.float64)) for start in starts}
-        limits = [each.limit + each.rounding * lengths[id(start)] for each, start in zip(trained, starts, strict=True)]
+        limits = [each.limit + each.rounding(lengths[id(start)]) for each, start in zip(trained, starts, strict=True)]
         return [Move(*pair, True) for pair in zip(rows.norms(starts).tolist(), limits, strict=True)]
     lengths_now = rows.norms().tolist()
     finite = [number for number, length in enumerate(lengths_now) if isfinite(length)]
-    moves = [Move(length, inf, False) for length in lengths_now]
+    moves = [Move(length, NO_LIMIT, False) for length in lengths_now]
     if part == "encoder" and len(finite) > 1:
         distances = _from_most_others(rows, trained, finite)
         for number, distance in zip(finite, distances, strict=True):
-            farthest = max(trained[other].limit for other in finite if other != number)
-            rounding = trained[number].rounding * lengths_now[number]
+            farthest = max((trained[other].limit for other in finite if other != number), key=lambda one: one.within(1))
+            rounding = trained[number].rounding(lengths_now[number])
             moves[number] = Move(distance, trained[number].limit + farthest + rounding, False)
     elif part != "encoder" and finite:
-        usual = ALIKE * median(lengths_now[number] for number in finite)
+        usual = Limit(0.0, 0.0, ALIKE * median(lengths_now[number] for number in finite))
         for number in finite:
-            moves[number] = Move(lengths_now[number], usual + trained[number].limit, False)
+            moves[number] = Move(lengths_now[number], usual + trained[number].limit, False, BY_LENGTH)
+    return moves
+
+
+def moves_of_statistics(lengths: Sequence[float]) -> list[Move]:
+    """Running statistics follow the data, not the learning rate: their lengths are compared with the others'."""
+    moves = []
+    for number, length in enumerate(lengths):
+        others = [other for other in (*lengths[:number], *lengths[number + 1 :]) if isfinite(other)]
+        usual = Limit(0.0, 0.0, STATISTICS * median(others)) if others else NO_LIMIT
+        moves.append(Move(length, usual, False, f"{STATISTICS:g} times the others' usual length"))
     return moves
 
 

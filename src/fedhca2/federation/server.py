@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import Any
 
 from torch import Tensor
@@ -12,7 +11,16 @@ from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.gate import Expected, well_formed
 from fedhca2.federation.guard import admit
-from fedhca2.federation.moves import Move, Reach, Trained, moves_of_parameters, moves_of_updates
+from fedhca2.federation.moves import (
+    NO_LIMIT,
+    Limit,
+    Move,
+    Reach,
+    Trained,
+    moves_of_parameters,
+    moves_of_statistics,
+    moves_of_updates,
+)
 from fedhca2.messages import Addend, Delivery, Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
@@ -190,33 +198,41 @@ class Server:
     ) -> dict[str, dict[Slot, Move]]:
         """How far every row of every client moved."""
         found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
-        with_statistics = [each for stack in stacks for each in (stack, stack.statistics) if each]
-        for stack in with_statistics:
-            starts = [self._start(entry, sent) for entry in stack.entries]
-            updates = self.method.uploads(round)[stack.part] == "updates"
-            rounds = range(round if updates or None not in starts else 0, round + 1)
-            trained = [
-                Trained(entry.row, start, self._limit(entry, rounds))
-                for entry, start in zip(stack.entries, starts, strict=True)
-            ]
-            moves = (
-                moves_of_updates(stack.lengths(), trained)
-                if updates
-                else moves_of_parameters(stack.part, stack.rows, trained)
-            )
-            for entry, move in zip(stack.entries, moves, strict=True):
-                found[entry.client][entry.slot] = move
+        for stack in stacks:
+            measured = [(stack, self._trained_moves(round, stack, sent))]
+            if stack.statistics:
+                measured.append((stack.statistics, self._statistics_moves(stack.statistics)))
+            for each, moves in measured:
+                for entry, move in zip(each.entries, moves, strict=True):
+                    found[entry.client][entry.slot] = move
         return found
+
+    def _trained_moves(self, round: int, stack: _Stack, sent: Mapping[str, Mapping[Slot, Delivery]]) -> list[Move]:
+        starts = [self._start(entry, sent) for entry in stack.entries]
+        updates = self.method.uploads(round)[stack.part] == "updates"
+        rounds = range(round if updates or None not in starts else 0, round + 1)
+        trained = [
+            Trained(entry.row, start, self._limit(entry, rounds))
+            for entry, start in zip(stack.entries, starts, strict=True)
+        ]
+        if updates:
+            return moves_of_updates(stack.lengths(), trained)
+        return moves_of_parameters(stack.part, stack.rows, trained)
+
+    def _statistics_moves(self, stack: _Stack) -> list[Move]:
+        if self.reach is None:
+            return [Move(length, NO_LIMIT, False) for length in stack.lengths()]
+        return moves_of_statistics(stack.lengths())
 
     def _start(self, entry: _Entry, sent: Mapping[str, Mapping[Slot, Delivery]]) -> Tensor | None:
         """Where a client's training began, as far as the server knows: it holds no rows but those that it sent."""
         delivery = sent.get(entry.client, {}).get(entry.slot)
         return delivery.row if delivery and self.method.local.replaces else None
 
-    def _limit(self, entry: _Entry, rounds: range) -> float:
-        """The farthest that a row can have moved; running statistics follow the data, not the learning rate."""
-        if self.reach is None or entry.slot.part.endswith("_norms"):
-            return inf
+    def _limit(self, entry: _Entry, rounds: range) -> Limit:
+        """The farthest that a row can have moved."""
+        if self.reach is None:
+            return NO_LIMIT
         return self.reach.of_row(self.profiles[entry.client], len(entry.row), rounds)
 
     def _learn(self, state: ServerState, replies: Mapping[str, Reply]) -> ServerState:

@@ -1,0 +1,324 @@
+"""How far one hostile client of four moves the others: attack × method × defence.
+
+    python tests/poison.py                                        # the whole table
+    python tests/poison.py --methods fedavg fedhca2 --markdown
+
+Clients learn by Adam from noisy gradients, each towards an optimum of its own that is near the others'; rounds, weights
+and guard are the server's own. One client plays an attack in every round. Drift is |θ − θ'| / |θ'| over all values that
+the others hold at the end, where θ' is what they hold if that client is away; their loss is beside it, as a multiple of
+what it is then. `refused` says that no reply was used: all is as if the client were away, to the last bit. As in real
+runs, training moves a row by a few hundredths of what the guard takes for possible, and that is about the row's length.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from array_client import ArrayClient
+from fedhca2.clients import Privacy, Schedule, Training
+from fedhca2.experiment import GuardBounds
+from fedhca2.federation.moves import BETAS, Reach
+from fedhca2.federation.server import Server
+from fedhca2.messages import Profile, Reply
+from fedhca2.methods import METHODS, Method, resolve
+from fedhca2.params import Layout, Slot, unflatten
+from fedhca2.seeds import derive
+
+ROUNDS, STEPS, RATE = 6, 10, 0.02
+EVE = "eve"  # the hostile one
+SITES = {"road": ("semseg",), "street": ("semseg",), EVE: ("semseg",), "home": ("semseg", "depth")}
+LAYOUTS = {
+    "encoder": Layout(("stem.weight", "block.weight", "block.bias"), ((4, 8), (8, 8), (8,))),
+    "decoder": Layout(("fuse.weight", "norm.weight"), ((8, 8), (8,))),
+    "decoder_norms": Layout(("norm.running_mean", "norm.running_var"), ((8,), (8,))),
+    "head": Layout(("last.weight",), ((2, 8),)),
+}
+TRAINING = Training(batch_size=1, learning_rate=RATE, schedule=Schedule(warmup_epochs=0, lowest=RATE, lag=False))
+REACH = Reach(TRAINING, Privacy(), ROUNDS, dict.fromkeys(SITES, 1))
+
+
+@cache
+def drawn(count: int, *seed: str | int | Slot) -> Tensor:
+    """Normal numbers that depend on nothing but the seed."""
+    return torch.randn(count, generator=torch.Generator().manual_seed(derive(*map(str, seed))))
+
+
+def slots_of(tasks: Sequence[str]) -> list[Slot]:
+    return [Slot("encoder"), *(Slot(part, task) for part in LAYOUTS if part != "encoder" for task in tasks)]
+
+
+class Learner(ArrayClient):
+    """Trains as its method's objective says: towards its own optimum, and towards what it is pulled to."""
+
+    def __init__(self, name: str, method: Method) -> None:
+        slots = slots_of(SITES[name])
+        profile = Profile(name, "outdoor", SITES[name], STEPS, {slot: LAYOUTS[slot.part] for slot in slots})
+        rows = {slot: drawn(LAYOUTS[slot.part].numel, slot, name if slot.task else "") for slot in slots}
+        rows |= {slot: torch.cat([torch.zeros(8), torch.ones(8)]) for slot in slots if slot.part == "decoder_norms"}
+        super().__init__(profile, rows)
+        self.objective = method.local
+        self.optimum = {
+            slot: row + 0.5 * drawn(len(row), "all", slot) + 0.2 * drawn(len(row), "own", name, slot)
+            for slot, row in rows.items()
+        }
+        self.personal = rows
+        self.received: Mapping[Slot, Tensor] = {}
+
+    def answer(self, round: int, uploads: Mapping[str, str]) -> Reply:
+        """One round of training."""
+        start, anchor = self.rows, self.received if self.objective.anchor == "received" else self.rows
+        own = self.personal if self.objective.own_copy else start
+        self.personal = self._trained(own, round, anchor if self.objective.anchor != "none" else {})
+        shared = self._trained(start, round, {}) if self.objective.own_copy else self.personal
+        return self.train(round, {slot: shared[slot] - row for slot, row in start.items()}, uploads)
+
+    def receive(self, deliveries) -> None:
+        own = self.rows
+        super().receive(deliveries)
+        if not self.objective.replaces:
+            self.received, self.rows = {slot: self.rows[slot] for slot in deliveries}, own
+
+    def _trained(self, rows: Mapping[Slot, Tensor], round: int, anchors: Mapping[Slot, Tensor]) -> dict[Slot, Tensor]:
+        """After the steps of a round; running statistics come nearer to those of its own features."""
+        trained = {}
+        for slot, row in rows.items():
+            if slot.part in self.objective.frozen:
+                trained[slot] = row
+            elif slot.part == "decoder_norms":
+                trained[slot] = torch.lerp(row, self.optimum[slot].abs(), 1 - 0.9**STEPS)
+            else:
+                trained[slot] = self._descended(slot, row, round, anchors.get(slot))
+        return trained
+
+    @np.errstate(over="ignore", invalid="ignore")  # whoever holds 1e30 has lost its model
+    def _descended(self, slot: Slot, row: Tensor, round: int, anchor: Tensor | None) -> Tensor:
+        """Adam's steps down |θ − optimum|²/2, and the pull to an anchor, by gradients with noise."""
+        noise = drawn(STEPS * len(row), "noise", self.profile.client, slot, round).view(STEPS, -1).numpy()
+        row, optimum = row.numpy(), self.optimum[slot].numpy()  # a tenth of torch's time for so few values
+        first = second = np.zeros_like(row)
+        for step in range(STEPS):
+            gradient = row - optimum + noise[step]
+            if anchor is not None:
+                gradient = gradient + self.objective.pull * (row - anchor.numpy())
+            first = BETAS[0] * first + (1 - BETAS[0]) * gradient
+            second = BETAS[1] * second + (1 - BETAS[1]) * gradient**2
+            scale = np.sqrt(second / (1 - BETAS[1] ** (step + 1))) + 1e-8
+            row = row - RATE * first / (1 - BETAS[0] ** (step + 1)) / scale
+        return torch.from_numpy(row)
+
+    @property
+    def model(self) -> Mapping[Slot, Tensor]:
+        """What it has at the end: the personal model where there is one."""
+        return self.personal if self.objective.own_copy else self.rows
+
+    @property
+    def loss(self) -> float:
+        parameters = [slot for slot in self.model if slot.part != "decoder_norms"]
+        return sum(float((self.model[slot] - self.optimum[slot]).double().square().sum()) / 2 for slot in parameters)
+
+
+@dataclass(frozen=True)
+class Defence:
+    """What a federation does about poison: bounds of its guard, and settings beside the method's name."""
+
+    guard: GuardBounds = field(default_factory=GuardBounds)
+    method: Mapping[str, Any] = field(default_factory=dict)
+
+
+DEFENCES = {
+    "no guard": Defence(GuardBounds(reach=0, jump=0)),
+    "guard": Defence(),
+    "reach 0.1": Defence(GuardBounds(reach=0.1)),
+}
+
+
+@dataclass
+class Eve:
+    """What a hostile client knows: its own training, the guard's bounds, and what it sent before."""
+
+    client: Learner
+    guard: GuardBounds
+    uploads: Mapping[str, str]
+    round: int = 0
+    first: Mapping[Slot, Tensor] = field(default_factory=dict)  # honest rows of the first round
+    used: dict[Slot, float] = field(default_factory=dict)  # largest shares of the reach so far
+
+    def moved(self, slot: Slot, update: Tensor) -> Tensor:
+        """The row to send if training had moved the slot by this."""
+        return update if self.uploads[slot.part] == "updates" else self.client.start[slot] + update
+
+    def limit(self, slot: Slot) -> float:
+        """The farthest that a round can move a slot."""
+        return REACH.of_row(self.client.profile, LAYOUTS[slot.part].numel, range(1)).within(1.0)
+
+    def wrong(self, slot: Slot, share: float) -> Tensor:
+        """A move by this share of the limit, away from the optimum that all clients have in common."""
+        direction = -drawn(LAYOUTS[slot.part].numel, "all", slot)
+        return self.moved(slot, share * self.limit(slot) * direction / direction.norm())
+
+
+def at_reach(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
+    """As far as the guard lets it in every round."""
+    return eve.wrong(slot, 0.999 * (eve.guard.reach or 1.0))
+
+
+def at_jump(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
+    """Honest at first, then nearly `jump` times its own largest move in every round, within the reach."""
+    if not eve.round:
+        moved = eve.client.rows[slot] - eve.client.start[slot]
+        eve.used[slot] = float(moved.norm()) / eve.limit(slot)
+        return row
+    eve.used[slot] = 0.999 * min((eve.guard.jump or 10.0) * eve.used[slot], eve.guard.reach or 1.0)
+    return eve.wrong(slot, eve.used[slot])
+
+
+def foreign(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
+    """A model of its own, or the way there: its values in reverse order."""
+    return eve.moved(slot, eve.client.rows[slot].flip(0) - eve.client.start[slot])
+
+
+def below_zero(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
+    """Statistics with all variances below zero."""
+    mean, variance = unflatten(row, LAYOUTS[slot.part]).values()
+    return torch.cat([mean, -variance])
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What is sent for a slot in place of the honest row."""
+
+    change: Callable[[Eve, Slot, Tensor], Tensor]
+    statistics: bool = False  # it is about running statistics, which the method shares then
+
+
+ATTACKS = {
+    "none: an honest client": Attack(lambda eve, slot, row: row),
+    "scaled by 100": Attack(lambda eve, slot, row: 100 * row),
+    "scaled by 10": Attack(lambda eve, slot, row: 10 * row),
+    "turned round": Attack(lambda eve, slot, row: -row),
+    "1e30 everywhere": Attack(lambda eve, slot, row: torch.full_like(row, 1e30)),
+    "foreign parameters": Attack(foreign),
+    "wrong way, at the reach": Attack(at_reach),
+    "wrong way, at the jump": Attack(at_jump),
+    "no update": Attack(lambda eve, slot, row: eve.moved(slot, torch.zeros_like(row))),
+    "the first reply again": Attack(lambda eve, slot, row: eve.first[slot]),
+    "variances below zero": Attack(below_zero, statistics=True),
+    "statistics times a million": Attack(lambda eve, slot, row: 1e6 * row, statistics=True),
+}
+
+
+def applies(attack: str, method: str) -> bool:
+    """Whether an attack is about something that a method shares."""
+    shared = METHODS[method].aggregators(0)
+    return "decoder" in shared and METHODS[method].local.replaces if ATTACKS[attack].statistics else bool(shared)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What the others have at the end, and who was refused in each round."""
+
+    values: Tensor
+    loss: float
+    refused: Sequence[Mapping[str, str]]
+
+
+def federate(method: Method, guard: GuardBounds, attack: Attack | None) -> Ended:
+    """A whole run, with an attack or without the hostile client."""
+    clients = {name: Learner(name, method) for name in SITES}
+    server = Server(method, [client.profile for client in clients.values()], guard, REACH)
+    eve = Eve(clients[EVE], guard, method.uploads(0))
+    state, sent, refused = server.start(), {}, []
+    for round in range(ROUNDS):
+        replies = [client.answer(round, eve.uploads) for name, client in clients.items() if attack or name != EVE]
+        replies = [spoilt(eve, reply, attack) if reply.client == EVE else reply for reply in replies]
+        state, sent, record = server.step(state, replies, sent)
+        for name, deliveries in sent.items():
+            clients[name].receive(deliveries)
+        refused.append(record.refused)
+    others = [client for name, client in clients.items() if name != EVE]
+    values = torch.cat([row for client in others for row in client.model.values()]).double()
+    return Ended(values, sum(client.loss for client in others), refused)
+
+
+def spoilt(eve: Eve, reply: Reply, attack: Attack) -> Reply:
+    """The reply that the hostile client sends in place of an honest one."""
+    eve.round, eve.first = reply.round, eve.first or reply.rows
+    attacked = [slot for slot in reply.rows if (slot.part == "decoder_norms") == attack.statistics]
+    return replace(
+        reply, rows={**reply.rows, **{slot: attack.change(eve, slot, reply.rows[slot]) for slot in attacked}}
+    )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one attack does to the others under one method and defence."""
+
+    attack: str
+    method: str
+    defence: str
+    drift: float
+    loss: float  # a multiple of what it is without the hostile client
+    refused: int  # replies of the hostile client
+    wronged: int  # replies of others that were refused
+
+    def __str__(self) -> str:
+        if self.refused == ROUNDS:
+            return "refused"
+        shown = f"{self.drift:.2g} ({self.loss:.2g})" if isfinite(self.drift + self.loss) else "lost"
+        return f"{shown}, refused {self.refused}/{ROUNDS}" if self.refused else shown
+
+
+@cache
+def played(attack: str, statistics: bool, method: str, defence: str) -> Ended:
+    """How a run ends, with an attack or with none."""
+    settings = {**DEFENCES[defence].method} | ({"batch_norm": "average"} if statistics else {})
+    return federate(resolve(method, settings), DEFENCES[defence].guard, ATTACKS[attack] if attack else None)
+
+
+def cell(attack: str, method: str, defence: str) -> Cell:
+    """One cell of the table."""
+    found, absent = (played(name, ATTACKS[attack].statistics, method, defence) for name in (attack, ""))
+    drift = float((found.values - absent.values).norm() / absent.values.norm())
+    refused = [name for names in found.refused for name in names]
+    return Cell(
+        attack, method, defence, drift, found.loss / absent.loss, refused.count(EVE), len(refused) - refused.count(EVE)
+    )
+
+
+def cells(methods: Sequence[str] = tuple(METHODS)) -> Iterator[Cell]:
+    """The table, but for attacks on what a method does not share."""
+    for attack in ATTACKS:
+        for method in methods:
+            if applies(attack, method):
+                yield from (cell(attack, method, defence) for defence in DEFENCES)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--markdown", action="store_true", help="as it stands in docs/security.md")
+    options = parser.parse_args()
+    lines: dict[tuple[str, str], list[str]] = {}
+    for each in cells(options.methods):
+        lines.setdefault((each.attack, each.method), []).append(str(each))
+    if options.markdown:
+        print("\n".join(f"| {' | '.join((*key, *values))} |" for key, values in lines.items()))
+        return
+    table = Table("attack", "method", *DEFENCES, title="the others' drift (and loss)")
+    for key, values in lines.items():
+        table.add_row(*key, *values)
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()

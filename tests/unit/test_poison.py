@@ -1,0 +1,64 @@
+"""One hostile client of four: what is refused, and how far the others drift at most (`python tests/poison.py`)."""
+
+import re
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from fedhca2.methods import METHODS
+from poison import ATTACKS, DEFENCES, ROUNDS, applies, cell, cells
+
+pytestmark = pytest.mark.slow
+ALWAYS = ("variances below zero",)
+BY_THE_GUARD = (*ALWAYS, "scaled by 100", "1e30 everywhere", "statistics times a million")
+REFUSED = {"no guard": ALWAYS, "guard": BY_THE_GUARD, "reach 0.1": (*BY_THE_GUARD, "scaled by 10")}
+AT_MOST = {"guard": 2.1, "reach 0.1": 0.35}  # of the others' length, whatever is played
+PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
+
+
+def every(attack, defence):
+    return [cell(attack, method, defence) for method in METHODS if applies(attack, method)]
+
+
+@pytest.mark.parametrize(
+    ("defence", "attack"), [(defence, attack) for defence in REFUSED for attack in REFUSED[defence]]
+)
+def test_is_refused_in_every_round_of_every_method(defence, attack):
+    assert {found.refused for found in every(attack, defence)} == {ROUNDS}
+
+
+@pytest.mark.parametrize("defence", DEFENCES)
+def test_refused_is_away_to_the_last_bit(defence):
+    refused = [found for found in cells() if found.defence == defence and found.refused == ROUNDS]
+    assert {(found.drift, found.loss) for found in refused} == {(0.0, 1.0)}
+
+
+@pytest.mark.parametrize("defence", AT_MOST)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_others_drift_no_farther_than(defence, attack):
+    assert max(found.drift for found in every(attack, defence)) <= AT_MOST[defence]
+
+
+def test_without_a_guard_one_client_destroys_the_mean():
+    assert cell("scaled by 100", "fedavg", "no guard").drift > 1e6
+
+
+@pytest.mark.parametrize("defence", DEFENCES)
+def test_no_honest_client_is_refused(defence):
+    honest = every("none: an honest client", defence)
+    assert {(found.refused, found.wronged) for found in honest} == {(0, 0)}
+
+
+def number(text):
+    """The drift that a cell of the page shows."""
+    shown = re.match(r"[\d.e+-]+", text)
+    return float(shown[0]) if shown else {"refused": 0.0, "lost": inf}[text]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("method", ["fedavg", "fedhca2"])
+def test_the_page_shows_what_is_measured(attack, method):
+    _, _, *shown, _ = re.search(rf"^\| {attack} (\| {method} \|.*)", PAGE, re.MULTILINE)[1].split("|")
+    measured = [number(str(cell(attack, method, defence))) for defence in DEFENCES]
+    assert [number(text.strip()) for text in shown] == pytest.approx(measured, rel=0.2, nan_ok=True)
