@@ -31,8 +31,9 @@ check: $(READY)  ## format, lint, imports, types, fast tests
 	$(BIN)/mypy
 	$(BIN)/pytest -m 'not slow'
 
-attack: $(READY)  ## play every attack on a federation of real processes and print what came of each
-	$(BIN)/pytest tests/flower/test_attacks.py
+attack: $(READY)  ## play every attack on a federation of real processes, and all poison, and print what came of each
+	$(BIN)/pytest -m attack
+	$(BIN)/python tests/poison.py
 
 bench: $(READY)  ## measure speed, memory and bytes against their bounds (4 minutes on 2 cores; more where CUDA is)
 	$(BIN)/python benchmarks/run.py --json build/bench.json

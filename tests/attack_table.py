@@ -10,9 +10,9 @@ class Line:
 
     adversary: str
     attack: str
-    line: int
+    line: int  # of issue 14
     outcome: str
-    drift: float
+    drift: float = 0.0  # how far the others are from where they would be without it, as a share of where they are
 
     to_dict = asdict
 

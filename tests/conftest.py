@@ -17,6 +17,12 @@ def rng() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
+@pytest.fixture
+def tell(record_property):
+    """Adds a line to the table of attacks: who did what, its line in issue 14, what came of it, the others' drift."""
+    return lambda *line: record_property("attack", Line(*line).to_dict())
+
+
 def pytest_terminal_summary(terminalreporter) -> None:
     """The table of all attacks that were played, by whichever worker."""
     reports = [report for found in terminalreporter.stats.values() for report in found]

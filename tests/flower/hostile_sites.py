@@ -4,10 +4,11 @@ They are played on a real SuperLink with TLS and keys, with a server that runs o
 sites, and the hostile one.
 """
 
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -15,7 +16,6 @@ from unittest.mock import patch
 
 import httpx
 import torch
-from attacks import Adversary, Attack, Outcome, relative_drift
 from deployment import Deployment
 from federations import small_experiment
 from flwr.app import Error, Message
@@ -40,6 +40,45 @@ CLIENTS = [
 Send = Callable[[Message, Letter], object]  # answers a message, given what an honest site would answer
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an attack, in words, and how far the others are from where they would be without the attacker."""
+
+    found: str
+    drift: float = 0.0
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Something that an adversary can do."""
+
+    name: str
+    line: int  # of issue 14
+    play: Callable[["Stage"], Outcome]
+    expected: str  # a pattern that the outcome has to hold
+    drift: float = 0.0  # the most that the others may move
+    long: bool = False  # played by `make attack` alone
+
+    def fault(self, outcome: Outcome) -> str:
+        """Why an outcome is not what was promised, or nothing."""
+        if not re.search(self.expected, outcome.found):
+            return f"{self.name}: outcome should match {self.expected!r}, found {outcome.found!r}"
+        if not outcome.drift <= self.drift:
+            return f"{self.name}: others should drift by at most {self.drift:g}, found {outcome.drift:g}"
+        return ""
+
+
+def relative_drift(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """|found − expected| / |expected| over all these rows together."""
+    there, absent = torch.cat([*found]).double(), torch.cat([*expected]).double()
+    return float((there - absent).norm() / absent.norm())
+
+
+def node(deployment: Deployment, name: str) -> Node:
+    """A site's node, with its key."""
+    return Node(deployment.link, deployment.keys / "sites" / name)
+
+
 class Stage:
     """A server, two honest sites that answer by themselves, and a hostile one that has introduced itself."""
 
@@ -48,9 +87,6 @@ class Stage:
         self.experiment = deployment.experiment
         self.app = obliging(self.experiment, HOSTILE)
         self.fleet = self.meet(lambda message, good: hostile.send(message, good.sent()))
-
-    def node(self, name: str) -> Node:
-        return Node(self.deployment.link, self.deployment.keys / "sites" / name)
 
     def meet(self, send: Send) -> FlowerFleet:
         """A server that has heard of all three sites; this is what the hostile one sends to introduce itself."""
@@ -121,7 +157,7 @@ def stage(folder: Path):
     """The processes, and the honest sites."""
     stop = threading.Event()
     with Deployment(folder, small_experiment(clients=CLIENTS)) as deployment, deployment.link.run() as grid:
-        nodes = {name: Node(deployment.link, deployment.keys / "sites" / name) for name in (*HONEST, HOSTILE)}
+        nodes = {name: node(deployment, name) for name in (*HONEST, HOSTILE)}
         with nodes[HONEST[0]], nodes[HONEST[1]], nodes[HOSTILE] as hostile:
             working = [nodes[name].serve(obliging(deployment.experiment, name), stop) for name in HONEST]
             try:
@@ -179,7 +215,7 @@ def trickle(stage: Stage) -> Outcome:
 def pose(stage: Stage) -> Outcome:
     """Another key's holder says that it is `home`; it is away when the server looks, and back for its answer."""
     grid, experiment = stage.grid, stage.experiment
-    with patch.object(roll, "NODES_EVERY", 3600.0), stage.node(OTHER) as thief:
+    with patch.object(roll, "NODES_EVERY", 3600.0), node(stage.deployment, OTHER) as thief:
         fleet = FlowerFleet(grid, experiment, Terms(), "run1", stage.folder)
         fleet.roll.meet(Wait(60))
         message = thief.receive()
@@ -196,7 +232,7 @@ def pose(stage: Stage) -> Outcome:
 
 def guess(stage: Stage) -> Outcome:
     """Flower takes an answer from whoever knows the name of the message: the hash of all that is in it."""
-    with stage.node(OTHER) as site:
+    with node(stage.deployment, OTHER) as site:
         FlowerFleet(stage.grid, stage.experiment, Terms(), "run1", stage.folder).roll.meet(Wait(60))
         message = site.receive()
         copy = Message(message.content, site.number, "query", ttl=message.metadata.ttl)
@@ -213,8 +249,7 @@ LINES = {  # of the issue that an attack is from, where it is not line 3
     "a failure in 500,000 letters": 11,
     "cannot, in words that steer a terminal": 11,
     "a header of 50 MB": 11,
-    "5 GB in one chunk": 5,
-    "5 GB that say they are few": 5,
+    **dict.fromkeys((name for name in ATTACKS if "5 GB" in name), 5),
     "an array in crumbs": 5,
     "another client's name": 2,
 }
@@ -226,29 +261,31 @@ POISON = {
 }
 GONE, RAISED = ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
-SITES = Adversary(
-    "hostile site",
-    stage,
-    (
-        Attack("a good reply of the same node", 3, partial(reply, Letter.sent), "^used$", drift=1.0),
-        *(
-            Attack(name, LINES.get(name, 3), partial(memory if "5 GB" in name else reply, spoil), REFUSED)
-            for name, spoil in ATTACKS_IN_REPLIES.items()
-        ),
-        *(
-            Attack(f"{name}, in a profile", LINES.get(name, 3), partial(profile, spoil), REFUSED, long=name in ATTACKS)
-            for name, spoil in ATTACKS_IN_PROFILES.items()
-        ),
-        *(Attack(name, 6, partial(reply, rows(change)), REFUSED) for name, change in POISON.items()),
-        Attack("a reply that trickles", 10, trickle, "^refused: no reply in time"),
-        Attack(
-            "a failure told at length",
-            11,
-            partial(failure, RAISED, STEERING.replace("\ud800", "") * 10_000),
-            "^refused: failed: .{,500}$",
-        ),
-        Attack("a failure that Flower alone may tell", 3, partial(failure, GONE, "gone"), "^refused: failed: gone$"),
-        Attack("another key says that it is home", 2, pose, "client of shop should be 'shop', found 'home'"),
-        Attack("the name of another site's message", 2, guess, REFUSED),
+PLAYED = [
+    Attack("a good reply of the same node", 3, partial(reply, Letter.sent), "^used$", drift=1.0),
+    *(
+        Attack(name, LINES.get(name, 3), partial(reply, spoil), REFUSED)
+        for name, spoil in ATTACKS_IN_REPLIES.items()
+        if "5 GB" not in name
     ),
-)
+    *(
+        Attack(name, 5, partial(memory, spoil), r"^refused: .*\(under 100 MB\)$")
+        for name, spoil in ATTACKS_IN_REPLIES.items()
+        if "5 GB" in name
+    ),
+    *(
+        Attack(f"{name}, in a profile", LINES.get(name, 3), partial(profile, spoil), REFUSED, long=name in ATTACKS)
+        for name, spoil in ATTACKS_IN_PROFILES.items()
+    ),
+    *(Attack(name, 6, partial(reply, rows(change)), REFUSED) for name, change in POISON.items()),
+    Attack("a reply that trickles", 10, trickle, "^refused: no reply in time"),
+    Attack(
+        "a failure told at length",
+        11,
+        partial(failure, RAISED, STEERING.replace("\ud800", "") * 10_000),
+        "^refused: failed: .{,500}$",
+    ),
+    Attack("a failure that Flower alone may tell", 3, partial(failure, GONE, "gone"), "^refused: failed: gone$"),
+    Attack("another key says that it is home", 2, pose, "client of shop should be 'shop', found 'home'"),
+    Attack("the name of another site's message", 2, guess, REFUSED),
+]

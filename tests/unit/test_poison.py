@@ -9,7 +9,7 @@ import pytest
 from fedhca2.methods import METHODS
 from poison import ATTACKS, DEFENCES, ROUNDS, applies, cell, cells
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.attack]
 ALWAYS = ("variances below zero",)
 BY_THE_GUARD = (*ALWAYS, "scaled by 100", "1e30 everywhere", "statistics times a million")
 REFUSED = {"no guard": ALWAYS, "guard": BY_THE_GUARD, "reach 0.1": (*BY_THE_GUARD, "scaled by 10")}
