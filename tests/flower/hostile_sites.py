@@ -79,6 +79,11 @@ def node(deployment: Deployment, name: str) -> Node:
     return Node(deployment.link, deployment.keys / "sites" / name)
 
 
+def peak() -> float:
+    """The most memory that this process ever had, in MB."""
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+
+
 class Stage:
     """A server, two honest sites that answer by themselves, and a hostile one that has introduced itself."""
 
@@ -87,6 +92,8 @@ class Stage:
         self.experiment = deployment.experiment
         self.app = obliging(self.experiment, HOSTILE)
         self.fleet = self.meet(lambda message, good: hostile.send(message, good.sent()))
+        self.taken = 0.0  # MB that the last round added to the most memory that this process ever had
+        self.round(lambda message, good: hostile.send(message, good.sent()))  # what is loaded once is loaded now
 
     def meet(self, send: Send) -> FlowerFleet:
         """A server that has heard of all three sites; this is what the hostile one sends to introduce itself."""
@@ -105,10 +112,11 @@ class Stage:
         """What comes of a round in which the hostile site sends this for its reply."""
         self.fleet.terms = self.fleet.terms.model_copy(update={"deadline": deadline})
         orders = {name: Order(0, upload=self.experiment.resolved_method.uploads(0)) for name in (*HONEST, HOSTILE)}
-        began = monotonic()
+        Path("/proc/self/clear_refs").write_text("5")
+        began, before = monotonic(), peak()
         with self._answering(send):
             replies = self.fleet.perform(orders, lambda *_: None)
-            seconds = monotonic() - began
+            seconds, self.taken = monotonic() - began, peak() - before
         rows, refused = self._mixed(replies.values())
         absent, _ = self._mixed(replies[name] for name in HONEST)
         why = self.fleet.absent.get(HOSTILE) or refused.get(HOSTILE)
@@ -188,18 +196,10 @@ def rows(change: Callable[[torch.Tensor], torch.Tensor]):
     return spoil
 
 
-def peak() -> float:
-    """The most memory that this process ever had, in MB."""
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
-
-
 def memory(spoil, stage: Stage) -> Outcome:
     """A reply that would fill the server's memory; the sender's own chunk and its copies are in this process too."""
-    Path("/proc/self/clear_refs").write_text("5")
-    before = peak()
     outcome = reply(spoil, stage)
-    taken = peak() - before
-    return replace(outcome, found=f"{outcome.found} ({'under' if taken < 100 else 'over'} 100 MB)")
+    return replace(outcome, found=f"{outcome.found} ({'under' if stage.taken < 100 else 'over'} 100 MB)")
 
 
 def failure(code: int, text: str, stage: Stage) -> Outcome:
