@@ -17,6 +17,7 @@ ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")
 VALUES = 400
 LAYOUT = Layout(("a.weight",), ((VALUES,),))
 STEADY = Training(learning_rate=1e-3, schedule=Schedule(warmup_epochs=0, lowest=1e-3, lag=False))
+REACHED = 10 * 1.05 * 7.27 * 1e-3 * VALUES**0.5  # in a round of ten steps
 START = torch.randn(VALUES, generator=torch.Generator().manual_seed(7))
 
 
@@ -85,6 +86,13 @@ def test_honest_parameters_are_not(method, round):
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_rounding_on_the_wire_is_no_move(kind):
     assert not refusals("fedper", lambda row: row.to(kind), at=2)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper"])
+def test_a_reply_that_another_client_lost_loosens_no_bound(method):
+    """Half of what two clients may move in four rounds is far more than one may in one."""
+    farther = 4 * REACHED * torch.ones(VALUES) / VALUES**0.5
+    assert list(refusals(method, lambda row: row + farther, at=3, away=("b", 2))) == ["d"]
 
 
 def test_a_client_whose_reply_was_lost_may_come_back():

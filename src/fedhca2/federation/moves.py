@@ -107,7 +107,8 @@ class Trained:
 
     row: Tensor
     start: Tensor | None
-    limit: Limit
+    limit: Limit  # in this round
+    ever: Limit  # since the first
 
     def rounding(self, length: float) -> Limit:
         """What the number format may add to a distance of rows of this length."""
@@ -120,29 +121,44 @@ def moves_of_updates(lengths: Sequence[float], trained: Sequence[Trained]) -> li
 
 
 def moves_of_parameters(part: Part, rows: Rows, trained: Sequence[Trained]) -> list[Move]:
-    """Parameters are compared with what every client was sent before it trained.
+    """Parameters are compared with what their client was sent before it trained, where the server knows that."""
+    known = [number for number, each in enumerate(trained) if each.start is not None]
+    moves = dict(zip(known, _since_start(rows, trained, known), strict=True)) if known else {}
+    if len(known) < len(trained):
+        moves = dict(enumerate(_since_first(part, rows, trained))) | moves
+    return [moves[number] for number in range(len(trained))]
 
-    Where the server does not know that of all, limits are since the first round: encoders are compared with each
-    other, since all start equal, and decoders and heads by their lengths, since all start from one distribution.
+
+def _since_start(rows: Rows, trained: Sequence[Trained], known: Sequence[int]) -> list[Move]:
+    some = rows if len(known) == len(trained) else _some(rows, trained, known)
+    starts = [start for each in trained if (start := each.start) is not None]
+    lengths = {id(start): float(torch.linalg.vector_norm(start, dtype=torch.float64)) for start in starts}
+    rounding = [trained[number].rounding(lengths[id(start)]) for number, start in zip(known, starts, strict=True)]
+    distances = some.norms(starts).tolist()
+    return [
+        Move(distance, trained[number].limit + added, True)
+        for number, distance, added in zip(known, distances, rounding, strict=True)
+    ]
+
+
+def _since_first(part: Part, rows: Rows, trained: Sequence[Trained]) -> list[Move]:
+    """Where starts are not known, limits are since the first round.
+
+    Encoders are compared with each other, since all start equal, and decoders and heads by their lengths, since all
+    start from one distribution.
     """
-    starts = [each.start for each in trained if each.start is not None]
-    if len(starts) == len(trained):
-        lengths = {id(start): float(torch.linalg.vector_norm(start, dtype=torch.float64)) for start in starts}
-        limits = [each.limit + each.rounding(lengths[id(start)]) for each, start in zip(trained, starts, strict=True)]
-        return [Move(*pair, True) for pair in zip(rows.norms(starts).tolist(), limits, strict=True)]
-    lengths_now = rows.norms().tolist()
-    finite = [number for number, length in enumerate(lengths_now) if isfinite(length)]
-    moves = [Move(length, NO_LIMIT, False) for length in lengths_now]
+    lengths = rows.norms().tolist()
+    finite = [number for number, length in enumerate(lengths) if isfinite(length)]
+    moves = [Move(length, NO_LIMIT, False) for length in lengths]
     if part == "encoder" and len(finite) > 1:
-        distances = _from_most_others(rows, trained, finite)
-        for number, distance in zip(finite, distances, strict=True):
-            farthest = max((trained[other].limit for other in finite if other != number), key=lambda one: one.within(1))
-            rounding = trained[number].rounding(lengths_now[number])
-            moves[number] = Move(distance, trained[number].limit + farthest + rounding, False)
+        for number, distance in zip(finite, _from_most_others(_some(rows, trained, finite)), strict=True):
+            farthest = max((trained[other].ever for other in finite if other != number), key=lambda one: one.within(1))
+            limit = trained[number].ever + farthest + trained[number].rounding(lengths[number])
+            moves[number] = Move(distance, limit, False)
     elif part != "encoder" and finite:
-        usual = Limit(0.0, 0.0, ALIKE * median(lengths_now[number] for number in finite))
+        usual = Limit(0.0, 0.0, ALIKE * median(lengths[number] for number in finite))
         for number in finite:
-            moves[number] = Move(lengths_now[number], usual + trained[number].limit, False, BY_LENGTH)
+            moves[number] = Move(lengths[number], usual + trained[number].ever, False, BY_LENGTH)
     return moves
 
 
@@ -156,10 +172,13 @@ def moves_of_statistics(lengths: Sequence[float]) -> list[Move]:
     return moves
 
 
-def _from_most_others(rows: Rows, trained: Sequence[Trained], chosen: Sequence[int]) -> list[float]:
-    """How far each of the chosen rows is from the nearer half of the others."""
-    some = Rows([rows.members[number] for number in chosen], rows.layout, [trained[number].row for number in chosen])
-    gram = some.products("differences", whole=True)[0]
+def _some(rows: Rows, trained: Sequence[Trained], chosen: Sequence[int]) -> Rows:
+    return Rows([rows.members[number] for number in chosen], rows.layout, [trained[number].row for number in chosen])
+
+
+def _from_most_others(rows: Rows) -> list[float]:
+    """How far each row is from the nearer half of the others."""
+    gram = rows.products("differences", whole=True)[0]
     squares = gram.diagonal()
     distances = (squares[:, None] + squares - 2 * gram).clamp(min=0).sqrt()
     return [median_low(each[:number] + each[number + 1 :]) for number, each in enumerate(distances.tolist())]

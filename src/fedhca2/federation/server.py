@@ -208,14 +208,12 @@ class Server:
         return found
 
     def _trained_moves(self, round: int, stack: _Stack, sent: Mapping[str, Mapping[Slot, Delivery]]) -> list[Move]:
-        starts = [self._start(entry, sent) for entry in stack.entries]
-        updates = self.method.uploads(round)[stack.part] == "updates"
-        rounds = range(round if updates or None not in starts else 0, round + 1)
+        now, ever = range(round, round + 1), range(round + 1)
         trained = [
-            Trained(entry.row, start, self._limit(entry, rounds))
-            for entry, start in zip(stack.entries, starts, strict=True)
+            Trained(entry.row, self._start(entry, sent), self._limit(entry, now), self._limit(entry, ever))
+            for entry in stack.entries
         ]
-        if updates:
+        if self.method.uploads(round)[stack.part] == "updates":
             return moves_of_updates(stack.lengths(), trained)
         return moves_of_parameters(stack.part, stack.rows, trained)
 
