@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
-from math import isfinite
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite
 from secrets import token_bytes
 from time import perf_counter
 
@@ -15,6 +15,7 @@ from fedhca2.clients.evaluation import evaluate
 from fedhca2.clients.exchange import agreement_with, leaving, own_rows, receive
 from fedhca2.clients.normalisation import recalibrate
 from fedhca2.clients.privacy import KEY_BYTES, Privacy
+from fedhca2.clients.reach import ALIKE, noise_reach, trained_reach
 from fedhca2.clients.state import client_state, restore_client
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.step import KEEP, Terms
@@ -62,8 +63,10 @@ class Client:
         objective: Objective,
         batch_norm: BatchNorm = "local",
         privacy: Privacy = NO_PRIVACY,
+        others_noise: float = 0.0,
         workplace: Workplace,
     ) -> None:
+        """`others_noise` is the deviation of what others may add to each value that they send."""
         self.name = name
         self.work = work
         self.objective = objective
@@ -72,6 +75,8 @@ class Client:
         self.training = training
         self.workplace = workplace
         self.layouts = layouts(model)
+        self.others_noise = max(others_noise, privacy.deviation)
+        self.first_lengths = {slot: _length(tensors) for slot, tensors in model.slots().items()}
         self.personal = Learner(model, training)
         self.shared = Learner(deepcopy(model), training) if self.objective.own_copy else self.personal
         self.start: dict[Slot, Tensor] = {}  # rows before the last training, of the parts that went up
@@ -96,10 +101,25 @@ class Client:
         """Where its tensors are now."""
         return next(self.personal.model.parameters()).device
 
+    def limit(self, slot: Slot, round: int) -> float:
+        """The longest that rows for a slot can be after so many rounds, if they come from training as this client's is.
+
+        Others have other images and epochs, so they may have come ten times as far. Running statistics have no limit:
+        they follow the data.
+        """
+        if slot.part.endswith("_norms"):
+            return inf
+        epochs, numel = self.work.epochs, self.layouts[slot].numel
+        trained = trained_reach(
+            self.training, len(self.work.train), range((round + 1) * epochs), self.work.rounds * epochs, numel
+        )
+        return ALIKE * (self.first_lengths[slot] + trained + noise_reach(self.others_noise, round + 1, numel))
+
     def perform(self, order: Order, watch: BatchWatch = lambda *_: None) -> Reply:
         """Take what was sent, then evaluate, then train, then answer.
 
-        A client whose training ends in values that are not finite goes back to where it was before, and says so.
+        A client declines rows that cannot come from training, and goes on from its own. One whose training ends in
+        values that are not finite goes back to where it was before it took anything. It says so in both cases.
         """
         with at_work(self):
             return self._perform(order, watch)
@@ -109,28 +129,34 @@ class Client:
         turns = self._turns(order.round) if order.train else iter(())
         if self.privacy.active and not self.published:
             self.published = own_rows(self, self.layouts)
-        receive(self, order.deliveries)
-        if self.batch_norm == "recalibrate" and order.deliveries:
+        fine_tune = order.finish and self.objective.final_epochs > 0
+        good = client_state(self, self.where) if order.train or fine_tune else None
+        fault = receive(self, order)
+        declined = f"what it was sent was not taken: {fault}" if fault else ""
+        if self.batch_norm == "recalibrate" and order.deliveries and not declined:
             recalibrate(self.shared.model, self.batches(order.round * self.work.epochs))
-        failed = ""
-        if order.finish and self.objective.final_epochs:
-            good = client_state(self, self.where)
-            failed = self._fault(self._fine_tune(watch), good)
+        failed = self._fault(self._fine_tune(watch), good) if good and fine_tune else ""
         metrics = self.evaluate() if order.evaluate else {}
-        if not order.train:
-            return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began, failed=failed)
+        reply = Reply(self.name, order.round, metrics=metrics, failed=failed, declined=declined)
+        if good and order.train:
+            reply = self._trained(order, turns, watch, good, reply)
+        return replace(reply, seconds=perf_counter() - began)
+
+    def _trained(
+        self, order: Order, turns: Iterator[Turn], watch: BatchWatch, good: ClientState, reply: Reply
+    ) -> Reply:
+        """Train; the reply with what leaves then, or with why nothing does."""
         uploads = [slot for slot in self.layouts if slot.part in order.upload]
         self.start = own_rows(self, {*uploads, *self.remembered})
-        good = client_state(self, self.where)
         losses = self._train(turns, watch)
         if failed := self._fault(losses, good):
-            return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began, failed=failed)
+            return replace(reply, failed=failed)
         rows, updates = leaving(self, order, uploads)
         agreement = {
             slot: agreement_with(self, slot, update) for slot, update in updates.items() if slot in self.remembered
         }
         losses = {} if self.privacy.noise else losses  # no noise hides them
-        return Reply(self.name, order.round, rows, agreement, losses, metrics, perf_counter() - began)
+        return replace(reply, rows=rows, agreement=agreement, losses=losses)
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Scores on the validation split."""
@@ -226,6 +252,10 @@ class Client:
         anchors = {slot: unflatten(row, self.layouts[slot]) for slot, row in rows.items()}
         prefix = {slot: slot_prefix(slot) for slot in anchors}
         return [(prefix[slot] + name, anchor) for slot, found in anchors.items() for name, anchor in found.items()]
+
+
+def _length(tensors: Mapping[str, Tensor]) -> float:
+    return float(torch.stack(torch._foreach_norm([tensor.detach().float() for tensor in tensors.values()])).norm())
 
 
 class _Steps:

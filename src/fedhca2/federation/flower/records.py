@@ -138,6 +138,7 @@ def encode_reply(reply: Reply, wire: Wire) -> RecordDict:
         "metrics": {task: dict(scores) for task, scores in reply.metrics.items()},
         "seconds": reply.seconds,
         "failed": reply.failed,
+        "declined": reply.declined,
     }
     return pack(header, {OWN: to_array(list(reply.rows.values()), wire)} if reply.rows else None)
 
@@ -160,6 +161,7 @@ def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply
             metrics=header["metrics"],
             seconds=header["seconds"],
             failed=plain(header["failed"]),
+            declined=plain(header["declined"]),
         )
     except Exception as error:  # an answer comes from outside: nothing in it may stop the server
         return Refused(f"reply cannot be read: {shown(error)}")

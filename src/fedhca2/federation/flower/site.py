@@ -144,6 +144,7 @@ def _save_reply(path: Path, reply: Reply) -> None:
         "metrics": {task: dict(scores) for task, scores in reply.metrics.items()},
         "seconds": reply.seconds,
         "failed": reply.failed,
+        "declined": reply.declined,
     }
     save_state(path, ClientState({str(slot): row for slot, row in reply.rows.items()}, values))
 
