@@ -31,7 +31,7 @@ class Watching(Nobody):
 @pytest.fixture
 def home(tmp_path):
     """A site that may send two updates, and what invites it: an experiment without noise."""
-    _, sites, fleet = flower_federation(small_experiment(guard={"noise": NOISE}), tmp_path)
+    _, sites, fleet = flower_federation(small_experiment(rounds=4, guard={"noise": NOISE}), tmp_path)
     site = sites["home"]
     site.config = site.config.model_copy(update={"privacy": allowed(2)})
     return site, fleet.invitation
@@ -89,7 +89,7 @@ def test_an_order_that_is_repeated_costs_nothing(home):
 
 def test_an_order_to_evaluate_costs_nothing(home):
     site, invitation = home
-    site.perform(invitation, Order(0, train=False, evaluate=True))
+    site.perform(invitation, Order(4, finish=True, train=False, evaluate=True))
     assert entries(site) == []
 
 

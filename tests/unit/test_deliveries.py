@@ -137,6 +137,7 @@ def test_rows_that_no_training_makes_are_not_taken(client, value, base):
 
 MISFITS = {
     "a scale of NaN": lambda client: order(Addend(row(client, 1e-3), (nan,))),
+    "a scale of 1e300": lambda client: order(Addend(row(client, 1e-3), (1e300,))),
     "a scale of 1e30": lambda client: order(Addend(row(client, 1e-3), (1e30,))),
     "NaN that nothing is made of": lambda client: order(Addend(row(client, nan), (0.0,))),
     "sums that overflow": lambda client: order(Addend(row(client, 3e38), (2.0,))),

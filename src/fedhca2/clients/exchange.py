@@ -15,6 +15,8 @@ from fedhca2.params import Slot, add_scaled, assign, flatten, layer_products
 if TYPE_CHECKING:
     from fedhca2.clients.client import Client
 
+LARGEST = torch.finfo(torch.float32).max
+
 
 def leaving(client: "Client", order: Order, uploads: list[Slot]) -> tuple[dict[Slot, Tensor], dict[Slot, Tensor]]:
     """The rows that are sent, and the updates that agreement is measured on."""
@@ -80,6 +82,8 @@ def _misfit(client: "Client", slot: Slot, delivery: Delivery) -> str:
             return f"{slot}: row should be of {layout.numel} floating numbers, found {tuple(addend.row.shape)}"
         if len(addend.scale) not in (1, len(layout.layers)):
             return f"{slot}: scale should be 1 number or {len(layout.layers)}, found {len(addend.scale)}"
+        if not all(abs(scale) <= LARGEST for scale in addend.scale):
+            return f"{slot}: scale should be finite, found NaN, infinite or too large values"
     return ""
 
 

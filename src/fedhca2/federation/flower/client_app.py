@@ -24,11 +24,11 @@ log = logging.getLogger("fedhca2.site")
 
 def answer(site: Site, message: Message) -> Message:
     """The answer to any message of the server. A site that cannot do what it is asked says why."""
-    header = header_of(message.content)
-    if "refused" in header:
-        log.error("the server refuses this site: %s", plain(str(header["refused"])))
-        return Message(pack({}), reply_to=message)
     try:
+        header = header_of(message.content)
+        if "refused" in header:
+            log.error("the server refuses this site: %s", plain(str(header["refused"])))
+            return Message(pack({}), reply_to=message)
         invitation = Invitation.read(header)
         profile = site.describe(invitation)
         if "order" not in header:

@@ -117,9 +117,13 @@ def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
     deliveries = {}
     for text, delivery in header["deliveries"].items():
         slot = Slot.parse(text)
+        if slot not in layouts:
+            raise MalformedMessageError(f"deliveries should be of {', '.join(map(str, layouts))}, found {slot}")
         size = layouts[slot].numel
         addends = [
-            Addend(_cut(arrays, one["array"], one["start"], size), tuple(one["scale"]), one["remember"])
+            Addend(
+                _cut(arrays, one["array"], one["start"], size), tuple(map(float, one["scale"])), bool(one["remember"])
+            )
             for one in delivery["addends"]
         ]
         deliveries[slot] = Delivery(delivery["base"], tuple(addends))
