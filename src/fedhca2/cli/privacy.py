@@ -62,7 +62,7 @@ def spent(
     file: Annotated[Path, typer.Argument(help="The site's own file.")],
     as_json: Json = False,
 ) -> None:
-    """Say what the noised updates and scores of a site have cost so far, by its own ledger: run by run, and all together."""
+    """Say what a site's noised updates and scores have cost so far, by its own ledger: run by run, and all together."""
     with clear_errors():
         from fedhca2.clients.accounting import audited_epsilon
         from fedhca2.federation.flower.ledger import Ledger, cost
