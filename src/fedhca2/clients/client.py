@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
+from math import isfinite
 from secrets import token_bytes
 from time import perf_counter
 
@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedhca2.clients.deliveries import receive
 from fedhca2.clients.evaluation import evaluate
-from fedhca2.clients.exchange import agreement_with, leaving, own_rows, receive
+from fedhca2.clients.exchange import agreement_with, leaving, own_rows
 from fedhca2.clients.normalisation import recalibrate
 from fedhca2.clients.privacy import KEY_BYTES, Privacy
-from fedhca2.clients.reach import ALIKE, noise_reach, trained_reach
 from fedhca2.clients.state import client_state, restore_client
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.step import KEEP, Terms
@@ -100,20 +100,6 @@ class Client:
     def where(self) -> torch.device:
         """Where its tensors are now."""
         return next(self.personal.model.parameters()).device
-
-    def limit(self, slot: Slot, round: int) -> float:
-        """The longest that rows for a slot can be after so many rounds, if they come from training as this client's is.
-
-        Others have other images and epochs, so they may have come ten times as far. Running statistics have no limit:
-        they follow the data.
-        """
-        if slot.part.endswith("_norms"):
-            return inf
-        epochs, numel = self.work.epochs, self.layouts[slot].numel
-        trained = trained_reach(
-            self.training, len(self.work.train), range((round + 1) * epochs), self.work.rounds * epochs, numel
-        )
-        return ALIKE * (self.first_lengths[slot] + trained + noise_reach(self.others_noise, round + 1, numel))
 
     def perform(self, order: Order, watch: BatchWatch = lambda *_: None) -> Reply:
         """Take what was sent, then evaluate, then train, then answer.
