@@ -88,10 +88,12 @@ class Reply:
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
     failed: str = ""  # why the client has nothing to send
+    declined: str = ""  # what it did not do of its order, and why: rows that it did not take, scores that it keeps
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows, of every number (8 each), and of what went wrong."""
         numbers = sum(len(values) for values in self.agreement.values()) + len(self.losses)
         numbers += sum(len(values) for values in self.metrics.values())
-        return sum(row.nbytes for row in self.rows.values()) + 8 * numbers + len(self.failed.encode())
+        words = len(self.failed.encode()) + len(self.declined.encode())
+        return sum(row.nbytes for row in self.rows.values()) + 8 * numbers + words

@@ -39,7 +39,7 @@ def small_experiment(**changes) -> Experiment:
 
 
 def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
-    """Sites that have the images that the experiment's partition gives their clients."""
+    """Sites that have the images that the experiment's partition gives their clients, and share heads too."""
     shards = assign_shards(experiment, open_data(experiment))
     return {
         spec.name: SiteConfig(
@@ -47,6 +47,7 @@ def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
             tasks=spec.tasks,
             state=folder,
             data={"partition": {"kind": "lists", "lists": {spec.name: list(shards[spec.name].dealt)}}},
+            share=("encoder", "decoder", "head"),
             device="cpu",
         )
         for spec in experiment.specs

@@ -8,7 +8,7 @@ from fedhca2.clients.accounting import epsilon
 from fedhca2.federation.flower.ledger import SPENT, Ledger
 from fedhca2.federation.flower.run import run
 from fedhca2.federation.flower.site import Site
-from fedhca2.federation.flower.site_config import SitePrivacy
+from fedhca2.federation.flower.site_config import SitePrivacy, SiteScores
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
@@ -31,7 +31,7 @@ class Watching(Nobody):
 @pytest.fixture
 def home(tmp_path):
     """A site that may send two updates, and what invites it: an experiment without noise."""
-    _, sites, fleet = flower_federation(small_experiment(guard={"noise": NOISE}), tmp_path)
+    _, sites, fleet = flower_federation(small_experiment(rounds=4, guard={"noise": NOISE}), tmp_path)
     site = sites["home"]
     site.config = site.config.model_copy(update={"privacy": allowed(2)})
     return site, fleet.invitation
@@ -89,32 +89,73 @@ def test_an_order_that_is_repeated_costs_nothing(home):
 
 def test_an_order_to_evaluate_costs_nothing(home):
     site, invitation = home
-    site.perform(invitation, Order(0, train=False, evaluate=True))
+    site.perform(invitation, Order(4, finish=True, train=False, evaluate=True))
     assert entries(site) == []
+
+
+LAST = Order(4, finish=True, train=False, evaluate=True)
+
+
+def telling(site, updates, **scores):
+    """The site with a budget of so many updates, and scores as it tells them."""
+    changes = {"privacy": allowed(updates), "scores": SiteScores(**scores)}
+    return Site(site.config.model_copy(update=changes))
+
+
+def test_scores_with_noise_are_told_and_cost_as_an_update_does(home):
+    site, invitation = home
+    site = telling(site, 2, send="all", noise=NOISE)
+    reply = site.perform(invitation, Order(0, evaluate=True, upload=UPLOAD))
+    assert {task: list(scores) for task, scores in reply.metrics.items()} == {
+        "depth": ["rmse"],
+        "normals": ["mean_error"],
+    }
+    assert [(entry.kind, entry.noise) for entry in entries(site)] == [("update", NOISE), ("scores", NOISE)]
+
+
+def test_scores_that_are_too_much_stay_at_the_site(home):
+    site, invitation = home
+    site = telling(site, 1, send="all", noise=NOISE)
+    reply = site.perform(invitation, Order(0, evaluate=True, upload=UPLOAD))
+    assert (bool(reply.rows), reply.metrics, reply.declined) == (True, {}, f"scores stay at the site: {SPENT}")
+
+
+def test_scores_that_are_told_again_after_a_crash_have_the_same_noise_and_cost_once(home, monkeypatch):
+    site, invitation = home
+    site = telling(site, 2, send="final", noise=NOISE)
+    lost = crash(site, invitation, monkeypatch, LAST)
+    assert Site(site.config).perform(invitation, LAST).metrics == lost.metrics
+    assert len(entries(site)) == 1
+
+
+def test_a_site_that_tells_none_is_not_even_evaluated(home, monkeypatch):
+    site, invitation = home
+    monkeypatch.setattr("fedhca2.clients.Client.evaluate", None)
+    assert not site.perform(invitation, LAST).metrics
 
 
 class PowerCutError(Exception):
     pass
 
 
-def crash(site, invitation, monkeypatch):
-    """Carry out the first order, but die before the reply is on the disk; returns what would have been sent."""
+def crash(site, invitation, monkeypatch, order):
+    """Carry out an order, but die before the reply is on the disk; returns what would have been sent."""
     kept = []
 
     def die(path, reply):
-        kept.append(reply.rows)
+        kept.append(reply)
         raise PowerCutError
 
     with monkeypatch.context() as patch:
         patch.setattr("fedhca2.federation.flower.site._save_reply", die)
         with pytest.raises(PowerCutError):
-            site.perform(invitation, Order(0, upload=UPLOAD))
+            site.perform(invitation, order)
     return kept[0]
 
 
 def test_a_round_that_is_trained_again_after_a_crash_sends_the_same_and_costs_once(home, monkeypatch):
     site, invitation = home
-    lost = crash(site, invitation, monkeypatch)
+    lost = crash(site, invitation, monkeypatch, Order(0, upload=UPLOAD)).rows
     sent = Site(site.config).perform(invitation, Order(0, upload=UPLOAD)).rows
     assert all(torch.equal(sent[slot], row) for slot, row in lost.items())
     assert len(entries(site)) == 1
@@ -122,7 +163,7 @@ def test_a_round_that_is_trained_again_after_a_crash_sends_the_same_and_costs_on
 
 def test_a_round_that_is_trained_otherwise_after_a_crash_costs_again_and_has_other_noise(home, monkeypatch):
     site, invitation = home
-    lost = crash(site, invitation, monkeypatch)
+    lost = crash(site, invitation, monkeypatch, Order(0, upload=UPLOAD)).rows
     training = {**invitation.experiment["training"], "learning_rate": 2e-3}
     changed = type(invitation)(invitation.run, {**invitation.experiment, "training": training})
     sent = Site(site.config).perform(changed, Order(0, upload=UPLOAD)).rows

@@ -12,8 +12,10 @@ from fedhca2.clients.accounting import DELTA, epsilon
 from fedhca2.federation.flower.ledger import Ledger, cost
 from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.run import run
+from fedhca2.federation.flower.site_config import SiteScores
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.reports.figures.attendance import left_out
+from fedhca2.reports.page.tables import declined_table
 from fedhca2.reports.run_files import RunFiles
 
 pytestmark = pytest.mark.slow
@@ -200,3 +202,45 @@ def test_the_result_has_the_epsilon_of_the_site_that_sent_most(noised):
 
 def test_the_result_has_what_dp_accounting_says(noised):
     assert noised[0].privacy["dp_accounting"] == pytest.approx(noised[0].epsilon, rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def reserved(tmp_path_factory):
+    """A run that asks for heads and for scores in each round, with a site that keeps the ones and one the others."""
+    folder = tmp_path_factory.mktemp("reserved")
+    experiment = small_experiment(evaluate_every=1, method={"name": "fedhca2", "head": {"kind": "group_mean"}})
+    grid, sites, _ = flower_federation(experiment, folder / "sites")
+    changes = {"home": {"scores": SiteScores(send="none")}, "outdoor-normals": {"share": ("encoder", "decoder")}}
+    for name, change in changes.items():
+        sites[name].config = sites[name].config.model_copy(update=change)
+    run(grid, experiment, folder / "run", Watching(), terms(min_clients=2))
+    return folder / "run"
+
+
+def test_a_site_that_refuses_heads_is_named_with_the_key_that_would_allow_them(reserved):
+    refused = [event["refused"] for event in events(reserved) if event["event"] == "round"]
+    why = "failed: method: this site allows encoder, decoder (share in site.yaml), found 'head'"
+    assert refused == [{"outdoor-normals": why}] * 2
+
+
+def test_scores_that_stay_at_a_site_are_named(reserved):
+    declined = [event for event in events(reserved) if event["event"] == "declined"]
+    assert [(event["round"], event["client"], event["why"]) for event in declined] == [
+        (1, "outdoor-semseg", "scores stay at the site: it tells final (scores in site.yaml)"),
+        (1, "home", "scores stay at the site: it tells none (scores in site.yaml)"),
+    ]
+
+
+def test_a_site_that_tells_no_scores_is_missing_from_the_results_alone(reserved):
+    result = json.loads((reserved / "result.json").read_text())
+    assert list(result["clients"]) == ["outdoor-semseg"]
+    assert result["missing"]["home"] == "scores stay at the site: it tells none (scores in site.yaml)"
+    updates = [event["client"] for event in events(reserved) if event["event"] == "loss" and event["round"] == 1]
+    assert set(updates) == {"home", "outdoor-semseg"}
+
+
+def test_the_page_says_what_sites_declined(reserved):
+    [table] = declined_table(RunFiles(reserved))
+    assert ["home", "2", "scores stay at the site: it tells none (scores in site.yaml)"] in [
+        [cell.text for cell in row] for row in table.rows
+    ]

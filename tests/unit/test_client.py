@@ -60,7 +60,7 @@ def test_a_delivery_is_added_to_its_base(client, base):
     start = row(client, ENCODER)
     client.perform(Order(0, upload=UP))
     values = {"trained": row(client, ENCODER), "start": start, "nothing": torch.zeros_like(start)}
-    sent = torch.randn_like(start)
+    sent = 0.1 * torch.randn_like(start)
     delivery = Delivery(base, (Addend(sent, (0.25,)), Addend(sent)))
     client.perform(Order(1, {ENCODER: delivery}, train=False))
     assert_close(row(client, ENCODER), values[base] + 0.25 * sent + sent)

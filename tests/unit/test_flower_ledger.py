@@ -66,7 +66,7 @@ def test_an_update_is_known_by_its_bits():
 
 def test_the_ledger_holds_no_number_of_an_update(ledger):
     ledger.charge(Sent.of("run1", 0, 1.0, ROWS), NO_END)
-    assert json.loads(ledger.path.read_text()).keys() == {"run", "round", "noise", "digest"}
+    assert json.loads(ledger.path.read_text()).keys() == {"run", "round", "noise", "digest", "kind"}
 
 
 def test_a_budget_ends(ledger):

@@ -59,6 +59,7 @@ def site(
     keys: Keys,
 ) -> None:
     """Take part as one site, until stopped."""
+    os.environ["HF_HUB_OFFLINE"] = "1"  # timm reads it when it is imported
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     for name in ("httpx", "alembic", "flwr"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -62,7 +62,7 @@ def spent(
     file: Annotated[Path, typer.Argument(help="The site's own file.")],
     as_json: Json = False,
 ) -> None:
-    """Say what the noised updates of a site have cost so far, by its own ledger: run by run, and all together."""
+    """Say what a site's noised updates and scores have cost so far, by its own ledger: run by run, and all together."""
     with clear_errors():
         from fedhca2.clients.accounting import audited_epsilon
         from fedhca2.federation.flower.ledger import Ledger, cost
@@ -74,7 +74,8 @@ def spent(
         rows = [
             {
                 "run": run,
-                "updates": len(found),
+                "updates": sum(entry.kind == "update" for entry in found),
+                "scores": sum(entry.kind == "scores" for entry in found),
                 "delta": budget.delta,
                 "epsilon": cost(found, budget.delta),
                 "dp_accounting": audited_epsilon(Counter(entry.noise for entry in found), budget.delta),

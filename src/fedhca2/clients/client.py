@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from secrets import token_bytes
 from time import perf_counter
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedhca2.clients.deliveries import receive
 from fedhca2.clients.evaluation import evaluate
-from fedhca2.clients.exchange import agreement_with, leaving, own_rows, receive
+from fedhca2.clients.exchange import agreement_with, leaving, own_rows
 from fedhca2.clients.normalisation import recalibrate
 from fedhca2.clients.privacy import KEY_BYTES, Privacy
 from fedhca2.clients.state import client_state, restore_client
@@ -62,8 +63,10 @@ class Client:
         objective: Objective,
         batch_norm: BatchNorm = "local",
         privacy: Privacy = NO_PRIVACY,
+        others_noise: float = 0.0,
         workplace: Workplace,
     ) -> None:
+        """`others_noise` is the deviation of what others may add to each value that they send."""
         self.name = name
         self.work = work
         self.objective = objective
@@ -72,6 +75,8 @@ class Client:
         self.training = training
         self.workplace = workplace
         self.layouts = layouts(model)
+        self.others_noise = max(others_noise, privacy.deviation)
+        self.first_lengths = {slot: _length(tensors) for slot, tensors in model.slots().items()}
         self.personal = Learner(model, training)
         self.shared = Learner(deepcopy(model), training) if self.objective.own_copy else self.personal
         self.start: dict[Slot, Tensor] = {}  # rows before the last training, of the parts that went up
@@ -99,7 +104,8 @@ class Client:
     def perform(self, order: Order, watch: BatchWatch = lambda *_: None) -> Reply:
         """Take what was sent, then evaluate, then train, then answer.
 
-        A client whose training ends in values that are not finite goes back to where it was before, and says so.
+        A client declines rows that cannot come from training, and goes on from its own. One whose training ends in
+        values that are not finite goes back to where it was before it took anything. It says so in both cases.
         """
         with at_work(self):
             return self._perform(order, watch)
@@ -109,28 +115,34 @@ class Client:
         turns = self._turns(order.round) if order.train else iter(())
         if self.privacy.active and not self.published:
             self.published = own_rows(self, self.layouts)
-        receive(self, order.deliveries)
-        if self.batch_norm == "recalibrate" and order.deliveries:
+        fine_tune = order.finish and self.objective.final_epochs > 0
+        good = client_state(self, self.where) if order.train or fine_tune else None
+        fault = receive(self, order)
+        declined = f"what it was sent was not taken: {fault}" if fault else ""
+        if self.batch_norm == "recalibrate" and order.deliveries and not declined:
             recalibrate(self.shared.model, self.batches(order.round * self.work.epochs))
-        failed = ""
-        if order.finish and self.objective.final_epochs:
-            good = client_state(self, self.where)
-            failed = self._fault(self._fine_tune(watch), good)
+        failed = self._fault(self._fine_tune(watch), good) if good and fine_tune else ""
         metrics = self.evaluate() if order.evaluate else {}
-        if not order.train:
-            return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began, failed=failed)
+        reply = Reply(self.name, order.round, metrics=metrics, failed=failed, declined=declined)
+        if good and order.train:
+            reply = self._trained(order, turns, watch, good, reply)
+        return replace(reply, seconds=perf_counter() - began)
+
+    def _trained(
+        self, order: Order, turns: Iterator[Turn], watch: BatchWatch, good: ClientState, reply: Reply
+    ) -> Reply:
+        """Train; the reply with what leaves then, or with why nothing does."""
         uploads = [slot for slot in self.layouts if slot.part in order.upload]
         self.start = own_rows(self, {*uploads, *self.remembered})
-        good = client_state(self, self.where)
         losses = self._train(turns, watch)
         if failed := self._fault(losses, good):
-            return Reply(self.name, order.round, metrics=metrics, seconds=perf_counter() - began, failed=failed)
+            return replace(reply, failed=failed)
         rows, updates = leaving(self, order, uploads)
         agreement = {
             slot: agreement_with(self, slot, update) for slot, update in updates.items() if slot in self.remembered
         }
         losses = {} if self.privacy.noise else losses  # no noise hides them
-        return Reply(self.name, order.round, rows, agreement, losses, metrics, perf_counter() - began)
+        return replace(reply, rows=rows, agreement=agreement, losses=losses)
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Scores on the validation split."""
@@ -226,6 +238,10 @@ class Client:
         anchors = {slot: unflatten(row, self.layouts[slot]) for slot, row in rows.items()}
         prefix = {slot: slot_prefix(slot) for slot in anchors}
         return [(prefix[slot] + name, anchor) for slot, found in anchors.items() for name, anchor in found.items()]
+
+
+def _length(tensors: Mapping[str, Tensor]) -> float:
+    return float(torch.stack(torch._foreach_norm([tensor.detach().float() for tensor in tensors.values()])).norm())
 
 
 class _Steps:

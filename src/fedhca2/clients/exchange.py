@@ -1,14 +1,13 @@
-"""What a client takes from the server, and what leaves it."""
+"""What leaves a client."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from fedhca2.clients.privacy import privatise
-from fedhca2.messages import Delivery, Order
-from fedhca2.params import Slot, add_scaled, assign, flatten, layer_products
+from fedhca2.messages import Order
+from fedhca2.params import Slot, flatten, layer_products
 
 if TYPE_CHECKING:
     from fedhca2.clients.client import Client
@@ -38,28 +37,6 @@ def own_rows(client: "Client", slots: Iterable[Slot]) -> dict[Slot, Tensor]:
     """The values of slots in the model that is shared."""
     held = client.shared.model.slots()
     return {slot: flatten(held[slot], client.layouts[slot]) for slot in slots}
-
-
-def receive(client: "Client", deliveries: Mapping[Slot, Delivery]) -> None:
-    """Next value of a slot: its base plus what was sent; some methods are only pulled towards it."""
-    held = client.shared.model.slots()
-    for slot, delivery in deliveries.items():
-        layout = client.layouts[slot]
-        if delivery.base == "nothing":
-            row = torch.zeros(layout.numel, device=client.where)
-        else:
-            row = client.start[slot] if delivery.base == "start" else flatten(held[slot], layout)
-        for addend in delivery.addends:
-            sent = addend.row.to(client.where)
-            row = add_scaled(row, sent, torch.tensor(addend.scale, dtype=torch.float64), layout)
-            if addend.remember:
-                client.remembered[slot] = (sent, len(addend.scale))
-        if not client.objective.replaces:
-            client.received[slot] = row
-            continue
-        assign(held[slot], row, layout)
-        if client.privacy.active and delivery.base == "nothing":
-            client.published[slot] = row
 
 
 def agreement_with(client: "Client", slot: Slot, update: Tensor) -> tuple[float, ...]:

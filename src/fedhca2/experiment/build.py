@@ -73,5 +73,6 @@ def build_client(
         objective=method.local,
         batch_norm=method.batch_norm,
         privacy=experiment.privacy,
+        others_noise=experiment.guard.noise,
         workplace=workplace,
     )

@@ -75,6 +75,8 @@ class EventLog:
             self.log("loss", **who, task=task, metric="loss", value=value)
         if reply.failed and order.finish:  # in other rounds the server's record says so
             self.log("failed", **who, why=reply.failed)
+        if reply.declined:
+            self.log("declined", **who, why=reply.declined)
         self.log("client", **who, seconds=round(reply.seconds, 4), bytes_up=up, bytes_down=down)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:

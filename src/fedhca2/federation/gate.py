@@ -121,8 +121,8 @@ def _form(reply: Reply, expected: Expected) -> str:
         return f"should be a reply, found {type(reply).__name__}"
     if reply.client not in expected.profiles:
         return f"client should be one of {', '.join(expected.profiles)}, found {shown(reply.client)}"
-    if not isinstance(reply.failed, str):
-        return f"failed should be text, found {shown(reply.failed)}"
+    if not isinstance(reply.failed, str) or not isinstance(reply.declined, str):
+        return f"failed and declined should be text, found {shown(reply.failed)} and {shown(reply.declined)}"
     if type(reply.round) is not int or reply.round != expected.round:
         return f"round should be {expected.round}, found {shown(reply.round)}"
     return f"failed: {reply.failed}" if reply.failed and not expected.final else ""
@@ -168,6 +168,8 @@ def _numbers(reply: Reply, expected: Expected) -> str:
             return f"{slot}: agreement should be finite, found {shown(agreement)}"
     if not set(reply.losses) <= set(tasks) or not all(map(_is_number, reply.losses.values())):
         return f"losses should be numbers for {', '.join(tasks)}, found {shown(dict(reply.losses))}"
+    if expected.final and not reply.metrics and reply.declined:
+        return reply.declined
     if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
         return f"metrics should be of tasks {', '.join(tasks)}, found {_listed(reply.metrics)}"
     for task, scores in reply.metrics.items():

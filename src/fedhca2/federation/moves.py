@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, sqrt
+from math import inf, isfinite
 from statistics import median, median_low
 
 import torch
@@ -10,28 +10,13 @@ from torch import Tensor
 
 from fedhca2.aggregation import Rows
 from fedhca2.clients import Privacy, Training
+from fedhca2.clients.reach import ALIKE, noise_reach, trained_reach
 from fedhca2.experiment import Experiment
 from fedhca2.messages import Profile
 from fedhca2.params import Part
 
-BETAS = (0.9, 0.999)  # of Adam, as every optimiser here has them
-SLACK = 1.05  # for weight decay and rounding
-ALIKE = 10.0  # fresh rows of one layout come from one distribution: their lengths are close together
 STATISTICS = 100.0  # honest statistics differ by data and by what was trained since: 7 times has been seen
 BY_LENGTH = f"{ALIKE:g} times the others' usual length"
-SURE = 6.0  # deviations from its expected length that noise does not leave
-
-
-def adam_reach(first: float = BETAS[0], second: float = BETAS[1]) -> float:
-    r"""The most learning rates that Adam moves a value in one step, whatever the gradients.
-
-    With $m = \sum_i w_i g_i$ and $v = \sum_i u_i g_i^2$, Cauchy and Schwarz give
-    $|m|/\sqrt v \le \sqrt{\sum_i w_i^2/u_i} \le (1-\beta_1)/\sqrt{(1-\beta_2)(1-\beta_1^2/\beta_2)}$.
-
-    >>> round(adam_reach(), 2)
-    7.27
-    """
-    return (1 - first) / sqrt((1 - second) * (1 - first**2 / second))
 
 
 @dataclass(frozen=True)
@@ -78,14 +63,12 @@ class Reach:
     def of_row(self, profile: Profile, numel: int, rounds: range) -> Limit:
         """The farthest that a row of so many values can be from where it was before these rounds."""
         epochs = self.epochs[profile.client]
-        schedule, peak = self.training.schedule, self.training.learning_rate
         steps = profile.samples // self.training.batch_size
         turns = range(rounds.start * epochs, rounds.stop * epochs)
-        travelled = steps * sum(schedule.rate(epoch, self.rounds * epochs, peak) for epoch in turns)
+        moved = trained_reach(self.training, steps, turns, self.rounds * epochs, numel)
         clip = inf if self.privacy.clip is None else self.privacy.clip * len(rounds)
-        deviation = max(self.own_noise, self.privacy.deviation)
-        noise = deviation * len(rounds) * (sqrt(numel) + SURE)
-        return Limit(SLACK * adam_reach() * sqrt(numel) * travelled, clip, noise)
+        noise = noise_reach(max(self.own_noise, self.privacy.deviation), len(rounds), numel)
+        return Limit(moved, clip, noise)
 
 
 @dataclass(frozen=True)

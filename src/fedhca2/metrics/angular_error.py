@@ -29,6 +29,7 @@ class AngularError(Sums):
 
     name = "mean_error"
     higher_is_better = False
+    largest = 180.0
 
     def __init__(self) -> None:
         super().__init__(2, dtype=torch.float64)

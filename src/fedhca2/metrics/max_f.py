@@ -44,6 +44,7 @@ class MaxF(Sums):
 
     name = "max_f"
     higher_is_better = True
+    largest = 100.0
 
     def __init__(self) -> None:
         super().__init__(2, len(THRESHOLDS) + 1, dtype=torch.int64)

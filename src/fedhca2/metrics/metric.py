@@ -16,6 +16,7 @@ class Metric(Protocol):
 
     name: str
     higher_is_better: bool
+    largest: float  # that it can be, from 0 on, or that is told apart where noise is added
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add a batch: predictions in the task's final form, labels with 255 where a pixel does not count."""

@@ -45,6 +45,7 @@ class MeanIoU(Sums):
     """
 
     higher_is_better = True
+    largest = 100.0
 
     def __init__(self, classes: int, absent: Literal["skip", "zero"] = "skip") -> None:
         super().__init__(classes * classes + 2, dtype=torch.int64)

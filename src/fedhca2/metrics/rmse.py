@@ -19,6 +19,7 @@ class DepthRMSE(Sums):
 
     name = "rmse"
     higher_is_better = False
+    largest = FARTHEST
 
     def __init__(self) -> None:
         super().__init__(2, dtype=torch.float64)

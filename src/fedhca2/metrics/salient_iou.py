@@ -41,6 +41,7 @@ class SalientIoUOfImages(Sums):
 
     name = "miou_of_images"
     higher_is_better = True
+    largest = 100.0
 
     def __init__(self) -> None:
         super().__init__(len(THRESHOLDS) + 1, dtype=torch.float64)

@@ -80,7 +80,9 @@ class ConsoleWatcher:
         )
 
     def replied(self, order: Order, reply: Reply) -> None:
-        """Keep a client's loss."""
+        """Keep a client's loss, and say what it declined."""
+        if reply.declined:
+            self.console.print(Text(f"round {order.round + 1}: {reply.client} declined: {reply.declined}", "yellow"))
         if reply.losses:
             self.losses[reply.client] = sum(reply.losses.values())
 

@@ -24,11 +24,11 @@ log = logging.getLogger("fedhca2.site")
 
 def answer(site: Site, message: Message) -> Message:
     """The answer to any message of the server. A site that cannot do what it is asked says why."""
-    header = header_of(message.content)
-    if "refused" in header:
-        log.error("the server refuses this site: %s", plain(str(header["refused"])))
-        return Message(pack({}), reply_to=message)
     try:
+        header = header_of(message.content)
+        if "refused" in header:
+            log.error("the server refuses this site: %s", plain(str(header["refused"])))
+            return Message(pack({}), reply_to=message)
         invitation = Invitation.read(header)
         profile = site.describe(invitation)
         if "order" not in header:
@@ -37,13 +37,14 @@ def answer(site: Site, message: Message) -> Message:
         if wire not in get_args(Wire):
             raise ConfigError([f"wire: should be one of {', '.join(get_args(Wire))}, found {wire!r}"])
         order = decode_order(message.content, profile.layouts)
-        log.info("round %d of %s as %s", order.round + 1, invitation.experiment["name"], profile.client)
+        log.info("round %d of %s as %s", order.round + 1, plain(str(invitation.experiment["name"])), profile.client)
         return Message(encode_reply(site.perform(invitation, order), wire), reply_to=message)
     except Exception as error:  # whatever it is, the site goes on, and the server hears of it
         expected = isinstance(error, ConfigError | RoundIsOverError)
-        log.error("cannot take part: %s", error, exc_info=None if expected else error)
+        why = "; ".join(map(plain, str(error).splitlines()))
+        log.error("cannot take part: %s", why, exc_info=None if expected else error)
         kind = "" if expected else f"{type(error).__name__}: "
-        return Message(pack({CANNOT: kind + without_paths("; ".join(str(error).splitlines()))}), reply_to=message)
+        return Message(pack({CANNOT: kind + without_paths(why)}), reply_to=message)
 
 
 def without_paths(text: str) -> str:

@@ -3,21 +3,19 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fedhca2.clients import Privacy
 from fedhca2.experiment import ClientSpec, ConfigError, Experiment
 from fedhca2.experiment.clients import ClientEntry
 from fedhca2.experiment.reliability import GuardBounds
+from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS, OWN_FILES, OWN_WEIGHTS, check_experiment, check_parts
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Profile
-from fedhca2.methods import METHODS
 from fedhca2.models.multitask import build_model, layouts
 from fedhca2.tasks import TASKS
 
 RUN = re.compile(r"[A-Za-z0-9]{1,64}")
-OWN_WEIGHTS = "own"  # the encoder's first values are a file that every site has
 
 
 @dataclass(frozen=True)
@@ -31,10 +29,9 @@ class Invitation:
     def to(cls, experiment: Experiment, run: str) -> "Invitation":
         """The invitation to an experiment."""
         values = experiment.to_dict()
-        for name, data in experiment.data.items():
-            dropped = {key for key in type(data).model_fields if isinstance(getattr(data, key), Path)} | {"partition"}
-            values["data"][name] = {key: value for key, value in values["data"][name].items() if key not in dropped}
-        if experiment.model.encoder.weights not in ("none", "scenes"):
+        for name, data in values["data"].items():
+            values["data"][name] = {key: value for key, value in data.items() if key not in OWN_FILES}
+        if experiment.model.encoder.weights not in EMBEDDED_WEIGHTS:
             values["model"]["encoder"]["weights"] = OWN_WEIGHTS
         return cls(run, values)
 
@@ -53,19 +50,19 @@ class Invitation:
     def accept(self, site: SiteConfig) -> tuple[Experiment, ClientSpec]:
         """The site's part of the experiment with its own data and files, and the client that it is.
 
-        ConfigError if the experiment has no place for this site.
+        ConfigError if the experiment has no place for this site, or asks for what the site does not allow.
         """
-        method = str(self.experiment["method"]["name"])
-        if method not in METHODS and not site.own_methods:
-            raise ConfigError([f"method: {method!r} is no method of this package, and own_methods is false"])
+        check_experiment(self.experiment, site)
         spec = self._place(site)
         part = {key: value for key, value in self.experiment.items() if key != "participation"} | {
             "data": {spec.data: {**self.experiment["data"][spec.data], **site.data}},
             "clients": [{"name": spec.name, "data": spec.data, "tasks": spec.tasks, "epochs": spec.epochs}],
             "model": self._model(site),
-            "privacy": self._privacy(site).model_dump(),
+            **self._privacy(site),
         }
-        return Experiment.parse(part), spec
+        accepted = Experiment.parse(part)
+        check_parts(accepted.resolved_method, site)
+        return accepted, spec
 
     def _place(self, site: SiteConfig) -> ClientSpec:
         """The client of the experiment that this site is."""
@@ -79,21 +76,23 @@ class Invitation:
             raise ConfigError([f"tasks: the experiment has {wanted} for {site.client!r}, this site has {found}"])
         return spec
 
-    def _privacy(self, site: SiteConfig) -> Privacy:
-        """The stricter bounds of both; ConfigError where the server would refuse what leaves with them."""
+    def _privacy(self, site: SiteConfig) -> dict[str, Any]:
+        """The stricter bounds of both, and the noise that others may add.
+
+        ConfigError where the server would refuse what leaves with these bounds.
+        """
         declared = Privacy.model_validate(self.experiment["privacy"])
         privacy = site.privacy.stricter(declared)
         guard = GuardBounds.model_validate(self.experiment["guard"])
         if guard.reach and privacy.deviation > max(declared.deviation, guard.noise):
             fault = f"the experiment has {declared.noise:g}, and its guard refuses the {privacy.noise:g} of this site"
             raise ConfigError([f"privacy.noise: {fault}; it should have guard.noise: {privacy.deviation:g} or more"])
-        return privacy
+        noise = max(declared.deviation, guard.noise)
+        return {"privacy": privacy.model_dump(), "guard": {**self.experiment["guard"], "noise": noise}}
 
     def _model(self, site: SiteConfig) -> dict[str, Any]:
         model = dict(self.experiment["model"])
         if model["encoder"]["weights"] == OWN_WEIGHTS:
-            if site.weights is None:
-                raise ConfigError(["weights: the experiment starts from a file, and this site names none"])
             model["encoder"] = {**model["encoder"], "weights": str(site.weights)}
         return model
 

@@ -1,4 +1,4 @@
-"""A site's own account of the noised updates that have left it, in all runs, for as long as it keeps the file."""
+"""A site's own account of the noised updates and scores that have left it, in all runs, while it keeps the file."""
 
 import fcntl
 import os
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO, Annotated, Literal
 
 import torch
 from pydantic import Field, ValidationError
@@ -21,24 +21,26 @@ from fedhca2.federation.flower.site_config import SiteConfig, SitePrivacy
 from fedhca2.params import Slot
 
 SPENT = "the privacy budget is spent"
+Kind = Literal["update", "scores"]
 
 
 class Sent(Config):
-    """One noised update: where it went, its noise in clips, and a digest of its numbers as they were sent."""
+    """One noised update, or scores: where they went, the noise in clips, and a digest of the numbers as sent."""
 
     run: str
     round: int
     noise: Annotated[float, Field(gt=0)]
     digest: str
+    kind: Kind = "update"
 
     @classmethod
-    def of(cls, run: str, round: int, noise: float, rows: Mapping[Slot, Tensor]) -> "Sent":
+    def of(cls, run: str, round: int, noise: float, rows: Mapping[Slot, Tensor], kind: Kind = "update") -> "Sent":
         """The entry of these rows."""
         digest = blake2b(digest_size=16)
         for slot, row in sorted(rows.items()):
             digest.update(f"{slot} {row.dtype} {row.numel()}\n".encode())
             digest.update(row.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-        return cls(run=run, round=round, noise=noise, digest=digest.hexdigest())
+        return cls(run=run, round=round, noise=noise, digest=digest.hexdigest(), kind=kind)
 
 
 class Ledger:
@@ -63,10 +65,10 @@ class Ledger:
         except FileNotFoundError:
             return []
 
-    def affords(self, run: str, round: int, noise: float, budget: SitePrivacy) -> bool:
-        """Whether an update is within the budget, or was written down before a crash kept it from leaving."""
+    def affords(self, run: str, round: int, noise: float, budget: SitePrivacy, kind: Kind = "update") -> bool:
+        """Whether an update or scores are within the budget, or were written down before a crash kept them here."""
         entries = self.entries()
-        paid = any((entry.run, entry.round) == (run, round) for entry in entries)
+        paid = any((entry.run, entry.round, entry.kind) == (run, round, kind) for entry in entries)
         return paid or _is_within(budget, entries, noise)
 
     def charge(self, sent: Sent, budget: SitePrivacy) -> None:

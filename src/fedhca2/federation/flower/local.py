@@ -18,6 +18,7 @@ from flwr.serverapp.grid import Grid
 
 from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.run import Collect, resume, run
@@ -101,7 +102,10 @@ def sites_folder(out: Path) -> Path:
 
 
 def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
-    """A file for every client's site, with the images that the experiment's partition gives it."""
+    """A file for every client's site, with the images that the experiment's partition gives it.
+
+    It allows all that the experiment asks for: the one who starts these sites has the data of all of them.
+    """
     shards = assign_shards(experiment, open_data(experiment))
     files = {}
     private_folder(folder)
@@ -115,11 +119,14 @@ def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
             "tasks": list(spec.tasks),
             "state": str(folder.resolve() / "state"),
             "data": {**paths, "partition": {"kind": "lists", "file": str(images)}},
-            "own_methods": True,
+            "methods": [experiment.method_name, "local"],
+            "share": ["encoder", "decoder", "head"],
+            "encoders": [experiment.model.encoder.name],
+            "scores": "all",
         }
         weights = experiment.model.encoder.weights
-        if weights not in ("none", "scenes"):
-            site["weights"] = str(Path(weights).resolve())
+        if weights not in EMBEDDED_WEIGHTS:
+            site["weights"] = weights if weights == "timm" else str(Path(weights).resolve())
         files[spec.name] = folder / f"{spec.name}.yaml"
         files[spec.name].write_text(yaml.safe_dump(site, sort_keys=False), "utf-8")
     return files

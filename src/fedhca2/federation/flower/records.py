@@ -117,9 +117,13 @@ def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
     deliveries = {}
     for text, delivery in header["deliveries"].items():
         slot = Slot.parse(text)
+        if slot not in layouts:
+            raise MalformedMessageError(f"deliveries should be of {', '.join(map(str, layouts))}, found {slot}")
         size = layouts[slot].numel
         addends = [
-            Addend(_cut(arrays, one["array"], one["start"], size), tuple(one["scale"]), one["remember"])
+            Addend(
+                _cut(arrays, one["array"], one["start"], size), tuple(map(float, one["scale"])), bool(one["remember"])
+            )
             for one in delivery["addends"]
         ]
         deliveries[slot] = Delivery(delivery["base"], tuple(addends))
@@ -138,6 +142,7 @@ def encode_reply(reply: Reply, wire: Wire) -> RecordDict:
         "metrics": {task: dict(scores) for task, scores in reply.metrics.items()},
         "seconds": reply.seconds,
         "failed": reply.failed,
+        "declined": reply.declined,
     }
     return pack(header, {OWN: to_array(list(reply.rows.values()), wire)} if reply.rows else None)
 
@@ -160,6 +165,7 @@ def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply
             metrics=header["metrics"],
             seconds=header["seconds"],
             failed=plain(header["failed"]),
+            declined=plain(header["declined"]),
         )
     except Exception as error:  # an answer comes from outside: nothing in it may stop the server
         return Refused(f"reply cannot be read: {shown(error)}")

@@ -10,8 +10,10 @@ from safetensors.torch import save
 from fedhca2.clients import Client, ClientState, Workplace, load_state, save_state
 from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, build_client, open_data, step_kind
+from fedhca2.federation.flower.consent import check_order
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.ledger import SPENT, Ledger, Sent, cost
+from fedhca2.federation.flower.scores import noised_scores
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
@@ -30,6 +32,7 @@ class _Seat:
     """The site's client in one run, as far as it has come."""
 
     run: str
+    experiment: Experiment  # as the site has agreed to it
     client: Client
     folder: Path
     round: int  # the last round it has carried out, or -1
@@ -50,12 +53,18 @@ class Site:
     def perform(self, invitation: Invitation, order: Order) -> Reply:
         """Carry out an order; one that was carried out before is answered as it was then."""
         seat = self._take_seat(invitation)
+        check_order(order, seat.experiment, self.config)
         if order.round == seat.round:
             return _load_reply(seat.folder / REPLY)
         if order.round < seat.round:
             raise RoundIsOverError(f"round should be {seat.round} or later for {seat.client.name}, found {order.round}")
         self._seat = None  # a client that fails half-way is built anew from the disk
-        reply = self._within_budget(seat, order)
+        if seat.stamp == NO_FILE and (seat.client.privacy.noise or self.config.told_scores.noise):
+            _save_seat(seat)  # with its key: if it works on this order again, the noise is the same
+        reply = self._within_budget(seat, replace(order, evaluate=self._tells_scores(order)))
+        reply = self._with_told_scores(seat, order, reply)
+        if reply.declined:
+            log.warning("%s", reply.declined)
         _save_reply(seat.folder / REPLY, reply)
         if order.finish:
             model = {
@@ -79,14 +88,29 @@ class Site:
         if not ledger.affords(seat.run, order.round, noise, budget):
             log.warning("%s: at most ε = %g at δ = %g", SPENT, budget.epsilon, budget.delta)
             return replace(client.perform(replace(order, train=False)), failed=SPENT)
-        if seat.stamp == NO_FILE:
-            _save_seat(seat)  # with its key: if it trains this round again, the update has the same noise
         reply = client.perform(order)
         if reply.rows:
             ledger.charge(Sent.of(seat.run, order.round, noise, reply.rows), budget)
             entries = ledger.entries()
             log.info("%d noised updates: ε = %.4g at δ = %g", len(entries), cost(entries, budget.delta), budget.delta)
         return reply
+
+    def _tells_scores(self, order: Order) -> bool:
+        told = self.config.told_scores.send
+        return order.evaluate and (told == "all" or (told == "final" and order.finish))
+
+    def _with_told_scores(self, seat: _Seat, order: Order, reply: Reply) -> Reply:
+        """The reply with the scores that this site tells; their noise is in the ledger before they leave."""
+        told, ledger, budget = self.config.told_scores, Ledger.of(self.config), self.config.privacy
+        if order.evaluate and not self._tells_scores(order):
+            return _without_scores(reply, f"it tells {told.send} (scores in site.yaml)")
+        if not reply.metrics or not told.noise:
+            return reply
+        if not ledger.affords(seat.run, order.round, told.noise, budget, "scores"):
+            return _without_scores(reply, SPENT)
+        metrics, sent = noised_scores(reply.metrics, told.noise, seat.client.noise_key, order.round)
+        ledger.charge(Sent.of(seat.run, order.round, told.noise, sent, "scores"), budget)
+        return replace(reply, metrics=metrics)
 
     def _take_seat(self, invitation: Invitation) -> _Seat:
         seat = self._seat
@@ -99,7 +123,7 @@ class Site:
         experiment, spec = invitation.accept(self.config)
         folder = private_folder(self.config.state / f"{experiment.name}-{invitation.run}" / spec.name)
         client = _build(experiment, spec.name, self._device())
-        seat = _Seat(invitation.run, client, folder, -1, _stamp(folder / STATE))
+        seat = _Seat(invitation.run, experiment, client, folder, -1, _stamp(folder / STATE))
         if seat.stamp != NO_FILE:
             state = load_state(folder / STATE)
             client.restore(state)
@@ -110,6 +134,11 @@ class Site:
         if self.config.device != "auto":
             return torch.device(self.config.device)
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _without_scores(reply: Reply, why: str) -> Reply:
+    both = [reply.declined, f"scores stay at the site: {why}"]
+    return replace(reply, metrics={}, declined="; ".join(filter(None, both)))
 
 
 def _save_seat(seat: _Seat) -> None:
@@ -144,6 +173,7 @@ def _save_reply(path: Path, reply: Reply) -> None:
         "metrics": {task: dict(scores) for task, scores in reply.metrics.items()},
         "seconds": reply.seconds,
         "failed": reply.failed,
+        "declined": reply.declined,
     }
     save_state(path, ClientState({str(slot): row for slot, row in reply.rows.items()}, values))
 

@@ -1,16 +1,46 @@
 """What a site says of itself, in a file of its own."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedhca2.clients import Privacy
 from fedhca2.clients.accounting import DELTA, epsilon
 from fedhca2.config import Config
 from fedhca2.experiment import ConfigError
 from fedhca2.experiment.errors import describe
+from fedhca2.methods import METHODS
 from fedhca2.strict_yaml import YamlError, read_yaml
+
+# The encoders of the experiments that come with the package.
+ENCODERS = (
+    "swin_micro",
+    "swin_mini",
+    "swin_tiny_patch4_window7_224",
+    "swin_small_patch4_window7_224",
+    "swin_base_patch4_window7_224",
+    "resnet18.tv_in1k",
+)
+
+
+class SiteScores(Config):
+    """What a site tells of how good its models are."""
+
+    send: Annotated[
+        Literal["all", "final", "none"], Field(description="whenever it is asked, after the last round, or never")
+    ] = "final"
+    noise: Annotated[
+        float,
+        Field(
+            ge=0, description="deviation on each, in ranges of a score times the root of how many are sent; 0: exact"
+        ),
+    ] = 0.0
+
+    @model_validator(mode="after")
+    def _noise_hides_something(self) -> "SiteScores":
+        Privacy(clip=1.0, noise=self.noise)
+        return self
 
 
 class SitePrivacy(Privacy):
@@ -48,12 +78,42 @@ class SiteConfig(Config):
             description="its data set: root above all, and partition if not all images are to be used",
         ),
     ]
-    weights: Annotated[Path | None, Field(description="the encoder's first values, where they are a file")] = None
+    methods: Annotated[
+        tuple[str, ...],
+        Field(description="that it takes part in; one of another package, as module:NAME, runs that package's code"),
+    ] = tuple(METHODS)
+    share: Annotated[
+        tuple[Literal["encoder", "decoder", "head"], ...], Field(description="parts of its model that may leave it")
+    ] = ("encoder", "decoder")
+    encoders: Annotated[tuple[str, ...], Field(description="that it builds: timm's names")] = ENCODERS
+    weights: Annotated[
+        Literal["timm"] | Path | None,
+        Field(description="the encoder's first values, where they are a file, or timm's own that are on this machine"),
+    ] = None
+    scores: Annotated[
+        SiteScores | None, Field(description="what it tells of them; by default final, and none where ε has a limit")
+    ] = None
     privacy: Annotated[
         SitePrivacy, Field(description="its own bounds; the experiment's hold where they are stricter")
     ] = SitePrivacy()
-    own_methods: Annotated[bool, Field(description="whether the server may name a method outside the package")] = False
     device: Annotated[str, Field(description="cuda, cpu, …; auto: a GPU where there is one")] = "auto"
+
+    @field_validator("scores", mode="before")
+    @classmethod
+    def _scores_in_a_word(cls, scores: Any) -> Any:
+        return {"send": scores} if isinstance(scores, str) else scores
+
+    @model_validator(mode="after")
+    def _no_exact_scores_within_a_budget(self) -> "SiteConfig":
+        told = self.told_scores
+        if self.privacy.epsilon is not None and told.send != "none" and not told.noise:
+            raise ValueError("scores should be none or have noise where privacy has an epsilon, found exact ones")
+        return self
+
+    @property
+    def told_scores(self) -> SiteScores:
+        """What it tells of its scores, if it does not say so as well."""
+        return self.scores or SiteScores(send="final" if self.privacy.epsilon is None else "none")
 
     @classmethod
     def load(cls, path: Path) -> "SiteConfig":
@@ -70,5 +130,5 @@ class SiteConfig(Config):
             raise ConfigError([f"{path}: {line}" for line in describe(error)]) from None
         folder = path.resolve().parent
         data = {key: str(folder / value) if key == "root" else value for key, value in site.data.items()}
-        weights = site.weights and folder / site.weights
+        weights = folder / site.weights if isinstance(site.weights, Path) else site.weights
         return site.model_copy(update={"state": folder / site.state, "data": data, "weights": weights})

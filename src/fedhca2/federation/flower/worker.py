@@ -24,6 +24,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedhca2.federation.flower.client_app import make_app
+from fedhca2.federation.flower.contacts import only_speak_with
 from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.runtime import runtime_client
 from fedhca2.federation.flower.site import Site
@@ -58,15 +59,18 @@ class SiteKeys:
 
 def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
     """Take part until interrupted; a SuperNode that goes away is started again."""
-    app = make_app(Site(config))
+    app, ports = make_app(Site(config)), set[int]()
+    only_speak_with(ports)
     with tempfile.TemporaryDirectory(prefix="fedhca2-site-") as home:
         while True:
             port = free_port()
+            ports |= {port}
             node = start(_command(superlink, keys, port), Path(home) / "flwr")
             try:
                 _serve(app, node, f"127.0.0.1:{port}", keys.secret)
             finally:
                 stop([node])
+                ports.clear()
             log.warning("the SuperNode ended with code %s; starting it again in %g s", node.returncode, RESTART)
             time.sleep(RESTART)
 

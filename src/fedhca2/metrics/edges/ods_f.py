@@ -102,6 +102,7 @@ class OdsF(Sums):
 
     name = "ods_f"
     higher_is_better = True
+    largest = 100.0
 
     def __init__(self, max_dist: float, rules: EdgeRules = PRESETS["seism"], workers: int | None = None) -> None:
         super().__init__(len(rules.thresholds) + 2, 3, dtype=torch.int64)

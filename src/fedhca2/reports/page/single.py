@@ -9,7 +9,7 @@ from fedhca2.reports.figures.curves import loss_curves, metric_curves
 from fedhca2.reports.figures.mixing import attention_figures, grouping_figures
 from fedhca2.reports.figures.weights import weight_figures
 from fedhca2.reports.page.blocks import Cell, Gallery, Section, Table, Text, address
-from fedhca2.reports.page.tables import federation_table, left_out_table, privacy_table, result_table
+from fedhca2.reports.page.tables import declined_table, federation_table, left_out_table, privacy_table, result_table
 from fedhca2.reports.pictures import COLUMNS, sample_tiles
 from fedhca2.reports.run_files import RunFiles
 from fedhca2.tasks import get_task
@@ -27,7 +27,7 @@ def single_sections(run: RunFiles) -> list[Section]:
         Section("updates", "Conflicts", conflict_figures(run)),
         Section("attention", "Attention", attention_figures(run)),
         Section("groups", "Groups", grouping_figures(run)),
-        Section("attendance", "Attendance", [*attendance_figures(run), *left_out_table(run)]),
+        Section("attendance", "Attendance", [*attendance_figures(run), *left_out_table(run), *declined_table(run)]),
         Section("privacy", "Privacy", privacy_table(run)),
         Section("cost", "Cost", cost_figures(run)),
         Section("settings", "Settings", [Text("config.yaml", _yaml(run)), versions_table([run])]),

@@ -75,6 +75,16 @@ def left_out_table(run: RunFiles) -> list[Table]:
     return [Table("Left out", ["client", "rounds", "why"], rows[:SHOWN], note)] if rows else []
 
 
+def declined_table(run: RunFiles) -> list[Table]:
+    """What clients that took part did not do, in which rounds and why; nothing where they did all."""
+    rounds: dict[tuple[str, str], list[int]] = {}
+    for event in run.of("declined"):
+        rounds.setdefault((event["client"], event["why"]), []).append(event["round"] + 1)
+    rows = [[Cell(client), Cell(spans(found)), Cell(why)] for (client, why), found in rounds.items()]
+    note = "Each took part all the same: with its own model where it was sent rows that it did not take."
+    return [Table("Declined", ["client", "rounds", "what and why"], rows[:SHOWN], note)] if rows else []
+
+
 def privacy_table(run: RunFiles) -> list[Table]:
     """What every client's noised updates came to; nothing where there was no noise."""
     spent = (run.result or {}).get("privacy")

@@ -1,0 +1,86 @@
+"""What a server may ask of a site: nothing but what the site's own file allows, and then what the method needs."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.gate import shown
+from fedhca2.messages import Order
+from fedhca2.methods import Method
+from fedhca2.methods.resolve import AGGREGATED
+from fedhca2.params import STATISTICS
+
+OWN_WEIGHTS = "own"  # the encoder's first values are a file that every site has
+EMBEDDED_WEIGHTS = ("none", "scenes")
+OWN_FILES = {"root", "partition"}  # of a data set: where its files are
+
+
+class RefusalError(ConfigError):
+    """The server asks for something that the site does not allow; a line for each, with the key that would."""
+
+
+def check_experiment(experiment: Mapping[str, Any], site: SiteConfig) -> None:
+    """Refuse what would run code, open files or ask hosts that the site has not named; nothing of it is used before."""
+    refused = []
+    method, encoder = experiment["method"]["name"], experiment["model"]["encoder"]
+    if method not in site.methods:
+        refused.append(_line("method", method, "methods", site.methods))
+    if encoder["name"] not in site.encoders:
+        refused.append(_line("model.encoder.name", encoder["name"], "encoders", site.encoders))
+    weights = (*EMBEDDED_WEIGHTS, OWN_WEIGHTS) if site.weights else EMBEDDED_WEIGHTS
+    if encoder["weights"] not in weights:
+        refused.append(_line("model.encoder.weights", encoder["weights"], "weights", weights))
+    for name, data in experiment["data"].items():
+        for key in sorted(OWN_FILES & set(data)):
+            refused.append(_line(f"data.{name}.{key}", data[key], f"data.{key}", ()))
+    if refused:
+        raise RefusalError(refused)
+
+
+def check_parts(method: Method, site: SiteConfig) -> None:
+    """Refuse a method that shares what the site keeps."""
+    if refused := [part for part in _aggregated(method) if part not in site.share]:
+        raise RefusalError(_line("method", part, "share", site.share) for part in refused)
+
+
+def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
+    """Refuse an order that the method, which the site has agreed to, has no use for in this round."""
+    method, rounds = experiment.resolved_method, experiment.rounds
+    if type(order.round) is not int or not 0 <= order.round <= rounds:
+        raise RefusalError([f"round: should be from 0 to {rounds}, found {shown(order.round)}"])
+    asked = {"upload": set(order.upload), "deliveries": {slot.part for slot in order.deliveries}}
+    kept = [(key, part) for key, parts in asked.items() for part in sorted(parts) if not _may_cross(part, site)]
+    if kept:
+        raise RefusalError(_line(key, part, "share", site.share) for key, part in kept)
+    last = order.round == rounds
+    needed = {} if last else dict(method.uploads(order.round))
+    wanted = f"{experiment.method_name} in round {order.round + 1} of {rounds}, which this site has agreed to"
+    if (order.finish, order.train, order.upload) != (last, not last, needed):
+        found = f"finish: {order.finish}, train: {order.train}, upload: {shown(order.upload)}"
+        raise RefusalError([f"{wanted}, needs finish: {last}, train: {not last}, upload: {needed}; found {found}"])
+    if strange := asked["deliveries"] - _ever_shared(method):
+        raise RefusalError([f"{wanted}, has no deliveries of {', '.join(sorted(strange))}"])
+
+
+def _may_cross(part: str, site: SiteConfig) -> bool:
+    """Whether a site shares a part; running statistics go with the layers that keep them."""
+    return part.removesuffix("_norms") in site.share
+
+
+def _ever_shared(method: Method) -> set[str]:
+    """The parts that a method aggregates in any round."""
+    shared = _aggregated(method)
+    return {
+        *shared,
+        *(norms for part, norms in STATISTICS.items() if part in shared and method.batch_norm == "average"),
+    }
+
+
+def _aggregated(method: Method) -> list[str]:
+    return [part for part in AGGREGATED if getattr(method, part)]
+
+
+def _line(where: str, found: object, key: str, allowed: Iterable[str]) -> str:
+    listed = ", ".join(allowed)
+    return f"{where}: this site allows {listed or 'its own alone'} ({key} in site.yaml), found {shown(found)}"

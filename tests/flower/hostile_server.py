@@ -1,0 +1,229 @@
+"""A server that asks for what it likes: a process that holds a SuperLink's secret, and sites that cannot tell.
+
+`python hostile_server.py ADDRESS KEYS EXPERIMENT ANSWERS SECRET CODE` plays every attack on the sites that are there,
+and writes what they answered. SECRET is a file at the sites that is none of its business, CODE one that should not run.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf, nan
+from pathlib import Path
+
+import torch
+from flwr.app import Message
+
+from fedhca2.experiment import Experiment
+from fedhca2.federation.flower.invitation import Invitation, expected_profile
+from fedhca2.federation.flower.records import CANNOT, encode_orders, header_of, pack, to_rows
+from fedhca2.federation.flower.superlink import SuperLink
+from fedhca2.messages import Addend, Delivery, Order
+from fedhca2.params import Slot
+
+STOCK, FRUGAL = "home", "outdoor-semseg"  # a site that says as little as it can, and one with a budget
+PATIENCE = 120.0  # seconds
+ENCODER = Slot("encoder")
+PRIVATE = "private"  # an honest run that is over; SECRET is its model
+DEEP = "[" * 200_000 + "]" * 200_000
+
+
+@dataclass
+class Server:
+    """Asks sites, and keeps what they answer."""
+
+    grid: object
+    experiment: Experiment
+    secret: str
+    code: str
+    rounds: dict[str, int] = field(default_factory=dict)  # the next one of each run
+
+    def invite(self, run: str, **changes) -> dict:
+        """The header of an invitation, with other values at places such as model__encoder__weights."""
+        values = Invitation.to(self.experiment, run).header()
+        for key, value in changes.items():
+            *path, last = key.split("__")
+            place = values["experiment"]
+            for step in path:
+                place = place[step]
+            place[last] = value
+        return values
+
+    def ask(self, content, site: str = STOCK) -> dict:
+        """What a site answers."""
+        node = self._node(site)
+        [message] = self.grid.push_messages([Message(content, node, "train", ttl=PATIENCE)])
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            for reply in self.grid.pull_messages([message]):
+                if reply.has_error():
+                    return {"error": reply.error.reason}
+                return self._told(reply)
+            time.sleep(0.1)
+        raise TimeoutError(f"{site} should answer within {PATIENCE:g} s")
+
+    def introduce(self, site: str = STOCK, **changes) -> dict:
+        """What a site answers to an invitation to an experiment with other values."""
+        return self.ask(pack(self.invite("other", **changes)), site)
+
+    def order(self, run: str, site: str = STOCK, deliveries=None, invitation=None, **changes) -> dict:
+        """What a site answers to the next order of a run."""
+        round = self.rounds.get(run, 0)
+        upload = {} if changes.get("finish") else self.experiment.resolved_method.uploads(round)
+        order = Order(**{"round": round, "deliveries": deliveries or {}, "upload": upload, **changes})
+        contents = encode_orders({site: order}, "float32", {**(invitation or self.invite(run)), "wire": "float32"})
+        answer = self.ask(contents[site], site)
+        if "cannot" not in answer:
+            self.rounds[run] = round + 1
+        return answer
+
+    def row(self, value: float, slot: Slot = ENCODER) -> torch.Tensor:
+        spec = next(spec for spec in self.experiment.specs if spec.name == STOCK)
+        return torch.full((expected_profile(self.experiment, spec).layouts[slot].numel,), value)
+
+    def plant(self, value: float, base: str = "trained", scale: float = 1.0, slot: Slot = ENCODER, **rest) -> dict:
+        """What the stock site answers when it is sent a row of one value."""
+        return self.order(
+            "planted", deliveries={slot: Delivery(base, (Addend(self.row(value, slot), (scale,)),))}, **rest
+        )
+
+    def _node(self, site: str) -> int:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            for node in self.grid.get_nodes():
+                if node.name == site:
+                    return node.node_id
+            time.sleep(0.2)
+        raise TimeoutError(f"{site} should be there within {PATIENCE:g} s")
+
+    def _told(self, reply: Message) -> dict:
+        header = header_of(reply.content)
+        if CANNOT in header:
+            return {"cannot": header[CANNOT]}
+        rows = to_rows(reply.content)
+        kept = {
+            key: header[key]
+            for key in ("slots", "agreement", "losses", "metrics", "failed", "declined")
+            if key in header
+        }
+        return {
+            **kept,
+            "values": len(rows.get("own", ())),
+            "finite": all(bool(r.isfinite().all()) for r in rows.values()),
+        }
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How to play it, and a word of the answer that shows that it failed."""
+
+    play: Callable[[Server], dict]
+    answer: str
+
+
+def by_agreement(server: Server) -> dict:
+    """Products with the head's update tell what it is, one by one."""
+    head = Slot("head", "depth")
+    remembered = Delivery("trained", (Addend(server.row(1e-3, head), (0.0,), remember=True),))
+    return server.order("planted", deliveries={head: remembered})
+
+
+def many_updates(server: Server) -> dict:
+    """Ask in one run, and then in another, for as long as something comes."""
+    for _ in range(3):
+        server.order("spend", FRUGAL)
+    return server.order("spendagain", FRUGAL)
+
+
+def finish(server: Server, run: str, site: str = STOCK, rounds: int = 1) -> dict:
+    """A run of one round, to its end."""
+    invitation = server.invite(run, rounds=rounds)
+    server.order(run, site, invitation=invitation)
+    return server.order(run, site, invitation=invitation, finish=True, evaluate=True, train=False)
+
+
+ATTACKS = {
+    "another run's model for first weights": Attack(
+        lambda server: server.introduce(model__encoder__weights=server.secret), "(weights in site.yaml)"
+    ),
+    "a password file for first weights": Attack(
+        lambda server: server.introduce(model__encoder__weights="/etc/passwd"), "(weights in site.yaml)"
+    ),
+    "weights of a hub": Attack(
+        lambda server: server.introduce(model__encoder__weights="timm"), "(weights in site.yaml)"
+    ),
+    "an encoder of a hub": Attack(
+        lambda server: server.introduce(model__encoder__name="hf-hub:eve/encoder"), "(encoders in site.yaml)"
+    ),
+    "an encoder in a folder": Attack(
+        lambda server: server.introduce(model__encoder__name=f"local-dir:{Path(server.secret).parent}"),
+        "(encoders in site.yaml)",
+    ),
+    "a method that runs code": Attack(
+        lambda server: server.introduce(method={"name": f"{server.code}:METHOD"}), "(methods in site.yaml)"
+    ),
+    "a method that shares heads": Attack(
+        lambda server: server.introduce(method__head={"kind": "group_mean"}), "(share in site.yaml)"
+    ),
+    "a folder for data": Attack(lambda server: server.introduce(data__indoor__root="/etc"), "(data.root in site.yaml)"),
+    "a file for the list of images": Attack(
+        lambda server: server.introduce(data__indoor__partition={"kind": "lists", "file": "/etc/passwd"}),
+        "(data.partition in site.yaml)",
+    ),
+    "a header nested 200,000 deep": Attack(
+        lambda server: server.ask(_raw('{"run": ' + DEEP + "}")), "header should be JSON, found RecursionError"
+    ),
+    "heads in an order": Attack(
+        lambda server: server.order("planted", upload={"encoder": "updates", "decoder": "updates", "head": "updates"}),
+        "(share in site.yaml)",
+    ),
+    "a head by its products": Attack(by_agreement, "(share in site.yaml)"),
+    "parameters for updates": Attack(
+        lambda server: server.order("planted", upload={"encoder": "parameters", "decoder": "updates"}),
+        "which this site has agreed to, needs",
+    ),
+    "scores in every round": Attack(
+        lambda server: server.order("planted", evaluate=True), "scores stay at the site: it tells final"
+    ),
+    "scores before the end": Attack(
+        lambda server: server.order("planted", finish=True, evaluate=True, train=False), "needs finish: False"
+    ),
+    "scores of a site with a budget": Attack(
+        lambda server: finish(server, "told", FRUGAL), "scores stay at the site: it tells none"
+    ),
+    "more updates than a budget allows": Attack(many_updates, "the privacy budget is spent"),
+    "rows of NaN": Attack(lambda server: server.plant(nan), "rows should be finite"),
+    "rows of infinity": Attack(lambda server: server.plant(inf), "rows should be finite"),
+    "rows of 1e6": Attack(lambda server: server.plant(1e6), "rows should be at most"),
+    "rows of 1e6 in place of its own": Attack(lambda server: server.plant(1e6, "nothing"), "rows should be at most"),
+    "rows of 3e38": Attack(lambda server: server.plant(3e38), "rows should be"),
+    "a scale of NaN": Attack(lambda server: server.plant(1e-3, scale=nan), "scale should be finite"),
+    "a scale of 1e300": Attack(lambda server: server.plant(1e-3, scale=1e300), "scale should be finite"),
+}  # fmt: skip
+
+
+def _raw(text: str):
+    content = pack({})
+    content["header"]["json"] = text
+    return content
+
+
+def play(address: str, keys: str, experiment: str, answers: str, secret: str, code: str) -> None:
+    """All attacks, one after another, between honest rounds."""
+    link = SuperLink(address, Path(keys) / "ca.crt", Path(keys) / "secret")
+    with link.run() as grid:
+        server = Server(grid, Experiment.load(experiment), secret, code)
+        found = {"at first": finish(server, PRIVATE)}
+        server.order("planted")
+        for name, attack in ATTACKS.items():
+            try:
+                found[name] = attack.play(server)
+            except Exception as error:
+                found[name] = {"error": f"{type(error).__name__}: {error}"}
+        found["at last"] = server.order("planted")
+        Path(answers).write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    play(*sys.argv[1:])

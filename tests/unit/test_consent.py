@@ -1,0 +1,215 @@
+"""What a site lets a server ask of it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+
+from fedhca2.configs import embedded_experiments
+from fedhca2.data import DataConfig
+from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.experiment.sources import read_config
+from fedhca2.federation.flower.consent import OWN_FILES, RefusalError, check_order
+from fedhca2.federation.flower.invitation import Invitation
+from fedhca2.federation.flower.scores import noised_scores
+from fedhca2.federation.flower.site_config import ENCODERS, SiteConfig
+from fedhca2.messages import Addend, Delivery, Order
+from fedhca2.params import Slot
+
+EXPERIMENT = {
+    "rounds": 4,
+    "model": {"encoder": {"name": "swin_micro"}},
+    "data": {"rooms": {"kind": "scenes", "domain": "indoor", "train": 4, "val": 1}},
+    "clients": [{"name": "home", "data": "rooms", "tasks": ["depth"]}],
+}
+UPLOAD = {"encoder": "updates", "decoder": "updates"}
+HEADS = {"name": "fedhca2", "head": {"kind": "group_mean"}}
+
+
+def site(**changes):
+    return SiteConfig.model_validate({"client": "home", "tasks": ["depth"], "state": "/state"} | changes)
+
+
+def experiment(**changes):
+    return Experiment.parse(EXPERIMENT | changes)
+
+
+def accept(asked, own):
+    return Invitation.to(asked, "run1").accept(own)[0]
+
+
+def test_all_encoders_of_the_embedded_experiments_are_allowed():
+    names = [listing.name for listing in embedded_experiments()]
+    models = [Experiment.parse(read_config(name)).model.encoder.name for name in names]
+    assert set(models) <= set(ENCODERS)
+
+
+def test_no_data_set_has_a_file_that_a_server_could_name():
+    kinds = get_args(get_args(DataConfig)[0])
+    found = {key for kind in kinds for key, field in kind.model_fields.items() if "Path" in str(field.annotation)}
+    assert found <= OWN_FILES
+
+
+def test_an_encoder_that_a_site_has_not_listed_is_refused():
+    told = Invitation.to(experiment(), "run1").experiment
+    hub = Invitation("run1", {**told, "model": {"encoder": {"name": "hf-hub:eve/x", "weights": "none"}}})
+    with pytest.raises(RefusalError, match=r"\(encoders in site\.yaml\), found 'hf-hub:eve/x'"):
+        hub.accept(site())
+
+
+def test_heads_stay_at_a_site_that_does_not_share_them():
+    with pytest.raises(RefusalError, match=r"allows encoder, decoder \(share in site\.yaml\), found 'head'"):
+        accept(experiment(method=HEADS), site())
+
+
+def test_heads_leave_a_site_that_shares_them():
+    assert accept(experiment(method=HEADS), site(share=["encoder", "decoder", "head"])).resolved_method.head
+
+
+def test_a_site_may_share_less():
+    with pytest.raises(RefusalError, match=r"allows encoder \(share in site\.yaml\), found 'decoder'"):
+        accept(experiment(), site(share=["encoder"]))
+
+
+def test_a_site_may_take_part_in_one_method_alone():
+    with pytest.raises(RefusalError, match=r"allows fedper \(methods in site\.yaml\), found 'fedhca2'"):
+        accept(experiment(), site(methods=["fedper"]))
+
+
+def test_timms_weights_are_those_on_the_sites_disk():
+    asked = experiment(model={"encoder": {"name": "resnet18.tv_in1k", "weights": "timm"}})
+    assert accept(asked, site(weights="timm")).model.encoder.weights == "timm"
+
+
+def test_every_refusal_has_a_line():
+    told = Invitation.to(experiment(), "run1").experiment
+    model = {**told["model"], "encoder": {**told["model"]["encoder"], "name": "x", "weights": "y"}}
+    with pytest.raises(RefusalError) as refused:
+        Invitation("run1", {**told, "model": model, "method": {"name": "a:b"}}).accept(site())
+    assert len(str(refused.value).splitlines()) == 3
+
+
+def delivered(part, task=""):
+    return {Slot(part, task): Delivery("trained", (Addend(torch.zeros(1)),))}
+
+
+ORDERS = {
+    "a head": (Order(0, upload={**UPLOAD, "head": "updates"}), r"upload: .*\(share in site\.yaml\), found 'head'"),
+    "a head for its products": (Order(1, delivered("head", "depth"), upload=UPLOAD), r"deliveries: .*\(share in"),
+    "less than the method": (Order(0, upload={"encoder": "updates"}), "needs finish: False, train: True, upload: "),
+    "parameters": (Order(0, upload={**UPLOAD, "encoder": "parameters"}), "found .*'encoder': 'parameters'"),
+    "norms": (Order(1, delivered("encoder_norms"), upload=UPLOAD), "has no deliveries of encoder_norms"),
+    "nothing but scores": (Order(1, evaluate=True, train=False), "needs finish: False, train: True"),
+    "an early end": (Order(1, finish=True, evaluate=True, train=False), "needs finish: False"),
+    "training after the end": (Order(4, upload=UPLOAD), "needs finish: True, train: False"),
+    "a round after the last": (Order(5, finish=True, train=False), "round: should be from 0 to 4, found 5"),
+    "half a round": (Order(0.5, upload=UPLOAD), r"round: should be from 0 to 4, found 0\.5"),
+    "something else": (Order(0, upload={"images": "all"}), r"\(share in site\.yaml\), found 'images'"),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_an_order_that_the_method_has_no_use_for_is_refused(order):
+    asked, why = ORDERS[order]
+    with pytest.raises(RefusalError, match=why):
+        check_order(asked, experiment(), site())
+
+
+@pytest.mark.parametrize("method", ["fedhca2", "fedavg", "fedper", "local", {"name": "matfl", "batch_norm": "average"}])
+def test_the_orders_of_a_run_are_accepted(method):
+    agreed = accept(experiment(method=method), site())
+    for round in range(4):
+        check_order(
+            Order(
+                round, delivered("encoder") if method != "local" else {}, upload=agreed.resolved_method.uploads(round)
+            ),
+            agreed,
+            site(),
+        )
+    check_order(Order(4, evaluate=True, finish=True, train=False), agreed, site())
+
+
+BUDGET = {"clip": 1.0, "noise": 2.0, "epsilon": 8.0}
+
+
+def test_a_site_tells_its_last_scores_by_default_and_none_where_it_has_a_budget():
+    assert (site().told_scores.send, site(privacy=BUDGET).told_scores.send) == ("final", "none")
+
+
+def test_exact_scores_do_not_go_with_a_budget():
+    with pytest.raises(ValueError, match="scores should be none or have noise where privacy has an epsilon"):
+        site(privacy=BUDGET, scores="final")
+
+
+def test_noise_that_hides_nothing_is_an_error():
+    with pytest.raises(ValueError, match=r"noise should be 0, or at least 0\.001"):
+        site(scores={"noise": 1e-9})
+
+
+def test_a_site_file_names_what_is_wrong_with_its_scores(tmp_path):
+    file = tmp_path / "site.yaml"
+    file.write_text("{client: home, tasks: [depth], state: s, scores: sometimes}")
+    with pytest.raises(ConfigError, match=r"scores\.send: input should be 'all', 'final' or 'none', found 'sometimes'"):
+        SiteConfig.load(file)
+
+
+SCORES = {"depth": {"rmse": 2.0}, "edge": {"ods_f": 60.0, "ois_f": 61.0}}
+
+
+def test_noised_scores_are_the_main_ones_with_the_deviation_that_is_paid_for():
+    """In ranges, 80 m and 100 %, times the root of two."""
+    drawn = [noised_scores(SCORES, 1.5, bytes([n]) * 32, round=0)[0] for n in range(250)]
+    assert [list(scores) for scores in drawn[0].values()] == [["rmse"], ["ods_f"]]
+    for task, metric, width in (("depth", "rmse", 80), ("edge", "ods_f", 100)):
+        values = torch.tensor([scores[task][metric] for scores in drawn])
+        assert float(values.std()) == pytest.approx(1.5 * 2**0.5 * width, rel=0.15)
+        assert abs(float(values.mean()) - SCORES[task][metric]) < 4 * float(values.std()) / 250**0.5
+
+
+def test_scores_without_a_number_are_told_as_any_other():
+    assert torch.tensor(
+        noised_scores({"depth": {"rmse": float("nan")}}, 1.0, bytes(32), 0)[0]["depth"]["rmse"]
+    ).isfinite()
+
+
+def test_scores_outside_their_range_count_as_its_end():
+    far, farther = (noised_scores({"depth": {"rmse": value}}, 1.0, bytes(32), 0)[0] for value in (80.0, 1e30))
+    assert far == farther
+
+
+SPEAKING = """
+import socket, sys, threading
+from fedhca2.federation.flower.contacts import StrangerError, only_speak_with
+
+with socket.create_server(("127.0.0.1", 0)) as friend, socket.create_server(("127.0.0.1", 0)) as stranger:
+    only_speak_with({friend.getsockname()[1]})
+    socket.create_connection(friend.getsockname()).close()
+    refused = 0
+    for contact in (
+        lambda: socket.create_connection(stranger.getsockname()),
+        lambda: socket.create_connection(("192.0.2.1", 443), timeout=1),
+        lambda: socket.getaddrinfo("huggingface.co", 443),
+        lambda: socket.gethostbyname("huggingface.co"),
+        lambda: socket.socket(type=socket.SOCK_DGRAM).sendto(b"x", ("192.0.2.1", 53)),
+    ):
+        try:
+            contact()
+        except StrangerError:
+            refused += 1
+    print(refused)
+"""
+
+
+@pytest.mark.slow
+def test_a_sites_process_reaches_nobody_but_its_supernode():
+    done = subprocess.run([sys.executable, "-c", SPEAKING], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "5\n", done.stderr
+
+
+def test_paths_of_weights_are_relative_to_the_site_file(tmp_path):
+    file = tmp_path / "site.yaml"
+    file.write_text("{client: home, tasks: [depth], state: s, weights: own.pt}")
+    assert SiteConfig.load(file).weights == Path(tmp_path / "own.pt")

@@ -1,0 +1,209 @@
+"""What a client does with rows that it should not take: from a hostile server, or from a hostile client through one."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from math import inf, nan
+
+import pytest
+import torch
+
+from fedhca2.clients.deliveries import longest
+from fedhca2.experiment import GuardBounds
+from fedhca2.federation.event_log import START, EventLog
+from fedhca2.federation.moves import Reach
+from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.server import Server
+from fedhca2.messages import Addend, Delivery, Order, Reply
+from fedhca2.params import Slot
+from small_run import Silent, clients_of, small
+
+ENCODER, DECODER = Slot("encoder"), Slot("decoder", "semseg")
+HONEST, HOSTILE = "road", "shop"
+VALUES = [1e6, 1e9, 1e12, 1e15, 1e18, 1e19, 1e24, 1e30, 1e36, 1e38, 3e38, -3e38, nan, inf]
+UNGUARDED = GuardBounds(reach=0, jump=0)
+
+
+def two(method):
+    clients = [{"name": HONEST, "data": "outdoor", "tasks": ["semseg"]}]
+    return small(method, rounds=3, clients=[*clients, {"name": HOSTILE, "data": "outdoor", "tasks": ["semseg"]}])
+
+
+class Two:
+    """An honest client, and one that fills its rows with a value after the first round; or is away from then on."""
+
+    def __init__(self, experiment, value):
+        self.clients, self.value = clients_of(experiment), value
+        self.honest = self.clients[HONEST]
+        self.declined = []
+
+    @property
+    def profiles(self):
+        return {name: client.profile for name, client in self.clients.items()}
+
+    def perform(self, orders, watch):
+        replies = {name: self.clients[name].perform(orders[name]) for name in orders}
+        self.declined += [replies[HONEST].declined] if replies[HONEST].declined else []
+        if orders[HOSTILE].round and orders[HOSTILE].train:
+            bad = replies.pop(HOSTILE)
+            if self.value is not None:
+                rows = {slot: torch.full_like(row, self.value) for slot, row in bad.rows.items()}
+                replies[HOSTILE] = replace(bad, rows=rows)
+        return replies
+
+
+def federate(method, value, guard=None, watcher=None):
+    experiment = two(method)
+    fleet = Two(experiment, value)
+    server = Server(experiment.resolved_method, fleet.profiles.values(), guard, Reach.of(experiment))
+    run_rounds(server, fleet, experiment.rounds, 0, watcher or Silent())
+    return fleet
+
+
+def tensors(client):
+    return client.personal.model.state_dict()
+
+
+def same(one, other):
+    return all(tensor.equal(other[name]) for name, tensor in one.items())
+
+
+@cache
+def without(method):
+    """The honest client's model in a federation whose other client is away after the first round."""
+    return tensors(federate(method, None).honest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("method", ["fedhca2", "fedavg"])
+def test_with_a_guard_the_honest_client_of_two_is_as_if_the_other_were_away(method, value):
+    assert same(tensors(federate(method, value).honest), without(method))
+
+
+@cache
+def on_its_own(method):
+    """The honest client's model after a first round with the other, whose result it takes, and two on its own."""
+    experiment = two(method)
+    fleet = Two(experiment, None)
+    server = Server(experiment.resolved_method, fleet.profiles.values())
+    upload = experiment.resolved_method.uploads(0)
+    replies = [client.perform(Order(0, upload=upload)) for client in fleet.clients.values()]
+    _, deliveries, _ = server.step(server.start(), replies)
+    fleet.honest.perform(Order(1, deliveries[HONEST], upload=upload))
+    fleet.honest.perform(Order(2, upload=upload))
+    return tensors(fleet.honest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [value for value in VALUES if abs(value) < inf])
+@pytest.mark.parametrize("method", ["fedhca2", "fedavg"])
+def test_without_a_guard_the_honest_client_of_two_trains_on_by_itself(method, value):
+    fleet = federate(method, value, UNGUARDED)
+    assert len(fleet.declined) == 2
+    assert same(tensors(fleet.honest), on_its_own(method))
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A client's state after a round."""
+    found = clients_of(small())[HONEST]
+    found.perform(Order(0, upload={"encoder": "updates"}))
+    return found.state()
+
+
+@pytest.fixture
+def client(trained):
+    found = clients_of(small())[HONEST]
+    found.restore(trained)
+    return found
+
+
+def row(client, value, slot=ENCODER):
+    return torch.full((client.layouts[slot].numel,), value)
+
+
+def order(addend, base="trained", slot=ENCODER, **rest):
+    return Order(1, {slot: Delivery(base, (addend,))}, **{"train": False, **rest})
+
+
+@pytest.mark.parametrize("base", ["trained", "start", "nothing"])
+@pytest.mark.parametrize("value", VALUES)
+def test_rows_that_no_training_makes_are_not_taken(client, value, base):
+    before = client.state().tensors
+    reply = client.perform(order(Addend(row(client, value)), base))
+    assert reply.declined.startswith("what it was sent was not taken: encoder: rows should be")
+    assert same(client.state().tensors, before)
+
+
+MISFITS = {
+    "a scale of NaN": lambda client: order(Addend(row(client, 1e-3), (nan,))),
+    "a scale of 1e300": lambda client: order(Addend(row(client, 1e-3), (1e300,))),
+    "a scale of 1e30": lambda client: order(Addend(row(client, 1e-3), (1e30,))),
+    "NaN that nothing is made of": lambda client: order(Addend(row(client, nan), (0.0,))),
+    "sums that overflow": lambda client: order(Addend(row(client, 3e38), (2.0,))),
+    "a short row": lambda client: order(Addend(row(client, 1e-3)[1:])),
+    "whole numbers": lambda client: order(Addend(row(client, 0.0).int())),
+    "a scale for each of three": lambda client: order(Addend(row(client, 1e-3), (1.0,) * 3)),
+    "a task of another": lambda client: order(Addend(row(client, 1e-3)), slot=Slot("decoder", "depth")),
+    "a base that is not there": lambda client: order(Addend(row(client, 1e-3, DECODER)), "start", DECODER),
+    "no base at all": lambda client: order(Addend(row(client, 1e-3)), "everything"),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_what_does_not_fit_is_not_taken(client, misfit):
+    before = client.state().tensors
+    assert client.perform(MISFITS[misfit](client)).declined
+    assert same(client.state().tensors, before)
+
+
+def test_of_several_rows_all_are_taken_or_none(client):
+    before = client.state().tensors
+    good, bad = (
+        Delivery("trained", (Addend(row(client, 1e-3)),)),
+        Delivery("trained", (Addend(row(client, nan, DECODER)),)),
+    )
+    client.perform(Order(1, {ENCODER: good, DECODER: bad}, train=False))
+    assert same(client.state().tensors, before)
+
+
+def test_a_client_that_declines_trains_on_from_its_own_model(client, trained):
+    reply = client.perform(order(Addend(row(client, nan)), train=True, upload={"encoder": "updates"}))
+    alone = clients_of(small())[HONEST]
+    alone.restore(trained)
+    expected = alone.perform(Order(1, upload={"encoder": "updates"}))
+    assert reply.rows[ENCODER].equal(expected.rows[ENCODER])
+
+
+def test_a_client_that_diverges_goes_back_to_before_it_took_anything(client):
+    before = client.state().tensors
+    client.training = client.training.model_copy(update={"learning_rate": 1e38})
+    reply = client.perform(order(Addend(row(client, 1e-3)), train=True, upload={"encoder": "updates"}))
+    assert (bool(reply.failed), reply.declined) == (True, "")
+    assert same(client.state().tensors, before)
+
+
+def test_limits_do_not_depend_on_what_a_client_has_learned(client):
+    """Or else the server could tell by what is declined."""
+    fresh = clients_of(small())[HONEST]
+    assert longest(client, ENCODER, 5) == longest(fresh, ENCODER, 5)
+
+
+def test_noise_that_others_add_is_no_reason_to_decline():
+    found = clients_of(small(guard={"noise": 100.0}))[HONEST]
+    assert not found.perform(order(Addend(row(found, 100.0)), "nothing")).declined
+
+
+def test_the_record_says_what_was_declined(tmp_path):
+    log = EventLog(tmp_path / "metrics.jsonl", START)
+    federate("fedhca2", 1e30, UNGUARDED, log)
+    log.close()
+    events = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    declined = [(event["round"], event["client"]) for event in events if event["event"] == "declined"]
+    assert declined[0] == (2, HONEST)
+    assert {client for _, client in declined} == {HONEST, HOSTILE}
+
+
+def test_the_bytes_of_a_reply_count_what_it_says():
+    assert Reply("a", 0, declined="nó").nbytes == 3
