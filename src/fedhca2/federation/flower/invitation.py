@@ -65,7 +65,14 @@ class Invitation:
             "model": self._model(site),
             "privacy": self._privacy(site).model_dump(),
         }
-        return Experiment.parse(part), spec
+        experiment = Experiment.parse(part)
+        if site.sums_only and experiment.resolved_method.all_aggregators:
+            secure = experiment.secure_aggregation
+            if secure is None or secure.sketch > site.sketch:
+                wanted = f"secure_aggregation with a sketch of at most {site.sketch}"
+                found = f"a sketch of {secure.sketch}" if secure else "none"
+                raise ConfigError([f"sums_only: the experiment should have {wanted}, found {found}"])
+        return experiment, spec
 
     def _place(self, site: SiteConfig) -> ClientSpec:
         """The client of the experiment that this site is."""
