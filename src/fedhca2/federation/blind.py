@@ -1,6 +1,6 @@
 """A server that has sums of rows and never a row."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Protocol
@@ -12,7 +12,7 @@ from fedhca2.aggregation import Mixing, Rows
 from fedhca2.experiment import Experiment
 from fedhca2.federation.gate import Expected
 from fedhca2.federation.moves import Move, Reach
-from fedhca2.federation.server import Mixed, Server, ServerState, Stack
+from fedhca2.federation.server import Entry, Mixed, Server, ServerState, Stack
 from fedhca2.messages import Delivery, Profile, Reply
 from fedhca2.params import Layout, Part, Slot
 
@@ -94,24 +94,70 @@ class BlindServer(Server):
                 found[entry.client][entry.slot] = Move(length, limit, updates)
         return found
 
-    def _mix(self, round: int, mixings: Sequence[tuple[Stack, Mixing]]) -> Mixed:
+    def _mix(
+        self,
+        round: int,
+        mixings: Sequence[tuple[Stack, Mixing]],
+        sent: Mapping[str, Mapping[Slot, Delivery]],
+    ) -> Mixed:
         """Sums by the clients; what one client alone would get stays where it is."""
         wanted = [
-            [[_sum(stack, weights) for weights in blend.weights.tolist()] for blend in mixing.blends]
+            [[_part(stack, weights) for weights in blend.weights.tolist()] for blend in mixing.blends]
             for stack, mixing in mixings
         ]
-        sums = [each for blends in wanted for rows in blends for each in rows if len(each.weights) > 1]
-        summed = self.adder.add(round, sums) if sums else Summed(())
-        made = iter(summed.rows)
-        rows = [
-            [[next(made) if len(each.weights) > 1 else None for each in rows] for rows in blends] for blends in wanted
-        ]
-        return Mixed(rows, summed.dropped)
+        parts = [part for blends in wanted for rows in blends for part in rows if len(part.sum.weights) > 1]
+        summed = self.adder.add(round, [part.sum for part in parts]) if parts else Summed(())
+        dropped = dict(summed.dropped)
+        made: dict[int, Tensor] = {}
+        for part, row in zip(parts, summed.rows, strict=True):
+            fault = self._fault(round, part, row, sent, summed.dropped) if row is not None else ""
+            dropped |= dict.fromkeys(part.sum.weights, fault) if fault else {}
+            if row is not None and not fault:
+                made[id(part)] = row
+        return Mixed([[[made.get(id(part)) for part in rows] for rows in blends] for blends in wanted], dropped)
+
+    def _fault(
+        self,
+        round: int,
+        part: "_Part",
+        row: Tensor,
+        sent: Mapping[str, Mapping[Slot, Delivery]],
+        dropped: Container[str],
+    ) -> str:
+        """Why a sum is farther from where its rows began than all of them together can have come, or nothing."""
+        stayed = [(entry, weight) for entry, weight in part.entries if entry.client not in dropped]
+        starts = [self._start(entry, sent) for entry, _ in stayed]
+        updates = part.stack.aggregator.sends == "updates"
+        if not self.guard.reach or not (updates or all(start is not None for start in starts)):
+            return ""
+        scale = sum(weight for _, weight in part.entries) / sum(weight for _, weight in stayed)
+        moved, limit = row.double(), 0.0
+        for (entry, weight), start in zip(stayed, starts, strict=True):
+            limit += weight * scale * self._limit(entry, range(round, round + 1))
+            if start is not None and not updates:
+                moved = moved - weight * scale * start.double()
+        rounding = 2 * torch.finfo(torch.float32).eps * (float(row.double().norm()) + len(row) ** 0.5)
+        distance = float(moved.norm())
+        if distance <= self.guard.reach * limit + rounding:
+            return ""
+        far = f"at most {self.guard.reach * limit:.4g}, what its rows can (guard.reach)"
+        return (
+            f"{part.stack.part}: the sum should have moved by {far}, found {distance:.4g}: somebody sent what is no row"
+        )
 
 
-def _sum(stack: Stack, weights: Sequence[float]) -> Sum:
+@dataclass(frozen=True)
+class _Part:
+    """A sum, and the rows that are in it."""
+
+    stack: Stack
+    entries: Sequence[tuple[Entry, float]]
+    sum: Sum
+
+
+def _part(stack: Stack, weights: Sequence[float]) -> _Part:
+    entries = [(entry, weight) for entry, weight in zip(stack.entries, weights, strict=True) if weight]
     found: dict[str, dict[Slot, float]] = {}
-    for entry, weight in zip(stack.entries, weights, strict=True):
-        if weight:
-            found.setdefault(entry.client, {})[entry.slot] = weight
-    return Sum(found, stack.layout.numel)
+    for entry, weight in entries:
+        found.setdefault(entry.client, {})[entry.slot] = weight
+    return _Part(stack, entries, Sum(found, stack.layout.numel))

@@ -167,7 +167,7 @@ class Server:
             mixings.append((stack, mixing))
             if stack.statistics:
                 mixings.append((stack.statistics, mixing.of_statistics(len(stack.entries))))
-        mixed = self._mix(state.round, mixings)
+        mixed = self._mix(state.round, mixings, sent or {})
         deliveries: Deliveries = {client: {} for client in admission.used if client not in mixed.dropped}
         for (stack, mixing), rows in zip(mixings, mixed.rows, strict=True):
             self._deliver(stack, mixing, rows, weights, deliveries)
@@ -260,7 +260,12 @@ class Server:
         """The rows of a part that a client sent."""
         return {slot: row for slot, row in reply.rows.items() if slot.part == part}
 
-    def _mix(self, round: int, mixings: Sequence[tuple[Stack, Mixing]]) -> Mixed:
+    def _mix(
+        self,
+        round: int,
+        mixings: Sequence[tuple[Stack, Mixing]],
+        sent: Mapping[str, Mapping[Slot, Delivery]],
+    ) -> Mixed:
         """The second pass over all rows."""
         return Mixed([[stack.rows.mix(blend.weights) for blend in mixing.blends] for stack, mixing in mixings])
 

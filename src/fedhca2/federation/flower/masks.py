@@ -16,7 +16,9 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class Steps:
-    """Values from −clip to clip in equal steps, so fine that the numbers of all members just do not overflow.
+    """Values from −clip to clip in equal steps, so fine that the numbers of all members fill half of the range.
+
+    What lands in the other half is no sum: masks that do not fit are noticed.
 
     >>> steps = Steps(clip=1.0, members=3)
     >>> steps.sum_of(steps.whole(np.array([0.5])) + steps.whole(np.array([-0.25])), 2).round(6)
@@ -29,7 +31,7 @@ class Steps:
     @property
     def count(self) -> int:
         """The steps from −clip to clip."""
-        return (MODULUS - 1) // self.members
+        return MODULUS // 2 // self.members
 
     @property
     def size(self) -> float:
