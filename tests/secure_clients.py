@@ -42,7 +42,7 @@ class Clients:
         self.secrets[name] = Secrets.model_validate_json(secrets.model_dump_json())  # as from its file
         return self.spoiled.get((name, stage), lambda *same: same)(dict(header), masked)
 
-    def ask(self, stage, requests, read, values):
+    def ask(self, stage, requests, read, least, values):
         heard, away = {}, {}
         for name, request in requests.items():
             try:

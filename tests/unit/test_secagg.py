@@ -140,13 +140,20 @@ def test_numbers_that_are_no_row_spoil_the_round_and_nothing_else():
     assert "values within the clip" in found.dropped["a"]
 
 
-def test_shares_that_are_made_up_are_noticed():
-    def made_up(header, masked):
-        return {**header, "seeds": dict.fromkeys(header["seeds"], "01000000" + "ab" * 48)}, masked
+def made_up(header, masked):
+    return {**header, "seeds": dict.fromkeys(header["seeds"], "01000000" + "ab" * 48)}, masked
 
-    found = Clients(some_rows(), spoiled={("a", UNMASK): made_up}).add(summing(MEAN, NUMEL))
+
+def test_shares_that_are_made_up_change_nothing_while_there_are_enough_others():
+    rows = some_rows()
+    found = Clients(rows, spoiled={("a", UNMASK): made_up}).add(summing(MEAN, NUMEL))
+    assert (found.rows[0].double() - mean(rows, NAMES)).abs().max() <= half_a_step()
+
+
+def test_too_many_shares_that_are_made_up_spoil_the_round_and_are_noticed():
+    found = Clients(some_rows(), spoiled={(name, UNMASK): made_up for name in "abc"}).add(summing(MEAN, NUMEL))
     assert found.rows == [None]
-    assert "seed" in found.dropped["a"] or "secret" in found.dropped["a"]
+    assert "shares of a's secret should give the one that it is committed to" in found.dropped["a"]
 
 
 def unreadable(*readers):

@@ -129,7 +129,7 @@ class Experiment(Config):
         if experiment.resolved_method.batch_norm == "average" and experiment.privacy.noise:
             lines.append("privacy.noise: cannot go with method.batch_norm 'average': noise makes variances negative")
         if experiment.secure_aggregation:
-            lines += experiment.secure_aggregation.faults(experiment.resolved_method)
+            lines += experiment.secure_aggregation.faults(experiment.resolved_method, experiment.privacy.deviation)
         if lines:
             raise ConfigError(lines)
         return experiment

@@ -10,6 +10,8 @@ from fedhca2.config import Config
 from fedhca2.methods import Method
 from fedhca2.params import Part
 
+FARTHEST = 8  # deviations that noise does not reach: one of 10¹⁵ values does
+
 
 class SecureAggregation(Config):
     """The server gets sums of rows, and never a row."""
@@ -39,8 +41,13 @@ class SecureAggregation(Config):
         """
         return max(clients // 2 + 1, ceil(self.threshold * clients - 1e-9))
 
-    def faults(self, method: Method) -> Iterator[str]:
-        """Why a method cannot do with sums, a line for each reason."""
+    def faults(self, method: Method, deviation: float) -> Iterator[str]:
+        """Why a method, and noise of this deviation, cannot go with it, a line for each reason."""
+        if self.clip < FARTHEST * deviation:
+            yield (
+                f"secure_aggregation.clip: should be at least {FARTHEST * deviation:g}, {FARTHEST} deviations of the "
+                f"noise on each value, found {self.clip:g}"
+            )
         for part, aggregator in method.all_aggregators.items():
             if not aggregator.sums_once:
                 yield (

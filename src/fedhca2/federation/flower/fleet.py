@@ -115,6 +115,7 @@ class FlowerFleet:
         stage: str,
         requests: Mapping[str, Mapping[str, Any]],
         read: Callable[[Answer], T],
+        least: int,
         values: Mapping[str, int],
     ) -> tuple[dict[str, T], dict[str, str]]:
         """One stage of secure aggregation."""
@@ -124,7 +125,7 @@ class FlowerFleet:
             allowance = Allowance(values.get(client, 0), MASKED)
             errands[client] = _Errand(pack(header), allowance, partial(self._read_stage, client, read))
             self._count(client, down=len(json.dumps(request)))
-        return self._run(errands, len(errands), Wait(seconds))
+        return self._run(errands, least, Wait(seconds))
 
     def _run(self, errands: Mapping[str, _Errand[T]], needed: int, wait: Wait) -> tuple[dict[str, T], dict[str, str]]:
         """See every message to its site and its answer back: what was answered, and why others have not."""

@@ -6,6 +6,7 @@ SecAgg (Bonawitz et al. 2017) in the stages of Flower's SecAgg+, where all clien
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, islice
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -34,6 +35,7 @@ log = logging.getLogger("fedhca2.server")
 T = TypeVar("T")
 K = TypeVar("K")
 LONGEST = 2048  # characters of a key or of a share
+ATTEMPTS = 100  # at a secret, with other shares each time
 Heard = tuple[dict[str, T], dict[str, str]]  # what clients answered, and why others did not
 Read = Callable[[Answer], T]  # an answer as it is used; ValueError where it cannot be
 
@@ -42,9 +44,14 @@ class Ask(Protocol):
     """Sends clients their requests of a stage, and waits for the answers."""
 
     def __call__(
-        self, stage: str, requests: Mapping[str, Mapping[str, Any]], read: Read[T], values: Mapping[str, int]
+        self,
+        stage: str,
+        requests: Mapping[str, Mapping[str, Any]],
+        read: Read[T],
+        least: int,
+        values: Mapping[str, int],
     ) -> Heard[T]:
-        """`values` says how many masked values an answer has."""
+        """With `least` answers those that are not there are not waited for; an answer has so many masked `values`."""
 
 
 class NoSumError(Exception):
@@ -86,7 +93,7 @@ class SecureSum:
         return Summed(rows, {client: self.away[client] for client in clients if client not in stayed})
 
     def _add(self, clients: Sequence[str]) -> tuple[set[str], list[Tensor | None]]:
-        public = self._stage(SET_UP, {client: {} for client in clients}, _read_keys, 2)
+        public = self._stage(SET_UP, {client: {} for client in clients}, _read_keys, self.settings.least(len(clients)))
         least = self.settings.least(len(public))
         shared = self._stage(SHARE, {client: {"keys": public} for client in public}, _read_shares, least)
         among = [
@@ -97,8 +104,8 @@ class SecureSum:
         masked = self._masked(shared, list(wanted.values()), least)
         stayed = self._without_lone(set(masked), list(wanted.values()), least)
         split = {"stayed": sorted(stayed), "dropped": sorted(set(shared) - stayed)}
-        told = self._stage(UNMASK, dict.fromkeys(stayed, split), _read_told, least)
-        seeds = {client: _seed(client, told.values(), least, shared[client].seed) for client in stayed}
+        told = self._stage(UNMASK, dict.fromkeys(split["stayed"], split), _read_told, least)
+        seeds = {client: _seed(client, told.values(), least, shared[client].seed) for client in split["stayed"]}
         keys = {client: _key(client, told.values(), least, public[client][0]) for client in split["dropped"]}
         rows: list[Tensor | None] = [None] * len(self.sums)
         for place, (number, each) in enumerate(wanted.items()):
@@ -156,7 +163,7 @@ class SecureSum:
         values: Mapping[str, int] | None = None,
     ) -> dict[str, T]:
         """What clients answered; NoSumError if these are too few."""
-        heard, away = self.ask(stage, requests, read, values or {})
+        heard, away = self.ask(stage, requests, read, least, values or {})
         self.away |= away
         if len(heard) < least:
             raise NoSumError(f"{least} clients should have answered to '{stage}', found {len(heard)}")
@@ -165,31 +172,28 @@ class SecureSum:
 
 def _seed(client: str, told: Iterable[_Told], least: int, committed: str) -> bytes:
     """The seed of a client's own mask."""
-    seed = _combined(client, [each.seeds[client] for each in told if client in each.seeds], least)
-    if commitment(seed) != committed:
-        raise NoSumError(f"shares of {client}'s seed should give the one that it is committed to, found another")
-    return seed
+    shares = [each.seeds[client] for each in told if client in each.seeds]
+    return _combined(client, shares, least, lambda seed: commitment(seed) == committed)
 
 
 def _key(client: str, told: Iterable[_Told], least: int, public: str) -> str:
     """The key that a client agreed on masks with."""
-    key = _combined(client, [each.keys[client] for each in told if client in each.keys], least)
-    try:
-        fits = public_of(key.decode()) == public
-    except ValueError:
-        fits = False
-    if not fits:
-        raise NoSumError(f"shares of {client}'s key should give the one that it has named, found another")
-    return key.decode()
+    shares = [each.keys[client] for each in told if client in each.keys]
+    return _combined(client, shares, least, lambda key: public_of(key.decode()) == public).decode()
 
 
-def _combined(client: str, shares: Sequence[str], least: int) -> bytes:
+def _combined(client: str, shares: Sequence[str], least: int, fits: Callable[[bytes], bool]) -> bytes:
+    """The secret that shares were made of, although some of them may be made up."""
     if len(shares) < least:
         raise NoSumError(f"{least} shares of {client}'s secret should be there, found {len(shares)}")
-    try:
-        return combine_shares([bytes.fromhex(share) for share in shares[:least]])
-    except (ValueError, IndexError):
-        raise NoSumError(f"shares of {client}'s secret should fit together, found others") from None
+    for some in islice(combinations(shares, least), ATTEMPTS):
+        try:
+            secret = combine_shares([bytes.fromhex(share) for share in some])
+            if fits(secret):
+                return secret
+        except (ValueError, IndexError):
+            continue
+    raise NoSumError(f"shares of {client}'s secret should give the one that it is committed to, found others")
 
 
 def _read_keys(answer: Answer) -> tuple[str, str]:
