@@ -11,6 +11,7 @@ import pytest
 import torch
 from deployment import Deployment, impatience
 from federations import Nobody, flower_federation, site_configs, small_experiment
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from hostile import Node
 from safetensors.torch import load_file
 
@@ -270,12 +271,18 @@ def deployment(tmp_path_factory):
 
         def home(message, context):
             if header_of(message.content).get(STAGE) == MASK:
+                stop.set()
                 node.deactivate()
                 raise SystemExit  # of its thread
             return app(message, context)
 
+        def beat():
+            while not stop.wait(5):
+                node.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30))
+
         node.activate()
         node.serve(home, stop)
+        threading.Thread(target=beat, daemon=True).start()
         yield found
         stop.set()
         node.client.close()
