@@ -97,4 +97,4 @@ class EventLog:
                 votes=votes.tolist() if votes is not None else None,
             )
         self.log("weights", round=round, weights=record.weights)
-        self.log("round", round=round, seconds=seconds, refused={**record.refused, **record.dropped})
+        self.log("round", round=round, seconds=seconds, refused=record.refused)

@@ -172,7 +172,7 @@ class _Tell:
         self.watcher.replied(order, reply)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        away = {**self.fleet.roll.refused, **self.fleet.absent}
+        away = {**self.fleet.roll.refused, **self.fleet.absent, **record.dropped}
         record = replace(record, refused={**record.refused, **away})
         self.folder.events.aggregated(round, record, seconds)
         self.watcher.aggregated(round, record, seconds)
