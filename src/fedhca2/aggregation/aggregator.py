@@ -92,6 +92,11 @@ class Aggregator(Config, ABC):
         """Whether it compares whole models, which running statistics are part of, and not updates or single tensors."""
         return self.sends == "parameters" and self.measure != "nothing" and self.whole
 
+    @property
+    def sums_once(self) -> bool:
+        """Whether every row goes into one sum of whole rows and no other, so that the sums tell no row."""
+        return False
+
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """Where a member's learned weights start: one for the row, one per layer, or none where it learns none."""
         return ()

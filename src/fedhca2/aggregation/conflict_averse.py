@@ -77,6 +77,11 @@ class ConflictAverse(Aggregator):
         False
     )
 
+    @property
+    def sums_once(self) -> bool:
+        """One sum of all; with `groups` a second one of each group."""
+        return not self.groups
+
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """One α."""
         return (self.alpha,)

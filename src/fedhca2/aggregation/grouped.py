@@ -68,6 +68,11 @@ class GroupMean(Aggregator):
     kind: Literal["group_mean"] = "group_mean"
     by: By = "clients"
 
+    @property
+    def sums_once(self) -> bool:
+        """One sum per group."""
+        return True
+
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """One mixed row per group."""
         samples = [member.samples for member in members] if self.by == "samples" else None
@@ -83,6 +88,11 @@ class Clustered(Aggregator):
 
     kind: Literal["clustered"] = "clustered"
     clusters: Annotated[int, Field(ge=1, description="number of clusters")] = 2
+
+    @property
+    def sums_once(self) -> bool:
+        """One sum per group."""
+        return True
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """One mixed row per cluster."""

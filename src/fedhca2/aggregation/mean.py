@@ -30,6 +30,11 @@ class Mean(Aggregator):
     kind: Literal["mean"] = "mean"
     by: By = "clients"
 
+    @property
+    def sums_once(self) -> bool:
+        """One sum of all."""
+        return True
+
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """One mixed row for all, in place of their own."""
         weights = mean_weights([member.samples if self.by == "samples" else 1 for member in members])

@@ -6,6 +6,7 @@ from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.errors import ConfigError
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
+from fedhca2.experiment.secure import SecureAggregation
 from fedhca2.experiment.shards import OpenData, Shard, assign_shards, open_data, partition_as_data
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "GuardBounds",
     "OpenData",
     "Participation",
+    "SecureAggregation",
     "Shard",
     "assign_shards",
     "build_client",

@@ -15,6 +15,7 @@ from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.errors import ConfigError, describe
 from fedhca2.experiment.overrides import apply_overrides
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
+from fedhca2.experiment.secure import SecureAggregation
 from fedhca2.experiment.sources import read_config
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
@@ -52,6 +53,9 @@ class Experiment(Config):
     ] = False
     participation: Participation = Participation()
     privacy: Privacy = Privacy()
+    secure_aggregation: Annotated[
+        SecureAggregation | None, Field(description="over Flower: the server gets sums of rows, and never a row")
+    ] = None
     guard: GuardBounds = GuardBounds()
     checkpoints: CheckpointPlan = CheckpointPlan()
     data: Annotated[dict[str, DataConfig], Field(min_length=1)]
@@ -124,6 +128,8 @@ class Experiment(Config):
         lines += _unknown_metrics(experiment.metrics)
         if experiment.resolved_method.batch_norm == "average" and experiment.privacy.noise:
             lines.append("privacy.noise: cannot go with method.batch_norm 'average': noise makes variances negative")
+        if experiment.secure_aggregation:
+            lines += experiment.secure_aggregation.faults(experiment.resolved_method, experiment.privacy.deviation)
         if lines:
             raise ConfigError(lines)
         return experiment

@@ -62,11 +62,14 @@ class EventLog:
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
         """Batches are not kept."""
 
-    def replied(self, order: Order, reply: Reply) -> None:
-        """Keep what a client did: its scores belong to the model after `round` rounds, its losses to the next one."""
-        up, down = reply.nbytes, order.nbytes
+    def replied(self, order: Order, reply: Reply, beside: tuple[int, int] = (0, 0)) -> None:
+        """Keep what a client did: its scores belong to the model after `round` rounds, its losses to the next one.
+
+        `beside` are bytes up and down of messages beside these two.
+        """
+        up, down = reply.nbytes + beside[0], order.nbytes + beside[1]
         self.bytes_up, self.bytes_down = self.bytes_up + up, self.bytes_down + down
-        self.updates[reply.client] += bool(reply.rows)
+        self.updates[reply.client] += bool(order.upload) and not reply.failed  # which may have gone into a sum
         who = {"round": order.round, "client": reply.client}
         for task, scores in reply.metrics.items():
             for metric, value in scores.items():

@@ -1,6 +1,6 @@
 """The server's part of a round: learn the weights, aggregate, and say what every client adds."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,10 +68,19 @@ class ServerRecord:
     aggregations: tuple[Aggregation, ...]
     weights: Mapping[str, tuple[float, ...]]  # the values as applied, by 'client/slot'
     refused: Mapping[str, str]  # replies that were left out, by client, and why
+    dropped: Mapping[str, str] = field(default_factory=dict)  # clients whose reply was used, but not their rows
 
 
 @dataclass(frozen=True)
-class _Entry:
+class Mixed:
+    """The rows of every blend of every mixing, where there are any; and clients whose rows are in none, and why."""
+
+    rows: Sequence[Sequence[Sequence[Tensor | None]]]
+    dropped: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Entry:
     """One row of a part, with its place in the federation."""
 
     client: str
@@ -81,23 +90,24 @@ class _Entry:
 
     @property
     def key(self) -> str:
+        """What its learned weights are kept by."""
         return f"{self.client}/{self.slot}"
 
 
 @dataclass(frozen=True)
-class _Stack:
+class Stack:
     """All rows of one part and layout, their inner products, and the running statistics that belong to them."""
 
     part: Part
     layout: Layout
     aggregator: Aggregator
-    entries: list[_Entry]
+    entries: list[Entry]
     rows: Rows
     products: Tensor
-    statistics: "_Stack | None" = None
+    statistics: "Stack | None" = None
 
     @classmethod
-    def of(cls, layout: Layout, aggregator: Aggregator, entries: list[_Entry]) -> "_Stack":
+    def of(cls, layout: Layout, aggregator: Aggregator, entries: list[Entry]) -> "Stack":
         """These rows with the inner products that their aggregator needs: one pass over all."""
         rows = Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
         products = rows.products(aggregator.measure, aggregator.whole)
@@ -148,15 +158,13 @@ class Server:
         A reply that cannot be used is left out and named in the record, as if its client had been away: such a client
         keeps its weights and gets no delivery.
         """
-        parts = frozenset(self.method.uploads(state.round))
-        sound, refused = well_formed(replies, Expected(state.round, self.profiles, parts, state.weights))
+        sound, refused = well_formed(replies, self._expected(state))
         stacks = self._measure(state.round, sound)
         admission = admit(sound, self._moves(state.round, stacks, sent or {}), state.shares, self.guard)
         if admission.refused:  # rare: measured again, so that nothing of a refused row is left in the others' products
             stacks = self._measure(state.round, admission.used)
         state = self._learn(state, admission.used)
-        deliveries: Deliveries = {client: {} for client in admission.used}
-        aggregations = []
+        mixings = []
         weights = dict(state.weights)
         for stack in stacks:
             first = stack.aggregator.first_weights(stack.layout)
@@ -164,24 +172,32 @@ class Server:
                 if first and entry.key not in weights:
                     weights[entry.key] = Weights.start(first)
             mixing = stack.aggregator.mixing(stack.compared, stack.rows.members, stack.layout)
-            aggregations.append(self._mix(stack, mixing, weights, deliveries))
+            mixings.append((stack, mixing))
             if stack.statistics:
-                mixing = mixing.of_statistics(len(stack.entries))
-                aggregations.append(self._mix(stack.statistics, mixing, weights, deliveries))
+                mixings.append((stack.statistics, mixing.of_statistics(len(stack.entries))))
+        mixed = self._mix(state.round, mixings, sent or {})
+        deliveries: Deliveries = {client: {} for client in admission.used if client not in mixed.dropped}
+        for (stack, mixing), rows in zip(mixings, mixed.rows, strict=True):
+            self._deliver(stack, mixing, rows, weights, deliveries)
         applied = {key: learned.applied for key, learned in weights.items()}
-        record = ServerRecord(state.round, tuple(aggregations), applied, refused | admission.refused)
+        aggregations = tuple(_aggregation(stack, mixing) for stack, mixing in mixings)
+        record = ServerRecord(state.round, aggregations, applied, refused | admission.refused, mixed.dropped)
         return ServerState(state.round + 1, weights, admission.shares), deliveries, record
 
-    def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[_Stack]:
+    def _expected(self, state: ServerState) -> Expected:
+        """What replies should be in this round."""
+        return Expected(state.round, self.profiles, frozenset(self.method.uploads(state.round)), state.weights)
+
+    def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
         """The rows of every part and layout, measured."""
         stacks = []
         for part, aggregator in self.method.aggregators(round).items():
             for (layout, _), entries in self._entries(part, replies).items():
-                stack = _Stack.of(layout, aggregator, entries)
+                stack = Stack.of(layout, aggregator, entries)
                 stacks.append(replace(stack, statistics=self._statistics(stack, replies)))
         return stacks
 
-    def _statistics(self, stack: _Stack, replies: Mapping[str, Reply]) -> _Stack | None:
+    def _statistics(self, stack: Stack, replies: Mapping[str, Reply]) -> Stack | None:
         """The running statistics that clients sent with the rows of a stack."""
         entries = [
             replace(entry, slot=slot, row=replies[entry.client].rows[slot])
@@ -191,10 +207,10 @@ class Server:
         if not entries:
             return None
         aggregator = stack.aggregator if stack.aggregator.compares_models else Mean()
-        return _Stack.of(self.profiles[entries[0].client].layouts[entries[0].slot], aggregator, entries)
+        return Stack.of(self.profiles[entries[0].client].layouts[entries[0].slot], aggregator, entries)
 
     def _moves(
-        self, round: int, stacks: Iterable[_Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
+        self, round: int, stacks: Iterable[Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
     ) -> dict[str, dict[Slot, Move]]:
         """How far every row of every client moved."""
         found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
@@ -207,7 +223,7 @@ class Server:
                     found[entry.client][entry.slot] = move
         return found
 
-    def _trained_moves(self, round: int, stack: _Stack, sent: Mapping[str, Mapping[Slot, Delivery]]) -> list[Move]:
+    def _trained_moves(self, round: int, stack: Stack, sent: Mapping[str, Mapping[Slot, Delivery]]) -> list[Move]:
         now, ever = range(round, round + 1), range(round + 1)
         trained = [
             Trained(entry.row, self._start(entry, sent), self._limit(entry, now), self._limit(entry, ever))
@@ -217,21 +233,22 @@ class Server:
             return moves_of_updates(stack.lengths(), trained)
         return moves_of_parameters(stack.part, stack.rows, trained)
 
-    def _statistics_moves(self, stack: _Stack) -> list[Move]:
+    def _statistics_moves(self, stack: Stack) -> list[Move]:
         if self.reach is None:
             return [Move(length, NO_LIMIT, False) for length in stack.lengths()]
         return moves_of_statistics(stack.lengths())
 
-    def _start(self, entry: _Entry, sent: Mapping[str, Mapping[Slot, Delivery]]) -> Tensor | None:
+    def _start(self, entry: Entry, sent: Mapping[str, Mapping[Slot, Delivery]]) -> Tensor | None:
         """Where a client's training began, as far as the server knows: it holds no rows but those that it sent."""
         delivery = sent.get(entry.client, {}).get(entry.slot)
         return delivery.row if delivery and self.method.local.replaces else None
 
-    def _limit(self, entry: _Entry, rounds: range) -> Limit:
+    def _limit(self, entry: Entry, rounds: range) -> Limit:
         """The farthest that a row can have moved."""
         if self.reach is None:
             return NO_LIMIT
-        return self.reach.of_row(self.profiles[entry.client], len(entry.row), rounds)
+        profile = self.profiles[entry.client]
+        return self.reach.of_row(profile, profile.layouts[entry.slot].numel, rounds)
 
     def _learn(self, state: ServerState, replies: Mapping[str, Reply]) -> ServerState:
         """α and β after this round's agreement."""
@@ -242,33 +259,54 @@ class Server:
                 weights[key] = self.method.weights.step(weights[key], agreement)
         return replace(state, weights=weights)
 
-    def _entries(self, part: Part, replies: Mapping[str, Reply]) -> dict[Layouts, list[_Entry]]:
+    def _entries(self, part: Part, replies: Mapping[str, Reply]) -> dict[Layouts, list[Entry]]:
         """The rows of a part, by layout, each list sorted by name so that the order of clients never shows."""
-        found: dict[Layouts, list[_Entry]] = {}
+        found: dict[Layouts, list[Entry]] = {}
         for client, reply in replies.items():
             profile = self.profiles[client]
-            for slot in sorted(reply.rows):
-                if slot.part == part:
-                    entry = _Entry(client, slot, _member(profile, slot), reply.rows[slot])
-                    beside = profile.layouts.get(slot.statistics) if slot.statistics else None
-                    found.setdefault((profile.layouts[slot], beside), []).append(entry)
+            for slot, row in sorted(self._rows_of(part, reply).items()):
+                entry = Entry(client, slot, _member(profile, slot), row)
+                beside = profile.layouts.get(slot.statistics) if slot.statistics else None
+                found.setdefault((profile.layouts[slot], beside), []).append(entry)
         return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in found.items()}
 
+    def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
+        """The rows of a part that a client sent."""
+        return {slot: row for slot, row in reply.rows.items() if slot.part == part}
+
     def _mix(
-        self, stack: _Stack, mixing: Mixing, weights: Mapping[str, Weights], deliveries: Deliveries
-    ) -> Aggregation:
-        """The second pass over all rows: what every member gets is added to `deliveries`."""
-        addends: list[list[Addend]] = [[] for _ in stack.entries]
-        for blend in mixing.blends:
-            mixed = stack.rows.mix(blend.weights)
-            for entry, gets, added in zip(stack.entries, blend.gets, addends, strict=True):
+        self,
+        round: int,
+        mixings: Sequence[tuple[Stack, Mixing]],
+        sent: Mapping[str, Mapping[Slot, Delivery]],
+    ) -> Mixed:
+        """The second pass over all rows."""
+        return Mixed([[stack.rows.mix(blend.weights) for blend in mixing.blends] for stack, mixing in mixings])
+
+    def _deliver(
+        self,
+        stack: Stack,
+        mixing: Mixing,
+        mixed: Sequence[Sequence[Tensor | None]],
+        weights: Mapping[str, Weights],
+        deliveries: Deliveries,
+    ) -> None:
+        """Add what every member gets to `deliveries`; who would get a row that there is not keeps its own."""
+        for number, entry in enumerate(stack.entries):
+            addends = []
+            for blend, rows in zip(mixing.blends, mixed, strict=True):
+                row = rows[blend.gets[number]]
                 scale = weights[entry.key].applied if blend.hyper else (1.0,)
-                added.append(Addend(mixed[gets], scale, remember=blend.hyper and self.method.weights.learn))
-        for entry, added in zip(stack.entries, addends, strict=True):
-            deliveries[entry.client][entry.slot] = Delivery(mixing.base, tuple(added))
-        measure = stack.aggregator.measure
-        whole = stack.compared.sum(dim=0) if measure != "nothing" else None
-        return Aggregation(stack.part, tuple(entry.member.name for entry in stack.entries), measure, whole, mixing)
+                if row is not None:
+                    addends.append(Addend(row, scale, remember=blend.hyper and self.method.weights.learn))
+            if entry.client in deliveries and len(addends) == len(mixing.blends):
+                deliveries[entry.client][entry.slot] = Delivery(mixing.base, tuple(addends))
+
+
+def _aggregation(stack: Stack, mixing: Mixing) -> Aggregation:
+    measure = stack.aggregator.measure
+    whole = stack.compared.sum(dim=0) if measure != "nothing" else None
+    return Aggregation(stack.part, tuple(entry.member.name for entry in stack.entries), measure, whole, mixing)
 
 
 def _member(profile: Profile, slot: Slot) -> Member:

@@ -95,6 +95,11 @@ class Ready:
 
 def prepare(experiment: Experiment, given: Given, folder: RunFolder, run: Path) -> Ready:
     """Build the clients and put them where the run stands; `run` is what to resume if it is interrupted."""
+    if experiment.secure_aggregation:
+        fault = (
+            "hides rows from a server elsewhere, and here there is none; it should be null, or --engine flower-local"
+        )
+        raise ConfigError([f"secure_aggregation: {fault}"])
     course = Course(experiment, folder, run)
     devices = choose_devices(experiment.devices)
     kind = step_kind(experiment, given.data, given.shards)

@@ -33,10 +33,15 @@ class Method(Config):
             )
         return self
 
+    @property
+    def all_aggregators(self) -> Mapping[Part, Aggregator]:
+        """The aggregators of all parts that have one."""
+        parts: dict[Part, Aggregator | None] = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head}
+        return {part: found for part, found in parts.items() if found}
+
     def aggregators(self, round: int) -> Mapping[Part, Aggregator]:
         """Which aggregators take part in this round (counted from 0)."""
-        parts: dict[Part, Aggregator | None] = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head}
-        return {part: found for part, found in parts.items() if found and (round + 1) % found.every == 0}
+        return {part: found for part, found in self.all_aggregators.items() if (round + 1) % found.every == 0}
 
     def uploads(self, round: int) -> Mapping[Part, Kind]:
         """What every client sends after training in this round."""

@@ -23,7 +23,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from torch import Tensor
 
 from fedhca2.federation.flower.arrivals import CHUNK, SMALL, Arrival, LostError, MisfitError, NotYetError, Source
-from fedhca2.federation.flower.records import CANNOT, DTYPES, HEADER_RECORD, OWN, ROWS_RECORD, STYPE, Header, Wire
+from fedhca2.federation.flower.records import CANNOT, DTYPES, HEADER_RECORD, OWN, ROWS_RECORD, STYPE, Header
 from fedhca2.federation.gate import HEADER, Refused, plain, read_json, shown
 
 # Flower's word for a node that went away, with the order or half-way through its reply: nobody has failed.
@@ -39,7 +39,7 @@ class Allowance:
     """What an answer may hold beside its header: one array of exactly so many values, or none."""
 
     values: int = 0
-    wire: Wire = "float32"
+    wire: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
         if len(chunk) != min(CHUNK, size - start):
             raise MisfitError(f"array should come in pieces of {CHUNK} B, found one of {len(chunk)} B")
         rows[start : start + len(chunk)] = chunk
-    return torch.frombuffer(rows, dtype=dtype).float()
+    values = torch.frombuffer(rows, dtype=dtype)
+    return values.float() if dtype.is_floating_point else values
 
 
 def _failure(arrival: Arrival, node: int) -> Refused | Gone | None:

@@ -11,7 +11,16 @@ from flwr.clientapp import ClientApp
 
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.flower.invitation import Invitation
-from fedhca2.federation.flower.records import CANNOT, Wire, decode_order, encode_profile, encode_reply, header_of, pack
+from fedhca2.federation.flower.records import (
+    CANNOT,
+    STAGE,
+    Wire,
+    decode_order,
+    encode_profile,
+    encode_reply,
+    header_of,
+    pack,
+)
 from fedhca2.federation.flower.site import RoundIsOverError, Site
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.federation.gate import plain
@@ -31,6 +40,9 @@ def answer(site: Site, message: Message) -> Message:
             return Message(pack({}), reply_to=message)
         invitation = Invitation.read(header)
         profile = site.describe(invitation)
+        if STAGE in header:
+            content = site.aggregate(invitation, str(header[STAGE]), header["round"], header["request"])
+            return Message(content, reply_to=message)
         if "order" not in header:
             return Message(encode_profile(profile), reply_to=message)
         wire = header["wire"]
@@ -38,7 +50,7 @@ def answer(site: Site, message: Message) -> Message:
             raise ConfigError([f"wire: should be one of {', '.join(get_args(Wire))}, found {wire!r}"])
         order = decode_order(message.content, profile.layouts)
         log.info("round %d of %s as %s", order.round + 1, plain(str(invitation.experiment["name"])), profile.client)
-        return Message(encode_reply(site.perform(invitation, order), wire), reply_to=message)
+        return Message(encode_reply(site.seen(invitation, order), wire), reply_to=message)
     except Exception as error:  # whatever it is, the site goes on, and the server hears of it
         expected = isinstance(error, ConfigError | RoundIsOverError)
         why = "; ".join(map(plain, str(error).splitlines()))

@@ -44,6 +44,17 @@ def check_parts(method: Method, site: SiteConfig) -> None:
         raise RefusalError(_line("method", part, "share", site.share) for part in refused)
 
 
+def check_sums_only(experiment: Experiment, site: SiteConfig) -> None:
+    """Refuse an experiment that would have rows in the clear, where the site's leave as sums alone."""
+    if not site.sums_only or not experiment.resolved_method.all_aggregators:
+        return
+    secure = experiment.secure_aggregation
+    if secure is None or secure.sketch > site.sketch:
+        found = f"a sketch of {secure.sketch}" if secure else "none"
+        needed = f"secure_aggregation with a sketch of at most {site.sketch}"
+        raise RefusalError([f"secure_aggregation: this site needs {needed} (sums_only in site.yaml), found {found}"])
+
+
 def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
     """Refuse an order that the method, which the site has agreed to, has no use for in this round."""
     method, rounds = experiment.resolved_method, experiment.rounds

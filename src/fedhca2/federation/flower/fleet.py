@@ -1,28 +1,34 @@
 """The fleet over a network: orders wait for their sites, are given again, and have a deadline."""
 
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from flwr.app import RecordDict
 from flwr.serverapp.grid import Grid
 
 from fedhca2.clients import BatchWatch
 from fedhca2.experiment import Experiment
+from fedhca2.federation.blind import Sum, Summed, seen_of
 from fedhca2.federation.flower.answers import Allowance, Answer, Gone
 from fedhca2.federation.flower.invitation import Invitation
-from fedhca2.federation.flower.records import DTYPES, decode_reply, encode_orders
+from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, decode_reply, encode_orders, pack
 from fedhca2.federation.flower.roll import Roll
+from fedhca2.federation.flower.secagg_server import SecureSum
 from fedhca2.federation.flower.spool import spooled
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.flower.wait import Wait
-from fedhca2.federation.gate import Refused
+from fedhca2.federation.gate import Refused, shown
 from fedhca2.messages import Order, Profile, Reply
 
 GRACE = 10.0  # seconds that clients have to introduce themselves when there are enough of them already
 AWAY, LATE = "not there", "no reply in time"
 log = logging.getLogger("fedhca2.server")
+T = TypeVar("T")
 
 
 class TooFewClientsError(RuntimeError):
@@ -30,15 +36,16 @@ class TooFewClientsError(RuntimeError):
 
 
 @dataclass
-class _Errand:
-    """An order on its way, which waits for its site for as long as the round lasts."""
+class _Errand(Generic[T]):
+    """A message on its way, which waits for its site for as long as there is time."""
 
     content: RecordDict
-    allowance: Allowance  # for the reply
+    allowance: Allowance  # for the answer
+    read: Callable[[Answer], T | Refused]
     given: str | None = None  # to the node that is there since then; nothing: has to be given, first or again
     failures: int = 0
-    why: str = AWAY  # there is no reply yet
-    reply: Reply | None = None
+    why: str = AWAY  # there is no answer yet
+    answer: T | None = None
 
     @property
     def state(self) -> str:
@@ -55,6 +62,7 @@ class FlowerFleet:
         self.roll = Roll(grid, experiment, terms, self.invitation)
         self.quorum = terms.min_clients or len(experiment.specs)
         self.absent: dict[str, str] = {}
+        self.beside: dict[str, tuple[int, int]] = {}  # bytes up and down beside orders and replies, by client
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
@@ -82,27 +90,57 @@ class FlowerFleet:
         """
         contents = encode_orders(orders, self.terms.wire, {**self.invitation.header(), "wire": self.terms.wire})
         errands = {
-            client: _Errand(contents[client], self._allowance(client, order)) for client, order in orders.items()
+            client: _Errand(contents[client], self._allowance(client, order), partial(self._read_reply, client))
+            for client, order in orders.items()
         }
         needed = min(self.quorum, len(orders))
-        wait = Wait(self.terms.deadline)
+        replies, away = self._run(errands, needed, Wait(self.terms.deadline))
+        self.absent = dict(self.roll.missing()) | away
+        if len(replies) < needed:
+            raise TooFewClientsError(self._too_few(len(replies), "have answered"))
+        return replies
+
+    def add(self, round: int, sums: Sequence[Sum]) -> Summed:
+        """Let clients add up the rows of their last replies; see `secagg_server`."""
+        self.beside = {}
+        settings = self.experiment.secure_aggregation
+        if settings is None:
+            raise ValueError("an experiment should have secure_aggregation for its clients to add up rows, found none")
+        return SecureSum(settings, partial(self._ask, round, settings.seconds), sums).add()
+
+    def _ask(
+        self,
+        round: int,
+        seconds: float,
+        stage: str,
+        requests: Mapping[str, Mapping[str, Any]],
+        read: Callable[[Answer], T],
+        least: int,
+        values: Mapping[str, int],
+    ) -> tuple[dict[str, T], dict[str, str]]:
+        """One stage of secure aggregation."""
+        errands = {}
+        for client, request in requests.items():
+            header = {**self.invitation.header(), STAGE: stage, "round": round, "request": request}
+            allowance = Allowance(values.get(client, 0), MASKED)
+            errands[client] = _Errand(pack(header), allowance, partial(self._read_stage, client, read))
+            self._count(client, down=len(json.dumps(request)))
+        return self._run(errands, least, Wait(seconds))
+
+    def _run(self, errands: Mapping[str, _Errand[T]], needed: int, wait: Wait) -> tuple[dict[str, T], dict[str, str]]:
+        """See every message to its site and its answer back: what was answered, and why others have not."""
         while out := {client: errand for client, errand in errands.items() if self._is_out(errand)}:
-            enough = sum(errand.reply is not None for errand in errands.values()) >= needed
+            enough = sum(errand.answer is not None for errand in errands.values()) >= needed
             if wait.is_over or (enough and all(self.roll.since(client) is None for client in out)):
                 break
             for client, errand in out.items():
                 self._give(client, errand, wait)
             for client, answer in self.roll.exchange(wait):
                 self._take(client, out[client], answer)
-            wait.tell({client: errand.state for client, errand in out.items() if errand.reply is None})
+            wait.tell({client: errand.state for client, errand in out.items() if errand.answer is None})
         self.roll.forget_orders()
-        replies = {client: errand.reply for client, errand in errands.items() if errand.reply is not None}
-        self.absent = dict(self.roll.missing()) | {
-            client: errand.why for client, errand in errands.items() if client not in replies
-        }
-        if len(replies) < needed:
-            raise TooFewClientsError(self._too_few(len(replies), "have answered"))
-        return replies
+        answers = {client: errand.answer for client, errand in errands.items() if errand.answer is not None}
+        return answers, {client: errand.why for client, errand in errands.items() if client not in answers}
 
     def save(self, folder: Path) -> Mapping[str, str]:
         """Sites keep their clients' states themselves; a checkpoint only says who has taken part."""
@@ -116,10 +154,10 @@ class FlowerFleet:
         time = f" in {self.terms.deadline:g} s" if self.terms.deadline else ""
         return f"{self.quorum} clients should be there, found {count} that {what}{time}{reasons}"
 
-    def _is_out(self, errand: _Errand) -> bool:
-        return errand.reply is None and errand.failures <= self.terms.retries
+    def _is_out(self, errand: _Errand[T]) -> bool:
+        return errand.answer is None and errand.failures <= self.terms.retries
 
-    def _give(self, client: str, errand: _Errand, wait: Wait) -> None:
+    def _give(self, client: str, errand: _Errand[T], wait: Wait) -> None:
         """Send the order, unless it has been sent to the node as it is, or the node is not there."""
         since = self.roll.since(client)
         if since in (None, errand.given):
@@ -130,23 +168,39 @@ class FlowerFleet:
             self.roll.went(client)
             errand.why = "Flower did not take its order"
 
-    def _take(self, client: str, errand: _Errand, answer: Answer | Refused | Gone) -> None:
-        """Keep the reply in an answer, or see to it that the order is given again."""
+    def _take(self, client: str, errand: _Errand[T], answer: Answer | Refused | Gone) -> None:
+        """Keep an answer, or see to it that the message is given again."""
         if isinstance(answer, Gone):
             log.warning("%s went away, and its order waits for it: %s", client, answer.why)
             self.roll.went(client)
             errand.given, errand.why = None, AWAY
             return
-        profile = self.roll.known[client]
-        reply = answer if isinstance(answer, Refused) else decode_reply(answer.header, answer.rows, profile)
-        if isinstance(reply, Reply):
-            errand.reply = spooled(reply, self.folder, DTYPES[self.terms.wire]) if self.terms.spool else reply
+        found = answer if isinstance(answer, Refused) else errand.read(answer)
+        if not isinstance(found, Refused):
+            errand.answer = found
             return
-        log.warning("%s: %s", client, reply.why)
-        errand.given, errand.why, errand.failures = None, reply.why, errand.failures + 1
+        log.warning("%s: %s", client, found.why)
+        errand.given, errand.why, errand.failures = None, found.why, errand.failures + 1
+
+    def _read_reply(self, client: str, answer: Answer) -> Reply | Refused:
+        reply = decode_reply(answer.header, answer.rows, seen_of(self.roll.known[client], self.experiment))
+        if isinstance(reply, Refused) or not self.terms.spool:
+            return reply
+        return spooled(reply, self.folder, DTYPES[self.terms.wire])
+
+    def _read_stage(self, client: str, read: Callable[[Answer], T], answer: Answer) -> T | Refused:
+        self._count(client, up=len(json.dumps(answer.header)) + (0 if answer.rows is None else answer.rows.nbytes))
+        try:
+            return read(answer)
+        except Exception as error:  # an answer comes from outside: nothing in it may stop the server
+            return Refused(f"answer cannot be used: {shown(error)}")
+
+    def _count(self, client: str, up: int = 0, down: int = 0) -> None:
+        before = self.beside.get(client, (0, 0))
+        self.beside[client] = (before[0] + up, before[1] + down)
 
     def _allowance(self, client: str, order: Order) -> Allowance:
         """What the reply to an order may hold: as many values as the parts that are asked for have."""
-        layouts = self.roll.known[client].layouts
+        layouts = seen_of(self.roll.known[client], self.experiment).layouts
         values = sum(layout.numel for slot, layout in layouts.items() if slot.part in order.upload)
         return Allowance(values, self.terms.wire)

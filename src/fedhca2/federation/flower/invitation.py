@@ -9,7 +9,14 @@ from fedhca2.clients import Privacy
 from fedhca2.experiment import ClientSpec, ConfigError, Experiment
 from fedhca2.experiment.clients import ClientEntry
 from fedhca2.experiment.reliability import GuardBounds
-from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS, OWN_FILES, OWN_WEIGHTS, check_experiment, check_parts
+from fedhca2.federation.flower.consent import (
+    EMBEDDED_WEIGHTS,
+    OWN_FILES,
+    OWN_WEIGHTS,
+    check_experiment,
+    check_parts,
+    check_sums_only,
+)
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Profile
 from fedhca2.models.multitask import build_model, layouts
@@ -62,6 +69,7 @@ class Invitation:
         }
         accepted = Experiment.parse(part)
         check_parts(accepted.resolved_method, site)
+        check_sums_only(accepted, site)
         return accepted, spec
 
     def _place(self, site: SiteConfig) -> ClientSpec:

@@ -18,9 +18,11 @@ from fedhca2.messages import Addend, Delivery, Order, Profile, Reply
 from fedhca2.params import Layout, Slot
 
 Wire = Literal["float32", "bfloat16"]
-DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+MASKED = "int32"  # how masked rows travel
+DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, MASKED: torch.int32}
 STYPE = "fedhca2.rows"  # little-endian values, one after another
 HEADER_RECORD, ROWS_RECORD, OWN = "header", "rows", "own"
+STAGE = "stage"  # in the header of a message of secure aggregation: which of its stages
 CANNOT = "cannot"  # in the header of a site that cannot do what it was asked: why
 MOST_IMAGES = 10**9
 
@@ -58,7 +60,7 @@ def header_of(content: RecordDict) -> Header:
     return header
 
 
-def to_array(rows: Sequence[Tensor], wire: Wire) -> Array:
+def to_array(rows: Sequence[Tensor], wire: str) -> Array:
     """One flat array that holds these rows."""
     flat = torch.cat([row.detach().to("cpu", DTYPES[wire]) for row in rows])
     return Array(wire, (flat.numel(),), STYPE, flat.view(torch.uint8).numpy().tobytes())

@@ -12,6 +12,7 @@ from flwr.serverapp.grid import Grid
 from torch import Tensor
 
 from fedhca2.experiment import ConfigError, Experiment, Shard
+from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.course import Course
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.records import DTYPES
@@ -129,7 +130,11 @@ def _train(network: _Network, course: Course, baseline: Scores | None) -> Result
     fleet = FlowerFleet(network.grid, experiment, network.terms, network.run, folder.path)
     fleet.gather()
     watcher.started(experiment, _shards(fleet))
-    server = Server(experiment.resolved_method, (), experiment.guard, Reach.of(experiment))
+    server = (
+        BlindServer(experiment, fleet)
+        if experiment.secure_aggregation
+        else Server(experiment.resolved_method, (), experiment.guard, Reach.of(experiment))
+    )
     server.profiles = fleet.roll.known  # sites may join later
     checkpoint = course.checkpoint
     tell = _Tell(fleet, folder, watcher, set(checkpoint.clients) if checkpoint else set())
@@ -162,11 +167,12 @@ class _Tell:
         if reply.client not in self.introduced:
             self.introduced.add(reply.client)
             self.folder.events.introduced([self.fleet.roll.known[reply.client]])
-        self.folder.events.replied(_order_as_sent(order, self.fleet.terms), _reply_as_sent(reply, self.fleet.terms))
+        as_sent = _order_as_sent(order, self.fleet.terms), _reply_as_sent(reply, self.fleet.terms)
+        self.folder.events.replied(*as_sent, beside=self.fleet.beside.pop(reply.client, (0, 0)))
         self.watcher.replied(order, reply)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        away = {**self.fleet.roll.refused, **self.fleet.absent}
+        away = {**self.fleet.roll.refused, **self.fleet.absent, **record.dropped}
         record = replace(record, refused={**record.refused, **away})
         self.folder.events.aggregated(round, record, seconds)
         self.watcher.aggregated(round, record, seconds)

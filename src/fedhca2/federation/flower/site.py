@@ -1,10 +1,14 @@
 """A site: one client of the federation with its state on its own disk, asked over the network."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from flwr.app import RecordDict
 from safetensors.torch import save
 
 from fedhca2.clients import Client, ClientState, Workplace, load_state, save_state
@@ -13,12 +17,16 @@ from fedhca2.experiment import Experiment, assign_shards, build_client, open_dat
 from fedhca2.federation.flower.consent import check_order
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.ledger import SPENT, Ledger, Sent, cost
+from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
 from fedhca2.federation.flower.scores import noised_scores
+from fedhca2.federation.flower.secagg_site import SET_UP, SHARE, UNMASK, Secrets, conceal, set_up, share, unmask
 from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.sketch import Sketcher
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
 
 STATE, REPLY, MODEL = "state.safetensors", "reply.safetensors", "model.safetensors"
+SECRETS = "sum.json"  # of secure aggregation, in this round
 NO_FILE = (0, 0)
 log = logging.getLogger("fedhca2.site")
 
@@ -75,6 +83,39 @@ class Site:
         _save_seat(seat)
         self._seat = seat
         return reply
+
+    def seen(self, invitation: Invitation, order: Order) -> Reply:
+        """The same, as the server may see it: with secure aggregation rows stay here, and sketches of some leave."""
+        seat, reply = self._take_seat(invitation), self.perform(invitation, order)
+        settings, method = seat.experiment.secure_aggregation, seat.experiment.resolved_method
+        if settings is None:
+            return reply
+        sketcher = Sketcher(settings.sketch, seat.experiment.seed)
+        sketched = {slot: row for slot, row in reply.rows.items() if slot.part in settings.sketched(method)}
+        rows = {slot: sketcher.sketch(row, slot, order.round) for slot, row in sketched.items()}
+        return replace(reply, rows=rows)
+
+    def aggregate(self, invitation: Invitation, stage: str, round: int, request: Mapping[str, Any]) -> RecordDict:
+        """Answer one of the stages in which clients add up the rows of their last replies."""
+        seat = self._take_seat(invitation)
+        settings, name, path = seat.experiment.secure_aggregation, seat.client.name, seat.folder / SECRETS
+        if settings is None or round != seat.round:
+            raise RoundIsOverError(f"{name} should add up rows of round {seat.round}, found a request for {round}")
+        secrets = Secrets.load(path)
+        if stage == SET_UP:
+            secrets, answer = set_up(secrets, round)
+        elif secrets.round != round:
+            raise RoundIsOverError(f"{name} should have keys for round {round}, found those of {secrets.round}")
+        elif stage == SHARE:
+            secrets, answer = share(secrets, request, name, settings)
+        elif stage == UNMASK:
+            secrets, answer = unmask(secrets, request, name, settings)
+        else:
+            secrets, masked = conceal(secrets, request, name, settings, _load_reply(seat.folder / REPLY).rows)
+            secrets.save(path)
+            return pack({}, {OWN: to_array([torch.from_numpy(masked.view(np.int32))], MASKED)})
+        secrets.save(path)
+        return pack(dict(answer))
 
     def _within_budget(self, seat: _Seat, order: Order) -> Reply:
         """Carry out an order; a noised update is in the ledger before it leaves, and none leaves that is too much.

@@ -96,6 +96,10 @@ class SiteConfig(Config):
     privacy: Annotated[
         SitePrivacy, Field(description="its own bounds; the experiment's hold where they are stricter")
     ] = SitePrivacy()
+    sums_only: Annotated[
+        bool, Field(description="whether rows leave for secure aggregation alone, whatever the experiment says")
+    ] = False
+    sketch: Annotated[int, Field(ge=0, description="with sums_only: how many numbers of an update may leave")] = 1024
     device: Annotated[str, Field(description="cuda, cpu, …; auto: a GPU where there is one")] = "auto"
 
     @field_validator("scores", mode="before")

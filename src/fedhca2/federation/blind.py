@@ -1,0 +1,162 @@
+"""A server that has sums of rows and never a row."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedhca2.aggregation import Mixing, Rows
+from fedhca2.experiment import Experiment
+from fedhca2.federation.gate import Expected
+from fedhca2.federation.moves import NO_LIMIT, Move, Reach
+from fedhca2.federation.server import Entry, Mixed, Server, ServerState, Stack
+from fedhca2.messages import Delivery, Profile, Reply
+from fedhca2.params import Layout, Part, Slot
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A weighted sum of rows: the weights by client and slot, none of them negative."""
+
+    weights: Mapping[str, Mapping[Slot, float]]
+    numel: int
+
+    def total(self, clients: Iterable[str]) -> float:
+        """The weights of some clients together."""
+        return sum(sum(self.weights.get(client, {}).values()) for client in clients)
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Sums without the clients that dropped out; none where there were too few of them, or where it would be a row."""
+
+    rows: Sequence[Tensor | None]
+    dropped: Mapping[str, str] = field(default_factory=dict)
+
+
+class Adder(Protocol):
+    """Clients that add up the rows of their last replies, without anybody seeing one."""
+
+    def add(self, round: int, sums: Sequence[Sum]) -> Summed:
+        """These sums; `dropped` names the clients whose rows are in none of them."""
+
+
+def seen_of(profile: Profile, experiment: Experiment) -> Profile:
+    """The profile with the layouts of what the server sees of a client's rows: sketches of some parts, or all."""
+    secure = experiment.secure_aggregation
+    if secure is None:
+        return profile
+    sketch, parts = Layout(("sketch",), ((secure.sketch,),)), secure.sketched(experiment.resolved_method)
+    return replace(profile, layouts={slot: sketch for slot in profile.layouts if slot.part in parts})
+
+
+class BlindServer(Server):
+    """Mixes by sums. What it compares are sketches, and its guard sees no more than these."""
+
+    def __init__(self, experiment: Experiment, adder: Adder) -> None:
+        super().__init__(experiment.resolved_method, (), experiment.guard, Reach.of(experiment))
+        self.experiment, self.adder = experiment, adder
+
+    def _expected(self, state: ServerState) -> Expected:
+        expected = super()._expected(state)
+        seen = {client: seen_of(profile, self.experiment) for client, profile in self.profiles.items()}
+        return replace(expected, profiles=seen)
+
+    def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
+        stacks = []
+        for part, aggregator in self.method.aggregators(round).items():
+            for (layout, _), entries in self._entries(part, replies).items():
+                size = len(entries[0].row)
+                rows = Rows(
+                    [entry.member for entry in entries], Layout(("sketch",), ((size,),)), [e.row for e in entries]
+                )
+                products = rows.products(aggregator.measure, aggregator.whole)
+                stacks.append(Stack(part, layout, aggregator, entries, rows, products))
+        return stacks
+
+    def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
+        """Of every row that a client keeps, its sketch, or nothing of it."""
+        slots = (slot for slot in self.profiles[reply.client].layouts if slot.part == part)
+        return {slot: reply.rows.get(slot, torch.empty(0)) for slot in slots}
+
+    def _moves(
+        self, round: int, stacks: Iterable[Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
+    ) -> dict[str, dict[Slot, Move]]:
+        """As far as sketches tell: how long updates are, and whether there is a number that is none."""
+        found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
+        for stack in (stack for stack in stacks if stack.aggregator.measure != "nothing"):
+            updates = stack.aggregator.sends == "updates"
+            for entry, length in zip(stack.entries, stack.rows.norms().tolist(), strict=True):
+                limit = self._limit(entry, range(round, round + 1)) if updates else NO_LIMIT
+                found[entry.client][entry.slot] = Move(length, limit, updates)
+        return found
+
+    def _mix(
+        self,
+        round: int,
+        mixings: Sequence[tuple[Stack, Mixing]],
+        sent: Mapping[str, Mapping[Slot, Delivery]],
+    ) -> Mixed:
+        """Sums by the clients; what one client alone would get stays where it is."""
+        wanted = [
+            [[_part(stack, weights) for weights in blend.weights.tolist()] for blend in mixing.blends]
+            for stack, mixing in mixings
+        ]
+        parts = [part for blends in wanted for rows in blends for part in rows if len(part.sum.weights) > 1]
+        summed = self.adder.add(round, [part.sum for part in parts]) if parts else Summed(())
+        dropped = dict(summed.dropped)
+        made: dict[int, Tensor] = {}
+        for part, row in zip(parts, summed.rows, strict=True):
+            fault = self._fault(round, part, row, sent, summed.dropped) if row is not None else ""
+            dropped |= dict.fromkeys(part.sum.weights, fault) if fault else {}
+            if row is not None and not fault:
+                made[id(part)] = row
+        return Mixed([[[made.get(id(part)) for part in rows] for rows in blends] for blends in wanted], dropped)
+
+    def _fault(
+        self,
+        round: int,
+        part: "_Part",
+        row: Tensor,
+        sent: Mapping[str, Mapping[Slot, Delivery]],
+        dropped: Container[str],
+    ) -> str:
+        """Why a sum is farther from where its rows began than all of them together can have come, or nothing."""
+        stayed = [(entry, weight) for entry, weight in part.entries if entry.client not in dropped]
+        starts = [self._start(entry, sent) for entry, _ in stayed]
+        updates = part.stack.aggregator.sends == "updates"
+        if not self.guard.reach or not (updates or all(start is not None for start in starts)):
+            return ""
+        scale = sum(weight for _, weight in part.entries) / sum(weight for _, weight in stayed)
+        moved, limit = row.double(), 0.0
+        for (entry, weight), start in zip(stayed, starts, strict=True):
+            limit += weight * scale * self._limit(entry, range(round, round + 1)).within(self.guard.reach)
+            if start is not None and not updates:
+                moved = moved - weight * scale * start.double()
+        rounding = 2 * torch.finfo(torch.float32).eps * (float(row.double().norm()) + len(row) ** 0.5)
+        distance = float(moved.norm())
+        if distance <= limit + rounding:
+            return ""
+        far = f"at most {limit:.4g}, what its rows can (guard.reach)"
+        return (
+            f"{part.stack.part}: the sum should have moved by {far}, found {distance:.4g}: somebody sent what is no row"
+        )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A sum, and the rows that are in it."""
+
+    stack: Stack
+    entries: Sequence[tuple[Entry, float]]
+    sum: Sum
+
+
+def _part(stack: Stack, weights: Sequence[float]) -> _Part:
+    entries = [(entry, weight) for entry, weight in zip(stack.entries, weights, strict=True) if weight]
+    found: dict[str, dict[Slot, float]] = {}
+    for entry, weight in entries:
+        found.setdefault(entry.client, {})[entry.slot] = weight
+    return _Part(stack, entries, Sum(found, stack.layout.numel))

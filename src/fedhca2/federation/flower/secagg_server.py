@@ -1,0 +1,222 @@
+"""The server's part of secure aggregation: four stages of messages, and sums that tell no row.
+
+SecAgg (Bonawitz et al. 2017) in the stages of Flower's SecAgg+, where all clients of a round are neighbours.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from flwr.common.secure_aggregation.crypto.shamir import combine_shares
+from torch import Tensor
+
+from fedhca2.experiment import SecureAggregation
+from fedhca2.federation.blind import Sum, Summed
+from fedhca2.federation.flower.answers import Answer
+from fedhca2.federation.flower.masks import Steps, Whole, mask
+from fedhca2.federation.flower.secagg_site import (
+    MASK,
+    SET_UP,
+    SHARE,
+    UNMASK,
+    add_pair,
+    agree,
+    commitment,
+    largest,
+    public_of,
+)
+
+log = logging.getLogger("fedhca2.server")
+
+T = TypeVar("T")
+K = TypeVar("K")
+LONGEST = 2048  # characters of a key or of a share
+ATTEMPTS = 100  # at a secret, with other shares each time
+Heard = tuple[dict[str, T], dict[str, str]]  # what clients answered, and why others did not
+Read = Callable[[Answer], T]  # an answer as it is used; ValueError where it cannot be
+
+
+class Ask(Protocol):
+    """Sends clients their requests of a stage, and waits for the answers."""
+
+    def __call__(
+        self,
+        stage: str,
+        requests: Mapping[str, Mapping[str, Any]],
+        read: Read[T],
+        least: int,
+        values: Mapping[str, int],
+    ) -> Heard[T]:
+        """With `least` answers those that are not there are not waited for; an answer has so many masked `values`."""
+
+
+class NoSumError(Exception):
+    """Nothing can be unmasked, and nobody knows more than before."""
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What a client sent in the second stage."""
+
+    shares: Mapping[str, str]  # encrypted for each of the others
+    seed: str  # the commitment to its seed
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What a client told in the last stage: shares of others' secrets."""
+
+    seeds: Mapping[str, str]
+    keys: Mapping[str, str]
+
+
+class SecureSum:
+    """One run through the stages, for one round."""
+
+    def __init__(self, settings: SecureAggregation, ask: Ask, sums: Sequence[Sum]) -> None:
+        self.settings, self.ask, self.sums = settings, ask, sums
+        self.away: dict[str, str] = {}  # why clients are not there any more
+
+    def add(self) -> Summed:
+        """The sums of the rows of all that send them in time."""
+        clients = sorted({client for each in self.sums for client in each.weights})
+        try:
+            stayed, rows = self._add(clients)
+        except NoSumError as error:
+            log.warning("no sum in this round: %s", error)
+            stayed, rows = set(), [None] * len(self.sums)
+            self.away = dict.fromkeys(clients, f"no sum: {error}") | self.away
+        return Summed(rows, {client: self.away[client] for client in clients if client not in stayed})
+
+    def _add(self, clients: Sequence[str]) -> tuple[set[str], list[Tensor | None]]:
+        public = self._stage(SET_UP, {client: {} for client in clients}, _read_keys, self.settings.least(len(clients)))
+        least = self.settings.least(len(public))
+        shared = self._stage(SHARE, {client: {"keys": public} for client in public}, _read_shares, least)
+        among = [
+            Sum({client: own for client, own in each.weights.items() if client in shared}, each.numel)
+            for each in self.sums
+        ]
+        wanted = {number: each for number, each in enumerate(among) if len(each.weights) > 1}
+        masked = self._masked(shared, list(wanted.values()), least)
+        stayed = self._without_lone(set(masked), list(wanted.values()), least)
+        split = {"stayed": sorted(stayed), "dropped": sorted(set(shared) - stayed)}
+        told = self._stage(UNMASK, dict.fromkeys(split["stayed"], split), _read_told, least)
+        seeds = {client: _seed(client, told.values(), least, shared[client].seed) for client in split["stayed"]}
+        keys = {client: _key(client, told.values(), least, public[client][0]) for client in split["dropped"]}
+        rows: list[Tensor | None] = [None] * len(self.sums)
+        for place, (number, each) in enumerate(wanted.items()):
+            if members := sorted(stayed & set(each.weights)):
+                total = np.zeros(each.numel, np.uint32)
+                for client in members:
+                    total += masked[client].pop(0)
+                    total -= mask(seeds[client], place, each.numel)
+                    for gone in set(each.weights) & set(keys):
+                        add_pair(total, agree(keys[gone], public[client][0]), place, client < gone)
+                rows[number] = self._row(number, each, total, members)
+        return stayed, rows
+
+    def _masked(self, shared: Mapping[str, _Shared], wanted: Sequence[Sum], least: int) -> dict[str, list[Whole]]:
+        """Of every client its masked numbers, for each of the sums that it is in."""
+        sums = [
+            {client: {str(slot): weight for slot, weight in own.items()} for client, own in each.weights.items()}
+            for each in wanted
+        ]
+        sizes = {client: [each.numel for each in wanted if client in each.weights] for client in shared}
+        requests = {
+            client: {
+                "sums": sums,
+                "shares": {other: sent.shares[client] for other, sent in shared.items() if other != client},
+            }
+            for client in shared
+        }
+        values = self._stage(MASK, requests, _read_values, least, {client: sum(each) for client, each in sizes.items()})
+        return {client: np.split(values[client], np.cumsum(sizes[client])[:-1]) for client in values}
+
+    def _without_lone(self, stayed: set[str], sums: Sequence[Sum], least: int) -> set[str]:
+        """Those that stayed, but for whoever is alone in a sum: its masks stay on."""
+        while lone := {client for each in sums if len(left := stayed & set(each.weights)) == 1 for client in left}:
+            self.away |= dict.fromkeys(lone, "all others of a sum have dropped out")
+            stayed = stayed - lone
+        if len(stayed) < least:
+            raise NoSumError(f"{least} clients should have stayed, found {len(stayed)}")
+        return stayed
+
+    def _row(self, number: int, each: Sum, total: Whole, members: Sequence[str]) -> Tensor:
+        """The sum as it would be if those that stayed had the weights of all."""
+        try:
+            added = Steps(self.settings.clip, len(each.weights)).sum_of(total, len(members))
+        except ValueError as error:
+            raise NoSumError(str(error)) from None
+        scale = self.sums[number].total(self.sums[number].weights) / each.total(members)
+        return torch.from_numpy(added * (largest(each.weights) * scale)).float()
+
+    def _stage(
+        self,
+        stage: str,
+        requests: Mapping[str, Mapping[str, Any]],
+        read: Read[T],
+        least: int,
+        values: Mapping[str, int] | None = None,
+    ) -> dict[str, T]:
+        """What clients answered; NoSumError if these are too few."""
+        heard, away = self.ask(stage, requests, read, least, values or {})
+        self.away |= away
+        if len(heard) < least:
+            raise NoSumError(f"{least} clients should have answered to '{stage}', found {len(heard)}")
+        return heard
+
+
+def _seed(client: str, told: Iterable[_Told], least: int, committed: str) -> bytes:
+    """The seed of a client's own mask."""
+    shares = [each.seeds[client] for each in told if client in each.seeds]
+    return _combined(client, shares, least, lambda seed: commitment(seed) == committed)
+
+
+def _key(client: str, told: Iterable[_Told], least: int, public: str) -> str:
+    """The key that a client agreed on masks with."""
+    shares = [each.keys[client] for each in told if client in each.keys]
+    return _combined(client, shares, least, lambda key: public_of(key.decode()) == public).decode()
+
+
+def _combined(client: str, shares: Sequence[str], least: int, fits: Callable[[bytes], bool]) -> bytes:
+    """The secret that shares were made of, although some of them may be made up."""
+    if len(shares) < least:
+        raise NoSumError(f"{least} shares of {client}'s secret should be there, found {len(shares)}")
+    for some in islice(combinations(shares, least), ATTEMPTS):
+        try:
+            secret = combine_shares([bytes.fromhex(share) for share in some])
+            if fits(secret):
+                return secret
+        except (ValueError, IndexError):
+            continue
+    raise NoSumError(f"shares of {client}'s secret should give the one that it is committed to, found others")
+
+
+def _read_keys(answer: Answer) -> tuple[str, str]:
+    agreed, read = _texts(dict(enumerate(answer.header["keys"]))).values()
+    return agreed, read
+
+
+def _read_shares(answer: Answer) -> _Shared:
+    return _Shared(_texts(answer.header["shares"]), _texts({"seed": answer.header["seed"]})["seed"])
+
+
+def _read_told(answer: Answer) -> _Told:
+    return _Told(_texts(answer.header["seeds"]), _texts(answer.header["keys"]))
+
+
+def _read_values(answer: Answer) -> Whole:
+    if answer.rows is None:
+        raise ValueError("masked rows should be there, found none")
+    return answer.rows.numpy().view(np.uint32)
+
+
+def _texts(values: Mapping[K, Any]) -> dict[K, str]:
+    """Texts by name, none of them too long."""
+    if not all(isinstance(text, str) and len(text) <= LONGEST for text in values.values()):
+        raise ValueError(f"keys and shares should be texts of at most {LONGEST} characters, found others")
+    return dict(values)

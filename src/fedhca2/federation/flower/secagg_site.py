@@ -1,0 +1,203 @@
+"""A site's part of secure aggregation: its keys for one sum, and its answers to the four stages of SecAgg.
+
+Keys, agreement, encryption and shares are Flower's; see docs/decisions/0011. Masks are ours.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+from secrets import token_bytes
+from typing import Any
+
+import numpy as np
+from cryptography.fernet import InvalidToken
+from flwr.common.secure_aggregation.crypto.shamir import create_shares
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt, generate_shared_key
+from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat, share_keys_plaintext_separate
+from flwr.supercore.primitives.asymmetric import (
+    bytes_to_private_key,
+    bytes_to_public_key,
+    generate_key_pairs,
+    private_key_to_bytes,
+    public_key_to_bytes,
+)
+from pydantic import Field
+from torch import Tensor
+
+from fedhca2.clients.state_file import write_whole
+from fedhca2.config import Config
+from fedhca2.experiment import SecureAggregation
+from fedhca2.federation.flower.masks import KEY_BYTES, Steps, Whole, mask
+from fedhca2.params import Slot
+
+Request = Mapping[str, Any]
+Weights = Mapping[str, Mapping[str, float]]  # of a sum, by client and slot
+SET_UP, SHARE, MASK, UNMASK = "set up", "share", "mask", "unmask"  # the stages
+
+
+class Secrets(Config):
+    """What a site knows of one sum, in a file of its own: it may die between two stages, and go on."""
+
+    round: int = -1
+    agreeing: str = ""  # the private key that masks are agreed with
+    reading: str = ""  # the private key that shares are encrypted for
+    seed: str = ""  # of its own mask
+    public: dict[str, tuple[str, str]] = Field(default_factory=dict)  # of all that take part, itself included
+    sent: dict[str, str] = Field(default_factory=dict)  # shares of seed and agreeing key, encrypted for others
+    held: dict[str, tuple[str, str]] = Field(default_factory=dict)  # shares of others' seeds and keys, and of its own
+    members: tuple[str, ...] = ()  # who has shared its keys, and may send rows
+    sums: tuple[dict[str, dict[str, float]], ...] = ()  # what it has masked its rows for
+    told: tuple[int, str] = (-1, "")  # the last round that it helped to unmask, and for which sums and clients
+
+    @classmethod
+    def load(cls, path: Path) -> "Secrets":
+        """The secrets in a file; new ones without any keys if there is none."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return cls()
+
+    def save(self, path: Path) -> None:
+        """Write them for nobody else's eyes."""
+        write_whole(path, self.model_dump_json().encode())
+
+
+def set_up(secrets: Secrets, round: int) -> tuple[Secrets, Request]:
+    """New keys, whatever there was: a key masks once."""
+    (agreeing, agreed), (reading, read) = generate_key_pairs(), generate_key_pairs()
+    fresh = Secrets(
+        round=round,
+        agreeing=private_key_to_bytes(agreeing).decode(),
+        reading=private_key_to_bytes(reading).decode(),
+        seed=token_bytes(KEY_BYTES).hex(),
+        told=secrets.told,
+    )
+    return fresh, {"keys": [public_key_to_bytes(key).decode() for key in (agreed, read)]}
+
+
+def share(secrets: Secrets, request: Request, name: str, settings: SecureAggregation) -> tuple[Secrets, Request]:
+    """Shares of the seed and of the agreeing key, one for each client that takes part."""
+    public = {client: (str(agreed), str(read)) for client, (agreed, read) in sorted(request["keys"].items())}
+    if secrets.public and secrets.public != public:
+        raise ValueError("keys should be shared once, found others' keys in a second request")
+    if not secrets.public:
+        secrets = _shared(secrets, public, name, settings.least(len(public)))
+    return secrets, {"shares": secrets.sent, "seed": commitment(bytes.fromhex(secrets.seed))}
+
+
+def _shared(secrets: Secrets, public: Mapping[str, tuple[str, str]], name: str, least: int) -> Secrets:
+    own = tuple(public_of(key) for key in (secrets.agreeing, secrets.reading))
+    if public.get(name) != own or len(set(chain(*public.values()))) != 2 * len(public) or len(public) < 2:
+        raise ValueError("keys should be of two or more clients, all different, with this site's own, found others")
+    seeds = create_shares(bytes.fromhex(secrets.seed), least, len(public))
+    keys = create_shares(secrets.agreeing.encode(), least, len(public))
+    sent, held = {}, {}
+    for number, (client, (_, read)) in enumerate(public.items()):
+        if client == name:
+            held[client] = (seeds[number].hex(), keys[number].hex())
+        else:
+            text = share_keys_plaintext_concat([*public].index(name), number, seeds[number], keys[number])
+            sent[client] = encrypt(agree(secrets.reading, read), text).decode()
+    return secrets.model_copy(update={"public": dict(public), "sent": sent, "held": held})
+
+
+def conceal(
+    secrets: Secrets, request: Request, name: str, settings: SecureAggregation, rows: Mapping[Slot, Tensor]
+) -> tuple[Secrets, Whole]:
+    """The masked rows, one after another: what each of the sums gets from this site."""
+    sums = tuple({client: dict(own) for client, own in weights.items()} for weights in request["sums"])
+    members = tuple(sorted({name, *request["shares"]}))
+    if secrets.members and (secrets.members, secrets.sums) != (members, sums):
+        raise ValueError("rows should be masked once, found other sums in a second request")
+    if not secrets.members:
+        _check(members, sums, name, set(secrets.public), settings.least(len(secrets.public)))
+        held = secrets.held | _opened(secrets, request["shares"], name)
+        secrets = secrets.model_copy(update={"held": held, "members": members, "sums": sums})
+    masked = [_masked(secrets, number, name, settings, rows) for number, each in enumerate(sums) if name in each]
+    return secrets, np.concatenate(masked) if masked else np.empty(0, np.uint32)
+
+
+def _check(members: Sequence[str], sums: Sequence[Weights], name: str, known: set[str], least: int) -> None:
+    """ValueError where sums could tell a row."""
+    if len(members) < least or not set(members) <= known:
+        raise ValueError(f"{least} or more clients should have shared their keys, found {len(members)}")
+    own = [slot for weights in sums for slot in weights.get(name, {})]
+    if len(set(own)) < len(own):
+        raise ValueError("a row should go into one sum only, found one in several")
+    if any(len(weights) < 2 or not set(weights) <= set(members) for weights in sums):
+        raise ValueError("a sum should be of two or more of the clients that take part, found another")
+
+
+def _masked(
+    secrets: Secrets, number: int, name: str, settings: SecureAggregation, rows: Mapping[Slot, Tensor]
+) -> Whole:
+    weights = secrets.sums[number]
+    unit = largest(weights)
+    row = sum(rows[Slot.parse(slot)].cpu().double().numpy() * (weight / unit) for slot, weight in weights[name].items())
+    masked = Steps(settings.clip, len(weights)).whole(np.asarray(row))
+    masked += mask(bytes.fromhex(secrets.seed), number, len(masked))
+    for client in weights:
+        if client != name:
+            add_pair(masked, agree(secrets.agreeing, secrets.public[client][0]), number, name > client)
+    return masked
+
+
+def unmask(secrets: Secrets, request: Request, name: str, settings: SecureAggregation) -> tuple[Secrets, Request]:
+    """Of each client that stayed the share of its seed, of each that dropped out the share of its key; never both."""
+    stayed, dropped = sorted(set(request["stayed"])), sorted(set(request["dropped"]))
+    if not secrets.members or set(stayed) & set(dropped) or {*stayed, *dropped} != set(secrets.members):
+        raise ValueError("clients should have stayed or dropped out, each of them one of both, found otherwise")
+    if len(stayed) < settings.least(len(secrets.public)) or name not in stayed:
+        raise ValueError(f"{settings.least(len(secrets.public))} clients should have stayed, found {len(stayed)}")
+    if any(len(set(weights) & set(stayed)) == 1 for weights in secrets.sums):
+        raise ValueError("a sum should be of two or more clients that stayed, found one that is a row")
+    asked = commitment(json.dumps([secrets.sums, stayed], sort_keys=True).encode())
+    if secrets.told[0] == secrets.round and secrets.told[1] != asked:  # two sums would tell a row by their difference
+        raise ValueError("rows of a round should be added up once, found a second sum that differs")
+    answer = {
+        "seeds": {client: secrets.held[client][0] for client in stayed if client in secrets.held},
+        "keys": {client: secrets.held[client][1] for client in dropped if client in secrets.held},
+    }
+    return secrets.model_copy(update={"told": (secrets.round, asked)}), answer
+
+
+def _opened(secrets: Secrets, shares: Mapping[str, str], name: str) -> dict[str, tuple[str, str]]:
+    """The shares that others sent, but for those that cannot be read."""
+    order, opened = [*secrets.public], {}
+    for client, text in shares.items():
+        try:
+            plain = decrypt(agree(secrets.reading, secrets.public[client][1]), text.encode())
+            source, target, seed, key = share_keys_plaintext_separate(plain)
+        except InvalidToken:
+            continue
+        if (source, target) == (order.index(client), order.index(name)):
+            opened[client] = (seed.hex(), key.hex())
+    return opened
+
+
+def add_pair(masked: Whole, secret: bytes, number: int, plus: bool) -> None:
+    """Add the mask that two clients agreed on, or subtract it: one of them does this and the other that."""
+    agreed = mask(secret, number, len(masked))
+    np.add(masked, agreed, out=masked) if plus else np.subtract(masked, agreed, out=masked)
+
+
+def largest(weights: Mapping[str, Mapping[Any, float]]) -> float:
+    """The most that one client adds to a sum, which is 1 on the wire."""
+    return max(sum(own.values()) for own in weights.values())
+
+
+def commitment(secret: bytes) -> str:
+    """Tells nothing of a secret, and whether another is the same."""
+    return blake2b(secret, digest_size=KEY_BYTES, person=b"fedhca2 commit").hexdigest()
+
+
+def agree(private: str, public: str) -> bytes:
+    """The secret of two clients."""
+    return generate_shared_key(bytes_to_private_key(private.encode()), bytes_to_public_key(public.encode()))
+
+
+def public_of(private: str) -> str:
+    """The public key that belongs to a private one."""
+    return public_key_to_bytes(bytes_to_private_key(private.encode()).public_key()).decode()

@@ -1,0 +1,300 @@
+"""Secure aggregation over Flower: the numbers of a plain run, and a server that never sees a row."""
+
+import json
+import threading
+from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+
+import numpy as np
+import pytest
+import torch
+from deployment import Deployment, impatience
+from federations import Nobody, flower_federation, site_configs, small_experiment
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from hostile import Node
+from safetensors.torch import load_file
+
+from fedhca2.aggregation import conflict_averse_mixing
+from fedhca2.clients.exchange import own_rows
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.blind import BlindServer
+from fedhca2.federation.flower.client_app import make_app
+from fedhca2.federation.flower.invitation import Invitation
+from fedhca2.federation.flower.masks import Steps
+from fedhca2.federation.flower.records import STAGE, header_of
+from fedhca2.federation.flower.run import resume, run
+from fedhca2.federation.flower.secagg_site import MASK, SET_UP
+from fedhca2.federation.flower.site import REPLY, Site, _save_reply
+from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.server import Server
+from fedhca2.params import Slot
+
+pytestmark = pytest.mark.slow
+ENCODER = Slot("encoder")
+OUTDOOR = ["outdoor-normals", "outdoor-semseg"]
+FLOAT32 = 3e-7  # what rounding does to values below 4
+FEDPER, FEDAVG = {"name": "fedper"}, {"name": "fedavg"}
+HCA = {"name": "fedhca2", "decoder": None}
+
+
+class Federation:
+    """One round or more of sites in this process, and what their server heard and sent."""
+
+    def __init__(self, experiment, folder, change=lambda grid: None):
+        self.grid, self.sites, self.fleet = flower_federation(experiment, folder, min_clients=2, retries=0)
+        change(self.grid)
+        self.fleet.gather()
+        blind = experiment.secure_aggregation is not None
+        server = BlindServer(experiment, self.fleet) if blind else Server(experiment.resolved_method, ())
+        server.profiles, self.heard, self.sent, self.records = self.fleet.roll.known, [], [], []
+        step = server.step
+
+        def recorded(state, replies, sent):
+            self.heard.append({reply.client: dict(reply.rows) for reply in replies})
+            state, deliveries, record = step(state, replies, sent)
+            self.sent.append(deliveries)
+            self.records.append(record)
+            return state, deliveries, record
+
+        server.step = recorded
+        run_rounds(server, self.fleet, experiment.rounds, 0, Nobody())
+
+    @property
+    def clients(self):
+        return {name: site._seat.client for name, site in self.sites.items()}
+
+
+def secured(method, rounds=1, privacy=None, **settings):
+    return small_experiment(method=method, rounds=rounds, secure_aggregation=settings, privacy=privacy or {})
+
+
+@cache
+def plain_run(folder, method):
+    return Federation(
+        small_experiment(method=json.loads(method), rounds=1), folder / sha256(method.encode()).hexdigest()
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The first round of a method without secure aggregation: the same training, with rows in the clear."""
+    folder = tmp_path_factory.mktemp("plain")
+    return lambda method: plain_run(folder, json.dumps(method))
+
+
+@pytest.mark.parametrize("method", [FEDAVG, {"name": "fedprox"}, {"name": "fedper", "by": "samples"}])
+def test_everybody_gets_the_mean_of_a_plain_run_within_its_quantisation(method, plain, tmp_path):
+    found = Federation(secured(method), tmp_path).sent[0]
+    bound = 3 * 0.5 * Steps(8.0, 3).size / 2 + FLOAT32  # half a step of each of three, who add half of a sum at most
+    for client, slots in plain(method).sent[0].items():
+        for slot, delivery in slots.items():
+            assert (found[client][slot].row - delivery.row).abs().max() <= bound, (client, slot)
+
+
+def arrays_up(federation):
+    contents = [message.content for message in federation.grid.up]
+    return [array for content in contents for record in content.array_records.values() for array in record.values()]
+
+
+def test_nothing_but_masked_numbers_leaves_a_site_and_they_are_uniform(tmp_path):
+    arrays = arrays_up(Federation(secured(FEDAVG), tmp_path))
+    assert [array.dtype for array in arrays] == ["int32"] * 3
+    for array in arrays:
+        counts = np.bincount(np.frombuffer(array.data, np.uint8), minlength=256)
+        expected = counts.sum() / 256
+        assert abs(((counts - expected) ** 2 / expected).sum() - 255) / (2 * 255) ** 0.5 < 6
+
+
+def test_what_leaves_a_site_has_nothing_of_its_row(plain, tmp_path):
+    rows = plain(FEDPER).heard[0]
+    for array in arrays_up(Federation(secured(FEDPER), tmp_path)):
+        masked = np.frombuffer(array.data, np.uint32).astype(np.float64)
+        for row in rows.values():
+            assert abs(np.corrcoef(masked, row[ENCODER].numpy())[0, 1]) < 6 / len(masked) ** 0.5
+
+
+def test_the_server_hears_no_row(tmp_path):
+    assert Federation(secured(FEDAVG), tmp_path).heard == [{"home": {}, "outdoor-normals": {}, "outdoor-semseg": {}}]
+
+
+def failing_at(*stages):
+    def change(app):
+        def attempt(message, context):
+            if header_of(message.content).get(STAGE) in stages:
+                raise RuntimeError("the power is off")
+            return app(message, context)
+
+        return attempt
+
+    return change
+
+
+def test_a_round_ends_without_a_site_that_dies_between_the_stages(plain, tmp_path):
+    found = Federation(secured(FEDPER), tmp_path, lambda grid: grid.replace("home", failing_at(MASK)))
+    rows = [plain(FEDPER).heard[0][client][ENCODER].double() for client in OUTDOOR]
+    assert "the power is off" in found.records[0].dropped["home"]
+    assert set(found.sent[0]) == set(OUTDOOR)
+    mean, bound = sum(rows) / 2, 1.5 * Steps(8.0, 3).size / 2 + FLOAT32
+    assert (found.sent[0]["outdoor-semseg"][ENCODER].row - mean).abs().max() <= bound
+
+
+@pytest.mark.parametrize("stage", [SET_UP, MASK])
+def test_below_the_threshold_a_round_is_skipped_and_everybody_keeps_what_it_learned(stage, plain, tmp_path):
+    def change(grid):
+        for client in OUTDOOR:
+            grid.replace(client, failing_at(stage))
+
+    found = Federation(secured(FEDPER), tmp_path, change)
+    assert found.sent == [{}]
+    for name, client in found.clients.items():
+        assert torch.equal(own_rows(client, [ENCODER])[ENCODER], plain(FEDPER).heard[0][name][ENCODER])
+
+
+def test_fedhca2_adds_the_weighted_sum_that_its_sketches_ask_for(plain, tmp_path):
+    found = Federation(secured(HCA, sketch=1024, clip=1.0), tmp_path)
+    names = sorted(found.clients)
+    sketches = torch.stack([found.heard[0][name][ENCODER] for name in names]).double()
+    weights = conflict_averse_mixing(sketches @ sketches.T, c=0.4)
+    wanted = sum(
+        weight * plain(HCA).heard[0][name][ENCODER].double() for weight, name in zip(weights, names, strict=True)
+    )
+    added = found.sent[0]["home"][ENCODER].addends[0]
+    assert (added.row - wanted).abs().max() <= 3 * weights.max() * Steps(1.0, 3).size / 2 + 1e-9
+    assert added.scale == (0.1,)
+
+
+def test_a_sketch_is_all_that_the_server_hears_of_an_update(tmp_path):
+    found = Federation(secured(HCA, sketch=64), tmp_path)
+    assert {rows[ENCODER].numel() for rows in found.heard[0].values()} == {64}
+    assert sorted({(array.dtype, array.shape) for array in arrays_up(found)})[0] == ("float32", (64,))
+
+
+def test_agreement_with_what_was_added_is_learned_from_as_without(tmp_path):
+    found = Federation(secured(HCA, rounds=2, sketch=1024, clip=1.0), tmp_path)
+    assert all(weights != (0.1,) for weights in found.records[1].weights.values())
+
+
+def test_a_sketch_that_is_longer_than_training_can_make_it_is_refused(tmp_path):
+    class Boasting(Site):
+        def seen(self, invitation, order):
+            reply = super().seen(invitation, order)
+            return replace(reply, rows={slot: 1e6 * row for slot, row in reply.rows.items()})
+
+    experiment = secured(HCA, sketch=64, clip=1.0)
+    boasting = Boasting(site_configs(experiment, tmp_path)["home"])
+    found = Federation(experiment, tmp_path, lambda grid: grid.replace("home", lambda app: make_app(boasting)))
+    assert "guard.reach" in found.records[0].refused["home"]
+    assert set(found.sent[0]) == set(OUTDOOR)
+
+
+def test_a_sum_that_moved_farther_than_its_rows_can_is_delivered_to_nobody(tmp_path):
+    class Poisoning(Site):
+        def perform(self, invitation, order):
+            reply = super().perform(invitation, order)
+            if order.round == 1:
+                _save_reply(self._seat.folder / REPLY, replace(reply, rows={ENCODER: reply.rows[ENCODER] + 0.5}))
+            return reply
+
+    experiment = secured(FEDPER, rounds=2)
+    poisoning = Poisoning(site_configs(experiment, tmp_path)["home"])
+    found = Federation(experiment, tmp_path, lambda grid: grid.replace("home", lambda app: make_app(poisoning)))
+    assert found.sent[0]
+    assert found.sent[1] == {}
+    assert "the sum should have moved by at most" in found.records[1].dropped["outdoor-semseg"]
+
+
+def test_noise_is_added_before_rows_are_masked(plain, tmp_path):
+    found = Federation(secured(FEDPER, privacy={"clip": 1e-3, "noise": 100.0}), tmp_path).sent[0]["home"][ENCODER].row
+    mean = plain(FEDPER).sent[0]["home"][ENCODER].row
+    assert 0.9 * 0.1 / 3**0.5 < (found - mean).std() < 1.1 * 0.1 / 3**0.5
+
+
+class Watching(Nobody):
+    """Lets the power fail at the end of a round, before its checkpoint."""
+
+    def __init__(self, fails_in=None):
+        self.fails_in = fails_in
+
+    def started(self, *_):
+        pass
+
+    def aggregated(self, round, *_):
+        if round == self.fails_in:
+            raise KeyboardInterrupt
+
+
+def test_a_round_that_was_added_up_before_a_crash_is_added_up_again_to_the_same_models(tmp_path):
+    experiment, terms = secured(FEDAVG, rounds=2), Terms(poll=0.001, deadline=60)
+    straight = Federation(experiment, tmp_path / "straight").clients
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    with pytest.raises(KeyboardInterrupt):
+        run(grid, experiment, tmp_path / "run", Watching(fails_in=0), terms)
+    grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
+    resume(grid, tmp_path / "run", Watching(), terms)
+    for name, site in sites.items():
+        wanted = straight[name].personal.model.state_dict()
+        for key, tensor in site._seat.client.personal.model.state_dict().items():
+            assert torch.equal(tensor, wanted[key]), (name, key)
+
+
+def test_every_client_that_took_part_is_accounted_for(tmp_path):
+    experiment = secured(FEDPER, privacy={"clip": 0.1, "noise": 4.0})
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    result = run(grid, experiment, tmp_path / "run", Watching(), Terms(poll=0.001, deadline=60))
+    assert {client: spent["updates"] for client, spent in result.privacy["clients"].items()} == {
+        "home": 1,
+        "outdoor-normals": 1,
+        "outdoor-semseg": 1,
+    }
+
+
+@pytest.mark.parametrize(("settings", "found"), [(None, "none"), ({"sketch": 2048}, "a sketch of 2048")])
+def test_a_site_that_gives_sums_only_takes_part_in_nothing_else(settings, found, tmp_path):
+    experiment = small_experiment(method=HCA, secure_aggregation=settings)
+    site = site_configs(experiment, tmp_path)["home"].model_copy(update={"sums_only": True})
+    with pytest.raises(ConfigError, match=rf"at most 1024 \(sums_only in site.yaml\), found {found}"):
+        Invitation.to(experiment, "run1").accept(site)
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    """Two sites as processes at a SuperLink with TLS and keys, and one whose power goes off before it sends its row."""
+    folder, stop = tmp_path_factory.mktemp("deployment"), threading.Event()
+    with impatience(folder / "impatience"), Deployment(folder, secured(FEDPER)) as found:
+        for name in OUTDOOR:
+            found.start_site(name)
+        node = Node(found.link, found.keys / "sites" / "home")
+        app = make_app(Site(SiteConfig.load(found.files["home"])))
+
+        def home(message, context):
+            if header_of(message.content).get(STAGE) == MASK:
+                stop.set()
+                node.deactivate()  # so that nobody hears what it answers
+            return app(message, context)
+
+        def beat():
+            while not stop.wait(5):
+                node.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30))
+
+        node.activate()
+        node.serve(home, stop)
+        threading.Thread(target=beat, daemon=True).start()
+        yield found
+        stop.set()
+        node.client.close()
+
+
+def test_processes_end_with_the_mean_of_those_that_stayed(deployment, plain, tmp_path):
+    out = tmp_path / "run"
+    process = deployment.serve(deployment.config, out, "--min-clients", "2", "--deadline", "60")
+    assert process.wait(120) == 0, deployment.log("serve")
+    run_name, rows = json.loads((out / "flower.json").read_text())["run"], plain(FEDPER).heard[0]
+    mean, bound = sum(rows[client][ENCODER].double() for client in OUTDOOR) / 2, 1.5 * Steps(8.0, 3).size / 2 + FLOAT32
+    for client in OUTDOOR:
+        model = load_file(deployment.folder / "sites" / "state" / f"small-{run_name}" / client / "model.safetensors")
+        names = plain(FEDPER).clients[client].layouts[ENCODER].names
+        encoder = torch.cat([model[f"encoder.{name}"].flatten() for name in names])
+        assert (encoder - mean).abs().max() <= bound

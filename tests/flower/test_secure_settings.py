@@ -1,0 +1,93 @@
+"""Which experiments can be run with secure aggregation, and what those that cannot are told."""
+
+import pytest
+import torch
+from federations import small_experiment
+
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.run import run
+from fedhca2.federation.sketch import Sketcher
+from fedhca2.methods import METHODS
+from fedhca2.params import Slot
+
+SUMS = {"local", "fedavg", "fedprox", "fedper", "ditto", "fedbabu", "fedsta", "single_task_fl"}
+SKETCHES = {"matfl"}
+ENCODER = Slot("encoder")
+
+
+def secured(method, settings=None, **changes):
+    return small_experiment(method=method, secure_aggregation=settings or {}, **changes)
+
+
+def refusal(*arguments, **changes):
+    with pytest.raises(ConfigError) as caught:
+        secured(*arguments, **changes)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("method", sorted(SUMS))
+def test_methods_of_means_need_sums_alone(method):
+    assert secured({"name": method}).secure_aggregation.sketch == 0
+
+
+@pytest.mark.parametrize("method", sorted(SKETCHES))
+def test_methods_of_clusters_need_sketches(method):
+    assert "needs inner products" in refusal({"name": method})
+    assert secured({"name": method}, {"sketch": 1024})
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - SUMS - SKETCHES))
+def test_methods_with_a_mixture_for_each_client_are_refused(method):
+    assert "puts a row into several sums" in refusal({"name": method}, {"sketch": 1024})
+
+
+def test_fedhca2_goes_with_sketches_and_decoders_that_stay_or_are_averaged():
+    assert secured({"name": "fedhca2", "decoder": None}, {"sketch": 1024})
+    assert secured({"name": "fedhca2", "decoder": {"kind": "group_mean"}}, {"sketch": 1024})
+
+
+def test_fedhca2_with_means_of_groups_beside_is_refused():
+    assert "several sums" in refusal({"name": "fedhca2", "decoder": None, "groups": True}, {"sketch": 1024})
+
+
+def test_running_statistics_are_not_added_up():
+    assert "batch_norm 'average'" in refusal({"name": "fedper", "batch_norm": "average"})
+
+
+def test_noise_has_to_fit_into_the_clip():
+    noisy = {"clip": 1.0, "noise": 4.0}
+    assert "clip: should be at least 32, 8 deviations" in refusal({"name": "fedper"}, privacy=noisy)
+    assert secured({"name": "fedper"}, {"clip": 64}, privacy=noisy)
+
+
+def test_a_run_in_one_process_has_nobody_to_hide_from(tmp_path):
+    class Nobody:
+        def started(self, *_):
+            pass
+
+    with pytest.raises(ConfigError, match="hides rows from a server elsewhere"):
+        run(secured({"name": "fedper"}, rounds=1), tmp_path / "run", Nobody())
+
+
+def test_inner_products_of_sketches_are_those_of_rows_on_average_and_as_near_as_they_should_be():
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 3000, generator=rng).double()
+    y = x + y
+    found = torch.tensor(
+        [
+            float(
+                Sketcher(256, seed).sketch(x, ENCODER, 0).double() @ Sketcher(256, seed).sketch(y, ENCODER, 0).double()
+            )
+            for seed in range(200)
+        ]
+    )
+    deviation = float((x.norm() ** 2 * y.norm() ** 2 + (x @ y) ** 2) / 256) ** 0.5
+    assert abs(float(found.mean() - x @ y)) < 5 * deviation / 200**0.5
+    assert found.std() < 1.2 * deviation
+
+
+def test_a_sketch_is_another_one_in_every_round():
+    row = torch.ones(100)
+    sketcher = Sketcher(64, 0)
+    assert not torch.equal(sketcher.sketch(row, ENCODER, 0), sketcher.sketch(row, ENCODER, 1))
+    assert torch.equal(sketcher.sketch(row, ENCODER, 1), sketcher.sketch(row, ENCODER, 1))

@@ -1,0 +1,63 @@
+"""Clients of secure aggregation as plain functions: rows in, sums out, and everything that the server saw."""
+
+import json
+
+import numpy as np
+import torch
+
+from fedhca2.experiment import SecureAggregation
+from fedhca2.federation.blind import Sum
+from fedhca2.federation.flower.answers import Answer
+from fedhca2.federation.flower.secagg_server import SecureSum
+from fedhca2.federation.flower.secagg_site import MASK, SET_UP, SHARE, Secrets, conceal, set_up, share, unmask
+from fedhca2.params import Slot
+
+ENCODER = Slot("encoder")
+
+
+class Clients:
+    """Each has one row. `absent` names the stages from which on a client says nothing; `spoiled` changes answers."""
+
+    def __init__(self, rows, absent=None, spoiled=None, **settings):
+        self.rows, self.settings = rows, SecureAggregation(**settings)
+        self.absent, self.spoiled = absent or {}, spoiled or {}
+        self.secrets = {name: Secrets() for name in rows}
+        self.gone = set()
+        self.seen = []  # (stage, client, header, masked values)
+
+    def answer(self, name, stage, request):
+        if stage == self.absent.get(name):
+            self.gone.add(name)
+        if name in self.gone:
+            raise ConnectionError("not there")
+        secrets, settings, header, masked = self.secrets[name], self.settings, {}, None
+        if stage == SET_UP:
+            secrets, header = set_up(secrets, 0)
+        elif stage == SHARE:
+            secrets, header = share(secrets, request, name, settings)
+        elif stage == MASK:
+            secrets, masked = conceal(secrets, request, name, settings, {ENCODER: self.rows[name]})
+        else:
+            secrets, header = unmask(secrets, request, name, settings)
+        self.secrets[name] = Secrets.model_validate_json(secrets.model_dump_json())  # as from its file
+        return self.spoiled.get((name, stage), lambda *same: same)(dict(header), masked)
+
+    def ask(self, stage, requests, read, least, values):
+        heard, away = {}, {}
+        for name, request in requests.items():
+            try:
+                header, masked = self.answer(name, stage, json.loads(json.dumps(request)))
+                self.seen.append((stage, name, header, masked))
+                rows = None if masked is None else torch.from_numpy(masked.copy().view(np.int32))
+                heard[name] = read(Answer(json.loads(json.dumps(header)), rows))
+            except (ConnectionError, ValueError, KeyError) as error:
+                away[name] = str(error)
+        return heard, away
+
+    def add(self, *sums):
+        return SecureSum(self.settings, self.ask, sums).add()
+
+
+def summing(weights, numel):
+    """A sum of encoders with these weights."""
+    return Sum({name: {ENCODER: weight} for name, weight in weights.items()}, numel)

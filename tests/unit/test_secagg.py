@@ -1,0 +1,237 @@
+"""Secure aggregation: sums are right, rows stay hidden, and clients that drop out or cheat change nothing else."""
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
+
+from fedhca2.federation.flower.masks import Steps, mask
+from fedhca2.federation.flower.secagg_site import MASK, SHARE, UNMASK
+from secure_clients import Clients, summing
+
+NUMEL = 400
+NAMES = ["a", "b", "c", "d", "e"]
+MEAN = dict.fromkeys(NAMES, 0.2)
+
+
+def some_rows(names=NAMES):
+    rng = torch.Generator().manual_seed(0)
+    return {name: 0.1 * torch.randn(NUMEL, generator=rng) for name in names}
+
+
+def mean(rows, names):
+    return torch.stack([rows[name] for name in names]).double().mean(dim=0)
+
+
+def half_a_step(members=5):
+    return Steps(8.0, members).size / 2 + 1e-8  # and float32's rounding of values below 0.5
+
+
+def test_a_mean_is_off_by_half_a_step_at_most():
+    rows = some_rows()
+    found = Clients(rows).add(summing(MEAN, NUMEL)).rows[0]
+    assert (found.double() - mean(rows, NAMES)).abs().max() <= half_a_step()
+
+
+def test_weights_weigh():
+    rows, weights = some_rows(), {"a": 0.5, "b": 0.2, "c": 0.1, "d": 0.1, "e": 0.1}
+    found = Clients(rows).add(summing(weights, NUMEL)).rows[0]
+    wanted = sum(weight * rows[name].double() for name, weight in weights.items())
+    assert (found.double() - wanted).abs().max() <= 0.5 * 5 * half_a_step()
+
+
+def test_two_sums_at_once_are_of_their_own_clients():
+    rows = some_rows()
+    sums = [summing({"a": 0.5, "d": 0.5}, NUMEL), summing(dict.fromkeys("bce", 1 / 3), NUMEL)]
+    found = Clients(rows).add(*sums).rows
+    assert (found[0].double() - mean(rows, "ad")).abs().max() <= half_a_step(members=2)
+    assert (found[1].double() - mean(rows, "bce")).abs().max() <= half_a_step(members=3)
+
+
+@pytest.mark.parametrize("stage", [SHARE, MASK])
+def test_who_drops_out_is_left_out_of_the_mean_and_named(stage):
+    rows = some_rows()
+    found = Clients(rows, absent={"c": stage}).add(summing(MEAN, NUMEL))
+    assert (found.rows[0].double() - mean(rows, "abde")).abs().max() <= 1.25 * half_a_step()
+    assert found.dropped == {"c": "not there"}
+
+
+def test_who_drops_out_after_its_row_came_is_in_the_mean():
+    rows = some_rows()
+    found = Clients(rows, absent={"c": UNMASK}).add(summing(MEAN, NUMEL))
+    assert (found.rows[0].double() - mean(rows, NAMES)).abs().max() <= half_a_step()
+    assert found.dropped == {}
+
+
+@pytest.mark.parametrize("stage", [SHARE, MASK, UNMASK])
+def test_below_the_threshold_there_is_no_sum_and_everybody_knows_why(stage):
+    found = Clients(some_rows(), absent=dict.fromkeys("abc", stage)).add(summing(MEAN, NUMEL))
+    assert found.rows == [None]
+    assert set(found.dropped) == set(NAMES)
+    assert "3 clients should have" in found.dropped["e"]
+
+
+def test_the_last_one_of_a_sum_keeps_its_row_to_itself():
+    rows = some_rows()
+    sums = [summing({"a": 0.5, "d": 0.5}, NUMEL), summing(dict.fromkeys("bce", 1 / 3), NUMEL)]
+    found = Clients(rows, absent={"d": MASK}).add(*sums)
+    assert found.rows[0] is None
+    assert set(found.dropped) == {"a", "d"}
+    assert (found.rows[1].double() - mean(rows, "bce")).abs().max() <= half_a_step(members=3)
+
+
+def masked_by(clients, name):
+    return next(masked for stage, client, _, masked in clients.seen if (stage, client) == (MASK, name))
+
+
+def chi_square_of_bytes(values):
+    """How far the bytes of numbers are from uniform, in deviations of the statistic."""
+    counts = np.bincount(values.view(np.uint8), minlength=256)
+    expected = counts.sum() / 256
+    return (((counts - expected) ** 2 / expected).sum() - 255) / (2 * 255) ** 0.5
+
+
+def test_what_the_server_gets_of_a_row_is_uniform():
+    rows = {name: torch.zeros(100_000) for name in "abc"}
+    clients = Clients(rows)
+    clients.add(summing(dict.fromkeys("abc", 1 / 3), 100_000))
+    for name in rows:
+        assert abs(chi_square_of_bytes(masked_by(clients, name))) < NormalDist().inv_cdf(1 - 1e-7)
+
+
+def test_the_same_row_looks_different_every_time():
+    seen = []
+    for _ in range(2):
+        clients = Clients(some_rows())
+        clients.add(summing(MEAN, NUMEL))
+        seen.append(masked_by(clients, "a"))
+    assert (seen[0] == seen[1]).mean() < 0.02
+
+
+def test_flowers_own_masks_are_not_used_since_different_secrets_give_the_same():
+    one, other = bytes(range(32)), bytes(range(4, 8)) + bytes(range(4)) + bytes(range(8, 32))
+    assert np.array_equal(pseudo_rand_gen(one, 2**32, [(9,)])[0], pseudo_rand_gen(other, 2**32, [(9,)])[0])
+    assert not np.array_equal(mask(one, 0, 9), mask(other, 0, 9))
+
+
+def test_masks_of_two_sums_are_unrelated():
+    assert not np.array_equal(mask(bytes(32), 0, 9), mask(bytes(32), 1, 9))
+
+
+def test_a_client_with_a_value_beyond_the_clip_sends_nothing_and_says_so():
+    rows = some_rows() | {"b": torch.full((NUMEL,), 9.0)}
+    found = Clients(rows).add(summing(MEAN, NUMEL))
+    assert "at most 8 (secure_aggregation.clip), found 9" in found.dropped["b"]
+
+
+def test_a_value_that_is_no_number_goes_nowhere():
+    rows = some_rows() | {"b": torch.full((NUMEL,), torch.nan)}
+    assert set(Clients(rows).add(summing(MEAN, NUMEL)).dropped) == {"b"}
+
+
+def test_numbers_that_are_no_row_spoil_the_round_and_nothing_else():
+    def anything(header, masked):
+        return header, masked + np.uint32(2**31)
+
+    found = Clients(some_rows(), spoiled={("b", MASK): anything}).add(summing(MEAN, NUMEL))
+    assert found.rows == [None]
+    assert "values within the clip" in found.dropped["a"]
+
+
+def made_up(header, masked):
+    return {**header, "seeds": dict.fromkeys(header["seeds"], "01000000" + "ab" * 48)}, masked
+
+
+def test_shares_that_are_made_up_change_nothing_while_there_are_enough_others():
+    rows = some_rows()
+    found = Clients(rows, spoiled={("a", UNMASK): made_up}).add(summing(MEAN, NUMEL))
+    assert (found.rows[0].double() - mean(rows, NAMES)).abs().max() <= half_a_step()
+
+
+def test_too_many_shares_that_are_made_up_spoil_the_round_and_are_noticed():
+    found = Clients(some_rows(), spoiled={(name, UNMASK): made_up for name in "abc"}).add(summing(MEAN, NUMEL))
+    assert found.rows == [None]
+    assert "shares of a's secret should give the one that it is committed to" in found.dropped["a"]
+
+
+def unreadable(*readers):
+    def spoil(header, masked):
+        return {**header, "shares": header["shares"] | dict.fromkeys(readers, "gAAAAA")}, masked
+
+    return spoil
+
+
+def test_one_share_that_cannot_be_read_costs_nobody_the_round():
+    found = Clients(some_rows(), spoiled={("e", SHARE): unreadable("a")}).add(summing(MEAN, NUMEL))
+    assert found.rows[0] is not None
+    assert found.dropped == {}
+
+
+def test_a_client_whose_shares_nobody_can_read_is_named():
+    found = Clients(some_rows(), spoiled={("e", SHARE): unreadable(*"abcd")}).add(summing(MEAN, NUMEL))
+    assert "3 shares of e's secret should be there, found 1" in found.dropped["a"]
+
+
+def after_masking():
+    clients = Clients(some_rows())
+    clients.add(summing(MEAN, NUMEL))
+    return clients
+
+
+ASKED = {
+    "both shares of one client": {"stayed": NAMES, "dropped": ["b"]},
+    "too few that stayed": {"stayed": ["a", "b"], "dropped": ["c", "d", "e"]},
+    "others than took part": {"stayed": [*NAMES, "mallory"], "dropped": []},
+    "another sum of the same rows": {"stayed": ["a", "b", "c", "d"], "dropped": ["e"]},
+}
+
+
+@pytest.mark.parametrize("request_", ASKED.values(), ids=ASKED)
+def test_a_site_does_not_help_to_unmask(request_):
+    clients = after_masking()
+    with pytest.raises(ValueError, match="should"):
+        clients.answer("a", UNMASK, request_)
+
+
+def test_a_site_says_again_what_it_has_said():
+    clients = after_masking()
+    request = {"stayed": NAMES, "dropped": []}
+    assert clients.answer("a", UNMASK, request) == clients.answer("a", UNMASK, request)
+
+
+def test_a_round_that_is_added_up_again_with_the_same_clients_gives_the_same_sum():
+    clients = after_masking()
+    first = Clients(some_rows()).add(summing(MEAN, NUMEL)).rows[0]
+    assert torch.equal(clients.add(summing(MEAN, NUMEL)).rows[0], first)
+
+
+def test_a_round_that_is_added_up_again_without_a_client_is_not():
+    clients = after_masking()
+    clients.gone = {"e"}
+    assert clients.add(summing(MEAN, NUMEL)).rows == [None]
+
+
+SUMS = {
+    "of one client": [{"a": {"encoder": 1.0}}],
+    "with one row in two of them": [{"a": {"encoder": 1.0}, "b": {}}, {"a": {"encoder": 1.0}, "c": {}}],
+    "with a stranger": [{"a": {"encoder": 1.0}, "mallory": {"encoder": 1.0}}],
+}
+
+
+@pytest.mark.parametrize("sums", SUMS.values(), ids=SUMS)
+def test_a_site_masks_nothing_for_sums(sums):
+    clients = Clients(some_rows(), absent=dict.fromkeys(NAMES, MASK))
+    clients.add(summing(MEAN, NUMEL))
+    clients.gone.clear()
+    clients.absent = {}
+    with pytest.raises(ValueError, match="sum"):
+        clients.answer("a", MASK, {"sums": sums, "shares": dict.fromkeys("bcde", "")})
+
+
+def test_a_site_masks_a_row_once_for_each_set_of_keys():
+    clients = after_masking()
+    other = [{name: {"encoder": 0.5} for name in "ab"}]
+    with pytest.raises(ValueError, match="masked once"):
+        clients.answer("a", MASK, {"sums": other, "shares": dict.fromkeys("bcde", "")})
