@@ -14,6 +14,7 @@ from flwr.common.constant import ErrorCode
 from hostile import ATTACKS, STEERING, Letter, Node, obliging
 
 from fedhca2.federation.flower import roll
+from fedhca2.federation.flower.control import OperatorInterceptor
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.flower.wait import Wait
@@ -31,7 +32,9 @@ def deployment(tmp_path_factory):
 
 
 def node(deployment, name):
-    return Node(deployment.link, deployment.keys / "sites" / name)
+    """A node at the SuperLink itself: the server is safe from what the proxy would have refused, too."""
+    operator = OperatorInterceptor(deployment.keys / "secret")
+    return Node(deployment.link.address, deployment.keys / "sites" / name, operator)
 
 
 @pytest.fixture(scope="module")
