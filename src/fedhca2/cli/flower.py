@@ -153,6 +153,8 @@ def serve(
         names = [spec.name for spec in experiment.specs]
         try:
             with coordinator_link(superlink, keys, names, listen, quota, folder) as link:
+                if not superlink:
+                    typer.echo(f"sites can come to {listen}; the SuperLink is at {link.address}")
                 if going_on:
                     link.stop(int(read_note(folder)["flower_run"]))
                 with ConsoleWatcher(console) as watcher, link.run() as grid:

@@ -103,7 +103,6 @@ def coordinator_link(
     logs = private_folder(out.with_name(f"{out.name}.link"))
     with Link(keys, public, logs=logs, quota=quota) as link:
         link.register(names)
-        log.info("sites can come to %s; the SuperLink is at %s", public, link.superlink.address)
         yield link.superlink
 
 

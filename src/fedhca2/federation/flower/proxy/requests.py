@@ -87,12 +87,8 @@ def _fault_of_reply(request: PushMessagesRequest, node: int) -> str:
 def fault_of_tree(tree: ObjectTree) -> str:
     """Why a tree of objects is refused: it is deeper or larger than a reply's, or names an object twice."""
     seen: set[str] = set()
-    level, depth, count = [tree], 1, 1
-    while level:
-        if depth > DEPTH:
-            return f"a tree should be at most {DEPTH} deep, found more"
-        if count > OBJECTS:
-            return f"a tree should have at most {OBJECTS} objects, found more"
+    level, count = [tree], 1
+    for _ in range(DEPTH):
         for one in level:
             if not HASH.fullmatch(one.object_id):
                 return "an object should be named by its hash, found another name"
@@ -100,6 +96,7 @@ def fault_of_tree(tree: ObjectTree) -> str:
                 return "an object should be once in a tree, found it twice"
             seen.add(one.object_id)
         count += sum(len(one.children) for one in level)
-        level = [child for one in level for child in one.children] if count <= OBJECTS else level
-        depth += 1
-    return ""
+        if count > OBJECTS:
+            return f"a tree should have at most {OBJECTS} objects, found more"
+        level = [child for one in level for child in one.children]
+    return f"a tree should be at most {DEPTH} deep, found more" if level else ""
