@@ -167,6 +167,7 @@ async def _pass_back(response: httpx.Response, send: Send) -> None:
         await send({"type": "http.response.body", "body": b""})
     finally:
         await response.aclose()
+        response.stream = httpx.ByteStream(b"")  # a circle that would keep the request's body for a while
 
 
 def _is_kept(name: str) -> bool:
