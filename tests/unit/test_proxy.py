@@ -64,15 +64,6 @@ def test_a_reply_passes():
 
 numbers = st.sampled_from([0, 1, NODE, 8, 2**64 - 1])
 texts = st.one_of(names, st.sampled_from(["", "x", "G" * 64, "0" * 63]), st.text(max_size=3))
-metadata = st.fixed_dictionaries(
-    {},
-    optional={
-        "src_node_id": numbers,
-        "dst_node_id": numbers,
-        "reply_to_message_id": texts,
-        "message_id": texts,
-    },
-)
 trees = st.recursive(
     st.builds(ObjectTree, object_id=texts),
     lambda below: st.builds(ObjectTree, object_id=texts, children=st.lists(below, max_size=4)),
@@ -80,18 +71,40 @@ trees = st.recursive(
 )
 
 
+def claim(field, values):
+    """Say something else of the message."""
+    return values.map(lambda value: lambda request: setattr(request.messages_list[0].metadata, field, value))
+
+
+def other_tree(tree):
+    def change(request):
+        request.message_object_trees[0].CopyFrom(tree)
+        request.messages_list[0].metadata.message_id = tree.object_id
+
+    return change
+
+
+changes = st.one_of(
+    claim("src_node_id", numbers),
+    claim("dst_node_id", numbers),
+    claim("reply_to_message_id", texts),
+    claim("message_id", texts),
+    numbers.map(lambda node: lambda request: setattr(request.node, "node_id", node)),
+    trees.map(other_tree),
+    st.just(lambda request: request.messages_list.append(request.messages_list[0])),
+    st.just(lambda request: request.message_object_trees.append(request.message_object_trees[0])),
+    st.integers(0, 2 * INLINE).map(
+        lambda size: lambda request: request.messages_list[0].content.items.add(key="k" * size)
+    ),
+)
+
+
 @settings(max_examples=400, deadline=None)
-@given(metadata, st.one_of(st.none(), trees), st.integers(0, 2), numbers)
-def test_whatever_is_said_in_a_message_what_passes_is_harmless(about, tree, count, node):
-    request = reply_of(tree)
-    request.node.node_id = node
-    request.messages_list[0].metadata.MergeFrom(Metadata(**about))
-    for field in ("reply_to_message_id", "message_id"):
-        if about.get(field) == "":
-            request.messages_list[0].metadata.ClearField(field)
-    if count != 1:
-        request.messages_list.extend([Message()] * count)
-        del request.message_object_trees[count:]
+@given(st.lists(changes, min_size=1, max_size=2))
+def test_whatever_is_said_in_a_message_what_passes_is_harmless(made):
+    request = reply_of()
+    for change in made:
+        change(request)
     if not fault_of(request, NODE, KEY):
         assert_harmless(request)
 
