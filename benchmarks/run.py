@@ -32,6 +32,7 @@ PARTS = {  # name: module with rows()
     "server": "server",
     "noise": "noise",
     "wire": "wire",
+    "proxy": "proxy",
     "gpu": "gpu",
 }
 Found = dict[str, list[Row]]

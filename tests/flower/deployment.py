@@ -1,4 +1,4 @@
-"""A real deployment on loopback for the tests: a SuperLink and sites as processes, with TLS and keys."""
+"""A real deployment on loopback for the tests: a SuperLink, its proxy and sites as processes, with TLS and keys."""
 
 import os
 import signal
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedhca2.federation.flower.keys import make_keys
-from fedhca2.federation.flower.local import start_site, start_superlink, wait_until_healthy, write_sites
+from fedhca2.federation.flower.link import Link
+from fedhca2.federation.flower.local import start_site, write_sites
 from fedhca2.federation.flower.processes import free_port, start, stop
 
 # Flower's patience is in its code: 2 x 30 s for a node without a heartbeat, 180 s for half a reply. Its processes
@@ -19,13 +20,13 @@ from fedhca2.federation.flower.processes import free_port, start, stop
 IMPATIENT = """
 import sys
 
-program = sys.orig_argv[1].rsplit("/", 1)[-1] if len(sys.orig_argv) > 1 else ""
-if program == "flower-supernode":
+program = " ".join(sys.orig_argv[1:3])
+if "flower-supernode" in program:
     from flwr.supercore import heartbeat
     from flwr.supernode import fleet_http_connection
 
     heartbeat.HEARTBEAT_DEFAULT_INTERVAL = fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = 10
-elif program == "flower-superlink":
+elif "superlink" in program:
     from flwr.supercore.corestate import in_memory_corestate
 
     in_memory_corestate.OBJECT_PUSH_SESSION_TTL_SECONDS = 10
@@ -72,25 +73,25 @@ class Deployment:
         self.config = folder / "experiment.yaml"
         self.config.write_text(experiment.to_yaml())
         self.processes = {}
-        self.link, self.processes["superlink"] = start_superlink(folder, self.keys, folder / "superlink.log")
+        self._link = Link(self.keys, f"127.0.0.1:{free_port()}", logs=folder)
+        self.link, self.public = self._link.superlink, self._link.public
 
     def __enter__(self):
-        wait_until_healthy(self.link, self.processes["superlink"])
-        for name in self.files:
-            self.link.register(name, self.keys / "sites" / name / "node.pub")
+        self._link.__enter__().register(self.files)
         return self
 
     def __exit__(self, *_):
         stop([self.processes[name] for name in reversed(self.processes)])
+        self._link.__exit__()
 
     def start_site(self, name):
         keys = self.keys / "sites" / name
-        self.processes[name] = start_site(self.link, self.files[name], keys, self.folder / name, self.folder)
+        self.processes[name] = start_site(self.public, self.files[name], keys, self.folder / name, self.folder)
 
     def start_stock_site(self, name):
         """Flower's own way: a process for every message."""
         keys = self.keys / "sites" / name
-        command = ["flower-supernode", "--superlink", self.link.address, "--root-certificates", str(keys / "ca.crt")]
+        command = ["flower-supernode", "--superlink", self.public, "--root-certificates", str(keys / "ca.crt")]
         command += ["--auth-supernode-private-key", str(keys / "node.key"), "--port", str(free_port())]
         command += ["--node-config", f'site="{self.files[name]}"']
         self.processes[name] = start(command, self.folder / name, self.folder / f"{name}.log")

@@ -177,15 +177,17 @@ ATTACKS_IN_PROFILES = ATTACKS | {
 class Node:
     """A node of a SuperLink, whatever it does."""
 
-    def __init__(self, link, keys) -> None:
+    def __init__(self, address: str, keys, *more) -> None:
+        """`more` are further interceptors: with the operator's, it comes to the SuperLink past the proxy."""
         key = load_ssh_private_key((keys / "node.key").read_bytes(), None)
         self.key = public_key_to_bytes(key.public_key())
         interceptors = [
             RuntimeVersionHttpInterceptor(component_name="SuperNode"),
             NodeAuthHttpInterceptor(key, key.public_key()),
+            *more,
         ]
         ca = (keys / "ca.crt").read_bytes()
-        self.client = FleetHttpClient.from_server_address(link.address, False, ca, interceptors=interceptors)
+        self.client = FleetHttpClient.from_server_address(address, False, ca, interceptors=interceptors)
         self.number = 0
 
     def __enter__(self):

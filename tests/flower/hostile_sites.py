@@ -23,6 +23,7 @@ from flwr.common.constant import ErrorCode
 from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, STEERING, Letter, Node, obliging
 
 from fedhca2.federation.flower import roll
+from fedhca2.federation.flower.control import OperatorInterceptor
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.flower.wait import Wait
@@ -75,8 +76,9 @@ def relative_drift(found: Sequence[torch.Tensor], expected: Sequence[torch.Tenso
 
 
 def node(deployment: Deployment, name: str) -> Node:
-    """A site's node, with its key."""
-    return Node(deployment.link, deployment.keys / "sites" / name)
+    """A node at the SuperLink itself: the server is safe from what the proxy would have refused, too."""
+    operator = OperatorInterceptor(deployment.keys / "secret")
+    return Node(deployment.link.address, deployment.keys / "sites" / name, operator)
 
 
 def peak() -> float:

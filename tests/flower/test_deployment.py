@@ -77,7 +77,7 @@ def test_a_server_that_is_killed_resumes_to_the_same_models(deployment, expected
 def supernode(deployment, folder, *options):
     """What a SuperNode with these options has to say until it gives up."""
     log = folder / "supernode.log"
-    command = ["flower-supernode", "--superlink", deployment.link.address, "--isolation", "process"]
+    command = ["flower-supernode", "--superlink", deployment.public, "--isolation", "process"]
     command += ["--host", "127.0.0.1", "--port", str(free_port()), "--max-retries", "1", *options]
     process = start(command, folder / "home", log)
     try:

@@ -13,7 +13,7 @@ from hostile_server import ATTACKS, FRUGAL, PRIVATE, STOCK
 
 from fedhca2.clients.accounting import epsilon
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.attack]
 NOISE = 2.0
 # Every Python process of a site imports this first: it writes down whom it looks up or talks to, and waits for nobody
 # for 3 s, as a SuperNode does between two looks for messages.
@@ -84,9 +84,11 @@ def scene(tmp_path_factory):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_site_says_no_and_why(scene, attack):
+def test_the_site_says_no_and_why(scene, attack, tell):
     answer = scene.told[attack]
-    assert ATTACKS[attack].answer in " ".join(str(answer.get(key)) for key in ("cannot", "declined", "failed")), answer
+    said = " ".join(str(answer[key]) for key in ("cannot", "declined", "failed") if answer.get(key))
+    tell("hostile server", attack, 7 if "rows of" in attack or "a scale of" in attack else 9, said)
+    assert ATTACKS[attack].answer in said, answer
 
 
 def test_nothing_private_comes_back(scene):

@@ -266,7 +266,7 @@ def deployment(tmp_path_factory):
     with impatience(folder / "impatience"), Deployment(folder, secured(FEDPER)) as found:
         for name in OUTDOOR:
             found.start_site(name)
-        node = Node(found.link, found.keys / "sites" / "home")
+        node = Node(found.public, found.keys / "sites" / "home")
         app = make_app(Site(SiteConfig.load(found.files["home"])))
 
         def home(message, context):

@@ -19,6 +19,11 @@ app.add_typer(flower)
 
 Keys = Annotated[Path, typer.Option(help="The folder that 'fedhca2 flower keys' wrote.")]
 Address = Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Where the SuperLink is.")]
+Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="The public address, where sites come to.")]
+Quota = Annotated[
+    int, typer.Option(min=1, metavar="BYTES", help="How much a site may send for each message that it is given.")
+]
+PUBLIC, QUOTA = "0.0.0.0:8000", 2 * 2**30
 
 
 @flower.command()
@@ -53,6 +58,41 @@ def register(
 
 
 @flower.command()
+def evict(
+    names: Annotated[list[str], typer.Argument(help="The sites' names.")],
+    superlink: Address,
+    keys: Keys,
+) -> None:
+    """Have the SuperLink let sites in no more."""
+    with clear_errors():
+        from fedhca2.federation.flower.superlink import SuperLink
+
+        link = SuperLink(superlink, keys / "ca.crt", keys / "secret")
+        for name in names:
+            typer.echo(f"{name}: no longer node {', '.join(map(str, link.evict(name)))}")
+
+
+@flower.command()
+def link(
+    keys: Keys,
+    listen: Listen = PUBLIC,
+    superlink: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="An address of loopback, for the coordinator's commands.")
+    ] = "127.0.0.1:8001",
+    database: Annotated[Path | None, typer.Option(help="A file that registered keys outlast a restart in.")] = None,
+    quota: Quota = QUOTA,
+) -> None:
+    """Be there for sites and runs until stopped: a SuperLink on loopback, and the proxy that sites come to."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    with clear_errors(), stopped():
+        from fedhca2.federation.flower.link import Link
+
+        options = ["--database", str(database)] if database else []
+        with Link(keys, listen, superlink, quota=quota, options=options) as found:
+            found.keep()
+
+
+@flower.command()
 def site(
     file: Annotated[Path, typer.Argument(help="The site's own file: client, tasks, data, state.")],
     superlink: Address,
@@ -78,8 +118,13 @@ def site(
 @flower.command()
 def serve(
     config: Annotated[str, typer.Argument(help="A YAML file, an embedded experiment, or a run's folder to resume.")],
-    superlink: Address,
     keys: Keys,
+    superlink: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A SuperLink that runs already; by default one is started."),
+    ] = None,
+    listen: Listen = PUBLIC,
+    quota: Quota = QUOTA,
     overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; a new one under runs/ by default.")] = None,
     deadline: Annotated[float, typer.Option(help="Seconds for a round; 0: no end.")] = 3600,
@@ -95,24 +140,29 @@ def serve(
 
         from fedhca2.experiment import ConfigError, Experiment
         from fedhca2.federation.flower.fleet import TooFewClientsError
+        from fedhca2.federation.flower.link import coordinator_link
         from fedhca2.federation.flower.run import NOTE, read_note, reopen, resume, run
-        from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
+        from fedhca2.federation.flower.superlink import RunEndedError
         from fedhca2.reports.console import ConsoleWatcher
 
         terms = make_terms(deadline=deadline or None, min_clients=min_clients, retries=retries, wire=wire, spool=spool)
-        link = SuperLink(superlink, keys / "ca.crt", keys / "secret")
         going_on = (Path(config) / NOTE).is_file()
         experiment = Experiment.load(Path(config) / "config.yaml" if going_on else config, overrides or [])
         folder = Path(config) if going_on else out or new_folder(experiment.name)
         if going_on:
             reopen(folder).close()  # before anything is stopped or started
-            link.stop(int(read_note(folder)["flower_run"]))
+        names = [spec.name for spec in experiment.specs]
         try:
-            with ConsoleWatcher(console) as watcher, link.run() as grid:
+            with coordinator_link(superlink, keys, names, listen, quota, folder) as link:
+                if not superlink:
+                    typer.echo(f"sites can come to {listen}; the SuperLink is at {link.address}")
                 if going_on:
-                    result = resume(grid, folder, watcher, terms)
-                else:
-                    result = run(grid, experiment, folder, watcher, terms)
+                    link.stop(int(read_note(folder)["flower_run"]))
+                with ConsoleWatcher(console) as watcher, link.run() as grid:
+                    if going_on:
+                        result = resume(grid, folder, watcher, terms, look=link.registrations)
+                    else:
+                        result = run(grid, experiment, folder, watcher, terms, look=link.registrations)
         except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
             raise ConfigError([f"{error}; go on with: fedhca2 flower serve {folder} …"]) from None
     conclude(console, result, folder)

@@ -1,5 +1,6 @@
 """What happens in a run, a line of JSON for each event."""
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,15 +13,19 @@ from fedhca2.federation.server import ServerRecord
 from fedhca2.federation.strict_json import to_json
 from fedhca2.messages import Order, Profile, Reply
 
+REGISTERED, EVICTED = "registered", "evicted"  # sites: no part of a round, so a rewind does not undo them
 START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}}
 
 
 class EventLog:
-    """Watches a run and writes down what it sees, from a position on: events after it are forgotten."""
+    """Watches a run and writes down what it sees, from a position on: what rounds did after it is forgotten."""
 
     def __init__(self, path: Path, position: Mapping[str, Any]) -> None:
         self._file = path.open("a", encoding="utf-8")
+        lasting = [line for line in path.read_bytes()[position["events"] :].splitlines(True) if _is_lasting(line)]
         self._file.truncate(position["events"])
+        self._file.write(b"".join(lasting).decode())
+        self._file.flush()
         self.bytes_up, self.bytes_down = position["bytes_up"], position["bytes_down"]
         self.updates = Counter[str](position["updates"])  # how many each client has sent
 
@@ -100,3 +105,10 @@ class EventLog:
             )
         self.log("weights", round=round, weights=record.weights)
         self.log("round", round=round, seconds=seconds, refused=record.refused)
+
+
+def _is_lasting(line: bytes) -> bool:
+    try:
+        return json.loads(line)["event"] in (REGISTERED, EVICTED)
+    except ValueError:  # half a line, of a run that was killed
+        return False

@@ -3,8 +3,6 @@
 import os
 from importlib.util import find_spec
 
-from fedhca2.experiment import ConfigError
-
 # Flower reads these when it is imported: no telemetry, no look for updates, no installing of what a message brings.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -14,4 +12,6 @@ QUIET = {
 os.environ |= QUIET
 
 if find_spec("flwr") is None:
+    from fedhca2.experiment import ConfigError  # with torch, which a proxy does without
+
     raise ConfigError(["Flower should be installed, found none; pip install 'fedhca2[flower]'"])

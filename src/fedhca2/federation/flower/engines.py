@@ -27,7 +27,7 @@ def resume_on(out: Path, watcher: RunWatcher) -> Result:
     reopen(out).close()  # before anything is started
     engine = read_note(out)["engine"]
     if engine not in get_args(Engine):
-        raise ConfigError([f"{out}: go on with: fedhca2 flower serve {out} --superlink HOST:PORT --keys DIR"])
+        raise ConfigError([f"{out}: go on with: fedhca2 flower serve {out} --keys DIR"])
     return _go(engine, Experiment.load(out / CONFIG), out, watcher, None)
 
 

@@ -2,12 +2,8 @@
 
 import json
 import logging
-import ssl
 import tempfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
@@ -20,6 +16,7 @@ from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS
 from fedhca2.federation.flower.keys import make_keys
+from fedhca2.federation.flower.link import Link
 from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.run import Collect, resume, run
 from fedhca2.federation.flower.site import MODEL
@@ -29,7 +26,6 @@ from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher
 from fedhca2.federation.run_folder import CONFIG
 
-PATIENCE = 60.0  # seconds that a SuperLink has to start
 RUNS_IN_VAIN = 2  # runs of Flower's that may end one after the other without a round being over
 log = logging.getLogger("fedhca2.server")
 
@@ -43,12 +39,13 @@ def run_local(
     """
     collect = collecting(experiment, out)
 
-    def work(grid: Grid) -> Result:
-        if (out / CONFIG).is_file():
-            return resume(grid, out, watcher, terms, collect)
-        return run(grid, experiment, out, watcher, terms, baseline, "flower-local", collect)
-
     with _federation(experiment, out) as link:
+
+        def work(grid: Grid) -> Result:
+            if (out / CONFIG).is_file():
+                return resume(grid, out, watcher, terms, collect, link.registrations)
+            return run(grid, experiment, out, watcher, terms, baseline, "flower-local", collect, link.registrations)
+
         return _until_done(link, work, out)
 
 
@@ -83,17 +80,16 @@ def _federation(experiment: Experiment, out: Path) -> Iterator[SuperLink]:
         home = Path(folder)
         make_keys(home / "keys", names)
         files = write_sites(experiment, sites)
-        processes: list[Popen[bytes]] = []
-        try:
-            link, process = start_superlink(home, home / "keys", sites / "superlink.log")
-            processes.append(process)
-            wait_until_healthy(link, process)
-            for name in names:
-                link.register(name, home / "keys" / "sites" / name / "node.pub")
-                processes.append(start_site(link, files[name], home / "keys" / "sites" / name, home / name, sites))
-            yield link
-        finally:
-            stop(processes)
+        with Link(home / "keys", f"127.0.0.1:{free_port()}", logs=sites) as link:
+            link.register(names)
+            processes: list[Popen[bytes]] = []
+            try:
+                for name in names:
+                    keys = home / "keys" / "sites" / name
+                    processes.append(start_site(link.public, files[name], keys, home / name, sites))
+                yield link.superlink
+            finally:
+                stop(processes)
 
 
 def sites_folder(out: Path) -> Path:
@@ -132,42 +128,10 @@ def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
     return files
 
 
-def start_superlink(
-    home: Path, keys: Path, output: Path, options: Sequence[str] = ()
-) -> tuple[SuperLink, Popen[bytes]]:
-    """A SuperLink on a free port of loopback, with TLS and authenticated sites."""
-    port = free_port()
-    command = [
-        "flower-superlink",
-        *("--host", "127.0.0.1", "--port", str(port)),
-        *("--ssl-ca-certfile", str(keys / "ca.crt")),
-        *("--ssl-certfile", str(keys / "superlink.crt")),
-        *("--ssl-keyfile", str(keys / "superlink.key")),
-        *("--enable-supernode-auth", "--isolation", "process"),
-        *("--superexec-auth-secret-file", str(keys / "secret")),
-        *options,
-    ]
-    process = start(command, home / "superlink", output)
-    return SuperLink(f"127.0.0.1:{port}", keys / "ca.crt", keys / "secret"), process
-
-
-def start_site(link: SuperLink, site: Path, keys: Path, home: Path, logs: Path) -> Popen[bytes]:
+def start_site(public: str, site: Path, keys: Path, home: Path, logs: Path) -> Popen[bytes]:
     """A site's process."""
-    command = ["fedhca2", "flower", "site", str(site), "--superlink", link.address, "--keys", str(keys)]
+    command = ["fedhca2", "flower", "site", str(site), "--superlink", public, "--keys", str(keys)]
     return start(command, home, logs / f"{site.stem}.log")
-
-
-def wait_until_healthy(link: SuperLink, process: Popen[bytes]) -> None:
-    """Return when the SuperLink answers."""
-    context = ssl.create_default_context(cafile=str(link.ca))
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            with urllib.request.urlopen(f"https://{link.address}/health", context=context, timeout=2):
-                return
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            time.sleep(0.1)
-    raise RuntimeError(f"the SuperLink should answer at {link.address}, found exit code {process.poll()}")
 
 
 def collecting(experiment: Experiment, out: Path) -> Collect:

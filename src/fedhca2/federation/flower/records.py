@@ -7,6 +7,7 @@ in each of their messages, so it is hashed once and pushed once.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import Any, Literal
 
 import torch
@@ -42,8 +43,8 @@ class _Place:
 
 
 def pack(header: Header, arrays: Mapping[str, Array] | None = None) -> RecordDict:
-    """A message's content."""
-    content = RecordDict({HEADER_RECORD: ConfigRecord({"json": json.dumps(header)})})
+    """A message's content. Its salt keeps its hash from being guessed, and taken, before it is sent."""
+    content = RecordDict({HEADER_RECORD: ConfigRecord({"json": json.dumps(header), "salt": token_hex(16)})})
     if arrays:
         record = ArrayRecord()
         record.update(arrays)  # its constructor would copy each, and forget the hashes of its chunks

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedhca2.experiment import ConfigError, Experiment, Shard
 from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.course import Course
+from fedhca2.federation.flower.admissions import Admissions, Look, nobody
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.records import DTYPES
 from fedhca2.federation.flower.terms import Terms
@@ -51,6 +52,7 @@ def run(
     baseline: Path | None = None,
     engine: str = "flower",
     collect: Collect = leave_models,
+    look: Look = nobody,
 ) -> Result:
     """Train with the sites that this grid reaches, and write the run's folder."""
     early = (NOTE, *BASELINE_FILES) if baseline else (NOTE,)
@@ -60,15 +62,17 @@ def run(
         beside: dict[str, Any] = {NOTE: {"run": name, "engine": engine, "flower_run": grid.run.run_id}}
         if baseline and known is not None:
             beside |= baseline_files(baseline, known)
-        return _run(_Network(grid, terms, watcher, collect, name), experiment, folder, beside, known)
+        return _run(_Network(grid, terms, watcher, collect, look, name), experiment, folder, beside, known)
 
 
-def resume(grid: Grid, out: Path, watcher: RunWatcher, terms: Terms, collect: Collect = leave_models) -> Result:
+def resume(
+    grid: Grid, out: Path, watcher: RunWatcher, terms: Terms, collect: Collect = leave_models, look: Look = nobody
+) -> Result:
     """Go on with a run from its last checkpoint; the sites go on from their own state."""
     with closing(reopen(out)) as folder:
         experiment, note = Experiment.load(out / CONFIG), read_note(out)
         beside = {NOTE: {**note, "flower_run": grid.run.run_id}}
-        network = _Network(grid, terms, watcher, collect, str(note["run"]))
+        network = _Network(grid, terms, watcher, collect, look, str(note["run"]))
         return _run(network, experiment, folder, beside, kept_baseline(out))
 
 
@@ -104,6 +108,7 @@ class _Network:
     terms: Terms
     watcher: RunWatcher
     collect: Collect
+    look: Look  # at who was let in
     run: str  # its name, by which sites keep their state
 
 
@@ -128,18 +133,19 @@ def _train(network: _Network, course: Course, baseline: Scores | None) -> Result
     """Every round that is still to come, in a folder that has been rewound."""
     experiment, folder, watcher = course.experiment, course.folder, network.watcher
     fleet = FlowerFleet(network.grid, experiment, network.terms, network.run, folder.path)
-    fleet.gather()
-    watcher.started(experiment, _shards(fleet))
-    server = (
-        BlindServer(experiment, fleet)
-        if experiment.secure_aggregation
-        else Server(experiment.resolved_method, (), experiment.guard, Reach.of(experiment))
-    )
-    server.profiles = fleet.roll.known  # sites may join later
-    checkpoint = course.checkpoint
-    tell = _Tell(fleet, folder, watcher, set(checkpoint.clients) if checkpoint else set())
-    # After every round: a site has the reply of its last round only, so the server must not fall behind.
-    outcome = course.go(server, fleet, tell, checkpoint.progress if checkpoint else None, checkpoint_every=1)
+    with Admissions(network.look, folder) as admissions:
+        fleet.gather()
+        watcher.started(experiment, _shards(fleet))
+        server = (
+            BlindServer(experiment, fleet)
+            if experiment.secure_aggregation
+            else Server(experiment.resolved_method, (), experiment.guard, Reach.of(experiment))
+        )
+        server.profiles = fleet.roll.known  # sites may join later
+        checkpoint = course.checkpoint
+        tell = _Tell(fleet, folder, watcher, admissions, set(checkpoint.clients) if checkpoint else set())
+        # After every round: a site has the reply of its last round only, so the server must not fall behind.
+        outcome = course.go(server, fleet, tell, checkpoint.progress if checkpoint else None, checkpoint_every=1)
     outcome = replace(outcome, missing={**fleet.absent, **outcome.missing})
     network.collect(network.run, folder.path)
     return course.conclude(outcome, baseline, "sites over Flower")
@@ -158,6 +164,7 @@ class _Tell:
     fleet: FlowerFleet
     folder: RunFolder
     watcher: RunWatcher
+    admissions: Admissions
     introduced: set[str]
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
@@ -172,6 +179,7 @@ class _Tell:
         self.watcher.replied(order, reply)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
+        self.admissions.write()
         away = {**self.fleet.roll.refused, **self.fleet.absent, **record.dropped}
         record = replace(record, refused={**record.refused, **away})
         self.folder.events.aggregated(round, record, seconds)

@@ -5,6 +5,8 @@ from pathlib import Path
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 
+from fedhca2.federation.flower.control import OperatorInterceptor
+
 ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
@@ -17,5 +19,6 @@ def runtime_client(address: str, ca: Path | None, secret: Path) -> RuntimeHttpCl
         interceptors=[
             RuntimeVersionHttpInterceptor(component_name="SuperExec"),
             SuperExecAuthHttpInterceptor(master_secret=secret.read_bytes(), protected_methods=ACQUIRE),
+            OperatorInterceptor(secret),
         ],
     )

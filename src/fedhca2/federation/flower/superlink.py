@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import SubStatus
 from flwr.common.serde import fab_to_proto, run_from_proto
-from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest
+from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest, UnregisterNodeRequest
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullTaskInputRequest,
@@ -27,7 +27,6 @@ from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import FlowerError
 from flwr.supercore.fab import Fab
 from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
@@ -35,6 +34,7 @@ from flwr.superlink.grid import HttpGrid
 
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.flower.app_bundle import write_app
+from fedhca2.federation.flower.control import OperatorInterceptor, Registration, control_client, list_registrations
 from fedhca2.federation.flower.runtime import runtime_client
 
 POLL = 0.2
@@ -76,6 +76,24 @@ class SuperLink:
             ) from None
         return int(answer.node_id)
 
+    def evict(self, name: str) -> list[int]:
+        """Let nobody in any more under this name; returns the nodes that it was."""
+        with self._control() as control:
+            found = [one.node for one in list_registrations(control) if one.name == name and not one.evicted]
+            for node in found:
+                # Flower puts a node that never came out too, and then fails to say so.
+                with suppress(httpx.HTTPStatusError):
+                    control.UnregisterNode(UnregisterNodeRequest(node_id=node))
+            left = {one.node for one in list_registrations(control) if not one.evicted} & {*found}
+        if left or not found:
+            raise ConfigError([f"{name}: should be evicted, found {'it registered still' if left else 'no such site'}"])
+        return found
+
+    def registrations(self) -> list[Registration]:
+        """Every key that was ever registered."""
+        with self._control() as control:
+            return list_registrations(control)
+
     def stop(self, run: int) -> None:
         """End a run whose ServerApp is gone, so that no site waits for what it was about to send."""
         with self._control() as control, suppress(httpx.HTTPStatusError):  # it may have ended by itself
@@ -92,24 +110,19 @@ class SuperLink:
         with _runtime(self.address, self.ca, self.secret) as runtime:
             token = acquire(runtime, TaskType.SERVER_APP, run=started.run_id)
         grid = HttpGrid(self.address, root_certificates=self.ca.read_bytes(), token=token)
+        client = grid._runtime_client
+        client._interceptors = (*client._interceptors, OperatorInterceptor(self.secret))
         _raise_when_ended(grid)
         with _task(grid):
             yield grid
 
     @contextmanager
     def _control(self) -> Iterator[ControlHttpClient]:
-        client = ControlHttpClient.from_server_address(
-            self.address,
-            insecure=False,
-            root_certificates=self.ca.read_bytes(),
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-        )
         try:
-            yield client
+            with control_client(self.address, self.ca, self.secret) as client:
+                yield client
         except httpx.TransportError as error:
             raise ConfigError([f"{self.address}: should be a SuperLink that answers, found {error}"]) from None
-        finally:
-            client.close()
 
 
 @contextmanager

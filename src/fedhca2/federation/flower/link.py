@@ -1,0 +1,121 @@
+"""A SuperLink on loopback and the proxy in front of it, as processes: the one way into a federation."""
+
+import logging
+import socket
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+from fedhca2.clients.state_file import private_folder
+from fedhca2.experiment import ConfigError
+from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.superlink import SuperLink
+
+PATIENCE = 60.0  # seconds that a process has to start
+QUOTA = 2 * 2**30  # bytes that a site may leave at the SuperLink for each message that it is given
+log = logging.getLogger("fedhca2.server")
+
+
+class Link:
+    """The two processes. Sites come to the proxy; the coordinator's own commands go to the SuperLink."""
+
+    def __init__(
+        self,
+        keys: Path,
+        public: str,
+        superlink: str | None = None,
+        *,
+        logs: Path | None = None,
+        quota: int = QUOTA,
+        options: Sequence[str] = (),
+    ) -> None:
+        """`public` and `superlink` are host:port, of loopback for the SuperLink; `options` are its own."""
+        self.keys, self.public, self.quota, self.options = keys, public, quota, options
+        self.superlink = SuperLink(superlink or f"127.0.0.1:{free_port()}", keys / "ca.crt", keys / "secret")
+        self._logs = logs
+        self._home = tempfile.TemporaryDirectory(prefix="fedhca2-link-")
+        self.processes: dict[str, Popen[bytes]] = {}
+
+    def __enter__(self) -> "Link":
+        try:
+            self._start("superlink", self._superlink_command(), self.superlink.address)
+            self.start_proxy()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stop(reversed(self.processes.values()))
+        self._home.cleanup()
+
+    def start_proxy(self) -> None:
+        """Start the proxy, first or again: sites notice nothing but a pause."""
+        command = ["python", "-m", "fedhca2.federation.flower.proxy", "--listen", self.public]
+        command += ["--superlink", self.superlink.address, "--keys", str(self.keys), "--quota", str(self.quota)]
+        self._start("proxy", command, self.public)
+
+    def register(self, names: Iterable[str]) -> None:
+        """Let the sites of these names in."""
+        for name in names:
+            self.superlink.register(name, self.keys / "sites" / name / "node.pub")
+
+    def keep(self) -> None:
+        """Stay until the SuperLink ends; a proxy that does is started again."""
+        while self.processes["superlink"].poll() is None:
+            time.sleep(1.0)
+            if (code := self.processes["proxy"].poll()) is not None:
+                log.warning("the proxy ended with code %s and is started again", code)
+                self.start_proxy()
+        raise ConfigError([f"the SuperLink ended with code {self.processes['superlink'].returncode}"])
+
+    def _start(self, name: str, command: Sequence[str], address: str) -> None:
+        output = self._logs / f"{name}.log" if self._logs else None
+        self.processes[name] = start(command, Path(self._home.name) / name, output)
+        _wait_until_open(address, self.processes[name])
+
+    def _superlink_command(self) -> list[str]:
+        """A SuperLink with TLS and authenticated sites, for those who know the secret."""
+        host, _, port = self.superlink.address.rpartition(":")
+        return [
+            *("python", "-m", "fedhca2.federation.flower.guarded_superlink"),
+            *("--host", host, "--port", port),
+            *("--ssl-ca-certfile", str(self.keys / "ca.crt")),
+            *("--ssl-certfile", str(self.keys / "superlink.crt")),
+            *("--ssl-keyfile", str(self.keys / "superlink.key")),
+            *("--enable-supernode-auth", "--isolation", "process"),
+            *("--superexec-auth-secret-file", str(self.keys / "secret")),
+            *self.options,
+        ]
+
+
+@contextmanager
+def coordinator_link(
+    superlink: str | None, keys: Path, names: Iterable[str], public: str, quota: int, out: Path
+) -> Iterator[SuperLink]:
+    """The SuperLink that runs already at an address, or one for these sites and as long as a run in this folder."""
+    if superlink:
+        yield SuperLink(superlink, keys / "ca.crt", keys / "secret")
+        return
+    logs = private_folder(out.with_name(f"{out.name}.link"))
+    with Link(keys, public, logs=logs, quota=quota) as link:
+        link.register(names)
+        yield link.superlink
+
+
+def _wait_until_open(address: str, process: Popen[bytes]) -> None:
+    """Return when the process takes connections."""
+    host, _, port = address.rpartition(":")
+    here = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            socket.create_connection((here, int(port)), timeout=2).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise ConfigError([f"{address}: should be listened on, found exit code {process.poll()} of what should do it"])

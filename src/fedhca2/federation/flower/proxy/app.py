@@ -1,0 +1,174 @@
+"""One request after another: who asks, what for, whether it may, and then the SuperLink's answer."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+
+import httpx
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+)
+from flwr.proto.message_pb2 import PushObjectRequest
+from google.protobuf.message import DecodeError, Message
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from fedhca2.federation.flower.proxy.allowance import Allowance
+from fedhca2.federation.flower.proxy.identity import Register, Site, is_signed, key_in
+from fedhca2.federation.flower.proxy.refusals import Refusal, Refusals
+from fedhca2.federation.flower.proxy.requests import ROUTES, Route, fault_of
+from fedhca2.federation.flower.proxy.shapes import Shapes
+
+AT_ONCE = 16  # requests of one site; Flower's SuperNode has six
+BODY_TIME = 120.0  # seconds for a request to arrive: a chunk at 0.4 Mbit/s
+WHOLE_TIME = 300.0  # seconds until it has its answer
+Headers = Mapping[str, str]
+
+
+class Proxy:
+    """Passes on what registered sites may ask of a SuperLink."""
+
+    def __init__(self, superlink: httpx.AsyncClient, register: Register, quota: int) -> None:
+        self._superlink, self._register, self._quota = superlink, register, quota
+        self._refusals, self._shapes = Refusals(), Shapes()
+        self._allowances: dict[int, Allowance] = {}
+        self._busy = Counter[int]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, whatever it is."""
+        request = Request(scope, receive)
+        who = f"a stranger at {request.client.host if request.client else 'an unknown address'}"
+        try:
+            async with asyncio.timeout(WHOLE_TIME):
+                route, headers = _route(request), _headers(request)
+                site = await self._identify(route, headers)
+                who = str(site)
+                scope["state"]["connection"].is_proven()
+                await self._serve(site, route, headers, request, send)
+        except Refusal as refusal:
+            self._refusals.tell(who, f"{request.method} {ascii(request.url.path)[1:-1][:80]}", refusal.why)
+            answer = PlainTextResponse(refusal.why, refusal.status, {"connection": "close"})
+            await answer(scope, receive, send)
+        except (ClientDisconnect, TimeoutError, httpx.HTTPError):
+            scope["state"]["connection"].hang_up()
+
+    async def _identify(self, route: Route, headers: Headers) -> Site:
+        """Who asks; nothing has been read yet but the head of the request."""
+        try:
+            key = key_in(headers)
+            site = await self._register.find(key)
+        except ValueError:
+            raise Refusal(401, "a request should be signed with a key, found none") from None
+        except httpx.HTTPError:
+            raise Refusal(503, "the SuperLink should answer, found nothing") from None
+        if site is None:
+            status = 412 if route.request is ActivateNodeRequest else 401  # as the SuperLink says it
+            raise Refusal(status, "a key should be registered, found another")
+        if not is_signed(headers, key):
+            raise Refusal(401, "a request should be signed by the holder of its key, minutes ago at most, found it not")
+        return site
+
+    async def _serve(self, site: Site, route: Route, headers: Headers, request: Request, send: Send) -> None:
+        """Read the request of a site, pass it on, and pass the answer back."""
+        if self._busy[site.node] >= AT_ONCE:
+            raise Refusal(503, f"a site should ask at most {AT_ONCE} things at a time, found more")
+        self._busy[site.node] += 1
+        try:
+            body = await _body(request, route.limit)
+            message = self._parse(site, route, body)
+            allowance = self._allowances.setdefault(site.node, Allowance(self._quota))
+            announces = isinstance(message, PushMessagesRequest)
+            size = len(body) if announces or isinstance(message, PushObjectRequest) else 0
+            if why := allowance.take(size, announces):
+                raise Refusal(413, why)
+            response = await self._ask(request.url.path, body, headers)
+            if not response.is_success:
+                allowance.give_back(size, announces)
+            elif isinstance(message, PullMessagesRequest) and await _has_messages(response):
+                allowance.renew()
+            await _pass_back(response, send)
+        finally:
+            self._busy[site.node] -= 1
+
+    def _parse(self, site: Site, route: Route, body: bytes) -> Message:
+        """The request, if the site may make it."""
+        message = route.request()
+        try:
+            message.ParseFromString(body)
+        except DecodeError:
+            raise Refusal(400, f"should be a {route.request.__name__}, found something else") from None
+        why = fault_of(message, site.node, site.key)
+        if not why and isinstance(message, PushMessagesRequest):
+            why = self._shapes.fault_of(message.message_object_trees[0])
+        if why:
+            raise Refusal(403, why)
+        return message
+
+    async def _ask(self, path: str, body: bytes, headers: Headers) -> httpx.Response:
+        """The SuperLink's answer, of which only the head has been read."""
+        own = {name: value for name, value in headers.items() if _is_passed(name)}
+        try:
+            request = self._superlink.build_request("POST", path, content=body, headers=own)
+            return await self._superlink.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise Refusal(503, f"the SuperLink should answer, found {type(error).__name__}") from None
+
+
+def _route(request: Request) -> Route:
+    route = ROUTES.get(request.url.path)
+    if route is None:
+        raise Refusal(404, "path should be one that is open to sites, found another")
+    if request.method != "POST":
+        raise Refusal(403, "method should be POST, found another")
+    return route
+
+
+def _headers(request: Request) -> Headers:
+    """The headers, each of them once: who looks at the first and who looks at the last should see the same."""
+    found = request.headers.items()
+    if len(found) != len(dict(found)):
+        raise Refusal(400, "a header should be there once, found one twice")
+    return dict(found)
+
+
+def _is_passed(name: str) -> bool:
+    return name in ("content-type", "accept") or name.startswith("flwr-")
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    """All of the request, within its bounds; how long it is was said before."""
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal():
+        raise Refusal(411, "a request should say how long it is, found none that does")
+    if int(length) > limit:
+        raise Refusal(413, f"a request should have at most {limit} B, found {length[:20]}")
+    try:
+        async with asyncio.timeout(BODY_TIME):
+            return await request.body()
+    except TimeoutError:
+        raise Refusal(408, f"a request should arrive within {BODY_TIME:g} s, found it late") from None
+
+
+async def _has_messages(response: httpx.Response) -> bool:
+    return bool(PullMessagesResponse.FromString(await response.aread()).messages_list)
+
+
+async def _pass_back(response: httpx.Response, send: Send) -> None:
+    """Send a site the SuperLink's answer as it comes."""
+    try:
+        kept = [(name.encode(), value.encode()) for name, value in response.headers.items() if _is_kept(name)]
+        await send({"type": "http.response.start", "status": response.status_code, "headers": kept})
+        async for piece in response.aiter_bytes():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        await response.aclose()
+        response.stream = httpx.ByteStream(b"")  # a circle that would keep the request's body for a while
+
+
+def _is_kept(name: str) -> bool:
+    return name in ("content-type", "content-length") or name.startswith("flwr-")

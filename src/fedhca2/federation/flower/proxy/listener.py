@@ -1,0 +1,139 @@
+"""Connections: how many there may be, and how long each may take to say something."""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+from uvicorn import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+CONNECTIONS, FROM_ONE_ADDRESS = 1024, 256
+HANDSHAKE_TIME = 10.0  # seconds
+HEAD_TIME = 30.0  # seconds for the head of a request, from the connection or the last answer on
+HEAD = 2**14  # bytes of it
+log = logging.getLogger("fedhca2.proxy")
+
+
+class Connection(H11Protocol):
+    """A connection over which requests come; it is closed when the next one takes too long."""
+
+    def __init__(self, config: Config, state: ServerState, visit: "_Visit") -> None:
+        super().__init__(config, state, {"connection": self})
+        self._visit = visit
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_closed = self.loop.create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        """The handshake is over."""
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came; the head of a request is there when its answer is being worked on."""
+        super().data_received(data)
+        if self._timer and self.cycle is not None and not self.cycle.response_complete:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_response_complete(self) -> None:
+        """The next request may come."""
+        self._wait_for_head()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over, whoever ended it."""
+        super().connection_lost(exc)
+        if self._timer:
+            self._timer.cancel()
+        if not self.is_closed.done():
+            self.is_closed.set_result(None)
+
+    def is_proven(self) -> None:
+        """Whoever is at the other end holds a registered key."""
+        self._visit.is_proven = True
+
+    def hang_up(self) -> None:
+        """Close it without a word."""
+        if self.transport:
+            self.transport.abort()
+
+    def _wait_for_head(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(HEAD_TIME, self.hang_up)
+
+
+class _Visit:
+    """A connection from the moment that it was accepted."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.is_proven = address, False
+        self.task: asyncio.Task[None] | None = None
+
+
+class Listener:
+    """Takes connections. When there are too many, the oldest one that has shown no key makes room for the next."""
+
+    def __init__(self, config: Config) -> None:
+        config.load()
+        self._config, self._state = config, ServerState()
+        self._visits: dict[_Visit, None] = {}
+        self._from = Counter[str]()
+
+    async def listen(self, listening: socket.socket) -> None:
+        """Take connections until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connected, (address, *_) = await loop.sock_accept(listening)
+            except OSError as error:
+                log.warning("a connection could not be taken: %s", error)
+                await asyncio.sleep(0.1)
+                continue
+            if self._make_room(address):
+                visit = _Visit(address)
+                self._visits[visit] = None
+                self._from[address] += 1
+                visit.task = loop.create_task(self._attend(visit, connected))
+            else:
+                connected.close()
+
+    def _make_room(self, address: str) -> bool:
+        """Whether one more connection from there can be taken."""
+        if self._from[address] >= FROM_ONE_ADDRESS:
+            return self._send_away(address)
+        return len(self._visits) < CONNECTIONS or self._send_away(None)
+
+    def _send_away(self, address: str | None) -> bool:
+        for visit in self._visits:
+            if not visit.is_proven and address in (None, visit.address) and visit.task:
+                visit.task.cancel()
+                self._leave(visit)
+                return True
+        return False
+
+    def _leave(self, visit: _Visit) -> None:
+        if visit in self._visits:
+            del self._visits[visit]
+            self._from[visit.address] -= 1
+            if not self._from[visit.address]:
+                del self._from[visit.address]
+
+    async def _attend(self, visit: _Visit, connected: socket.socket) -> None:
+        """Shake hands, and stay until it is over."""
+        connection = Connection(self._config, self._state, visit)
+        try:
+            with suppress(OSError, ssl.SSLError):  # strangers hang up, or speak something else
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: connection, connected, ssl=self._config.ssl, ssl_handshake_timeout=HANDSHAKE_TIME
+                )
+                await asyncio.shield(connection.is_closed)
+        finally:
+            connection.hang_up()
+            connected.close()
+            self._leave(visit)

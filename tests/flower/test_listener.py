@@ -1,0 +1,125 @@
+"""Connections to the proxy that take their time, over real sockets and TLS, with shorter patience."""
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+from uvicorn import Config
+
+from fedhca2.federation.flower.keys import make_keys
+from fedhca2.federation.flower.proxy import listener as module
+from fedhca2.federation.flower.proxy.listener import Listener
+
+pytestmark = pytest.mark.slow
+REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+
+
+async def app(scope, receive, send):
+    """Knows everybody who says so."""
+    if (b"known", b"yes") in scope["headers"]:
+        scope["state"]["connection"].is_proven()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.fixture
+def address(tmp_path, monkeypatch):
+    for name, value in {"HANDSHAKE_TIME": 0.5, "HEAD_TIME": 0.5, "CONNECTIONS": 8, "FROM_ONE_ADDRESS": 6}.items():
+        monkeypatch.setattr(module, name, value)
+    make_keys(tmp_path / "keys", [])
+    files = {"ssl_certfile": tmp_path / "keys" / "superlink.crt", "ssl_keyfile": tmp_path / "keys" / "superlink.key"}
+    config = Config(app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, **files)
+    loop, listening = asyncio.new_event_loop(), socket.create_server(("127.0.0.1", 0))
+    listening.setblocking(False)
+
+    async def serve():
+        await Listener(config).listen(listening)
+
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    task = asyncio.run_coroutine_threadsafe(serve(), loop)
+    yield listening.getsockname(), ssl.create_default_context(cafile=str(tmp_path / "keys" / "ca.crt"))
+    task.cancel()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    listening.close()
+
+
+def plain(address):
+    return socket.create_connection(address[0], 5)
+
+
+def secure(address):
+    return address[1].wrap_socket(plain(address), server_hostname="127.0.0.1")
+
+
+def ask(connection, head=REQUEST):
+    """The first line of the answer, or nothing if there is none."""
+    try:
+        connection.sendall(head)
+        return connection.recv(4096).split(b"\r\n")[0]
+    except OSError:
+        return b""
+
+
+def ended(connection, seconds):
+    """Whether the other side ends a connection in so many seconds."""
+    connection.settimeout(seconds)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_connection_without_a_handshake_is_closed(address):
+    with plain(address) as silent:
+        assert ended(silent, 3)
+
+
+def test_a_head_that_trickles_is_cut_off(address):
+    with secure(address) as slow:
+        began = time.monotonic()
+        while time.monotonic() - began < 3 and not ended(slow, 0.1):
+            try:
+                slow.sendall(b"P")
+            except OSError:
+                break
+        assert time.monotonic() - began < 2
+
+
+def test_a_connection_that_asks_in_time_stays(address):
+    with secure(address) as quick:
+        for _ in range(4):
+            assert ask(quick) == b"HTTP/1.1 200 OK"
+            time.sleep(0.25)
+
+
+def test_a_head_of_any_length_is_refused(address):
+    with secure(address) as long:
+        assert ask(long, b"POST / HTTP/1.1\r\nx: " + b"x" * 200_000) == b"HTTP/1.1 400 Bad Request"
+
+
+def test_the_oldest_that_has_shown_no_key_makes_room(address):
+    with ExitStack() as stack:
+        known = stack.enter_context(secure(address))
+        ask(known, REQUEST[:-2] + b"known: yes\r\n\r\n")
+        for _ in range(12):
+            stack.enter_context(plain(address))
+        assert ask(stack.enter_context(secure(address))) == b"HTTP/1.1 200 OK"
+        assert ask(known) == b"HTTP/1.1 200 OK"
+
+
+def test_nobody_who_has_shown_a_key_is_sent_away(address):
+    with ExitStack() as stack:
+        sites = [stack.enter_context(secure(address)) for _ in range(6)]
+        for site in sites:
+            ask(site, REQUEST[:-2] + b"known: yes\r\n\r\n")
+        with plain(address) as stranger:
+            assert ended(stranger, 0.3)
+        assert [ask(site) for site in sites] == [b"HTTP/1.1 200 OK"] * 6

@@ -1,0 +1,155 @@
+"""`fedhca2 flower serve` as it is by default, under siege: strangers and a registered site try whatever they can."""
+
+import json
+import re
+import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
+
+import httpx
+import pytest
+from deployment import wait_for
+from federations import small_experiment
+from flwr.proto.fleet_pb2 import PushMessagesResponse
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from hostile import Node, obliging
+from strangers import ANYBODY, CONTROL, FLEET, SITES, Visitor, is_refused, outcome_of, posing
+
+from fedhca2.federation.flower.control import TOKEN, operator_token
+from fedhca2.federation.flower.keys import make_keys, make_site_keys
+from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.records import header_of
+from fedhca2.federation.flower.superlink import SuperLink
+
+pytestmark = [pytest.mark.slow, pytest.mark.attack]
+HONEST, HOSTILE = ["outdoor-semseg", "outdoor-normals"], "home"
+QUOTA = 30_000_000
+
+
+class Siege:
+    """A run whose honest sites wait with their first replies until the attacks are over."""
+
+    def __init__(self, folder, stack) -> None:
+        self.folder, self.out, self.keys = folder, folder / "run", folder / "keys"
+        self.public = f"127.0.0.1:{free_port()}"
+        experiment = small_experiment(rounds=1)
+        make_keys(self.keys, [spec.name for spec in experiment.specs])
+        config = folder / "experiment.yaml"
+        config.write_text(experiment.to_yaml())
+        command = ["fedhca2", "flower", "serve", str(config), "--keys", str(self.keys), "--out", str(self.out)]
+        command += ["--listen", self.public, "--quota", str(QUOTA), "--min-clients", "2", "--deadline", "300"]
+        self.process = start(command, folder / "serve", folder / "serve.log")
+        stack.callback(stop, [self.process])
+        said = wait_for(lambda: re.search(r"SuperLink is at (\S+)", (folder / "serve.log").read_text()))
+        self.link = SuperLink(said[1], self.keys / "ca.crt", self.keys / "secret")
+        self.over, self._end, self._asked = threading.Event(), threading.Event(), []
+        stack.callback(self._end.set)
+        stack.callback(self.over.set)
+        for name in HONEST:
+            node = Node(self.public, self.keys / "sites" / name)
+            node.activate()
+            threading.Thread(target=self._take_part, args=(node, obliging(experiment, name)), daemon=True).start()
+            threading.Thread(target=self._beat, args=(node,), daemon=True).start()
+        wait_for(lambda: len(self._asked) >= 2)
+        self.nodes = {one.name: one.node for one in self.link.registrations()}
+
+    def _take_part(self, node, app) -> None:
+        with suppress(httpx.HTTPError):  # when the federation is over
+            while not self._end.is_set():
+                if message := node.receive(0.2):
+                    if "order" in header_of(message.content):
+                        self._asked.append(message.metadata.run_id)
+                        self.over.wait()
+                    node.reply(message, app(message).content)
+
+    def _beat(self, node) -> None:
+        with suppress(httpx.HTTPError):
+            while not self._end.wait(10):
+                node.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30))
+
+    def visitor(self, **changes) -> Visitor:
+        victim = HONEST[0]
+        public_key = self.keys / "sites" / victim / "node.pub"
+        known = {"victim": self.nodes[victim], "victim_key": public_key, "run": self._asked[0]}
+        return Visitor(**{"address": self.public, "ca": self.keys / "ca.crt", **known, **changes})
+
+    def site(self, **changes) -> Visitor:
+        return self.visitor(node=self.nodes[HOSTILE], key=self.keys / "sites" / HOSTILE / "node.key", **changes)
+
+    def log(self) -> str:
+        return (self.folder / "run.link" / "proxy.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def siege(tmp_path_factory):
+    with ExitStack() as stack:
+        yield Siege(tmp_path_factory.mktemp("siege"), stack)
+
+
+@pytest.mark.parametrize("attack", ANYBODY)
+def test_a_stranger_is_refused(attack, siege, tell):
+    answer = ANYBODY[attack](siege.visitor())
+    tell("stranger", attack, 8, outcome_of(answer))
+    assert is_refused(answer)
+
+
+@pytest.mark.parametrize("attack", ANYBODY)
+def test_a_site_is_refused_what_a_stranger_is(attack, siege):
+    assert is_refused(ANYBODY[attack](siege.site()))
+
+
+@pytest.mark.parametrize("attack", SITES)
+def test_a_site_is_refused(attack, siege, tell):
+    answer = SITES[attack](siege.site())
+    tell("hostile site", attack, 8, outcome_of(answer))
+    assert is_refused(answer)
+
+
+@pytest.mark.parametrize("attack", [name for name in SITES if name not in ("a signature of an hour ago",)])
+def test_a_key_that_nobody_knows_is_refused(attack, siege, tmp_path):
+    make_site_keys(tmp_path / "unknown", b"")
+    assert is_refused(SITES[attack](siege.visitor(key=tmp_path / "unknown" / "node.key", node=1)))
+
+
+def test_refusals_are_in_the_log_with_the_node_and_the_reason(siege):
+    siege.site().post(f"{FLEET}/push-messages", posing(siege.site()))
+    line = rf"refused {HOSTILE} \(node {siege.nodes[HOSTILE]}\), POST {FLEET}/push-messages: sender should be"
+    assert re.search(line, siege.log())
+
+
+def test_the_superlink_itself_takes_an_order_of_a_site(siege):
+    """Why the proxy looks into messages: past it, whoever it is for would get this."""
+    token = {TOKEN: operator_token((siege.keys / "secret").read_bytes())}
+    with Node(siege.public, siege.keys / "sites" / HOSTILE):
+        site = siege.site(address=siege.link.address, headers=token, victim=siege.nodes[HOSTILE])
+        answer = site.post(f"{FLEET}/push-messages", posing(site))
+    assert PushMessagesResponse.FromString(answer.content).objects_to_push
+
+
+@pytest.mark.parametrize("path", [f"{CONTROL}/list-nodes", f"{FLEET}/pull-messages", "/health"])
+def test_another_user_of_the_machine_is_refused_by_the_superlink(path, siege):
+    assert siege.site(address=siege.link.address).post(path).status_code == 403
+
+
+def test_connections_that_say_nothing_keep_nobody_out(siege):
+    host, port = siege.public.rsplit(":", 1)
+    with ExitStack() as stack:
+        for _ in range(400):
+            stack.enter_context(socket.create_connection((host, int(port)), 5))
+        began = time.monotonic()
+        assert siege.site().post(f"{FLEET}/get-run").status_code == 403  # its node is missing: it was read
+        assert time.monotonic() - began < 5
+
+
+def test_the_federation_goes_on_and_its_record_has_every_key(siege):
+    siege.link.evict(HOSTILE)
+    siege.over.set()
+    assert siege.process.wait(120) == 0, (siege.folder / "serve.log").read_text()
+    assert set(json.loads((siege.out / "result.json").read_text())["clients"]) == set(HONEST)
+    events = [json.loads(line) for line in (siege.out / "metrics.jsonl").read_text().splitlines()]
+    record = [(event["event"], event["client"]) for event in events if event["event"] in ("registered", "evicted")]
+    assert record == [*(("registered", name) for name in (*HONEST, HOSTILE)), ("evicted", HOSTILE)]
+    kept = [event for event in events if event["event"] == "evicted"]
+    assert kept[0]["key"].startswith("SHA256:")
+    assert kept[0]["time"]

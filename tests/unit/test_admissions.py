@@ -1,0 +1,89 @@
+"""Who was let in and put out stays in the record."""
+
+import json
+import subprocess
+from contextlib import closing
+
+import pytest
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+
+from fedhca2.federation.event_log import START, EventLog
+from fedhca2.federation.flower.admissions import Admissions
+from fedhca2.federation.flower.control import Registration
+from fedhca2.federation.flower.keys import make_site_keys
+from fedhca2.federation.run_folder import RunFolder
+from small_run import small
+
+KEY = public_key_to_bytes(generate_key_pairs()[1])
+HOME = Registration(7, "home", KEY, "2026-11-16T04:00:00+00:00", "")
+GONE = Registration(7, "home", KEY, "2026-11-16T04:00:00+00:00", "2026-11-16T05:00:00+00:00")
+
+
+def events(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with closing(RunFolder.new(tmp_path / "run")) as folder:
+        folder.rewind(small())
+        yield folder
+
+
+def test_a_key_and_its_eviction_are_written_once(folder):
+    found = [HOME]
+    with Admissions(lambda: found, folder) as admissions:
+        admissions.write()
+        found[0] = GONE
+    with Admissions(lambda: found, folder):
+        pass
+    assert [(event["event"], event["client"]) for event in events(folder.path)] == [
+        ("registered", "home"),
+        ("evicted", "home"),
+    ]
+
+
+def test_an_eviction_that_ends_a_run_is_written(folder):
+    found = [HOME]
+
+    def fail():
+        found[0] = GONE
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), Admissions(lambda: found, folder):
+        fail()
+    assert events(folder.path)[-1]["event"] == "evicted"
+
+
+def test_a_name_that_steers_a_terminal_is_written_plainly(folder):
+    with Admissions(lambda: [Registration(7, "\x1b[2J" * 1000, KEY, "", "")], folder):
+        pass
+    assert "\\u001b" not in (folder.path / "metrics.jsonl").read_text()
+
+
+def test_a_rewind_forgets_rounds_and_no_keys(tmp_path):
+    log = EventLog(tmp_path / "metrics.jsonl", START)
+    for event in ("round", "registered", "round", "evicted"):
+        log.log(event)
+    log.close()
+    EventLog(tmp_path / "metrics.jsonl", START).close()
+    assert [event["event"] for event in events(tmp_path)] == ["registered", "evicted"]
+
+
+def test_half_a_line_is_no_event(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"event": "registered"')
+    EventLog(tmp_path / "metrics.jsonl", START).close()
+    assert events(tmp_path) == []
+
+
+def test_a_fingerprint_is_what_ssh_keygen_prints(tmp_path):
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    make_site_keys(tmp_path / "site", b"")
+    key = load_ssh_public_key((tmp_path / "site" / "node.pub").read_bytes())
+    try:
+        command = ["ssh-keygen", "-lf", str(tmp_path / "site" / "node.pub")]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except FileNotFoundError:
+        pytest.skip("no ssh-keygen here")
+    assert Registration(7, "home", public_key_to_bytes(key), "", "").fingerprint in printed
