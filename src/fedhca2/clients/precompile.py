@@ -20,9 +20,9 @@ from fedhca2.clients.client import Client
 from fedhca2.clients.step import KEEP, take_step, task_loss
 from fedhca2.clients.training import Learner, Training
 from fedhca2.compiling import compiled
+from fedhca2.data.batch_augmentation import plan
 from fedhca2.data.dataset import Sample
 from fedhca2.data.feed import DeviceFeed, on_canvas
-from fedhca2.data.plans import plan
 from fedhca2.data.transforms import CROP_TASK, UNCHANGED, draw_augmentation
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, align_attention, compile_parts, parts

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from fedhca2.compiling import compiled
+from fedhca2.data.batch_augmentation import Axes, Plan, axes, choose_starts
 from fedhca2.data.dataset import Sample
 from fedhca2.data.photometric import Distortion, distort
-from fedhca2.data.plans import Axes, Plan, axes, choose_starts
 from fedhca2.data.transforms import CROP_TASK, IMAGE_DEVIATION, IMAGE_MEAN
 from fedhca2.tasks import TASKS
 
