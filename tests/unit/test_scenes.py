@@ -7,10 +7,8 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedhca2.data.scenes import (
-    CLASSES,
     CONTEXT_NAMES,
     LABELS,
-    NAMES,
     decode_normals,
     encode_normals,
     ray_casting,
@@ -110,7 +108,7 @@ def test_labels_are_those_declared(domain, batches):
 @pytest.mark.parametrize(("domain", "least"), [("outdoor", 7), ("indoor", 12)])
 def test_classes_are_in_range_and_many_occur(domain, least, batches):
     classes = batches[domain]["semseg"].unique()
-    assert classes.max() < CLASSES[domain] == len(NAMES[domain])
+    assert classes.max() < LABELS[domain]["semseg"].classes
     assert len(classes) >= least
 
 

@@ -11,7 +11,8 @@ from PIL import Image
 from scipy.io import savemat
 
 from fedhca2.data.dataset import Sample
-from fedhca2.data.pascal_context import CLASS_NAMES, PART_CLASS, PERSON
+from fedhca2.data.label_spaces import PASCAL_CLASSES
+from fedhca2.data.pascal_context import PART_CLASS, PERSON
 from fedhca2.data.rendered import FIRST_VAL_SCENE
 from fedhca2.data.scenes import CONTEXT_IDS, Domain, encode_normals, render
 from fedhca2.painting import voc_palette
@@ -88,7 +89,7 @@ def _annotation(id: str, semseg: NDArray[np.uint8], objects: list[int], parts: N
     found = [(PART_WRITTEN[code], (parts == code).astype(np.uint8)) for code in PART_WRITTEN if (parts == code).any()]
     rows = [
         (
-            CLASS_NAMES[code],
+            PASCAL_CLASSES[code],
             code,
             (semseg == code).astype(np.uint8),
             _struct("part_name mask", found if code == PERSON else []),

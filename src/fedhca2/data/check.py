@@ -100,21 +100,16 @@ def check(
     for split, archive in archives.items():
         found = report.splits[split] = SplitReport(len(archive))
         report.without = [task for task in archive.spaces if task not in archive.labels]
-        _check_person_list(archive, report)
+        try:
+            archive.check_lists()
+        except FileError as error:
+            report.note(error)
         for id in archive.ids:
             _check_sample(archive, id, found, report)
             done += 1
             if progress is not None:
                 progress(done, total)
     return report
-
-
-def _check_person_list(archive: Archive, report: CheckReport) -> None:
-    if isinstance(archive, PascalContext) and "human_parts" in archive.labels:
-        try:
-            archive.has_person(0)
-        except FileError as error:
-            report.note(error)
 
 
 def _check_sample(archive: Archive, id: str, found: SplitReport, report: CheckReport) -> None:

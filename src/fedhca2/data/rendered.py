@@ -14,7 +14,7 @@ from fedhca2.config import Config
 from fedhca2.data.dataset import Sample, Split
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.data.scenes import LABELS, Domain, render
-from fedhca2.tasks import LabelSpace
+from fedhca2.tasks import LabelSpace, skips_empty
 
 FIRST_VAL_SCENE = 1_000_000  # scenes of the two splits never meet
 CHUNK = 64  # scenes that a thread renders at a time: the longer it takes, the less threads wait for each other
@@ -64,10 +64,10 @@ class RenderedScenes:
         return self
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
-        """A client that has human parts alone leaves out scenes without people."""
-        if list(tasks) != ["human_parts"]:
+        """All scenes; for a task alone that skips empty ones, those that show something of it."""
+        if not skips_empty(tasks):
             return range(len(self))
-        return self._samples["human_parts"].flatten(1).any(dim=1).nonzero().flatten().tolist()
+        return self._samples[tasks[0]].flatten(1).any(dim=1).nonzero().flatten().tolist()
 
     def load(self, index: int, tasks: Sequence[str]) -> Sample:
         """An image with the labels of these tasks."""

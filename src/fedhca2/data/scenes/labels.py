@@ -1,45 +1,16 @@
-"""What the scenes' labels mean: domains, class names, context ids, the 8-bit coding of normals, and what is salient."""
+"""What the scenes' labels mean: domains, context ids, the 8-bit coding of normals, and what is salient."""
 
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fedhca2.data.label_spaces import NYUD_LABELS, PASCAL_LABELS
 from fedhca2.tasks import LabelSpace
 
 Domain = Literal["outdoor", "indoor"]
 
-VOC_NAMES = (
-    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
-    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
-)
-NYUD_NAMES = (
-    *("wall", "floor", "cabinet", "bed", "chair", "sofa", "table", "door", "window", "bookshelf"),
-    *("picture", "counter", "blinds", "desk", "shelves", "curtain", "dresser", "pillow", "mirror", "floor mat"),
-    *("clothes", "ceiling", "books", "refrigerator", "television", "paper", "towel", "shower curtain", "box"),
-    *("whiteboard", "person", "night stand", "toilet", "sink", "lamp", "bathtub", "bag", "otherstructure"),
-    *("otherfurniture", "otherprop"),
-)
-NAMES: dict[Domain, tuple[str, ...]] = {"outdoor": VOC_NAMES, "indoor": NYUD_NAMES}
-CLASSES: dict[Domain, int] = {domain: len(names) for domain, names in NAMES.items()}
-
-PART_NAMES = ("background", "head", "torso", "upper arms", "lower arms", "upper legs", "lower legs")
-
-LABELS: dict[Domain, dict[str, LabelSpace]] = {
-    "outdoor": {
-        "semseg": LabelSpace(len(VOC_NAMES), VOC_NAMES),
-        "human_parts": LabelSpace(len(PART_NAMES), PART_NAMES),
-        "sal": LabelSpace(),
-        "normals": LabelSpace(),
-        "edge": LabelSpace(edge_tolerance=0.0075),
-    },
-    "indoor": {
-        "semseg": LabelSpace(len(NYUD_NAMES), NYUD_NAMES),
-        "depth": LabelSpace(),
-        "normals": LabelSpace(),
-        "edge": LabelSpace(edge_tolerance=0.011),
-    },
-}
+LABELS: dict[Domain, dict[str, LabelSpace]] = {"outdoor": PASCAL_LABELS, "indoor": NYUD_LABELS}
 
 # Ids of the LabelMap (1..459), numbered as PASCAL-Context numbers them.
 CONTEXT_IDS: dict[str, int] = {
