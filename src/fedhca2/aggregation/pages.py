@@ -9,8 +9,10 @@ from torch import Tensor
 
 LARGE = 1 << 22  # bytes from which on large pages are worth asking for
 
-_madvise = ctypes.CDLL(None, use_errno=True).madvise
-_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_madvise = None
+if hasattr(mmap, "MADV_DONTNEED"):  # Linux and macOS; without it memory comes and goes as the system likes
+    _madvise = ctypes.CDLL(None, use_errno=True).madvise
+    _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def ask_for_large_pages(tensor: Tensor) -> None:
@@ -26,11 +28,13 @@ def own_pages(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
 
 def drop_pages(mapped: Tensor) -> None:
     """Give the memory of a mapped file back; any other tensor would lose its values."""
-    if _advise(mapped, mmap.MADV_DONTNEED):
+    if _advise(mapped, getattr(mmap, "MADV_DONTNEED", 0)):
         raise OSError(ctypes.get_errno(), "madvise failed on a mapped row")
 
 
 def _advise(tensor: Tensor, advice: int) -> int:
+    if _madvise is None:
+        return 0
     before = tensor.data_ptr() % mmap.PAGESIZE
     return int(_madvise(tensor.data_ptr() - before, tensor.nbytes + before, advice))
 

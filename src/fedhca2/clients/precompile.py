@@ -20,6 +20,7 @@ from fedhca2.clients.client import Client
 from fedhca2.clients.step import KEEP, take_step, task_loss
 from fedhca2.clients.training import Learner, Training
 from fedhca2.compiling import compiled
+from fedhca2.cores import usable_cores
 from fedhca2.data.batch_augmentation import plan
 from fedhca2.data.dataset import Sample
 from fedhca2.data.feed import DeviceFeed, on_canvas
@@ -50,6 +51,8 @@ def keep_compiled_code() -> Path:
 
 def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.device) -> None:
     """Compile what the clients' training steps are made of; a no-op where that was done before."""
+    if not hasattr(os, "fork"):
+        return  # steps are compiled when they are first taken
     folder = keep_compiled_code()
     kinds: dict[Size, Outputs] = {}
     for client in clients:
@@ -63,7 +66,7 @@ def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.devi
     done = folder / f"fedhca2-{sha256(name.encode()).hexdigest()[:16]}"
     if done.exists():
         return
-    at_once = max(1, min(len(os.sched_getaffinity(0)), torch.cuda.mem_get_info(device)[0] // ROOM))
+    at_once = max(1, min(len(usable_cores()), torch.cuda.mem_get_info(device)[0] // ROOM))
     command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device), str(at_once)]
     process = subprocess.Popen(command, env={**os.environ, **SERIAL}, stdin=subprocess.PIPE, text=True)
     importlib.import_module(COMPILER)  # takes seconds here as well

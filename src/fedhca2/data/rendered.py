@@ -1,6 +1,5 @@
 """Rendered scenes as a data set: no file is needed."""
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -11,6 +10,7 @@ import torch
 from pydantic import Field
 
 from fedhca2.config import Config
+from fedhca2.cores import usable_cores
 from fedhca2.data.dataset import Sample, Split
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.data.scenes import LABELS, Domain, render
@@ -87,7 +87,7 @@ class RenderedScenes:
             scenes = render(self.config.domain, indices, size=self.size, seed=self.config.seed, device=device)
             return start, {name: scenes[name].cpu() for name in ("image", *self.labels)}
 
-        workers = 1 if gpu else len(os.sched_getaffinity(0))
+        workers = 1 if gpu else len(usable_cores())
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for start, rendered in pool.map(chunk, range(0, self.count, step)):
                 for name, scenes in rendered.items():
