@@ -1,6 +1,6 @@
 """The six tasks, each declared once: what a model puts out, what it costs, how it is judged and painted."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -29,6 +29,7 @@ def unchanged(label: Tensor, scale: float | Tensor = 1.0) -> Tensor:
     return label
 
 
+Grouping = Literal["class", "value"]
 MetricFor = Callable[[LabelSpace], metrics.Metric]
 
 
@@ -59,6 +60,9 @@ class Task:
     flipped: Callable[[Tensor], Tensor] = unchanged
     ignored: Callable[[Tensor], Tensor] = unchanged
     counts_in_delta_m: bool = True
+    chooses_crops: bool = False  # training prefers crops in which its classes vary
+    skips_empty: bool = False  # a client with this task alone leaves out images that show nothing of it
+    grouped_by: Grouping | None = None  # what images are grouped by, if they can be: their largest class, or mean value
     reading: str = ""  # of raw output, in words: for whoever uses an exported model
 
     def channels_for(self, space: LabelSpace) -> int:
@@ -122,6 +126,8 @@ SEMSEG = Task(
     other_metrics={"miou_all_classes": partial(_mean_iou, absent="zero")},
     unit="%",
     paint=lambda map, space: painting.paint_classes(map),
+    chooses_crops=True,
+    grouped_by="class",
 )
 HUMAN_PARTS = Task(
     name="human_parts",
@@ -136,6 +142,8 @@ HUMAN_PARTS = Task(
     unit="%",
     paint=lambda map, space: painting.paint_classes(map),
     ignored=_without_parts_ignored,
+    skips_empty=True,
+    grouped_by="class",
 )
 SAL = Task(
     name="sal",
@@ -152,6 +160,7 @@ SAL = Task(
     },
     unit="%",
     paint=lambda map, space: painting.paint_grey(map),
+    grouped_by="value",
 )
 NORMALS = Task(
     name="normals",
@@ -180,6 +189,7 @@ EDGE = Task(
     metric=lambda space: metrics.OdsF(space.edge_tolerance, metrics.edge_rules(space.edge_thresholds)),
     unit="%",
     paint=lambda map, space: painting.paint_grey(map),
+    grouped_by="value",
 )
 DEPTH = Task(
     name="depth",
@@ -195,9 +205,28 @@ DEPTH = Task(
     fill=0,
     rescaled=_nearer,
     ignored=_unmeasured_ignored,
+    grouped_by="value",
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in (SEMSEG, HUMAN_PARTS, SAL, NORMALS, EDGE, DEPTH)}
+
+
+def crop_chooser(names: Iterable[str]) -> str | None:
+    """Which of these tasks chooses crops, if one does; names that are no task's are passed over.
+
+    >>> crop_chooser(["image", "edge", "semseg"])
+    'semseg'
+    """
+    return next((name for name in names if name in TASKS and TASKS[name].chooses_crops), None)
+
+
+def skips_empty(tasks: Sequence[str]) -> bool:
+    """Whether a client with exactly these tasks leaves out images that show nothing of them.
+
+    >>> skips_empty(["human_parts"]), skips_empty(["human_parts", "sal"])
+    (True, False)
+    """
+    return len(tasks) == 1 and TASKS[tasks[0]].skips_empty
 
 
 def metrics_for(

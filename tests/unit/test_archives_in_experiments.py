@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedhca2.clients import Workplace
-from fedhca2.data.layouts import write_scenes
+from fedhca2.data.archive_writer import write_scenes
 from fedhca2.data.partition import even_split
 from fedhca2.data.pascal_context import PERSON
 from fedhca2.experiment import ConfigError, assign_shards, build_client, open_data

@@ -154,9 +154,9 @@ def test_a_second_process_on_a_folder_is_refused(tmp_path):
     first = lock_folder(tmp_path)
     with pytest.raises(ConfigError, match="another process is working on this run"):
         lock_folder(tmp_path)
-    first.close()
+    first.release()
 
 
 def test_a_folder_is_free_again_after_its_process(tmp_path):
-    lock_folder(tmp_path).close()
-    lock_folder(tmp_path).close()
+    lock_folder(tmp_path).release()
+    lock_folder(tmp_path).release()

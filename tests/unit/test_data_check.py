@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedhca2.data.archive_writer import write_scenes
 from fedhca2.data.check import CELL, TITLE_HEIGHT, check, contact_sheet, kind_of
-from fedhca2.data.layouts import write_scenes
 from fedhca2.data.pascal_context import PascalContext
 
 SIZE = (24, 32)

@@ -14,7 +14,7 @@ from fedhca2.metrics import (
     delta_m,
     relative_gain,
 )
-from fedhca2.metrics.angular_error import angle
+from fedhca2.metrics.pixel_errors import angle
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from fedhca2.data.layouts import write_scenes
+from fedhca2.data.archive_writer import write_scenes
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.lock import lock_folder
 from fedhca2.federation.run import resume, run

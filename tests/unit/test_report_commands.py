@@ -5,7 +5,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.reports.scalars import scalars
+from fedhca2.reports.tracking import scalars
 from made_run import made_run
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from fedhca2.aggregation import MappedRow, Member, Rows, kernels, on_device
-from fedhca2.aggregation.in_memory import FEW
+from fedhca2.aggregation import MappedRow, Member, Rows, cpu_kernels, gpu_store
+from fedhca2.aggregation.cpu_store import FEW
 from fedhca2.params import Layout
 
 brief = settings(max_examples=25, deadline=None)
@@ -58,7 +58,7 @@ def within_float32(found, expected, summed):
 def test_products_of_any_rows(stack):
     sizes, data = stack
     found = make(layout_of(sizes), data).products("rows")
-    assert within_float32(found, plain_products(data, sizes), kernels.COLUMNS)
+    assert within_float32(found, plain_products(data, sizes), cpu_kernels.COLUMNS)
 
 
 @brief
@@ -74,7 +74,7 @@ def test_products_of_few_rows_are_those_of_float64(stack):
 def test_products_of_whole_rows_are_the_sum_over_tensors(stack):
     sizes, data = stack
     found = make(layout_of(sizes), data).products("rows", whole=True)[0]
-    assert within_float32(found, plain_products(data, sizes).sum(dim=0), kernels.COLUMNS)
+    assert within_float32(found, plain_products(data, sizes).sum(dim=0), cpu_kernels.COLUMNS)
 
 
 @brief
@@ -158,10 +158,10 @@ def test_rows_without_a_value():
     assert (rows.products("rows", whole=True).tolist(), len(rows.mix(torch.ones(1, 2))[0])) == ([[[0, 0], [0, 0]]], 0)
 
 
-def as_on_device(layout, data, chunk):
+def in_gpu_store(layout, data, chunk):
     """Rows that take a GPU's way, on a CPU."""
     rows = make(layout, data)
-    rows.store = on_device.OnDevice(data, chunk)
+    rows.store = gpu_store.GpuStore(data, chunk)
     return rows
 
 
@@ -169,13 +169,13 @@ def as_on_device(layout, data, chunk):
 @given(stack=stacks(), chunk=st.sampled_from([1000, 1 << 20]))
 def test_a_gpu_s_way_gives_the_products_of_float64(stack, chunk):
     sizes, data = stack
-    found = as_on_device(layout_of(sizes), data, chunk).products("rows")
+    found = in_gpu_store(layout_of(sizes), data, chunk).products("rows")
     assert_close(found, plain_products(data, sizes), rtol=1e-12, atol=1e-11)
 
 
 def test_a_gpu_s_way_takes_many_rows_block_by_block():
     data = list(torch.randn(70, 1500))
-    found = as_on_device(layout_of([1100, 400]), data, None).products("rows")
+    found = in_gpu_store(layout_of([1100, 400]), data, None).products("rows")
     assert_close(found, plain_products(data, [1100, 400]), rtol=1e-12, atol=1e-11)
 
 
@@ -184,7 +184,7 @@ def test_a_gpu_s_way_takes_many_rows_block_by_block():
 def test_a_gpu_s_way_gives_the_same_mixtures(stack, count):
     sizes, data = stack
     weights = torch.rand(len(sizes), count, len(data), dtype=torch.float64)
-    found = as_on_device(layout_of(sizes), data, 1000).mix(weights)
+    found = in_gpu_store(layout_of(sizes), data, 1000).mix(weights)
     expected = make(layout_of(sizes), data).mix(weights)
     assert_close(torch.stack(found), torch.stack(expected), rtol=1e-6, atol=1e-12)
 
@@ -193,7 +193,7 @@ def test_a_gpu_s_way_gives_the_same_mixtures(stack, count):
 @given(stack=stacks())
 def test_a_gpu_s_way_gives_the_same_norms_and_differences(stack):
     sizes, data = stack
-    rows = as_on_device(layout_of(sizes), data, 1000)
+    rows = in_gpu_store(layout_of(sizes), data, 1000)
     assert_close(rows.norms(), make(layout_of(sizes), data).norms(), rtol=1e-12, atol=0)
     expected = plain_products([row.double() - data[0].double() for row in data], sizes)
     assert_close(rows.products("differences"), expected, rtol=1e-12, atol=1e-11)

@@ -6,12 +6,19 @@ import torch
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedhca2.data.scenes import CLASSES, CONTEXT_NAMES, LABELS, NAMES, cast, decode_normals, encode_normals, render
+from fedhca2.data.scenes import (
+    CONTEXT_NAMES,
+    LABELS,
+    decode_normals,
+    encode_normals,
+    ray_casting,
+    render,
+)
 from fedhca2.data.scenes.dice import Dice
 from fedhca2.data.scenes.indoor import draw_room
+from fedhca2.data.scenes.labels import salient
 from fedhca2.data.scenes.outdoor import draw_street
 from fedhca2.data.scenes.rendering import see
-from fedhca2.data.scenes.salience import salient
 from fedhca2.data.scenes.scene import photographed
 from fedhca2.data.scenes.solids import AXES, CENTRE, UPRIGHT, Paint, box, capsule, ellipsoid, plane, sky, turn
 from fedhca2.data.scenes.tiles import TILES
@@ -50,10 +57,10 @@ def test_scenes_rendered_at_once_are_those_rendered_one_by_one(domain):
 @pytest.mark.parametrize("size", [(48, 64), (13, 5)])
 def test_a_solid_is_left_out_only_where_it_cannot_matter(domain, size, monkeypatch):
     found = render(domain, range(20), size=size, seed=4)
-    monkeypatch.setattr(cast, "in_view", lambda balls, *_: np.ones((len(balls.kind), TILES), dtype=bool))
-    in_the_way = cast.in_the_way
+    monkeypatch.setattr(ray_casting, "in_view", lambda balls, *_: np.ones((len(balls.kind), TILES), dtype=bool))
+    in_the_way = ray_casting.in_the_way
     monkeypatch.setattr(
-        cast, "in_the_way", lambda balls, frame, low, high: in_the_way(balls, frame, low - 1e12, high + 1e12)
+        ray_casting, "in_the_way", lambda balls, frame, low, high: in_the_way(balls, frame, low - 1e12, high + 1e12)
     )
     tried_on_all = render(domain, range(20), size=size, seed=4)
     assert all(torch.equal(found[name], tried_on_all[name]) for name in found)
@@ -101,7 +108,7 @@ def test_labels_are_those_declared(domain, batches):
 @pytest.mark.parametrize(("domain", "least"), [("outdoor", 7), ("indoor", 12)])
 def test_classes_are_in_range_and_many_occur(domain, least, batches):
     classes = batches[domain]["semseg"].unique()
-    assert classes.max() < CLASSES[domain] == len(NAMES[domain])
+    assert classes.max() < LABELS[domain]["semseg"].classes
     assert len(classes) >= least
 
 

@@ -3,9 +3,7 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.reports.run_files import RunFiles
-from fedhca2.reports.scalars import scalars
-from fedhca2.reports.sending import Sending
-from fedhca2.reports.sinks import Sinks
+from fedhca2.reports.tracking import Sending, Sinks, scalars
 from made_run import made_run
 from small_run import CrashError, Silent, crash, resume_small, run_small, small
 

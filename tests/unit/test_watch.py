@@ -5,9 +5,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.reports.board import Board
-from fedhca2.reports.follow import follow
-from fedhca2.reports.scalars import Scalar, scalars
+from fedhca2.reports.live_status import LiveStatus
+from fedhca2.reports.tracking import Scalar, follow, scalars
 from made_run import made_run
 
 
@@ -55,7 +54,7 @@ def test_a_score_belongs_to_the_rounds_before_it(tmp_path):
 
 def test_the_board_shows_the_last_scores(tmp_path):
     run = made_run(tmp_path)
-    board = Board(run)
+    board = LiveStatus(run)
     for event in run.events:
         board.add(event)
     console = Console(file=StringIO(), width=100)
@@ -67,7 +66,7 @@ def test_the_board_shows_the_last_scores(tmp_path):
 def test_the_board_says_that_local_comes_first(tmp_path):
     made_run(tmp_path / "baseline", "local", finished=False)
     console = Console(file=StringIO(), width=200)
-    console.print(Board(made_run(tmp_path, finished=False)))
+    console.print(LiveStatus(made_run(tmp_path, finished=False)))
     assert "The Local baseline is trained first" in console.file.getvalue()
 
 

@@ -11,8 +11,8 @@ from fedhca2.aggregation.conflict_averse import (
 from fedhca2.aggregation.cross_attention import CrossAttention, attention, cross_attention
 from fedhca2.aggregation.grouped import Clustered, GroupMean, clusters_of, group_weights
 from fedhca2.aggregation.hyper_weights import HyperWeights, Weights
-from fedhca2.aggregation.mapped import MappedRow
 from fedhca2.aggregation.mean import Mean, mean_weights
+from fedhca2.aggregation.pages import MappedRow
 from fedhca2.aggregation.rows import Rows
 from fedhca2.aggregation.solver import relative_gap
 from fedhca2.aggregation.voting import Voting, voting_weights

@@ -80,9 +80,9 @@ class Rows:
 def _store(data: Sequence[Tensor], chunk: int | None) -> Store:
     # Here, since to import the compiler takes longer than a command's help may.
     if data[0].device.type == "cpu":
-        from fedhca2.aggregation.in_memory import InMemory
+        from fedhca2.aggregation.cpu_store import CpuStore
 
-        return InMemory(data, chunk)
-    from fedhca2.aggregation.on_device import OnDevice
+        return CpuStore(data, chunk)
+    from fedhca2.aggregation.gpu_store import GpuStore
 
-    return OnDevice(data, chunk)
+    return GpuStore(data, chunk)

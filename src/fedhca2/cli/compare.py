@@ -1,4 +1,4 @@
-"""`fedhca2 compare`."""
+"""`fedhca2 compare` and `report`: several runs beside each other."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,7 +61,7 @@ def _run_cells(console: Console, cells: Sequence["Cell"], jobs: int, done: int) 
     """Run what is not finished; returns what is wrong with cells that failed while others went on."""
     if jobs > 1:
         from fedhca2.federation.jobs import run_jobs
-        from fedhca2.reports.comparison.progress import JobsConsole
+        from fedhca2.reports.comparison.console import JobsConsole
 
         with JobsConsole(console, len(cells), done) as side_by_side:
             return run_jobs(cells, jobs, side_by_side)
@@ -72,3 +72,22 @@ def _run_cells(console: Console, cells: Sequence["Cell"], jobs: int, done: int) 
         for _ in run_cells(cells, watcher):
             pass
     return {}
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="One run's folder, or several to see side by side, or a comparison's.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page; by default report.html in the first run's folder.")
+    ] = None,
+) -> None:
+    """Make a page that shows what happened: one HTML file that needs no network."""
+    with clear_errors():
+        from fedhca2.federation.cells import known_cells
+        from fedhca2.reports.page import write_page
+        from fedhca2.reports.run_files import RunFiles
+
+        found = [cell for run in runs for cell in known_cells(run) or [run]]
+        typer.echo(write_page([RunFiles.open(run) for run in found], output or runs[0] / "report.html"))

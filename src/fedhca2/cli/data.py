@@ -41,7 +41,7 @@ def scenes(
     console = Console()
     height, width = _height_and_width(size)
     with clear_errors():
-        from fedhca2.data.layouts import write_scenes
+        from fedhca2.data.archive_writer import write_scenes
 
         wanted = val or max(count // 4, 1)
         with _bar(console, "writing") as progress:

@@ -1,7 +1,7 @@
-"""`fedhca2 run`."""
+"""`fedhca2 run`, `resume` and `watch`: train, go on, and look on."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,8 +11,16 @@ from rich.console import Console
 from rich.text import Text
 
 from fedhca2.cli.app import app, clear_errors
-from fedhca2.cli.options import TensorBoardFolder, WandbProject
 from fedhca2.cli.page import draw_page
+
+TensorBoardFolder = Annotated[
+    Path | None,
+    typer.Option("--tensorboard", metavar="DIR", help="Write TensorBoard event files into this folder too."),
+]
+WandbProject = Annotated[
+    str | None, typer.Option("--wandb", metavar="PROJECT", help="Send the numbers to this project of W&B too.")
+]
+
 
 if TYPE_CHECKING:
     from fedhca2.federation.result import Result
@@ -59,8 +67,7 @@ def run(
 def watched(console: Console, run: Path, tensorboard: Path | None, wandb: str | None) -> Iterator["RunWatcher"]:
     """Show how a run goes, and send its numbers wherever they are wanted."""
     from fedhca2.reports.console import ConsoleWatcher
-    from fedhca2.reports.sending import Sending
-    from fedhca2.reports.sinks import Sinks
+    from fedhca2.reports.tracking import Sending, Sinks
 
     sinks = Sinks(tensorboard, wandb)
     with ConsoleWatcher(console) as shown, Sending(shown, run, sinks) as watcher:
@@ -104,3 +111,68 @@ def _privacy(spent: Mapping[str, Any]) -> str:
         f"client-level differential privacy: ε = {spent['epsilon']:.4g} at δ = {spent['delta']:g} "
         f"after at most {spent['updates']} updates of a client ({audit})"
     )
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=50, or clients that come or go."
+        ),
+    ] = None,
+    tensorboard: TensorBoardFolder = None,
+    wandb: WandbProject = None,
+) -> None:
+    """Go on with a run that was interrupted, from its last checkpoint."""
+    console = Console()
+    with clear_errors(), stopped():
+        from fedhca2.federation.run import resume as resume_run
+
+        with watched(console, run, tensorboard, wandb) as watcher:
+            if (run / "flower.json").exists():
+                from fedhca2.experiment import ConfigError
+
+                if overrides:
+                    raise ConfigError([f"--set: a run over Flower goes on as it was, found {overrides[0]}"])
+                from fedhca2.federation.flower.engines import resume_on
+
+                result = resume_on(run, watcher)
+            else:
+                result = resume_run(run, watcher, overrides or [])
+    conclude(console, result, run)
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(help="The folder of a run, running or finished.")],
+    once: Annotated[bool, typer.Option("--once", help="Show how it stands now, and end.")] = False,
+    tensorboard: TensorBoardFolder = None,
+    wandb: WandbProject = None,
+) -> None:
+    """Follow a run in the terminal until it is finished."""
+    from rich.live import Live
+
+    console = Console()
+    with clear_errors(), ExitStack() as stack:
+        from fedhca2.reports.live_status import LiveStatus
+        from fedhca2.reports.run_files import RunFiles
+        from fedhca2.reports.tracking import Sinks, follow, send
+
+        files = RunFiles.open(run)
+        board = LiveStatus(files)
+        sinks = Sinks(tensorboard, wandb).open(run.name, files.config)
+        for sink in sinks:
+            stack.callback(sink.close)
+        live = Live(board, console=console, auto_refresh=False)
+        if console.is_terminal:
+            stack.enter_context(live)
+        for events in follow(run, wait=not once):
+            for event in events:
+                board.add(event)
+            send(events, sinks)
+            if console.is_terminal:
+                live.refresh()
+        if not console.is_terminal:
+            console.print(board)

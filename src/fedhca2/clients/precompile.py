@@ -20,14 +20,15 @@ from fedhca2.clients.client import Client
 from fedhca2.clients.step import KEEP, take_step, task_loss
 from fedhca2.clients.training import Learner, Training
 from fedhca2.compiling import compiled
+from fedhca2.cores import usable_cores
+from fedhca2.data.batch_augmentation import plan
 from fedhca2.data.dataset import Sample
 from fedhca2.data.feed import DeviceFeed, on_canvas
-from fedhca2.data.plans import plan
-from fedhca2.data.transforms import CROP_TASK, UNCHANGED, draw_augmentation
+from fedhca2.data.transforms import UNCHANGED, draw_augmentation
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, align_attention, compile_parts, parts
 from fedhca2.models.multitask import MultiTaskModel
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import TASKS, crop_chooser
 
 ROOM = 6 << 30  # bytes of a GPU for each process, more than a batch of 8 images of 512×512 takes
 INPUT, LOSS = "input", "loss"  # jobs beside the parts of a model
@@ -50,6 +51,8 @@ def keep_compiled_code() -> Path:
 
 def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.device) -> None:
     """Compile what the clients' training steps are made of; a no-op where that was done before."""
+    if not hasattr(os, "fork"):
+        return  # steps are compiled when they are first taken
     folder = keep_compiled_code()
     kinds: dict[Size, Outputs] = {}
     for client in clients:
@@ -63,7 +66,7 @@ def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.devi
     done = folder / f"fedhca2-{sha256(name.encode()).hexdigest()[:16]}"
     if done.exists():
         return
-    at_once = max(1, min(len(os.sched_getaffinity(0)), torch.cuda.mem_get_info(device)[0] // ROOM))
+    at_once = max(1, min(len(usable_cores()), torch.cuda.mem_get_info(device)[0] // ROOM))
     command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device), str(at_once)]
     process = subprocess.Popen(command, env={**os.environ, **SERIAL}, stdin=subprocess.PIPE, text=True)
     importlib.import_module(COMPILER)  # takes seconds here as well
@@ -103,7 +106,7 @@ def _compile(device: torch.device, job: Job) -> None:
         sample[task] = torch.zeros(TASKS[task].label_channels, height, width, dtype=getattr(torch, dtype))
     channels = {task: count for task, (count, _) in outputs.items()}
     if job["part"] == INPUT:
-        _compile_input(device, sample, (height, width), training.batch_size, channels.get(CROP_TASK, 0))
+        _compile_input(device, sample, (height, width), training.batch_size, channels)
     else:
         model = build_model(_blank(ModelConfig(**job["model"])), channels, (height, width), seed=0, client="")
         _compile_step(model.to(device).train(), job["part"], training, sample)
@@ -125,13 +128,14 @@ def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: 
         CapturedForward(Captures(device, compile=True), model, batch["image"], training.precision)
 
 
-def _compile_input(device: torch.device, sample: Sample, size: Size, count: int, classes: int) -> None:
+def _compile_input(device: torch.device, sample: Sample, size: Size, count: int, channels: Mapping[str, int]) -> None:
     """Batches for training and for evaluation, of clients with and without the task that crops are chosen by."""
     feed = DeviceFeed(device, compile=True)
-    for own in (sample, {name: value for name, value in sample.items() if name != CROP_TASK}):
+    for own in (sample, {name: value for name, value in sample.items() if name != crop_chooser(sample)}):
         for augmentation in (draw_augmentation(0, "", 0, 0), UNCHANGED):
             raw = [(own, augmentation)] * count
-            known = classes if CROP_TASK in own else 0
+            chooser = crop_chooser(own)
+            known = channels[chooser] if chooser else 0
             feed.prepared(on_canvas([own] * count, size), plan(raw, size), size, known, feed.prepare)
 
 

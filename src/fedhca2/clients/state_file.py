@@ -88,7 +88,9 @@ def private_folder(path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that names in a folder are on the disk."""
+    """Make sure that names in a folder are on the disk, where a folder can be opened for that."""
+    if os.name == "nt":
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -147,6 +147,9 @@ class Archive(ABC):
 
         return {task: space for task, space in self.spaces.items() if present(self.sources[task])}
 
+    def check_lists(self) -> None:  # noqa: B027
+        """An error if a list of the split beside its ids cannot be read; most archives have none."""
+
     def __len__(self) -> int:
         return len(self.ids)
 

@@ -11,7 +11,6 @@ import numpy as np
 from fedhca2.data.dataset import Dataset, Sample
 from fedhca2.data.feed import DeviceFeed
 from fedhca2.data.transforms import (
-    CROP_TASK,
     SCALES,
     UNCHANGED,
     Augmentation,
@@ -22,6 +21,7 @@ from fedhca2.data.transforms import (
     require_fit,
 )
 from fedhca2.seeds import derive
+from fedhca2.tasks import crop_chooser
 
 T = TypeVar("T")
 Draw = Callable[[int], Augmentation]
@@ -86,7 +86,8 @@ class Batches:
 
         if feed is None:
             return map(collate, self._grouped(indices, prepared))
-        classes = self.data.labels[CROP_TASK].classes if CROP_TASK in self.tasks else None
+        chooser = crop_chooser(self.tasks)
+        classes = self.data.labels[chooser].classes if chooser else None
         return feed.batches(self._grouped(indices, read), size, classes or 0)
 
     def _grouped(self, indices: Sequence[int], prepare: Callable[[int], T]) -> Iterator[list[T]]:

@@ -11,15 +11,15 @@ from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
 from fedhca2.data.archive import Archive, Size
+from fedhca2.data.archive_writer import ArchiveKind
 from fedhca2.data.dataset import Dataset, Split
 from fedhca2.data.files import FileError, MissingFileError
-from fedhca2.data.layouts import Layout
 from fedhca2.data.nyud import Nyud
 from fedhca2.data.pascal_context import PascalContext
 from fedhca2.tasks import TASKS
 
 SPLITS: tuple[Split, ...] = get_args(Split)
-ARCHIVES: dict[Layout, type[PascalContext] | type[Nyud]] = {"pascal_context": PascalContext, "nyud": Nyud}
+ARCHIVES: dict[ArchiveKind, type[PascalContext] | type[Nyud]] = {"pascal_context": PascalContext, "nyud": Nyud}
 CELL = (192, 144)
 TITLE_HEIGHT = 16
 
@@ -44,7 +44,7 @@ class SplitReport:
 class CheckReport:
     """What a data set holds, the tasks that it has no folder for, and which files are missing or broken."""
 
-    kind: Layout
+    kind: ArchiveKind
     root: Path
     without: list[str] = field(default_factory=list)
     splits: dict[Split, SplitReport] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class CheckReport:
             self.missing.append(error.path)
 
 
-def kind_of(root: Path) -> Layout:
+def kind_of(root: Path) -> ArchiveKind:
     """Which archive lies in a folder, by its list of images."""
     if (root / "ImageSets").is_dir():
         return "pascal_context"
@@ -85,7 +85,9 @@ def kind_of(root: Path) -> Layout:
     raise ValueError(f"{root}: should have ImageSets/ (pascal_context) or gt_sets/ (nyud), found neither")
 
 
-def check(root: Path, kind: Layout | None = None, progress: Callable[[int, int], None] | None = None) -> CheckReport:
+def check(
+    root: Path, kind: ArchiveKind | None = None, progress: Callable[[int, int], None] | None = None
+) -> CheckReport:
     """Read every image and every label that is there; `progress` hears how many of how many samples are read."""
     report = CheckReport(kind or kind_of(root), root)
     archives: dict[Split, Archive] = {}
@@ -98,21 +100,16 @@ def check(root: Path, kind: Layout | None = None, progress: Callable[[int, int],
     for split, archive in archives.items():
         found = report.splits[split] = SplitReport(len(archive))
         report.without = [task for task in archive.spaces if task not in archive.labels]
-        _check_person_list(archive, report)
+        try:
+            archive.check_lists()
+        except FileError as error:
+            report.note(error)
         for id in archive.ids:
             _check_sample(archive, id, found, report)
             done += 1
             if progress is not None:
                 progress(done, total)
     return report
-
-
-def _check_person_list(archive: Archive, report: CheckReport) -> None:
-    if isinstance(archive, PascalContext) and "human_parts" in archive.labels:
-        try:
-            archive.has_person(0)
-        except FileError as error:
-            report.note(error)
 
 
 def _check_sample(archive: Archive, id: str, found: SplitReport, report: CheckReport) -> None:

@@ -7,9 +7,9 @@ from dataclasses import fields
 
 import torch
 
+from fedhca2.data.batch_augmentation import Plan, Raw, plan
 from fedhca2.data.dataset import Sample
-from fedhca2.data.on_device import Preparation
-from fedhca2.data.plans import Plan, Raw, plan
+from fedhca2.data.gpu_transforms import Preparation
 
 AHEAD = 3  # batches that are read from memory or disk early
 

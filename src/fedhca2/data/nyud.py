@@ -22,23 +22,10 @@ from fedhca2.data.files import (
     read_shades,
     read_values,
 )
+from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.metrics.edges.boundaries import boundaries
 from fedhca2.tasks import LabelSpace
-
-CLASS_NAMES = (
-    *("wall", "floor", "cabinet", "bed", "chair", "sofa", "table", "door", "window", "bookshelf"),
-    *("picture", "counter", "blinds", "desk", "shelves", "curtain", "dresser", "pillow", "mirror", "floor mat"),
-    *("clothes", "ceiling", "books", "refrigerator", "television", "paper", "towel", "shower curtain", "box"),
-    *("whiteboard", "person", "night stand", "toilet", "sink", "lamp", "bathtub", "bag", "otherstructure"),
-    *("otherfurniture", "otherprop"),
-)
-LABELS = {
-    "semseg": LabelSpace(len(CLASS_NAMES), CLASS_NAMES),
-    "normals": LabelSpace(),
-    "edge": LabelSpace(edge_tolerance=0.011),
-    "depth": LabelSpace(),
-}
 
 
 def _image(paths: Paths, size: Size) -> Tensor:
@@ -46,7 +33,7 @@ def _image(paths: Paths, size: Size) -> Tensor:
 
 
 def _semseg(paths: Paths, size: Size) -> Tensor:
-    codes = class_codes(paths[0], read_values(paths[0]), len(CLASS_NAMES) + 1)
+    codes = class_codes(paths[0], read_values(paths[0]), len(NYUD_CLASSES) + 1)
     return torch.where(codes == 255, 255, codes - 1)  # 0, unlabelled, wraps round to 255
 
 
@@ -80,7 +67,7 @@ def _depth(paths: Paths, size: Size) -> Tensor:
 class Nyud(Archive):
     """One split of NYUD-v2. In validation, edges are what odsF compares with: from `edge_mat` where that is there."""
 
-    spaces = LABELS
+    spaces = NYUD_LABELS
 
     def __init__(
         self,
@@ -126,7 +113,7 @@ class NyudData(Config):
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
         """The tasks that the whole archive has labels for; whether they are there shows when it is opened and used."""
-        return LABELS
+        return NYUD_LABELS
 
     def open(self, split: Split) -> Dataset:
         """One split of it."""

@@ -12,7 +12,8 @@ from pydantic import Field, PositiveFloat, model_validator
 
 from fedhca2.config import Config, suggest
 from fedhca2.data.dataset import Dataset
-from fedhca2.data.statistics import STATISTICS, label_groups
+from fedhca2.data.statistics import label_groups
+from fedhca2.tasks import TASKS
 
 Parts = dict[str, list[int]]  # {client: indices of images}
 DRAWS = 100
@@ -112,7 +113,7 @@ class Dirichlet(Partition):
 
     def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
         """The task should be one that images can be grouped by."""
-        known = [task for task in tasks if task in STATISTICS]
+        known = [task for task in tasks if TASKS[task].grouped_by]
         return "" if self.by in known else f"by: images cannot be grouped by {self.by!r}. {suggest(self.by, known)}"
 
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:

@@ -26,16 +26,12 @@ from fedhca2.data.files import (
     read_shades,
     read_values,
 )
+from fedhca2.data.label_spaces import PASCAL_CLASSES, PASCAL_LABELS
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.labels import IGNORE
 from fedhca2.metrics.edges.boundaries import boundaries
-from fedhca2.tasks import LabelSpace
+from fedhca2.tasks import LabelSpace, skips_empty
 
-CLASS_NAMES = (
-    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
-    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
-)
-PART_NAMES = ("background", "head", "torso", "upper arms", "lower arms", "upper legs", "lower legs")
 PART_CLASS = {
     **dict.fromkeys(("hair", "head", "lear", "rear", "lebrow", "rebrow", "leye", "reye", "mouth", "nose"), 1),
     **dict.fromkeys(("neck", "torso"), 2),
@@ -47,13 +43,6 @@ PART_CLASS = {
 PERSON = 15
 CONTEXT_CLASSES = 459
 SALIENT_FROM = 128
-LABELS = {
-    "semseg": LabelSpace(len(CLASS_NAMES), CLASS_NAMES),
-    "human_parts": LabelSpace(len(PART_NAMES), PART_NAMES),
-    "sal": LabelSpace(),
-    "normals": LabelSpace(),
-    "edge": LabelSpace(edge_tolerance=0.0075),
-}
 
 
 def training_edges(label_map: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
@@ -112,7 +101,7 @@ def _image(paths: Paths, size: Size) -> Tensor:
 
 
 def _semseg(paths: Paths, size: Size) -> Tensor:
-    return class_codes(paths[0], read_values(paths[0]), len(CLASS_NAMES))
+    return class_codes(paths[0], read_values(paths[0]), len(PASCAL_CLASSES))
 
 
 def _human_parts(paths: Paths, size: Size) -> Tensor:
@@ -137,7 +126,7 @@ class PascalContext(Archive):
     Edges are thinned lines in training; in validation what odsF compares with, the boundaries of the label map.
     """
 
-    spaces = LABELS
+    spaces = PASCAL_LABELS
 
     def __init__(
         self,
@@ -206,16 +195,19 @@ class PascalContext(Archive):
             raise BrokenFileError(path, f"should have every id of the split, found none for {', '.join(missing[:3])}")
         return objects
 
+    def check_lists(self) -> None:
+        """An error if the list of people is needed and cannot be read."""
+        if "human_parts" in self.labels:
+            self.has_person(0)
+
     def has_person(self, index: int) -> bool:
         """Whether there is a person in an image, as the split's list says."""
         return PERSON in self._objects[self.ids[self._misread.get(index, index)]]
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
-        """All images; for human parts alone, those with a person."""
+        """All images; for a task alone that skips empty ones, those with a person."""
         everything = super().usable(tasks)
-        if set(tasks) == {"human_parts"}:
-            return [index for index in everything if self.has_person(index)]
-        return everything
+        return [index for index in everything if self.has_person(index)] if skips_empty(tasks) else everything
 
     def load(self, index: int, tasks: Sequence[str]) -> Sample:
         """An image with the labels of these tasks, at its own size."""
@@ -238,7 +230,7 @@ class PascalContextData(Config):
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
         """The tasks that the whole archive has labels for; whether they are there shows when it is opened and used."""
-        return LABELS
+        return PASCAL_LABELS
 
     def open(self, split: Split) -> Dataset:
         """One split of it."""

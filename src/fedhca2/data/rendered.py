@@ -1,6 +1,5 @@
 """Rendered scenes as a data set: no file is needed."""
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -11,10 +10,11 @@ import torch
 from pydantic import Field
 
 from fedhca2.config import Config
+from fedhca2.cores import usable_cores
 from fedhca2.data.dataset import Sample, Split
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.data.scenes import LABELS, Domain, render
-from fedhca2.tasks import LabelSpace
+from fedhca2.tasks import LabelSpace, skips_empty
 
 FIRST_VAL_SCENE = 1_000_000  # scenes of the two splits never meet
 CHUNK = 64  # scenes that a thread renders at a time: the longer it takes, the less threads wait for each other
@@ -64,10 +64,10 @@ class RenderedScenes:
         return self
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
-        """A client that has human parts alone leaves out scenes without people."""
-        if list(tasks) != ["human_parts"]:
+        """All scenes; for a task alone that skips empty ones, those that show something of it."""
+        if not skips_empty(tasks):
             return range(len(self))
-        return self._samples["human_parts"].flatten(1).any(dim=1).nonzero().flatten().tolist()
+        return self._samples[tasks[0]].flatten(1).any(dim=1).nonzero().flatten().tolist()
 
     def load(self, index: int, tasks: Sequence[str]) -> Sample:
         """An image with the labels of these tasks."""
@@ -87,7 +87,7 @@ class RenderedScenes:
             scenes = render(self.config.domain, indices, size=self.size, seed=self.config.seed, device=device)
             return start, {name: scenes[name].cpu() for name in ("image", *self.labels)}
 
-        workers = 1 if gpu else len(os.sched_getaffinity(0))
+        workers = 1 if gpu else len(usable_cores())
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for start, rendered in pool.map(chunk, range(0, self.count, step)):
                 for name, scenes in rendered.items():

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedhca2.data.dataset import Dataset
 from fedhca2.labels import IGNORE
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import TASKS, Grouping
 
 BINS = 10
 
@@ -32,19 +32,17 @@ def mean_value(label: Tensor) -> float:
     return float(known.mean()) if len(known) else 0.0
 
 
-STATISTICS: dict[str, Callable[[Tensor], float]] = {
-    "semseg": largest_class,
-    "human_parts": largest_class,
-    "sal": mean_value,
-    "edge": mean_value,
-    "depth": mean_value,
-}
+STATISTICS: dict[Grouping, Callable[[Tensor], float]] = {"class": largest_class, "value": mean_value}
 
 
 def label_groups(data: Dataset, task: str) -> NDArray[np.int64]:
     """A group for every image: its largest class, or which tenth of the images its mean value falls into."""
-    values = np.array([STATISTICS[task](TASKS[task].ignored(data.load(i, [task])[task])) for i in range(len(data))])
-    if STATISTICS[task] is largest_class:
+    found = TASKS[task]
+    if found.grouped_by is None:
+        raise ValueError(f"{task}: its labels have no one number to group images by")
+    statistic = STATISTICS[found.grouped_by]
+    values = np.array([statistic(found.ignored(data.load(i, [task])[task])) for i in range(len(data))])
+    if found.grouped_by == "class":
         return values.astype(np.int64)
     groups: NDArray[np.int64] = values.argsort(kind="stable").argsort(kind="stable") * BINS // len(values)
     return groups

@@ -17,14 +17,13 @@ from fedhca2.data.dataset import Sample
 from fedhca2.data.photometric import Distortion, distort, draw_distortion
 from fedhca2.labels import IGNORE
 from fedhca2.seeds import derive
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import TASKS, crop_chooser
 
 IMAGE_MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1) * 255
 IMAGE_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255
 SCALES = (0.5, 2.0)  # the smallest and the largest enlargement
 CROP_TRIES = 10
 LARGEST_SHARE = 0.75
-CROP_TASK = "semseg"  # the crop rule looks at this task's labels where the client has them
 
 
 Indices = NDArray[np.int64]
@@ -123,13 +122,14 @@ def _choose_crop(
     sample: Sample, scaled: tuple[int, int], size: tuple[int, int], augmentation: Augmentation
 ) -> tuple[Axis, Axis]:
     height, width = sample["image"].shape[-2:]
+    chooser = crop_chooser(sample)
     room = [max(s - t, 0) for s, t in zip(scaled, size, strict=True)]
     for y, x in augmentation.crops:
         rows = axis(height, scaled[0], int(y * (room[0] + 1)), size[0])
         columns = axis(width, scaled[1], int(x * (room[1] + 1)), size[1], mirrored=augmentation.mirrored)
-        if CROP_TASK not in sample or room == [0, 0]:
+        if chooser is None or room == [0, 0]:
             break
-        crop = _taken(sample[CROP_TASK], rows.nearest[rows.inside], 1)
+        crop = _taken(sample[chooser], rows.nearest[rows.inside], 1)
         if is_varied(_taken(crop, columns.nearest[columns.inside], 2)):
             break
     return rows, columns

@@ -8,11 +8,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from fedhca2.cores import stay_on
+
 
 def main() -> int:
     """Run the cell that the first line of the input describes, and end with a checkpoint when the input ends."""
     order = json.loads(sys.stdin.readline())
-    os.sched_setaffinity(0, order["cores"])  # before torch counts them
+    stay_on(order["cores"])  # before torch counts them
     Thread(target=_end_with_parent, daemon=True).start()
     from fedhca2.experiment import ConfigError
     from fedhca2.federation.stopping import Interrupted

@@ -1,6 +1,5 @@
 """The fleet in this process: a thread for each GPU, or for each core of the CPU, with one client at a time."""
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,6 +9,7 @@ from queue import SimpleQueue
 import torch
 
 from fedhca2.clients import BatchWatch, Client, CompilingError, Workplace, load_state, save_state
+from fedhca2.cores import usable_cores
 from fedhca2.experiment import ConfigError
 from fedhca2.federation.checkpoints import unusable
 from fedhca2.messages import Order, Profile, Reply
@@ -23,7 +23,7 @@ class InProcess:
         places = places or [clients[0].workplace]
         self.home = places[0].device
         if len(places) == 1 and self.home.type == "cpu":
-            places = [*places] * max(1, min(len(os.sched_getaffinity(0)), len(clients)))
+            places = [*places] * max(1, min(len(usable_cores()), len(clients)))
         self.free: SimpleQueue[Workplace] = SimpleQueue()
         for place in places:
             self.free.put(place)

@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Protocol
 
+from fedhca2.cores import usable_cores
 from fedhca2.federation.cells import Cell, ComparisonStopped
 from fedhca2.federation.stopping import stop_between_rounds
 
@@ -89,7 +90,7 @@ class _Jobs:
     def __init__(self, cells: Sequence[Cell], count: int, watcher: JobsWatcher) -> None:
         self.waiting = [cell for cell in cells if not cell.finished]
         self.watcher = watcher
-        self.free = core_shares(sorted(os.sched_getaffinity(0)), count)
+        self.free = core_shares(usable_cores(), count)
         self.running: list[Job] = []
         self.faults: dict[Path, str] = {}
         self.stopped = False

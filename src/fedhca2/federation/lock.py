@@ -1,20 +1,19 @@
 """One process at a time on a run's folder."""
 
-import fcntl
 from pathlib import Path
-from typing import IO
+
+from filelock import FileLock, Timeout
 
 from fedhca2.experiment import ConfigError
 
 NAME = ".lock"
 
 
-def lock_folder(folder: Path) -> IO[str]:
-    """Take a folder for as long as the file that is returned stays open; the system lets go when a process dies."""
-    file = (folder / NAME).open("a")
+def lock_folder(folder: Path) -> FileLock:
+    """Take a folder until the lock is released; the system lets go when a process dies."""
+    lock = FileLock(folder / NAME, timeout=0)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
+        lock.acquire()
+    except Timeout:
         raise ConfigError([f"{folder}: another process is working on this run"]) from None
-    return file
+    return lock

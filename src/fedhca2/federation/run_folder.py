@@ -3,10 +3,11 @@
 import io
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from safetensors.torch import save
 
 from fedhca2.clients.state_file import ORDINARY, private_folder, write_whole
@@ -30,7 +31,7 @@ class RunFolder:
     a run is found before `rewind`, so that a run which is refused leaves its folder as it was.
     """
 
-    def __init__(self, path: Path, early: Iterable[str], lock: IO[str] | None, checkpoint: Checkpoint | None) -> None:
+    def __init__(self, path: Path, early: Iterable[str], lock: FileLock | None, checkpoint: Checkpoint | None) -> None:
         self.path, self.checkpoint = path, checkpoint
         self._early, self._lock = early, lock
         self._checkpoints = Checkpoints(path / CHECKPOINTS)
@@ -56,7 +57,7 @@ class RunFolder:
             folder = cls(path, (), lock, Checkpoints(path / CHECKPOINTS).latest())
             folder._require_events()
         except BaseException:
-            lock.close()
+            lock.release()
             raise
         return folder
 
@@ -123,9 +124,10 @@ class RunFolder:
 
     def close(self) -> None:
         """Let go of the folder."""
-        for file in (self._log, self._lock):
-            if file is not None:
-                file.close()
+        if self._log is not None:
+            self._log.close()
+        if self._lock is not None:
+            self._lock.release()
 
     def _write(self, name: str, text: str) -> None:
         """Write one of the files that anybody may read, unless it is there just so."""

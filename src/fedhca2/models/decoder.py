@@ -1,4 +1,4 @@
-"""The decoder of one task: project, upsample, concatenate, fuse."""
+"""What follows the encoder, once per task: a decoder and a head."""
 
 from collections.abc import Sequence
 
@@ -57,3 +57,41 @@ class Decoder(nn.Module):
         if self.fuse.bias is not None:
             fused = fused + self.fuse.bias[:, None, None]
         return functional.leaky_relu(self.norm(fused), negative_slope=0.01)
+
+
+RATES = {8: (12, 24, 36), 16: (6, 12, 18), 32: (3, 6, 9)}  # the same field of view at every output stride
+
+
+class DeepLab(nn.Module):
+    """The coarsest map seen at five scales: alone, through three dilated convolutions, and as its mean."""
+
+    def __init__(self, channels: Sequence[int], width: int, stride: int) -> None:
+        super().__init__()
+        self.point = nn.Conv2d(channels[-1], width, kernel_size=1)
+        self.atrous = nn.ModuleList(
+            nn.Conv2d(channels[-1], width, kernel_size=3, padding=rate, dilation=rate) for rate in RATES[stride]
+        )
+        self.pooled = nn.Conv2d(channels[-1], width, kernel_size=1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in range(1 + len(self.atrous)))
+        self.fuse = nn.Conv2d(5 * width, width, kernel_size=1)
+        self.norm = nn.BatchNorm2d(width)
+
+    def forward(self, features: Sequence[Tensor]) -> Tensor:
+        """Features of the task at the size of the finest map."""
+        coarse = features[-1]
+        convolutions = [self.point, *self.atrous]
+        maps = [functional.relu(norm(each(coarse))) for each, norm in zip(convolutions, self.norms, strict=True)]
+        mean = functional.relu(self.pooled(coarse.mean(dim=(2, 3), keepdim=True)))
+        fused = functional.relu(self.norm(self.fuse(torch.cat([*maps, mean.expand_as(maps[0])], dim=1))))
+        return functional.interpolate(fused, size=features[0].shape[-2:], mode="bilinear", align_corners=False)
+
+
+class Head(nn.Sequential):
+    """From [B, width, H/4, W/4] to [B, channels, H, W]."""
+
+    def __init__(self, width: int, channels: int) -> None:
+        super().__init__(
+            nn.ConvTranspose2d(width, width // 2, kernel_size=2, stride=2),
+            nn.ConvTranspose2d(width // 2, width // 4, kernel_size=2, stride=2),
+            nn.Conv2d(width // 4, channels, kernel_size=1),
+        )

@@ -7,10 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedhca2.models.config import ModelConfig
-from fedhca2.models.decoder import Decoder
-from fedhca2.models.deeplab import DeepLab
+from fedhca2.models.decoder import Decoder, DeepLab, Head
 from fedhca2.models.encoder import Encoder
-from fedhca2.models.head import Head
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.seeds import derive
 

@@ -5,12 +5,12 @@ A piece stands from x = `at` on, its back against the wall z = 0; it comes with 
 
 import numpy as np
 
+from fedhca2.data.label_spaces import NYUD_CLASSES
 from fedhca2.data.scenes.dice import Dice
-from fedhca2.data.scenes.labels import NYUD_NAMES
 from fedhca2.data.scenes.scene import mixed_paint, tinted_paint
 from fedhca2.data.scenes.solids import Row, Table, box, capsule, ellipsoid, moved, turn
 
-ID = {name: number for number, name in enumerate(NYUD_NAMES)}
+ID = {name: number for number, name in enumerate(NYUD_CLASSES)}
 
 Piece = tuple[list[Row], float, float]
 

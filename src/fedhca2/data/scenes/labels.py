@@ -1,45 +1,16 @@
-"""What the scenes' labels mean: domains, class names, the context ids, and the 8-bit coding of normals."""
+"""What the scenes' labels mean: domains, context ids, the 8-bit coding of normals, and what is salient."""
 
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fedhca2.data.label_spaces import NYUD_LABELS, PASCAL_LABELS
 from fedhca2.tasks import LabelSpace
 
 Domain = Literal["outdoor", "indoor"]
 
-VOC_NAMES = (
-    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
-    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
-)
-NYUD_NAMES = (
-    *("wall", "floor", "cabinet", "bed", "chair", "sofa", "table", "door", "window", "bookshelf"),
-    *("picture", "counter", "blinds", "desk", "shelves", "curtain", "dresser", "pillow", "mirror", "floor mat"),
-    *("clothes", "ceiling", "books", "refrigerator", "television", "paper", "towel", "shower curtain", "box"),
-    *("whiteboard", "person", "night stand", "toilet", "sink", "lamp", "bathtub", "bag", "otherstructure"),
-    *("otherfurniture", "otherprop"),
-)
-NAMES: dict[Domain, tuple[str, ...]] = {"outdoor": VOC_NAMES, "indoor": NYUD_NAMES}
-CLASSES: dict[Domain, int] = {domain: len(names) for domain, names in NAMES.items()}
-
-PART_NAMES = ("background", "head", "torso", "upper arms", "lower arms", "upper legs", "lower legs")
-
-LABELS: dict[Domain, dict[str, LabelSpace]] = {
-    "outdoor": {
-        "semseg": LabelSpace(len(VOC_NAMES), VOC_NAMES),
-        "human_parts": LabelSpace(len(PART_NAMES), PART_NAMES),
-        "sal": LabelSpace(),
-        "normals": LabelSpace(),
-        "edge": LabelSpace(edge_tolerance=0.0075),
-    },
-    "indoor": {
-        "semseg": LabelSpace(len(NYUD_NAMES), NYUD_NAMES),
-        "depth": LabelSpace(),
-        "normals": LabelSpace(),
-        "edge": LabelSpace(edge_tolerance=0.011),
-    },
-}
+LABELS: dict[Domain, dict[str, LabelSpace]] = {"outdoor": PASCAL_LABELS, "indoor": NYUD_LABELS}
 
 # Ids of the LabelMap (1..459), numbered as PASCAL-Context numbers them.
 CONTEXT_IDS: dict[str, int] = {
@@ -92,3 +63,27 @@ def decode_normals(code: Tensor) -> Tensor:
 def quantise_normals(normals: Tensor) -> Tensor:
     """Normals [B, 3, H, W] rounded to what their 8-bit image gives back; a zero vector (no surface) stays zero."""
     return decode_normals(encode_normals(normals)) * (normals != 0).any(dim=1, keepdim=True)
+
+
+def salient(objects: Tensor) -> Tensor:
+    """Which pixels [B, 1, H, W] belong to what stands out, from a map of object numbers (0: none).
+
+    A pixel weighs most in the middle (a bell a third of the picture wide, in whole thousandths). The object of the
+    greatest weight is salient, and so is the next if it has at least half of that.
+
+    >>> salient(torch.tensor([[[[1, 0, 0, 0], [0, 2, 2, 0], [0, 2, 2, 3]]]])).int()
+    tensor([[[[0, 0, 0, 0],
+              [0, 1, 1, 0],
+              [0, 1, 1, 0]]]], dtype=torch.int32)
+    """
+    height, width = objects.shape[-2:]
+    y, x = (((torch.arange(n, device=objects.device) + 0.5) / n - 0.5) * 3 for n in (height, width))
+    # Whole numbers add up alike in any order, so that the device cannot change the choice.
+    weight = (1000 * torch.exp(-(y.square()[:, None] + x.square()) / 2)).round().long().expand_as(objects)
+    score = torch.zeros(len(objects), int(objects.max()) + 3, dtype=torch.long, device=objects.device)
+    score.scatter_add_(1, objects.flatten(1), weight.flatten(1))
+    score[:, 0] = 0
+    best = score.topk(2, dim=1)
+    chosen = (2 * best.values >= best.values[:, :1]) & (best.values > 0)
+    first, second = (torch.where(chosen, best.indices, -1)[:, k, None, None, None] for k in (0, 1))
+    return (objects == first) | (objects == second)

@@ -4,8 +4,9 @@ from math import atan2
 
 import numpy as np
 
+from fedhca2.data.label_spaces import PASCAL_CLASSES
 from fedhca2.data.scenes.dice import Dice
-from fedhca2.data.scenes.labels import CONTEXT_IDS, VOC_NAMES
+from fedhca2.data.scenes.labels import CONTEXT_IDS
 from fedhca2.data.scenes.people import PERSON
 from fedhca2.data.scenes.scene import Scene, mixed_paint, photographed, tinted_paint
 from fedhca2.data.scenes.solids import (
@@ -97,7 +98,7 @@ def _free_spot(
 
 
 def _named(table: Table, semseg: int, number: int) -> Table:
-    table[:, SEMSEG], table[:, CONTEXT], table[:, OBJECT] = semseg, CONTEXT_IDS[VOC_NAMES[semseg]], number
+    table[:, SEMSEG], table[:, CONTEXT], table[:, OBJECT] = semseg, CONTEXT_IDS[PASCAL_CLASSES[semseg]], number
     return table
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedhca2.data.scenes import coefficients
 from fedhca2.data.scenes.coefficients import Array, Box, Capsule, Ellipsoid, Plane, Shape
-from fedhca2.data.scenes.look import Light
 from fedhca2.data.scenes.scene import Scene
+from fedhca2.data.scenes.shading import Light
 from fedhca2.data.scenes.solids import CENTRE, HALF, KIND, TEXTURE, Kind
 from fedhca2.data.scenes.tiles import Balls
 

@@ -5,16 +5,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedhca2.data.scenes.cast import lit, nearest, normals
 from fedhca2.data.scenes.dice import Dice
 from fedhca2.data.scenes.indoor import draw_room
 from fedhca2.data.scenes.intersection import dot
-from fedhca2.data.scenes.labels import Domain, quantise_normals
-from fedhca2.data.scenes.look import expose, shade
+from fedhca2.data.scenes.labels import Domain, quantise_normals, salient
 from fedhca2.data.scenes.outdoor import draw_street
 from fedhca2.data.scenes.packing import pack
-from fedhca2.data.scenes.salience import salient
+from fedhca2.data.scenes.ray_casting import lit, nearest, normals
 from fedhca2.data.scenes.scene import Scene
+from fedhca2.data.scenes.shading import expose, shade
 from fedhca2.data.scenes.solids import AXES, CENTRE, CONTEXT, IS_SKY, OBJECT, PART, SEMSEG
 from fedhca2.data.scenes.tiles import pixels, untiled
 from fedhca2.metrics.edges.boundaries import boundaries

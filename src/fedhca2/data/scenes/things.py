@@ -5,8 +5,8 @@ They are toys in size (a bottle may stand as high as a chair), so that every cla
 
 from collections.abc import Callable
 
+from fedhca2.data.label_spaces import PASCAL_CLASSES
 from fedhca2.data.scenes.dice import Dice
-from fedhca2.data.scenes.labels import VOC_NAMES
 from fedhca2.data.scenes.people import person
 from fedhca2.data.scenes.scene import mixed_paint, tinted_paint
 from fedhca2.data.scenes.solids import Paint, Row, Table, Vector, box, capsule, ellipsoid, standing
@@ -172,6 +172,6 @@ def sheep(dice: Dice) -> Table:
 
 
 THINGS: dict[int, Callable[[Dice], Table]] = {
-    VOC_NAMES.index(make.__name__): make
+    PASCAL_CLASSES.index(make.__name__): make
     for make in (aeroplane, bottle, bus, car, chair, cow, diningtable, dog, person, pottedplant, sheep)
 }

@@ -1,6 +1,5 @@
 """odsF, OIS and AP of edge maps, as SEISM computes them, but with exact matching and no randomness."""
 
-import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -10,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedhca2.cores import usable_cores
 from fedhca2.labels import IGNORE
 from fedhca2.metrics.metric import Sums
 
@@ -107,7 +107,7 @@ class OdsF(Sums):
     def __init__(self, max_dist: float, rules: EdgeRules = PRESETS["seism"], workers: int | None = None) -> None:
         super().__init__(len(rules.thresholds) + 2, 3, dtype=torch.int64)
         self.max_dist, self.rules = max_dist, rules
-        self.workers = workers or len(os.sched_getaffinity(0))
+        self.workers = workers or len(usable_cores())
         self.pool: ThreadPoolExecutor | None = None
         self.pending: list[Future[Counts]] = []
 

@@ -10,7 +10,7 @@ from fedhca2.aggregation import gpu_kernels
 VALUES = 1 << 28  # of all rows together that are copied at a time where rows cannot be read as they lie
 
 
-class OnDevice:
+class GpuStore:
     """Rows of float32 or float64 are read where they lie; others, or those of several GPUs, are copied part by part."""
 
     def __init__(self, data: Sequence[Tensor], chunk: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""`fedhca2 experiments`."""
+"""`fedhca2 experiments` and `methods`: what there is."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedhca2.cli.app import app
+from fedhca2.cli.app import app, clear_errors
 
 
 @app.command()
@@ -31,3 +31,22 @@ def experiments(
     if shown:
         console.print(table)
     console.print(f"{shown} experiments", highlight=False)
+
+
+@app.command()
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(help="A method's name, or where its file is: path/to/file.py:NAME.")
+    ] = None,
+) -> None:
+    """List the methods with what they share and their settings, or explain one."""
+    from fedhca2.experiment import ConfigError
+    from fedhca2.methods import resolve
+    from fedhca2.reports.methods import method_page, methods_table
+
+    with clear_errors():
+        try:
+            page = method_page(name, resolve(name)) if name else methods_table()
+        except ValueError as error:
+            raise ConfigError([str(error)]) from None
+    Console(highlight=False).print(page)

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from fedhca2.compiling import compiled
+from fedhca2.data.batch_augmentation import Axes, Plan, axes, choose_starts
 from fedhca2.data.dataset import Sample
 from fedhca2.data.photometric import Distortion, distort
-from fedhca2.data.plans import Axes, Plan, axes, choose_starts
-from fedhca2.data.transforms import CROP_TASK, IMAGE_DEVIATION, IMAGE_MEAN
-from fedhca2.tasks import TASKS
+from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
+from fedhca2.tasks import TASKS, crop_chooser
 
 
 def _taken(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -61,7 +61,8 @@ class Preparation:
 
     def __call__(self, raw: Sample, plan: Plan, size: tuple[int, int], classes: int) -> Sample:
         """One batch; `classes` is how many the task has that crops are chosen by."""
-        crop_by = raw[CROP_TASK][:, 0] if CROP_TASK in raw else None
+        chooser = crop_chooser(raw)
+        crop_by = raw[chooser][:, 0] if chooser else None
         rows, columns, outside = self.places(crop_by, plan, size, classes)
         labels = {name: self.target(name, raw[name], rows, columns, plan, outside) for name in raw if name != "image"}
         return {"image": self.picture(raw["image"], rows, columns, plan, outside), **labels}

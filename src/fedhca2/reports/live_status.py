@@ -21,7 +21,7 @@ def _shown(loss: float | None) -> str:
     return f"{loss:.4f}" if isfinite(loss) else UNKNOWN
 
 
-class Board:
+class LiveStatus:
     """Rounds done, time left, and every client's last loss and score."""
 
     def __init__(self, run: RunFiles) -> None:

@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from fedhca2.data.layouts import write_scenes
+from fedhca2.data.archive_writer import write_scenes
 from fedhca2.data.nyud import Nyud
 from fedhca2.data.pascal_context import PascalContext, training_edges
 from fedhca2.data.rendered import FIRST_VAL_SCENE, ScenesData

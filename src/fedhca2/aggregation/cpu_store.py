@@ -10,9 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhca2.aggregation import kernels
-from fedhca2.aggregation.mapped import MappedRow
-from fedhca2.aggregation.pages import own_pages
+from fedhca2.aggregation import cpu_kernels
+from fedhca2.aggregation.pages import MappedRow, own_pages
 
 # So many rows are multiplied in float64 in the time that it takes to read them. Of more rows, products are summed over
 # a thousand columns in float32, and in float64 from there.
@@ -26,7 +25,7 @@ Piece = tuple[int, int, int]  # after which edge, and columns from, to
 T = TypeVar("T")
 
 
-class InMemory:
+class CpuStore:
     """float32 and float64 rows are read where they lie; others, and differences, through a small room of copies.
 
     Columns are cut into pieces that no number of threads changes, and pieces are summed in their order: the result is
@@ -51,13 +50,13 @@ class InMemory:
         return self._gram(edges, differences, exact=True)
 
     def _gram(self, edges: Sequence[int], differences: bool, exact: bool) -> Tensor:
-        size = -(-len(self.data) // kernels.TILE) * kernels.TILE
+        size = -(-len(self.data) // cpu_kernels.TILE) * cpu_kernels.TILE
 
         def one(piece: Piece) -> NDArray[np.float64]:
             products = np.zeros((size, size))
             for a, b, rows, stored in self._blocks(piece, differences, exact):
                 summed = np.float64 if exact else stored
-                kernels.gram(_padded(rows, size), b - a, stored, summed, products)
+                cpu_kernels.gram(_padded(rows, size), b - a, stored, summed, products)
             return products
 
         total = np.zeros((len(edges) - 1, size, size))
@@ -72,21 +71,21 @@ class InMemory:
             if starts:
                 return np.array([_squared_distance(*pair, piece) for pair in zip(self.data, starts, strict=True)])
             blocks = self._blocks(piece)
-            found = [[kernels.square(row, b - a, stored) for row in rows] for a, b, rows, stored in blocks]
+            found = [[cpu_kernels.square(row, b - a, stored) for row in rows] for a, b, rows, stored in blocks]
             return np.sum(found, axis=0)  # type: ignore[no-any-return]
 
         return torch.from_numpy(np.sum([squares for _, squares in self._each(one, (0, len(self.data[0])))], axis=0))
 
     def mix(self, weights: Tensor, edges: Sequence[int], mixed: Sequence[Tensor]) -> None:
         """Write the rows `weights` [T, M, N] @ rows."""
-        size = -(-len(self.data) // kernels.GROUP) * kernels.GROUP
+        size = -(-len(self.data) // cpu_kernels.GROUP) * cpu_kernels.GROUP
         matrices = np.zeros((*weights.shape[:2], size))
         matrices[..., : len(self.data)] = weights.numpy()
         targets = np.array([row.data_ptr() for row in mixed], dtype=np.int64)
 
         def one(piece: Piece) -> None:
             for a, b, rows, stored in self._blocks(piece):
-                kernels.mix(_padded(rows, size), matrices[piece[0]], b - a, stored, targets + 4 * a)
+                cpu_kernels.mix(_padded(rows, size), matrices[piece[0]], b - a, stored, targets + 4 * a)
 
         for _ in self._each(one, edges):
             pass

@@ -11,14 +11,15 @@ from PIL import Image
 from scipy.io import savemat
 
 from fedhca2.data.dataset import Sample
-from fedhca2.data.pascal_context import CLASS_NAMES, PART_CLASS, PERSON
+from fedhca2.data.label_spaces import PASCAL_CLASSES
+from fedhca2.data.pascal_context import PART_CLASS, PERSON
 from fedhca2.data.rendered import FIRST_VAL_SCENE
 from fedhca2.data.scenes import CONTEXT_IDS, Domain, encode_normals, render
 from fedhca2.painting import voc_palette
 
-Layout = Literal["pascal_context", "nyud"]
+ArchiveKind = Literal["pascal_context", "nyud"]
 
-DOMAINS: Mapping[Layout, Domain] = {"pascal_context": "outdoor", "nyud": "indoor"}
+DOMAINS: Mapping[ArchiveKind, Domain] = {"pascal_context": "outdoor", "nyud": "indoor"}
 SCENES_AT_ONCE = 8
 JPEG_QUALITY = 95
 TVMONITOR = 427  # its id in PASCAL-Context; whoever reads the class lists expects it
@@ -26,7 +27,7 @@ PART_WRITTEN = {1: "head", 2: "torso", 3: "luarm", 4: "llarm", 5: "luleg", 6: "l
 
 
 def write_scenes(
-    layout: Layout,
+    layout: ArchiveKind,
     root: Path,
     train: int,
     val: int,
@@ -88,7 +89,7 @@ def _annotation(id: str, semseg: NDArray[np.uint8], objects: list[int], parts: N
     found = [(PART_WRITTEN[code], (parts == code).astype(np.uint8)) for code in PART_WRITTEN if (parts == code).any()]
     rows = [
         (
-            CLASS_NAMES[code],
+            PASCAL_CLASSES[code],
             code,
             (semseg == code).astype(np.uint8),
             _struct("part_name mask", found if code == PERSON else []),
@@ -118,7 +119,7 @@ def _save_normals(path: Path, scene: Sample) -> None:
     Image.fromarray(encode_normals(scene["normals"]).permute(1, 2, 0).numpy()).save(path)
 
 
-def _write_lists(layout: Layout, root: Path, split: str, objects: Mapping[str, list[int] | None]) -> None:
+def _write_lists(layout: ArchiveKind, root: Path, split: str, objects: Mapping[str, list[int] | None]) -> None:
     folder = "ImageSets/Context" if layout == "pascal_context" else "gt_sets"
     _at(root, folder, f"{split}.txt").write_text("".join(f"{id}\n" for id in objects), encoding="utf-8")
     if layout == "pascal_context":

@@ -1,0 +1,108 @@
+"""`fedhca2 evaluate`, `predict`, `picture` and `export`: what to do with trained models."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedhca2.cli.app import app, clear_errors
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    split: Annotated[str, typer.Option(help="val, or train for the images that each client trained on.")] = "val",
+    thresholds: Annotated[int, typer.Option(min=1, max=254, help="For edges; the papers use 99.")] = 99,
+    client: Annotated[str | None, typer.Option(help="Only this client.")] = None,
+) -> None:
+    """Evaluate the models that a run saved once more, and write RUN/evaluation.json.
+
+    Where the run trained its Local baseline along, that is evaluated too, and both are compared.
+    """
+    console = Console()
+    if split not in ("train", "val"):
+        raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
+    with clear_errors():
+        from fedhca2.federation.evaluation import Evaluation, evaluated
+        from fedhca2.federation.strict_json import to_json
+        from fedhca2.reports.tables import conclusion, result_table
+
+        wanted = Evaluation("train" if split == "train" else "val", thresholds, client)
+        with console.status("evaluating") as status:
+            result = evaluated(run, wanted, lambda name: status.update(f"evaluating {name}"))
+        found = {
+            "split": split,
+            "thresholds": thresholds,
+            "clients": result.clients,
+            "baseline": result.baseline,
+            "delta_m": result.delta_m,
+            "delta_m_by_client": result.delta_m_by_client,
+        }
+        (run / "evaluation.json").write_text(to_json(found, indent=2) + "\n", "utf-8")
+    console.print(result_table(result))
+    console.print(conclusion(result))
+    console.print(f"everything is in {run / 'evaluation.json'}", highlight=False)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files of any size.")],
+    client: Annotated[str, typer.Option(help="Whose model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("predictions"),
+    raw: Annotated[bool, typer.Option("--raw", help="Write the predictions as .npy arrays too.")] = False,
+) -> None:
+    """Predict all tasks of a client: a coloured map and an overlay for each image and task."""
+    with clear_errors():
+        from fedhca2.deployment import Trained
+        from fedhca2.deployment.images import predict_files
+
+        for path in predict_files(Trained.open(run, client), images, output, raw=raw):
+            typer.echo(path)
+
+
+@app.command()
+def picture(
+    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    client: Annotated[str, typer.Option(help="Whose samples.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The PNG file to write.")],
+    sample: Annotated[int, typer.Option(help="Which of the kept samples, from 0.")] = 0,
+    tile: Annotated[int, typer.Option(help="Width of each tile in pixels.", min=16)] = 192,
+) -> None:
+    """Paint a client's sample: input, label, and the predictions before and after training."""
+    with clear_errors():
+        from fedhca2.reports.pictures import samples_panel
+        from fedhca2.reports.run_files import RunFiles
+
+        panel = samples_panel(RunFiles.open(run), client, sample, tile)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        panel.save(output)
+
+
+class Format(StrEnum):
+    """What a model can be written as."""
+
+    safetensors = "safetensors"
+    onnx = "onnx"
+    torch_export = "torch-export"
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    client: Annotated[str, typer.Option(help="Whose model.")],
+    format: Annotated[Format, typer.Option(help="What kind of file.")] = Format.onnx,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("exported"),
+    size: Annotated[
+        tuple[int, int] | None, typer.Option(help="Height and width of the input; by default those of training.")
+    ] = None,
+) -> None:
+    """Write a client's model for other programs, with a card that says what goes in and what comes out."""
+    with clear_errors():
+        from fedhca2.deployment import Trained
+        from fedhca2.deployment.export import export as export_model
+
+        for path in export_model(Trained.open(run, client), format.value, output, size):
+            typer.echo(path)

@@ -1,0 +1,115 @@
+"""What a method asks of local training beside the tasks' own losses: one class for each kind."""
+
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedhca2.config import Config
+from fedhca2.params import Part
+
+Anchor = Literal["none", "start", "received"]
+
+
+class Objective(Config):
+    """Plain local training, and the base of every other kind.
+
+    `anchor` says what the pull is towards: the shared model at the start of the round, or the rows that the server sent
+    (which then do not replace the client's own). With `own_copy` the client trains a copy that the server aggregates,
+    beside a personal model that is never overwritten. Parts that are `frozen` do not train before the last round; all
+    clients with the same task start with the same.
+    """
+
+    anchor: ClassVar[Anchor] = "none"
+    own_copy: ClassVar[bool] = False
+    frozen: ClassVar[frozenset[Part]] = frozenset()
+
+    kind: str = "plain"
+
+    @property
+    def replaces(self) -> bool:
+        """Whether what the server sends takes the place of the client's own rows."""
+        return self.anchor != "received" or self.own_copy
+
+    @property
+    def pull(self) -> float:
+        """Strength s of the added term (s/2)·‖θ − anchor‖² over encoder and decoders."""
+        return 0.0
+
+    @property
+    def final_epochs(self) -> int:
+        """Epochs that each client fine-tunes its whole model for after the last round."""
+        return 0
+
+
+class Proximal(Objective):
+    """FedProx: loss + (μ/2)·‖θ − θ_received‖² over encoder and decoders."""
+
+    anchor: ClassVar[Anchor] = "start"
+
+    kind: Literal["proximal"] = "proximal"
+    mu: Annotated[float, Field(ge=0, description="strength of the pull towards the received model")] = 0.01
+
+    @property
+    def pull(self) -> float:
+        """μ."""
+        return self.mu
+
+
+class PersonalCopy(Objective):
+    """Ditto: a copy w trains as in FedAvg; the personal model v, which counts, with loss + (λ/2)·‖v − w_received‖²."""
+
+    anchor: ClassVar[Anchor] = "start"
+    own_copy: ClassVar[bool] = True
+
+    kind: Literal["personal_copy"] = "personal_copy"
+    lam: Annotated[float, Field(ge=0, description="λ, the pull of the personal model towards the shared one")] = 0.1
+
+    @property
+    def pull(self) -> float:
+        """λ."""
+        return self.lam
+
+
+class Attracted(Objective):
+    """FedAMP: loss + (λ/2α)·‖w − u‖², where u is what the server sent; w itself is not replaced."""
+
+    anchor: ClassVar[Anchor] = "received"
+
+    kind: Literal["attracted"] = "attracted"
+    lam: Annotated[float, Field(ge=0, description="λ, strength of the regulariser")] = 1.0
+    alpha: Annotated[float, Field(gt=0, description="α_k, the step of the server's attention")] = 1.0
+
+    @property
+    def pull(self) -> float:
+        """λ/α."""
+        return self.lam / self.alpha
+
+
+class Frozen(Objective):
+    """FedBABU: decoders and heads stay as initialised, the same for all clients of a task, until a last fine-tuning.
+
+    The running statistics of their normalisation stay as well. The fine-tuning trains the whole model.
+    """
+
+    frozen: ClassVar[frozenset[Part]] = frozenset({"decoder", "decoder_norms", "head"})
+
+    kind: Literal["frozen"] = "frozen"
+    fine_tune_epochs: Annotated[int, Field(ge=0, description="epochs on the whole model after the last round")] = 5
+
+    @property
+    def final_epochs(self) -> int:
+        """The epochs of fine-tuning."""
+        return self.fine_tune_epochs
+
+
+def squared_distance(values: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:
+    """Σ‖value − anchor‖², differentiable in the values.
+
+    >>> squared_distance([torch.tensor([1.0, 2.0])], [torch.tensor([0.0, 0.0])])
+    tensor(5.)
+    """
+    differences = torch._foreach_sub(list(values), [anchor.detach() for anchor in anchors])
+    return torch.stack([difference.square().sum() for difference in differences]).sum()

@@ -1,0 +1,192 @@
+"""Events of a run, sent to whoever keeps scores: TensorBoard and Weights & Biases."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from time import sleep
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from fedhca2.experiment import ConfigError, Experiment, Shard
+from fedhca2.federation.run import RunWatcher
+from fedhca2.federation.server import ServerRecord
+from fedhca2.messages import Order, Reply
+from fedhca2.reports.run_files import Event, RunFiles, parse_events
+
+
+class Scalar(NamedTuple):
+    """A number of one round."""
+
+    tag: str
+    round: int
+    value: float
+
+
+def scalars(event: Event) -> Iterator[Scalar]:
+    """All numbers of an event that are worth a curve.
+
+    >>> list(scalars({"event": "loss", "round": 0, "client": "a", "task": "sal", "metric": "loss", "value": 0.5}))
+    [Scalar(tag='a/sal/loss', round=1, value=0.5)]
+    """
+    match event["event"]:
+        case "metric":
+            yield Scalar(f"{event['client']}/{event['task']}/{event['metric']}", event["round"], event["value"])
+        case "loss":
+            yield Scalar(f"{event['client']}/{event['task']}/loss", event["round"] + 1, event["value"])
+        case "client":
+            for name in ("seconds", "bytes_up", "bytes_down"):
+                yield Scalar(f"{event['client']}/{name}", event["round"] + 1, event[name])
+        case "weights":
+            for key, values in event["weights"].items():
+                for layer, value in enumerate(values):
+                    tag = key if len(values) == 1 else f"{key}/{layer}"
+                    yield Scalar(f"weights/{tag}", event["round"] + 1, value)
+        case "round":
+            yield Scalar("round/seconds", event["round"] + 1, event["seconds"])
+
+
+PAUSE = 0.5  # seconds between two looks
+
+
+class Follower:
+    """Reads what was added to a run's events since the last look.
+
+    A run that is resumed may take back events of a round it had not finished: they come again.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.path, self.place, self.rest = run / "metrics.jsonl", 0, b""
+
+    def look(self) -> list[Event]:
+        """New events."""
+        content = b""
+        if self.path.is_file():
+            if self.path.stat().st_size < self.place:
+                self.place, self.rest = 0, b""
+            with self.path.open("rb") as file:
+                file.seek(self.place)
+                content = file.read()
+        self.place += len(content)
+        *lines, self.rest = (self.rest + content).split(b"\n")
+        return list(parse_events([line.decode() for line in lines], str(self.path)))
+
+
+def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sleep) -> Iterator[list[Event]]:
+    """New events, a list at each look, until the run is finished, or with `wait=False` until there are no more."""
+    follower = Follower(run)
+    while True:
+        finished = (run / "result.json").is_file()  # looked up first: nothing is written after it
+        yield follower.look()
+        if finished or not wait:
+            return
+        pause(PAUSE)
+
+
+class Sink(Protocol):
+    """Takes numbers."""
+
+    def add(self, scalar: Scalar) -> None:
+        """Keep one number."""
+
+    def close(self) -> None:
+        """There are no more."""
+
+
+class TensorBoard:
+    """Event files for TensorBoard."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def add(self, scalar: Scalar) -> None:
+        """Keep one number."""
+        self._writer.add_scalar(scalar.tag, scalar.value, scalar.round)
+
+    def close(self) -> None:
+        """Write the rest."""
+        self._writer.close()
+
+
+class Wandb:
+    """A run in a project of Weights & Biases."""
+
+    def __init__(self, project: str, name: str, config: Mapping[str, Any]) -> None:
+        import wandb
+
+        self._run: Any = wandb.init(project=project, name=name, config=dict(config))
+        self._run.define_metric("*", step_metric="round")
+
+    def add(self, scalar: Scalar) -> None:
+        """Keep one number, against its round: W&B's own steps may not go back, and clients' rounds do."""
+        self._run.log({scalar.tag: scalar.value, "round": scalar.round})
+
+    def close(self) -> None:
+        """Send the rest."""
+        self._run.finish()
+
+
+def send(events: Iterable[Event], sinks: Sequence[Sink]) -> None:
+    """Give every sink the numbers of these events."""
+    for event in events:
+        for scalar in scalars(event):
+            for sink in sinks:
+                sink.add(scalar)
+
+
+class Sinks:
+    """The sinks that a command was asked for; they are checked at once, and opened when there is something to send."""
+
+    def __init__(self, tensorboard: Path | None, wandb: str | None) -> None:
+        self.tensorboard, self.wandb = tensorboard, wandb
+        missing = [name for name in ("tensorboard", "wandb") if getattr(self, name) and find_spec(name) is None]
+        if missing:
+            raise ConfigError([f"--{name}: needs another package: pip install 'fedhca2[{name}]'" for name in missing])
+
+    def open(self, name: str, config: Mapping[str, Any]) -> list[Sink]:
+        """Begin to write; a run's name and config are for W&B to show."""
+        sinks: list[Sink] = [TensorBoard(self.tensorboard)] if self.tensorboard else []
+        return [*sinks, Wandb(self.wandb, name, config)] if self.wandb else sinks
+
+
+class Sending:
+    """Tells another watcher everything, and sinks what the run has written down: what `fedhca2 watch` would send."""
+
+    def __init__(self, watcher: RunWatcher, run: Path, wanted: Sinks) -> None:
+        self.watcher, self.run, self.wanted = watcher, run, wanted
+        self.follower = Follower(run)
+        self.sinks: list[Sink] | None = None
+
+    def __enter__(self) -> "Sending":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Send the rest, however the run ended."""
+        if self.sinks is not None:
+            send(self.follower.look(), self.sinks)
+            for sink in self.sinks:
+                sink.close()
+
+    def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
+        """Open the sinks: now the run has its folder."""
+        if self.sinks is None:
+            self.sinks = self.wanted.open(self.run.name, RunFiles.open(self.run).config)
+        self.watcher.started(experiment, shards)
+
+    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
+        """Nothing is sent of batches."""
+        self.watcher.batch(client, done, total, loss)
+
+    def replied(self, order: Order, reply: Reply) -> None:
+        """Nothing is sent before the round is over."""
+        self.watcher.replied(order, reply)
+
+    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
+        """Send what was written down about the round."""
+        send(self.follower.look(), self.sinks or [])
+        self.watcher.aggregated(round, record, seconds)

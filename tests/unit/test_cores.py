@@ -1,0 +1,21 @@
+"""Cores on systems that say which ones a process may use, and on those that do not."""
+
+import os
+
+from fedhca2.cores import stay_on, usable_cores
+
+
+def test_the_cores_that_the_system_allows():
+    assert usable_cores() == sorted(os.sched_getaffinity(0))
+
+
+def test_all_cores_where_the_system_does_not_say(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert usable_cores() == list(range(os.cpu_count()))
+
+
+def test_nothing_happens_where_a_process_cannot_be_kept_on_cores(monkeypatch):
+    before = os.sched_getaffinity(0)
+    monkeypatch.delattr(os, "sched_setaffinity")
+    stay_on([0])
+    assert os.sched_getaffinity(0) == before
