@@ -195,7 +195,8 @@ class Node:
         return self
 
     def __exit__(self, *_):
-        self.deactivate()
+        with suppress(httpx.HTTPStatusError):  # who was silent for a minute is not there any more
+            self.deactivate()
         self.client.close()
 
     def activate(self) -> None:

@@ -18,6 +18,7 @@ from fedhca2.messages import Order, Reply
 from fedhca2.params import Slot
 
 pytestmark = pytest.mark.slow
+UPLOAD = {"encoder": "updates", "decoder": "updates"}
 
 
 def scores(folder, method, **terms):
@@ -38,7 +39,7 @@ def test_a_federation_with_spooled_replies_gives_the_same_scores(method, wire, t
 def test_the_replies_that_a_fleet_spools_are_mapped(tmp_path):
     _, _, fleet = flower_federation(small_experiment(), tmp_path, spool=True)
     fleet.gather()
-    replies = fleet.perform({"home": Order(0, upload={"encoder": "updates"})}, lambda *_: None)
+    replies = fleet.perform({"home": Order(0, upload=UPLOAD)}, lambda *_: None)
     assert isinstance(replies["home"].rows[Slot("encoder")], MappedRow)
 
 
@@ -69,7 +70,7 @@ def test_replies_are_pulled_one_at_a_time(tmp_path, monkeypatch):
     pull = grid.pull_messages
     monkeypatch.setattr(grid, "pull_messages", lambda ids: asked.append(len(ids)) or pull(ids))
     fleet.gather()
-    replies = fleet.perform({name: Order(0, upload={"encoder": "updates"}) for name in fleet.profiles}, lambda *_: None)
+    replies = fleet.perform({name: Order(0, upload=UPLOAD) for name in fleet.profiles}, lambda *_: None)
     assert (len(replies), max(asked)) == (3, 1)
 
 
