@@ -1,6 +1,5 @@
 """A site's own account of the noised updates and scores that have left it, in all runs, while it keeps the file."""
 
-import fcntl
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import IO, Annotated, Literal
 
 import torch
+from filelock import FileLock
 from pydantic import Field, ValidationError
 from torch import Tensor
 
@@ -88,10 +88,10 @@ class Ledger:
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
         """The file, for one process at a time and for no other user's eyes."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-        with os.fdopen(descriptor, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
+        with FileLock(f"{self.path}.lock", mode=0o600):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            with os.fdopen(descriptor, "r+b") as file:
+                yield file
 
     def _read(self, file: IO[bytes]) -> list[Sent]:
         """The entries; the file is left at their end, before a last line that a crash left unfinished."""
