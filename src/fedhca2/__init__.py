@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 from fedhca2.version import __version__
 
 if TYPE_CHECKING:
-    from fedhca2.experiment import ConfigError
+    from fedhca2.errors import UserError
     from fedhca2.federation.result import Result
     from fedhca2.methods import METHODS, Method
     from fedhca2.runs import Experiment, Run
     from fedhca2.tasks import TASKS, Task
 
-__all__ = ["METHODS", "TASKS", "ConfigError", "Experiment", "Method", "Result", "Run", "Task", "__version__"]
+__all__ = ["METHODS", "TASKS", "Experiment", "Method", "Result", "Run", "Task", "UserError", "__version__"]
 
 # Each name is imported when it is first used: `import fedhca2` alone costs nothing.
 _HOMES = {
     "METHODS": "methods",
     "TASKS": "tasks",
-    "ConfigError": "experiment",
+    "UserError": "experiment",
     "Experiment": "runs",
     "Method": "methods",
     "Result": "federation.result",

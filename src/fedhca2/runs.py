@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedhca2 import experiment
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.result import Result
 from fedhca2.federation.run import run as run_experiment
 from fedhca2.reports.console import ConsoleWatcher
@@ -56,7 +56,7 @@ class Run:
     def result(self) -> Result:
         """What the run came to: every client's scores, Δm, time and bytes."""
         if self.files.result is None:
-            raise ConfigError([f"{self.folder}: should be a finished run, found no result.json in it"])
+            raise UserError([f"{self.folder}: should be a finished run, found no result.json in it"])
         return Result(**self.files.result)
 
     def report(self, path: str | Path | None = None) -> Path:

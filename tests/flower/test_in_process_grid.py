@@ -6,7 +6,7 @@ import pytest
 import torch
 from federations import Nobody, flower_federation, in_memory, small_experiment
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.flower.run import resume, run
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.rounds import run_rounds
@@ -117,6 +117,6 @@ def test_a_run_over_flower_whose_config_was_edited_stays_as_it_was(tmp_path, cha
     config = tmp_path / "run" / "config.yaml"
     config.write_text(config.read_text().replace(*change))
     before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
-    with pytest.raises(ConfigError, match="should be what the run began with"):
+    with pytest.raises(UserError, match="should be what the run began with"):
         resume(grid, tmp_path / "run", Watching(), TERMS)
     assert {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")} == before

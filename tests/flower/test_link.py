@@ -11,7 +11,7 @@ from deployment import wait_for
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from hostile import Node
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
 from fedhca2.federation.flower.processes import free_port
@@ -27,7 +27,7 @@ def link(tmp_path_factory):
         found.register(["home", "shop"])
 
         def keep():
-            with suppress(ConfigError):
+            with suppress(UserError):
                 found.keep()
 
         keeping = threading.Thread(target=keep)
@@ -65,5 +65,5 @@ def test_a_site_that_was_evicted_is_let_in_no_more(link):
 
 
 def test_nobody_is_evicted_who_was_not_registered(link):
-    with pytest.raises(ConfigError, match="no such site"):
+    with pytest.raises(UserError, match="no such site"):
         link.superlink.evict("nobody")

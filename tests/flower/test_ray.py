@@ -5,7 +5,7 @@ import sys
 import pytest
 from federations import in_memory, small_experiment
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.flower.ray import run_ray
 from fedhca2.federation.flower.server_app import LogWatcher
 from fedhca2.federation.flower.terms import Terms
@@ -23,6 +23,6 @@ def test_the_simulation_has_the_scores_of_one_process(tmp_path):
 
 def test_without_ray_the_engine_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(UserError) as raised:
         run_ray(small_experiment(), tmp_path / "run", LogWatcher(), Terms())
     assert TO_INSTALL in str(raised.value)

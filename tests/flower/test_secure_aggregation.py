@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from fedhca2.aggregation import conflict_averse_mixing
 from fedhca2.clients.exchange import own_rows
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.invitation import Invitation
@@ -255,7 +255,7 @@ def test_every_client_that_took_part_is_accounted_for(tmp_path):
 def test_a_site_that_gives_sums_only_takes_part_in_nothing_else(settings, found, tmp_path):
     experiment = small_experiment(method=HCA, secure_aggregation=settings)
     site = site_configs(experiment, tmp_path)["home"].model_copy(update={"sums_only": True})
-    with pytest.raises(ConfigError, match=rf"at most 1024 \(sums_only in site.yaml\), found {found}"):
+    with pytest.raises(UserError, match=rf"at most 1024 \(sums_only in site.yaml\), found {found}"):
         Invitation.to(experiment, "run1").accept(site)
 
 

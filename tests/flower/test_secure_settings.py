@@ -4,7 +4,7 @@ import pytest
 import torch
 from federations import small_experiment
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.run import run
 from fedhca2.federation.sketch import Sketcher
 from fedhca2.methods import METHODS
@@ -20,7 +20,7 @@ def secured(method, settings=None, **changes):
 
 
 def refusal(*arguments, **changes):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UserError) as caught:
         secured(*arguments, **changes)
     return str(caught.value)
 
@@ -65,7 +65,7 @@ def test_a_run_in_one_process_has_nobody_to_hide_from(tmp_path):
         def started(self, *_):
             pass
 
-    with pytest.raises(ConfigError, match="hides rows from a server elsewhere"):
+    with pytest.raises(UserError, match="hides rows from a server elsewhere"):
         run(secured({"name": "fedper"}, rounds=1), tmp_path / "run", Nobody())
 
 

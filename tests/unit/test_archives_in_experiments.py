@@ -10,7 +10,8 @@ from fedhca2.clients import Workplace
 from fedhca2.data.archive_writer import write_scenes
 from fedhca2.data.partition import even_split
 from fedhca2.data.pascal_context import PERSON
-from fedhca2.experiment import ConfigError, assign_shards, build_client, open_data
+from fedhca2.errors import UserError
+from fedhca2.experiment import assign_shards, build_client, open_data
 from small import small
 
 IMAGES = 40
@@ -59,7 +60,7 @@ def test_an_image_that_evaluation_cannot_take_stops_the_experiment(root):
     smaller = config.model_copy(
         update={"data": {"street": config.data["street"].model_copy(update={"size": (32, 16)})}}
     )
-    with pytest.raises(ConfigError, match=r"data\.street: .*1000000\.jpg: should be at most 32×16"):
+    with pytest.raises(UserError, match=r"data\.street: .*1000000\.jpg: should be at most 32×16"):
         open_data(smaller)
 
 
@@ -77,5 +78,5 @@ def test_a_missing_label_stops_the_experiment(tmp_path):
     (tmp_path / "rooms" / "depth" / "0000002.npy").unlink()
     rooms = {"rooms": {"kind": "nyud", "root": str(tmp_path / "rooms")}}
     config = small(data=rooms, clients=[{"data": "rooms", "tasks": ["depth"]}])
-    with pytest.raises(ConfigError, match=r"data\.rooms: .*0000002\.npy: 'depth' of the train split should be here"):
+    with pytest.raises(UserError, match=r"data\.rooms: .*0000002\.npy: 'depth' of the train split should be here"):
         assign_shards(config, open_data(config))

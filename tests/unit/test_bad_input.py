@@ -8,7 +8,7 @@ import torch
 
 from fedhca2.data.files import BrokenFileError
 from fedhca2.data.transforms import draw_augmentation, for_evaluation, for_training
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.training import build_clients
 from fedhca2.messages import Order
 from small_run import (
@@ -67,7 +67,7 @@ def broken():
 
 @pytest.mark.slow
 def test_a_broken_image_is_named(tmp_path):
-    with broken(), pytest.raises(ConfigError, match=r"images/0.jpg: should be an RGB image, found nothing \(skip_"):
+    with broken(), pytest.raises(UserError, match=r"images/0.jpg: should be an RGB image, found nothing \(skip_"):
         run_small(small(rounds=1), tmp_path)
 
 
@@ -82,7 +82,7 @@ def test_a_broken_image_is_left_out_where_that_is_allowed(tmp_path):
 def test_too_many_broken_images_are_refused(tmp_path):
     with (
         broken(),
-        pytest.raises(ConfigError, match=r"should have 2 training images .*, found 1 and 1 that can be read"),
+        pytest.raises(UserError, match=r"should have 2 training images .*, found 1 and 1 that can be read"),
     ):
         run_small(small(skip_broken=True), tmp_path)
 

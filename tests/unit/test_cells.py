@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.cells import complete, known_cells, plan_cells, run_cells
 from fedhca2.methods import METHODS
 from fedhca2.reports.comparison import write_comparison
@@ -48,13 +48,13 @@ def test_the_own_method_keeps_its_settings(tmp_path):
 
 
 def test_an_unknown_method_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"'fedagv' is not a method\. Did you mean 'fedavg'"):
+    with pytest.raises(UserError, match=r"'fedagv' is not a method\. Did you mean 'fedavg'"):
         plan_cells(small(), ["fedagv"], 1, tmp_path)
 
 
 def test_cells_of_other_settings_are_refused(tmp_path):
     made_run(tmp_path / "local" / "seed-0", "local")
-    with pytest.raises(ConfigError, match="should be a run of these settings, found one with other"):
+    with pytest.raises(UserError, match="should be a run of these settings, found one with other"):
         plan_cells(small(), ["fedavg"], 1, tmp_path)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.clients import ClientState, save_state
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.checkpoints import Checkpoints
 from fedhca2.federation.lock import lock_folder
 from fedhca2.federation.rounds import Progress
@@ -103,7 +103,7 @@ def test_a_copy_under_another_name_is_no_checkpoint(tmp_path, name):
 def test_a_copy_under_another_rounds_name_is_refused(tmp_path):
     checkpoints = saved(tmp_path)
     shutil.copytree(tmp_path / "checkpoints" / "round-000001", tmp_path / "checkpoints" / "round-000003")
-    with pytest.raises(ConfigError, match=r"round-000003: should be of round 3, found 1; remove .*round-000003"):
+    with pytest.raises(UserError, match=r"round-000003: should be of round 3, found 1; remove .*round-000003"):
         checkpoints.latest()
 
 
@@ -121,7 +121,7 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path):
     checkpoints = saved(tmp_path, [1, 2])
     file = tmp_path / "checkpoints" / "round-000002" / "server.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ConfigError, match=r"remove .*round-000002 to go on from the checkpoint before it"):
+    with pytest.raises(UserError, match=r"remove .*round-000002 to go on from the checkpoint before it"):
         checkpoints.latest()
 
 
@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_written_loses_no_earlier_checkpoint(tmp_path, m
 
 def test_a_second_process_on_a_folder_is_refused(tmp_path):
     first = lock_folder(tmp_path)
-    with pytest.raises(ConfigError, match="another process is working on this run"):
+    with pytest.raises(UserError, match="another process is working on this run"):
         lock_folder(tmp_path)
     first.release()
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.result import headline
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.figures.curves import metric_curves
@@ -57,5 +57,5 @@ def test_evaluating_once_more_gives_it_again(run, tmp_path):
 
 
 def test_a_baseline_that_was_judged_otherwise_is_refused(run, tmp_path):
-    with pytest.raises(ConfigError, match="should have the same settings as this run, found other metrics"):
+    with pytest.raises(UserError, match="should have the same settings as this run, found other metrics"):
         run_small(experiment(), tmp_path / "run", baseline=run.path)

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.clients.exchange import own_rows
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
@@ -108,7 +108,7 @@ def test_a_gpu_without_memory_says_what_to_lower(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(found, "perform", full)
-    with pytest.raises(ConfigError, match=r"client 'road': cpu is out of memory. Lower training.batch_size \(now 2\)"):
+    with pytest.raises(UserError, match=r"client 'road': cpu is out of memory. Lower training.batch_size \(now 2\)"):
         InProcess([found]).perform({"road": Order(0)}, lambda *_: None)
 
 

@@ -3,7 +3,7 @@ from io import StringIO
 
 import pytest
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.reports.comparison import Column, Comparison, Entry, gather, to_csv, to_latex, to_markdown
 from fedhca2.reports.comparison.console import comparison_table
 from fedhca2.reports.comparison.gather import BY_CLIENT, DELTA_M
@@ -69,7 +69,7 @@ def test_latex_escapes_names(tmp_path):
 
 
 def test_an_unfinished_run_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="should be a finished run"):
+    with pytest.raises(UserError, match="should be a finished run"):
         gather([made_run(tmp_path, finished=False)])
 
 

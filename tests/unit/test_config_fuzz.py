@@ -7,7 +7,8 @@ from importlib import resources
 import pytest
 import yaml
 
-from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 
 pytestmark = pytest.mark.slow
 EMBEDDED = sorted((resources.files("fedhca2") / "configs").glob("*.yaml"))
@@ -81,7 +82,7 @@ def verdict(path):
     """Nothing for a config that is accepted and can be written and read again, or the lines about it."""
     try:
         experiment = Experiment.load(path)
-    except ConfigError as error:
+    except UserError as error:
         return error.lines
     assert Experiment.parse(yaml.safe_load(experiment.to_yaml())).to_dict() == experiment.to_dict()
     return None

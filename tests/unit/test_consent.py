@@ -10,7 +10,8 @@ import torch
 
 from fedhca2.configs import embedded_experiments
 from fedhca2.data import DataConfig
-from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
 from fedhca2.federation.flower.consent import OWN_FILES, RefusalError, check_order
 from fedhca2.federation.flower.invitation import Invitation
@@ -152,7 +153,7 @@ def test_noise_that_hides_nothing_is_an_error():
 def test_a_site_file_names_what_is_wrong_with_its_scores(tmp_path):
     file = tmp_path / "site.yaml"
     file.write_text("{client: home, tasks: [depth], state: s, scores: sometimes}")
-    with pytest.raises(ConfigError, match=r"scores\.send: input should be 'all', 'final' or 'none', found 'sometimes'"):
+    with pytest.raises(UserError, match=r"scores\.send: input should be 'all', 'final' or 'none', found 'sometimes'"):
         SiteConfig.load(file)
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fedhca2.clients import Workplace
-from fedhca2.experiment import ConfigError, Experiment, assign_shards, build_clients, open_data, step_kind
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data, step_kind
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import run
@@ -41,7 +42,7 @@ def test_the_number_of_devices_does_not_show_in_the_result():
 
 
 def test_a_device_that_is_not_there_is_named():
-    with pytest.raises(ConfigError, match=r"^devices: 'cuda:9' is not there. .*cpu"):
+    with pytest.raises(UserError, match=r"^devices: 'cuda:9' is not there. .*cpu"):
         choose_devices(["cpu", "cuda:9"])
 
 
@@ -66,6 +67,6 @@ def test_only_long_runs_are_compiled(change, kind):
 
 
 def test_a_missing_device_is_found_before_a_folder_is_made(tmp_path):
-    with pytest.raises(ConfigError, match="devices"):
+    with pytest.raises(UserError, match="devices"):
         run(small(devices=["cuda:9"]), tmp_path / "run", Nobody())
     assert not (tmp_path / "run").exists()

@@ -1,7 +1,8 @@
 import pytest
 import yaml
 
-from fedhca2.experiment import ConfigError, Experiment, assign_shards, open_data
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.overrides import apply_overrides
 from small import SMALL
 
@@ -11,7 +12,7 @@ def small(**changes):
 
 
 def wrong(values):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UserError) as caught:
         Experiment.parse(values)
     return caught.value.lines
 
@@ -109,15 +110,13 @@ def test_what_is_no_mapping_is_refused():
 
 def test_a_shard_smaller_than_a_batch_is_refused_before_training():
     experiment = Experiment.parse(small(training={"batch_size": 8}))
-    with pytest.raises(
-        ConfigError, match=r"'outdoor-semseg' has 6 training images, fewer than training\.batch_size = 8"
-    ):
+    with pytest.raises(UserError, match=r"'outdoor-semseg' has 6 training images, fewer than training\.batch_size = 8"):
         assign_shards(experiment, open_data(experiment))
 
 
 def test_more_clients_than_images_are_refused():
     experiment = Experiment.parse(small(clients=[{"data": "indoor", "split": ["depth"], "copies": 9}]))
-    with pytest.raises(ConfigError, match=r"6 images cannot be split over 9 clients"):
+    with pytest.raises(UserError, match=r"6 images cannot be split over 9 clients"):
         assign_shards(experiment, open_data(experiment))
 
 
@@ -129,7 +128,7 @@ def test_a_method_by_name_can_be_given_settings():
     "override", ["rounds", "=3", "clients.9.epochs=1", "rounds.deep=1", "rounds=[1", "method" + ".a" * 9999 + "=1"]
 )
 def test_an_override_that_cannot_be_applied_is_refused(override):
-    with pytest.raises(ConfigError, match="--set"):
+    with pytest.raises(UserError, match="--set"):
         apply_overrides(SMALL, [override])
 
 
@@ -142,6 +141,6 @@ def test_overrides_leave_the_original():
 def test_broken_yaml_is_one_line(tmp_path):
     path = tmp_path / "broken.yaml"
     path.write_text("rounds: [1")
-    with pytest.raises(ConfigError, match="not valid YAML") as caught:
+    with pytest.raises(UserError, match="not valid YAML") as caught:
         Experiment.load(path)
     assert len(caught.value.lines) == 1

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import fedhca2
-from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.site_config import SiteConfig
 
@@ -54,7 +55,7 @@ def test_a_site_uses_its_own_weights(tmp_path):
 
 def test_weights_that_a_site_does_not_have_are_an_error():
     invitation = Invitation.to(experiment(model={"encoder": {"weights": "/coordinator/encoder.pt"}}), "run1")
-    with pytest.raises(ConfigError, match=r"allows none, scenes \(weights in site\.yaml\), found 'own'"):
+    with pytest.raises(UserError, match=r"allows none, scenes \(weights in site\.yaml\), found 'own'"):
         invitation.accept(site())
 
 
@@ -75,7 +76,7 @@ def test_of_the_bounds_of_site_and_server_the_stricter_ones_hold(theirs, own, cl
 
 def test_more_noise_than_the_servers_guard_lets_through_is_an_error_before_any_is_spent():
     invitation = Invitation.to(experiment(privacy={"clip": 1.0, "noise": 0.1}), "run1")
-    with pytest.raises(ConfigError, match=r"the experiment has 0\.1, and its guard refuses the 0\.5 of this site"):
+    with pytest.raises(UserError, match=r"the experiment has 0\.1, and its guard refuses the 0\.5 of this site"):
         invitation.accept(site(privacy={"clip": 1.0, "noise": 0.5}))
 
 
@@ -88,13 +89,13 @@ def test_a_smaller_clip_makes_room_for_more_noise():
 def test_a_method_from_elsewhere_needs_the_consent_of_the_site():
     told = Invitation.to(experiment(), "run1")
     foreign = Invitation("run1", {**told.experiment, "method": {"name": "os:system"}})
-    with pytest.raises(ConfigError, match=r"\(methods in site\.yaml\), found 'os:system'"):
+    with pytest.raises(UserError, match=r"\(methods in site\.yaml\), found 'os:system'"):
         foreign.accept(site())
 
 
 @pytest.mark.parametrize("run", ["../x", "a/b", "", "a" * 65])
 def test_the_name_of_a_run_is_no_path(run):
-    with pytest.raises(ConfigError, match="should be letters and digits"):
+    with pytest.raises(UserError, match="should be letters and digits"):
         Invitation.read({"run": run, "experiment": {}})
 
 
@@ -108,7 +109,7 @@ def test_paths_in_a_site_file_are_relative_to_it(tmp_path):
 def test_a_wrong_site_file_says_where(tmp_path):
     file = tmp_path / "site.yaml"
     file.write_text("{client: home, task: [depth]}")
-    with pytest.raises(ConfigError, match=r"site\.yaml: config: unknown key 'task'\. Did you mean 'tasks'\?"):
+    with pytest.raises(UserError, match=r"site\.yaml: config: unknown key 'task'\. Did you mean 'tasks'\?"):
         SiteConfig.load(file)
 
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.flower.keys import make_keys
 
 
@@ -63,7 +63,7 @@ def test_keys_that_are_there_are_not_overwritten(keys):
 
 
 def test_a_site_name_is_no_path(tmp_path):
-    with pytest.raises(ConfigError, match="a name should be letters"):
+    with pytest.raises(UserError, match="a name should be letters"):
         make_keys(tmp_path / "keys", ["../home"])
 
 

@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from fedhca2.clients.accounting import epsilon
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.flower.ledger import Ledger, Sent, cost
 from fedhca2.federation.flower.site_config import SitePrivacy
 from fedhca2.params import Slot
@@ -74,13 +74,13 @@ def test_a_budget_ends(ledger):
         assert ledger.affords("run1", round, 1.0, budget(2))
         ledger.charge(sent(round), budget(2))
     assert not ledger.affords("run1", 2, 1.0, budget(2))
-    with pytest.raises(ConfigError, match="the privacy budget is spent"):
+    with pytest.raises(UserError, match="the privacy budget is spent"):
         ledger.charge(sent(2), budget(2))
 
 
 def test_what_may_not_leave_is_not_written_down(ledger):
     ledger.charge(sent(0), budget(1))
-    with pytest.raises(ConfigError):
+    with pytest.raises(UserError):
         ledger.charge(sent(1), budget(1))
     assert len(ledger.entries()) == 1
 
@@ -114,7 +114,7 @@ def test_a_damaged_ledger_lets_nothing_out(ledger, line):
     ledger.charge(sent(), NO_END)
     ledger.path.write_text(f"{line}\n{ledger.path.read_text()}")
     for attempt in (lambda: ledger.affords("run1", 1, 1.0, budget(9)), lambda: ledger.charge(sent(1), budget(9))):
-        with pytest.raises(ConfigError, match="line 1 should be an update that was sent"):
+        with pytest.raises(UserError, match="line 1 should be an update that was sent"):
             attempt()
 
 
@@ -122,7 +122,7 @@ def spend(path, run):
     for round in range(20):
         try:
             Ledger(path).charge(sent(round, run), budget(15))
-        except ConfigError:
+        except UserError:
             return
 
 

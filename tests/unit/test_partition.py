@@ -7,7 +7,8 @@ import torch
 from fedhca2.data.partition import Dirichlet, Draws, Even, Lists, Shares
 from fedhca2.data.rendered import ScenesData
 from fedhca2.data.statistics import label_groups
-from fedhca2.experiment import ConfigError, Experiment, assign_shards, open_data, partition_as_data
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, assign_shards, open_data, partition_as_data
 from small import SMALL, small
 
 CLIENTS = ["a", "b", "c"]
@@ -104,7 +105,7 @@ def with_partition(partition):
     ],
 )
 def test_a_wrong_partition_is_an_error_in_the_config(partition, line):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UserError) as caught:
         small(data=with_partition(partition))
     assert line in str(caught.value)
 
@@ -128,14 +129,14 @@ def test_a_saved_partition_names_images_by_id():
 def test_one_client_too_many_is_an_error():
     clients = [{"data": "indoor", "split": ["depth"], "copies": 7}]
     experiment = small(clients=clients)
-    with pytest.raises(ConfigError, match=r"data\.indoor\.partition: 6 images cannot be split over 7 clients"):
+    with pytest.raises(UserError, match=r"data\.indoor\.partition: 6 images cannot be split over 7 clients"):
         assign_shards(experiment, open_data(experiment))
 
 
 def test_a_missing_folder_is_named():
     data = {"nyud": {"kind": "nyud", "root": "nowhere/NYUDv2"}}
     experiment = Experiment.parse({**SMALL, "data": data, "clients": [{"data": "nyud", "tasks": ["depth"]}]})
-    with pytest.raises(ConfigError, match=r"data\.nyud\.root: .* found no folder nowhere/NYUDv2"):
+    with pytest.raises(UserError, match=r"data\.nyud\.root: .* found no folder nowhere/NYUDv2"):
         open_data(experiment)
 
 

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.testing import assert_close
 
-from fedhca2.experiment import ConfigError, open_data
+from fedhca2.errors import UserError
+from fedhca2.experiment import open_data
 from fedhca2.models import Encoder, EncoderConfig, pretrained
 from fedhca2.models.config import SWIN_T
 from fedhca2.models.naming import reordered_merging, to_timm
@@ -194,7 +195,7 @@ def test_a_file_that_holds_no_tensors_is_an_error(tmp_path):
 
 def test_a_missing_file_stops_an_experiment_before_it_starts():
     experiment = small(model={"encoder": {"name": "swin_micro", "weights": "nowhere.pth"}})
-    with pytest.raises(ConfigError, match=r"model\.encoder\.weights: .* found no file 'nowhere.pth'"):
+    with pytest.raises(UserError, match=r"model\.encoder\.weights: .* found no file 'nowhere.pth'"):
         open_data(experiment)
 
 

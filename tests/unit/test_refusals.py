@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from fedhca2.data.archive_writer import write_scenes
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.lock import lock_folder
 from fedhca2.federation.run import resume, run
 from small_run import SETTINGS, CrashError, Silent, crash, resume_small, run_small, small
@@ -124,14 +124,14 @@ def test_a_run_that_is_not_resumed_stays_as_it_was(runs, tmp_path, kind):
     shutil.copytree(runs[which], tmp_path, dirs_exist_ok=True)
     damage(tmp_path / "run")
     before = tree(tmp_path / "run")
-    with pytest.raises(ConfigError, match=re.escape(said)):
+    with pytest.raises(UserError, match=re.escape(said)):
         resume_small(tmp_path / "run", overrides)
     assert tree(tmp_path / "run") == before
 
 
 def test_a_run_that_was_refused_goes_on_all_the_same(runs, tmp_path):
     shutil.copytree(runs["stopped"], tmp_path, dirs_exist_ok=True)
-    with pytest.raises(ConfigError, match="rounds: should be at least 2"):
+    with pytest.raises(UserError, match="rounds: should be at least 2"):
         resume_small(tmp_path / "run", ["rounds=1"])
     assert resume_small(tmp_path / "run").rounds == 3
 
@@ -139,7 +139,7 @@ def test_a_run_that_was_refused_goes_on_all_the_same(runs, tmp_path):
 def test_a_run_that_another_process_works_on_stays_as_it_was(runs, tmp_path):
     shutil.copytree(runs["stopped"], tmp_path, dirs_exist_ok=True)
     before = tree(tmp_path / "run")
-    with lock_folder(tmp_path / "run"), pytest.raises(ConfigError, match="another process is working on this run"):
+    with lock_folder(tmp_path / "run"), pytest.raises(UserError, match="another process is working on this run"):
         resume_small(tmp_path / "run")
     assert tree(tmp_path / "run") == before
 
@@ -147,7 +147,7 @@ def test_a_run_that_another_process_works_on_stays_as_it_was(runs, tmp_path):
 def test_a_folder_that_is_no_runs_stays_as_it_was(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     before = tree(tmp_path)
-    with pytest.raises(ConfigError, match=r"found no config\.yaml in it"):
+    with pytest.raises(UserError, match=r"found no config\.yaml in it"):
         resume_small(tmp_path)
     assert tree(tmp_path) == before
 
@@ -174,7 +174,7 @@ def test_a_run_whose_images_are_gone_stays_as_it_was(archive, tmp_path, spoil, s
         run(small(data=data, clients=SETTINGS["clients"][2:]), tmp_path / "run", Silent(1, crash))
     spoil(tmp_path / "archive")
     before = tree(tmp_path / "run")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(UserError, match=said):
         resume(tmp_path / "run", Silent())
     assert tree(tmp_path / "run") == before
 
@@ -196,7 +196,7 @@ def test_a_run_that_is_not_begun_makes_no_folder(tmp_path, kind, exists):
     if exists:
         (tmp_path / "run").mkdir()
     before = tree(tmp_path)
-    with pytest.raises(ConfigError, match=re.escape(said)):
+    with pytest.raises(UserError, match=re.escape(said)):
         run(small(baseline=True, **changes), tmp_path / "run", Silent())
     assert tree(tmp_path) == before
 
@@ -211,6 +211,6 @@ def test_a_folder_with_files_of_others_stays_as_it_was(tmp_path, name):
 
 
 def test_a_run_with_another_baseline_makes_no_folder(runs, tmp_path):
-    with pytest.raises(ConfigError, match="should have the same settings as this run, found other rounds"):
+    with pytest.raises(UserError, match="should have the same settings as this run, found other rounds"):
         run_small(small(), tmp_path / "run", baseline=runs["against another"] / "local")
     assert tree(tmp_path / "run") == {}

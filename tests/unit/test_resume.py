@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from fedhca2.cli.run import stopped
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
 from small import unifying
@@ -95,7 +95,7 @@ def test_the_command_ends_as_the_signal_says(tmp_path, number, code):
 
 def test_a_finished_run_is_not_resumed(tmp_path):
     run_small(small(rounds=1), tmp_path)
-    with pytest.raises(ConfigError, match="has come to its end"):
+    with pytest.raises(UserError, match="has come to its end"):
         resume_small(tmp_path)
 
 
@@ -114,7 +114,7 @@ def test_a_run_that_was_killed_before_it_had_a_config_begins_anew(tmp_path):
 
 
 def test_what_is_no_run_is_not_resumed(tmp_path):
-    with pytest.raises(ConfigError, match=r"should be the folder of a run, found no config.yaml"):
+    with pytest.raises(UserError, match=r"should be the folder of a run, found no config.yaml"):
         resume_small(tmp_path)
 
 
@@ -131,7 +131,7 @@ def test_what_is_no_run_is_not_resumed(tmp_path):
 )
 def test_what_a_run_rests_on_does_not_change(tmp_path, override):
     crashed(small(), tmp_path)
-    with pytest.raises(ConfigError, match="should be what the run began with"):
+    with pytest.raises(UserError, match="should be what the run began with"):
         resume_small(tmp_path, [override])
 
 
@@ -157,7 +157,7 @@ def test_a_new_client_without_images_of_its_own_is_refused(tmp_path):
     crashed(small(), tmp_path)
     more = json.loads(json.dumps(small().model_dump(mode="json", exclude_none=True)["clients"]))
     more.append({"name": "lane", "data": "outdoor", "tasks": ["edge"]})
-    with pytest.raises(ConfigError, match="give it a data set of its own"):
+    with pytest.raises(UserError, match="give it a data set of its own"):
         resume_small(tmp_path, [f"clients={json.dumps(more)}"])
 
 

@@ -1,12 +1,12 @@
 import pytest
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.reports.run_files import RunFiles
 from made_run import made_run, with_twin
 
 
 def test_a_folder_without_config_is_no_run(tmp_path):
-    with pytest.raises(ConfigError, match="should be a run's folder"):
+    with pytest.raises(UserError, match="should be a run's folder"):
         RunFiles.open(tmp_path)
 
 
@@ -33,14 +33,14 @@ def test_a_broken_line_is_an_error_with_its_number(tmp_path):
     made_run(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], "nonsense", *lines[1:]]))
-    with pytest.raises(ConfigError, match="line 2 should be JSON, found 'nonsense'"):
+    with pytest.raises(UserError, match="line 2 should be JSON, found 'nonsense'"):
         _ = RunFiles.open(tmp_path).events
 
 
 def test_a_broken_result_is_an_error(tmp_path):
     made_run(tmp_path)
     (tmp_path / "result.json").write_text("{")
-    with pytest.raises(ConfigError, match="should be JSON"):
+    with pytest.raises(UserError, match="should be JSON"):
         _ = RunFiles.open(tmp_path).result
 
 
@@ -68,5 +68,5 @@ def test_damaged_samples_are_named(tmp_path):
     run = made_run(tmp_path)
     file = next((run.path / "samples").iterdir())
     file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(ConfigError, match=rf"{file.name}: should be samples of a run, found"):
+    with pytest.raises(UserError, match=rf"{file.name}: should be samples of a run, found"):
         run.samples(file.stem)

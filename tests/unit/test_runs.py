@@ -4,7 +4,8 @@ import sys
 import pytest
 
 import fedhca2
-from fedhca2 import ConfigError, Experiment, Run
+from fedhca2 import Experiment, Run
+from fedhca2.errors import UserError
 from made_run import made_run
 
 
@@ -33,7 +34,7 @@ def test_a_run_gives_its_result(tmp_path):
 
 def test_an_unfinished_run_has_no_result(tmp_path):
     made_run(tmp_path, finished=False)
-    with pytest.raises(ConfigError, match="should be a finished run"):
+    with pytest.raises(UserError, match="should be a finished run"):
         _ = Run.open(tmp_path).result
 
 

@@ -2,7 +2,8 @@ import pytest
 import yaml
 
 from fedhca2.configs import embedded_experiments
-from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import merged, read_config
 
 
@@ -40,7 +41,7 @@ def test_another_kind_takes_the_whole_place():
 def test_configs_that_extend_each_other_are_an_error(tmp_path):
     (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
     (tmp_path / "b.yaml").write_text("extends: a.yaml\n")
-    with pytest.raises(ConfigError, match="which extends it"):
+    with pytest.raises(UserError, match="which extends it"):
         read_config(tmp_path / "a.yaml")
 
 
@@ -49,25 +50,25 @@ def test_configs_that_extend_each_other_are_an_error(tmp_path):
 )
 def test_a_base_whose_name_no_file_can_have_is_an_error(tmp_path, name):
     (tmp_path / "a.yaml").write_text(yaml.safe_dump({"extends": name}))
-    with pytest.raises(ConfigError):
+    with pytest.raises(UserError):
         read_config(tmp_path / "a.yaml")
 
 
 def test_a_base_that_is_no_mapping_is_an_error(tmp_path):
     (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
     (tmp_path / "b.yaml").write_text("[1, 2]\n")
-    with pytest.raises(ConfigError, match=r"'b\.yaml' should be a mapping, found list"):
+    with pytest.raises(UserError, match=r"'b\.yaml' should be a mapping, found list"):
         read_config(tmp_path / "a.yaml")
 
 
 def test_an_unknown_base_is_named(tmp_path):
     (tmp_path / "a.yaml").write_text("extends: demmo\n")
-    with pytest.raises(ConfigError, match=r"'demmo' is neither a \.yaml file nor an embedded experiment"):
+    with pytest.raises(UserError, match=r"'demmo' is neither a \.yaml file nor an embedded experiment"):
         read_config(tmp_path / "a.yaml")
 
 
 def test_a_misspelt_experiment_gets_a_suggestion():
-    with pytest.raises(ConfigError, match=r"Did you mean 'fedhca2/scenario1'\?"):
+    with pytest.raises(UserError, match=r"Did you mean 'fedhca2/scenario1'\?"):
         read_config("fedhca2/scenaro1")
 
 

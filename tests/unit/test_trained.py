@@ -9,7 +9,7 @@ from fedhca2.cli import app
 from fedhca2.data.transforms import for_evaluation
 from fedhca2.deployment import Trained
 from fedhca2.deployment.export import Exported, export
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.models import build_model
 from fedhca2.tasks import TASKS
 from small_run import small
@@ -50,7 +50,7 @@ def test_any_size_is_predicted(run, size):
 
 
 def test_an_unknown_client_is_refused(run):
-    with pytest.raises(ConfigError, match=r"is not a client of .*\. Did you mean 'home'"):
+    with pytest.raises(UserError, match=r"is not a client of .*\. Did you mean 'home'"):
         Trained.open(run, "hoem")
 
 
@@ -58,7 +58,7 @@ def test_a_broken_model_is_refused(run, tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "config.yaml").write_bytes((run / "config.yaml").read_bytes())
     (tmp_path / "models" / f"{CLIENT}.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(ConfigError, match="should be a trained model"):
+    with pytest.raises(UserError, match="should be a trained model"):
         Trained.open(tmp_path, CLIENT).model()
 
 
@@ -98,7 +98,7 @@ def test_the_card_says_how_to_read_every_output(run, tmp_path):
 
 
 def test_a_size_that_does_not_fit_the_strides_is_refused(run, tmp_path):
-    with pytest.raises(ConfigError, match="should be multiples of 32, found 40×64"):
+    with pytest.raises(UserError, match="should be multiples of 32, found 40×64"):
         export(Trained.open(run, CLIENT), "onnx", tmp_path, (40, 64))
 
 

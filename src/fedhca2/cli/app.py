@@ -42,11 +42,11 @@ def clear_errors() -> Iterator[None]:
 
     Ctrl-C is a line too, where nothing else has an answer to it.
     """
-    from fedhca2.experiment import ConfigError
+    from fedhca2.errors import UserError
 
     try:
         yield
-    except ConfigError as error:
+    except UserError as error:
         for line in error.lines:
             typer.echo(f"error: {line}", err=True)
         raise typer.Exit(WRONG_INPUT) from None

@@ -40,7 +40,7 @@ def methods(
     ] = None,
 ) -> None:
     """List the methods with what they share and their settings, or explain one."""
-    from fedhca2.experiment import ConfigError
+    from fedhca2.errors import UserError
     from fedhca2.methods import resolve
     from fedhca2.reports.methods import method_page, methods_table
 
@@ -48,5 +48,5 @@ def methods(
         try:
             page = method_page(name, resolve(name)) if name else methods_table()
         except ValueError as error:
-            raise ConfigError([str(error)]) from None
+            raise UserError([str(error)]) from None
     Console(highlight=False).print(page)

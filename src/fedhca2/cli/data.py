@@ -81,13 +81,13 @@ def info(
     with clear_errors():
         from fedhca2.data.check import ARCHIVES, contact_sheet
         from fedhca2.data.files import FileError
-        from fedhca2.experiment import ConfigError
+        from fedhca2.errors import UserError
 
         try:
             samples = ARCHIVES[_layout(root, layout).value](root, "train" if split == "train" else "val")
             sheet = contact_sheet(samples, count)
         except FileError as error:
-            raise ConfigError([str(error)]) from None
+            raise UserError([str(error)]) from None
         picture = out or Path(f"{root.resolve().name}.png")
         sheet.save(picture)
     console.print(
@@ -105,14 +105,14 @@ def _height_and_width(size: str) -> tuple[int, int]:
 
 def _layout(root: Path, layout: LayoutName | None) -> LayoutName:
     from fedhca2.data.check import kind_of
-    from fedhca2.experiment import ConfigError
+    from fedhca2.errors import UserError
 
     if layout is not None:
         return layout
     try:
         return LayoutName(kind_of(root))
     except ValueError as error:
-        raise ConfigError([str(error)]) from None
+        raise UserError([str(error)]) from None
 
 
 @contextmanager

@@ -138,7 +138,8 @@ def serve(
     with clear_errors(), stopped():
         import httpx
 
-        from fedhca2.experiment import ConfigError, Experiment
+        from fedhca2.errors import UserError
+        from fedhca2.experiment import Experiment
         from fedhca2.federation.flower.fleet import TooFewClientsError
         from fedhca2.federation.flower.link import coordinator_link
         from fedhca2.federation.flower.run import NOTE, read_note, reopen, resume, run
@@ -164,7 +165,7 @@ def serve(
                     else:
                         result = run(grid, experiment, folder, watcher, terms, look=link.registrations)
         except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
-            raise ConfigError([f"{error}; go on with: fedhca2 flower serve {folder} …"]) from None
+            raise UserError([f"{error}; go on with: fedhca2 flower serve {folder} …"]) from None
     conclude(console, result, folder)
 
 
@@ -182,14 +183,14 @@ def make_terms(**values: Any) -> Any:
     """Terms from options; what is wrong with them is a line each."""
     from pydantic import ValidationError
 
-    from fedhca2.experiment import ConfigError
+    from fedhca2.errors import UserError
     from fedhca2.experiment.errors import describe
     from fedhca2.federation.flower.terms import Terms
 
     try:
         return Terms.model_validate(values)
     except ValidationError as error:
-        raise ConfigError([f"--{line.replace('_', '-', 1)}" for line in describe(error)]) from None
+        raise UserError([f"--{line.replace('_', '-', 1)}" for line in describe(error)]) from None
 
 
 def new_folder(name: str) -> Path:

@@ -32,7 +32,7 @@ def plan(
     with clear_errors():
         from fedhca2.clients.accounting import LEAST, audited_epsilon, noise_for, updates_for
         from fedhca2.clients.accounting import epsilon as epsilon_of
-        from fedhca2.experiment import ConfigError
+        from fedhca2.errors import UserError
 
         bounds = {"--epsilon": (epsilon, 1e-9, 1e9), "--rounds": (rounds, 1, 1e9), "--noise": (noise, LEAST, 1e9)}
         bounds["--delta"] = (delta, 1e-30, 0.5)
@@ -42,7 +42,7 @@ def plan(
             if value is not None and not low <= value <= high
         ]
         if lines:
-            raise ConfigError(lines)
+            raise UserError(lines)
         match epsilon, rounds, noise:
             case float(), int(), None:
                 noise = noise_for(epsilon, rounds, delta)
@@ -52,7 +52,7 @@ def plan(
                 pass
             case given:
                 count = sum(value is not None for value in given)
-                raise ConfigError([f"plan: should have two of --epsilon, --rounds and --noise, found {count}"])
+                raise UserError([f"plan: should have two of --epsilon, --rounds and --noise, found {count}"])
         costs = {"epsilon": epsilon_of(noise, rounds, delta), "dp_accounting": audited_epsilon({noise: rounds}, delta)}
     _show({"noise": noise, "rounds": rounds, "delta": delta, **costs}, as_json)
 

@@ -132,10 +132,10 @@ def resume(
 
         with watched(console, run, tensorboard, wandb) as watcher:
             if (run / "flower.json").exists():
-                from fedhca2.experiment import ConfigError
+                from fedhca2.errors import UserError
 
                 if overrides:
-                    raise ConfigError([f"--set: a run over Flower goes on as it was, found {overrides[0]}"])
+                    raise UserError([f"--set: a run over Flower goes on as it was, found {overrides[0]}"])
                 from fedhca2.federation.flower.engines import resume_on
 
                 result = resume_on(run, watcher)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
 from fedhca2.deployment.trained import Trained
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.result import headline
 from fedhca2.models import MultiTaskModel
 from fedhca2.reports.names import ARROWS, metric_title
@@ -97,7 +97,7 @@ def export(trained: Trained, format: Format, folder: Path, size: tuple[int, int]
     """Write CLIENT.onnx, CLIENT.pt2 or CLIENT.safetensors, and CLIENT.md, the card."""
     size = size or trained.size
     if any(side % 32 for side in size):
-        raise ConfigError([f"--size: should be multiples of 32, found {size[0]}×{size[1]}"])
+        raise UserError([f"--size: should be multiples of 32, found {size[0]}×{size[1]}"])
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{trained.spec.name}.{SUFFIXES[format]}"
     written: dict[Format, Callable[[], None]] = {
@@ -123,7 +123,7 @@ def _to_onnx(trained: Trained, size: tuple[int, int], path: Path) -> None:
     try:
         import onnxscript  # noqa: F401
     except ImportError:
-        raise ConfigError(["--format onnx: needs more packages: pip install 'fedhca2[export]'"]) from None
+        raise UserError(["--format onnx: needs more packages: pip install 'fedhca2[export]'"]) from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter, about itself
         program = torch.onnx.export(

@@ -8,13 +8,13 @@ from PIL import Image, ImageOps
 
 from fedhca2.data.files import FileError, open_image, read_file, to_rgb
 from fedhca2.deployment.trained import Trained
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.reports.pictures import overlay, paint
 from fedhca2.tasks import get_task
 
 
 def read_image(path: Path) -> Image.Image:
-    """An image in RGB, the right way up; ConfigError if it cannot be read."""
+    """An image in RGB, the right way up; UserError if it cannot be read."""
 
     def read(path: Path) -> Image.Image:
         with open_image(path) as image:
@@ -23,14 +23,14 @@ def read_image(path: Path) -> Image.Image:
     try:
         return read_file(path, "an image", read)
     except FileError as error:
-        raise ConfigError([str(error)]) from None
+        raise UserError([str(error)]) from None
 
 
 def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw: bool = False) -> Iterator[Path]:
     """Write a coloured map and an overlay for each image and task, and with `raw` the array; gives what it wrote."""
     stems = [path.stem for path in images]
     if repeated := sorted({stem for stem in stems if stems.count(stem) > 1}):
-        raise ConfigError([f"images should have different names, found {', '.join(repeated)} more than once"])
+        raise UserError([f"images should have different names, found {', '.join(repeated)} more than once"])
     folder.mkdir(parents=True, exist_ok=True)
     for path in images:
         image = read_image(path)

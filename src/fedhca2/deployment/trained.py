@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedhca2.config import suggest
 from fedhca2.data.transforms import for_evaluation
-from fedhca2.experiment import ClientSpec, ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import ClientSpec, Experiment
 from fedhca2.models import ModelConfig, MultiTaskModel
 from fedhca2.reports.run_files import Array, RunFiles
 from fedhca2.tasks import LabelSpace, get_task
@@ -32,12 +33,12 @@ class Trained:
 
     @classmethod
     def open(cls, run: str | Path, client: str) -> "Trained":
-        """The trained model of this client; ConfigError if there is none."""
+        """The trained model of this client; UserError if there is none."""
         files = RunFiles.open(run)
         experiment = Experiment.parse(files.config)
         specs = {spec.name: spec for spec in experiment.specs}
         if client not in specs:
-            raise ConfigError([f"--client {client}: is not a client of {run}. {suggest(client, specs)}"])
+            raise UserError([f"--client {client}: is not a client of {run}. {suggest(client, specs)}"])
         return cls(files, experiment, specs[client])
 
     @property
@@ -61,7 +62,7 @@ class Trained:
         try:
             return dict(load_file(self.path))
         except (OSError, SafetensorError) as error:
-            raise ConfigError([f"{self.path}: should be a trained model, found {error}"]) from None
+            raise UserError([f"{self.path}: should be a trained model, found {error}"]) from None
 
     def model(self, size: tuple[int, int] | None = None) -> MultiTaskModel:
         """The model for images of this size, in evaluation mode. Windows of a Swin V2 depend on the size."""
@@ -80,7 +81,7 @@ class Trained:
             model.load_state_dict(self._tensors)
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
-            raise ConfigError([f"{self.path}: should be the model of {self.spec.name!r}, found {reason}"]) from None
+            raise UserError([f"{self.path}: should be the model of {self.spec.name!r}, found {reason}"]) from None
         return model.eval()
 
     @torch.inference_mode()

@@ -3,7 +3,6 @@
 from fedhca2.experiment.broken import without_broken
 from fedhca2.experiment.build import build_client, build_clients, step_kind
 from fedhca2.experiment.clients import ClientSpec
-from fedhca2.experiment.errors import ConfigError
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
@@ -12,7 +11,6 @@ from fedhca2.experiment.shards import OpenData, Shard, assign_shards, open_data,
 __all__ = [
     "CheckpointPlan",
     "ClientSpec",
-    "ConfigError",
     "Experiment",
     "GuardBounds",
     "OpenData",

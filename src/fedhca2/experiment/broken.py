@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from fedhca2.data.dataset import Dataset
 from fedhca2.data.files import FileError
-from fedhca2.experiment.errors import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.experiment.shards import OpenData, Shard
 
@@ -33,7 +33,7 @@ def without_broken(
                 f"evaluated on, found {len(train)} and {len(val)} that can be read ({len(faults)} cannot)"
             )
     if lines:
-        raise ConfigError(lines)
+        raise UserError(lines)
     return left, skipped
 
 

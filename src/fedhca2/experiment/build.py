@@ -6,8 +6,8 @@ from math import prod
 from fedhca2.clients import Client, StepKind, Work, Workplace
 from fedhca2.data.batches import Batches
 from fedhca2.data.dataset import Dataset
+from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientSpec
-from fedhca2.experiment.errors import ConfigError
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.experiment.shards import OpenData, Shard
 from fedhca2.models import build_model
@@ -51,7 +51,7 @@ def build_client(
             common=method.local.frozen,  # encoders that are averaged should train below one and the same decoder
         )
     except (ValueError, RuntimeError, KeyError) as error:
-        raise ConfigError([f"model: cannot be built: {error}"]) from error
+        raise UserError([f"model: cannot be built: {error}"]) from error
 
     def batches(split: Dataset, indices: Sequence[int]) -> Batches:
         return Batches(split, indices, spec.tasks, batch_size=training.batch_size, workers=training.workers)

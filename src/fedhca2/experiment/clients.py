@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, field_validator, model_validator
 
 from fedhca2.config import Config, suggest
-from fedhca2.experiment.errors import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.tasks import LabelSpace
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -98,5 +98,5 @@ def expand(entries: Sequence[ClientEntry], labels: Mapping[str, Mapping[str, Lab
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         lines.append(f"clients: {names.count(name)} clients are called {name!r}; give each a 'name', or use 'copies'")
     if lines:
-        raise ConfigError(lines)
+        raise UserError(lines)
     return specs

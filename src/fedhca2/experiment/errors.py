@@ -1,16 +1,8 @@
-"""One clear line for everything that is wrong with a config."""
+"""One clear line for everything that pydantic finds wrong with a config."""
 
 from collections.abc import Iterable
 
 from pydantic import ValidationError
-
-
-class ConfigError(ValueError):
-    """What is wrong with an experiment, one line per mistake: the place, what was expected, what was found."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self.lines = list(lines)
-        super().__init__("\n".join(self.lines))
 
 
 def place(location: Iterable[int | str]) -> str:

@@ -11,8 +11,9 @@ from pydantic import Field, ValidationError, model_validator
 from fedhca2.clients import Privacy, Training
 from fedhca2.config import Config, suggest
 from fedhca2.data import DataConfig
+from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
-from fedhca2.experiment.errors import ConfigError, describe
+from fedhca2.experiment.errors import describe
 from fedhca2.experiment.overrides import apply_overrides
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
@@ -80,11 +81,11 @@ class Experiment(Config):
         """The method with its settings."""
         settings = dict(self.method)
         if not isinstance(settings["name"], str):
-            raise ConfigError([f"method.name: should be a name, found {settings['name']!r}"])
+            raise UserError([f"method.name: should be a name, found {settings['name']!r}"])
         try:
             return resolve(settings.pop("name"), settings)
         except ValueError as error:
-            raise ConfigError([f"method: {error}"]) from None
+            raise UserError([f"method: {error}"]) from None
 
     @cached_property
     def specs(self) -> list[ClientSpec]:
@@ -97,7 +98,7 @@ class Experiment(Config):
             if fault:
                 lines.append(f"data.{name}.partition.{fault}")
         if lines:
-            raise ConfigError(lines)
+            raise UserError(lines)
         return specs
 
     @property
@@ -112,13 +113,13 @@ class Experiment(Config):
 
     @classmethod
     def parse(cls, values: Any) -> Self:
-        """An experiment from plain data; ConfigError if something is wrong with it."""
+        """An experiment from plain data; UserError if something is wrong with it."""
         if not isinstance(values, dict):
-            raise ConfigError([f"config: should be a mapping of keys to values, found {values!r:.200}"])
+            raise UserError([f"config: should be a mapping of keys to values, found {values!r:.200}"])
         try:
             experiment = cls.model_validate(values)
         except ValidationError as error:
-            raise ConfigError(describe(error)) from None
+            raise UserError(describe(error)) from None
         names = [spec.name for spec in experiment.specs]
         lines = [
             f"participation.availability: {name!r} is not a client. {suggest(name, names)}"
@@ -131,7 +132,7 @@ class Experiment(Config):
         if experiment.secure_aggregation:
             lines += experiment.secure_aggregation.faults(experiment.resolved_method, experiment.privacy.deviation)
         if lines:
-            raise ConfigError(lines)
+            raise UserError(lines)
         return experiment
 
     def with_method(self, name: str) -> Self:

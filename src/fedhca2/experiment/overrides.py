@@ -3,7 +3,7 @@
 from copy import deepcopy
 from typing import Any
 
-from fedhca2.experiment.errors import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.strict_yaml import MOST_LEVELS, YamlError, parse_yaml
 
 
@@ -17,13 +17,13 @@ def apply_overrides(values: Any, overrides: list[str]) -> Any:
     for override in overrides:
         path, equals, text = override.partition("=")
         if not equals or not path or path.count(".") >= MOST_LEVELS:
-            raise ConfigError(
+            raise UserError(
                 [f"--set {override:.200}: should be KEY=VALUE, as in rounds=5 or training.learning_rate=0.001"]
             )
         try:
             value = parse_yaml(text)
         except YamlError as error:
-            raise ConfigError([f"--set {override:.200}: the value is {error}"]) from None
+            raise UserError([f"--set {override:.200}: the value is {error}"]) from None
         _set(values, path.split("."), value, override)
     return values
 
@@ -33,7 +33,7 @@ def _set(record: Any, steps: list[str], value: Any, override: str) -> None:
         last = i == len(steps) - 1
         if isinstance(record, list):
             if not step.isdigit() or int(step) >= len(record):
-                raise ConfigError([f"--set {override}: {step!r} should be the number of an entry below {len(record)}"])
+                raise UserError([f"--set {override}: {step!r} should be the number of an entry below {len(record)}"])
             key: Any = int(step)
         elif isinstance(record, dict):
             key = step
@@ -42,7 +42,7 @@ def _set(record: Any, steps: list[str], value: Any, override: str) -> None:
             if not last and record.get(key) is None:
                 record[key] = {}
         else:
-            raise ConfigError([f"--set {override}: there is nothing below {'.'.join(steps[:i])!r}"])
+            raise UserError([f"--set {override}: there is nothing below {'.'.join(steps[:i])!r}"])
         if last:
             record[key] = value
         else:

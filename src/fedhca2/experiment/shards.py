@@ -9,8 +9,8 @@ import numpy as np
 from fedhca2.data.dataset import Dataset
 from fedhca2.data.files import FileError
 from fedhca2.data.partition import keep
+from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientSpec
-from fedhca2.experiment.errors import ConfigError
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.models.pretrained import digest
 
@@ -33,18 +33,18 @@ class Shard:
 
 
 def open_data(experiment: Experiment) -> dict[str, OpenData]:
-    """The data sets that clients use; ConfigError if their files, or those of the encoder, are not there."""
+    """The data sets that clients use; UserError if their files, or those of the encoder, are not there."""
     _require_weights(experiment)
     opened = {}
     for name in dict.fromkeys(spec.data for spec in experiment.specs):
         config = experiment.data[name]
         root = getattr(config, "root", None)
         if root is not None and not root.is_dir():
-            raise ConfigError([f"data.{name}.root: should be the folder of {config.kind}, found no folder {root}"])
+            raise UserError([f"data.{name}.root: should be the folder of {config.kind}, found no folder {root}"])
         try:
             opened[name] = OpenData(config.open("train"), config.open("val"))
         except FileError as error:
-            raise ConfigError([f"data.{name}: {error}"]) from None
+            raise UserError([f"data.{name}: {error}"]) from None
     return opened
 
 
@@ -52,7 +52,7 @@ def _require_weights(experiment: Experiment) -> None:
     try:
         digest(experiment.model.encoder.weights)
     except ValueError as error:
-        raise ConfigError([f"model.encoder.weights: {error}"]) from None
+        raise UserError([f"model.encoder.weights: {error}"]) from None
 
 
 def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[str, Shard]:
@@ -77,7 +77,7 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
             lines.append(f"data.{name}.partition: {error}")
     lines += _too_small(shards, experiment.training.batch_size)
     if lines:
-        raise ConfigError(lines)
+        raise UserError(lines)
     return {spec.name: shards[spec.name] for spec in experiment.specs}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedhca2.config import suggest
 from fedhca2.configs import embedded_experiments, embedded_file
-from fedhca2.experiment.errors import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.strict_yaml import YamlError, read_yaml
 
 SUFFIXES = (".yaml", ".yml")
@@ -23,7 +23,7 @@ def read_config(source: str | Path) -> Any:
     embedded = embedded_file(str(source))
     if embedded is None:
         known = [listing.name for listing in embedded_experiments()]
-        raise ConfigError([f"{source}: neither a .yaml file nor an embedded experiment. {_near(str(source), known)}"])
+        raise UserError([f"{source}: neither a .yaml file nor an embedded experiment. {_near(str(source), known)}"])
     return _named(_read(embedded, str(source), ()), str(source).replace("/", "-"))
 
 
@@ -53,24 +53,24 @@ def _read(file: Traversable, source: str, below: tuple[str, ...]) -> Any:
     try:
         values = read_yaml(file)
     except YamlError as error:
-        raise ConfigError([f"{source}: {error}"]) from None
+        raise UserError([f"{source}: {error}"]) from None
     except (OSError, ValueError) as error:  # ValueError: no name that a file can have
-        raise ConfigError([f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from None
+        raise UserError([f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from None
     if not isinstance(values, dict) or "extends" not in values:
         return values
     parent = str(values.pop("extends"))
     if parent in below:
-        raise ConfigError([f"{source}: extends {parent!r}, which extends it"])
+        raise UserError([f"{source}: extends {parent!r}, which extends it"])
     if parent.endswith(SUFFIXES) and isinstance(file, Path):
         base = _read(file.parent / parent, str(file.parent / parent), (*below, parent))
     else:
         embedded = embedded_file(parent)
         if embedded is None:
-            raise ConfigError([f"{source}: extends: {parent!r} is neither a .yaml file nor an embedded experiment"])
+            raise UserError([f"{source}: extends: {parent!r} is neither a .yaml file nor an embedded experiment"])
         base = _read(embedded, parent, (*below, parent))
     base = {} if base is None else base
     if not isinstance(base, dict):
-        raise ConfigError([f"{source}: extends: {parent!r} should be a mapping, found {type(base).__name__}"])
+        raise UserError([f"{source}: extends: {parent!r} should be a mapping, found {type(base).__name__}"])
     own = {key: value for key, value in values.items() if key in OWN}
     inherited, changes = ({k: v for k, v in each.items() if k not in OWN} for each in (base, values))
     return {**own, **merged(inherited, changes)}

@@ -16,14 +16,14 @@ def main() -> int:
     order = json.loads(sys.stdin.readline())
     stay_on(order["cores"])  # before torch counts them
     Thread(target=_end_with_parent, daemon=True).start()
-    from fedhca2.experiment import ConfigError
+    from fedhca2.errors import UserError
     from fedhca2.federation.stopping import Interrupted
 
     try:
         _run(order)
     except Interrupted as interrupted:
         return 128 + interrupted.signal
-    except (ConfigError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"error: {'; '.join(str(error).splitlines())}", flush=True)
         return 2
     return 0

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedhca2.config import suggest
-from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
 from fedhca2.federation.run import RunWatcher, resume, run
 from fedhca2.federation.stopping import Interrupted
@@ -50,7 +51,7 @@ def plan_cells(experiment: Experiment, methods: Sequence[str], seeds: int, out: 
     """
     unknown = [name for name in methods if name not in METHODS and ":" not in name]
     if unknown:
-        raise ConfigError([f"--methods: {name!r} is not a method. {suggest(name, METHODS)}" for name in unknown])
+        raise UserError([f"--methods: {name!r} is not a method. {suggest(name, METHODS)}" for name in unknown])
     cells = []
     for method in dict.fromkeys([LOCAL, *methods]):
         own = method == experiment.method_name
@@ -113,6 +114,4 @@ def _check_known(cell: Cell) -> None:
     found, wanted = read_config(path), cell.experiment.to_dict()
     other = [key for key in sorted({*found, *wanted} - {"devices"}) if found.get(key) != wanted.get(key)]
     if other:
-        raise ConfigError(
-            [f"{cell.folder}: should be a run of these settings, found one with other {', '.join(other)}"]
-        )
+        raise UserError([f"{cell.folder}: should be a run of these settings, found one with other {', '.join(other)}"])

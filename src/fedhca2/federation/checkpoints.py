@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedhca2.clients import ClientState, load_state, save_state
 from fedhca2.clients.state_file import private_folder, sync_folder
-from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.federation.rounds import Progress
 from fedhca2.federation.server import ServerState
 from fedhca2.messages import Addend, Delivery
@@ -79,7 +80,7 @@ class Checkpoints:
             shutil.rmtree(old, ignore_errors=True)
 
     def latest(self) -> Checkpoint | None:
-        """The latest checkpoint, if there is one; ConfigError where it is damaged."""
+        """The latest checkpoint, if there is one; UserError where it is damaged."""
         found = self._found()
         if not found:
             return None
@@ -107,10 +108,10 @@ def _round(path: Path) -> int:
     return int(path.name.removeprefix("round-"))
 
 
-def unusable(checkpoint: Path, error: object) -> ConfigError:
+def unusable(checkpoint: Path, error: object) -> UserError:
     """What to say of a damaged checkpoint: an earlier one is used only if somebody decides so."""
     why = "; ".join(str(error).splitlines())
-    return ConfigError([f"{why}; remove {checkpoint} to go on from the checkpoint before it"])
+    return UserError([f"{why}; remove {checkpoint} to go on from the checkpoint before it"])
 
 
 def _pack(pending: Mapping[str, Mapping[Slot, Delivery]]) -> tuple[dict[str, Tensor], dict[str, Any]]:

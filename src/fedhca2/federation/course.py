@@ -5,7 +5,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
-from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.federation.checkpoints import KeptClients
 from fedhca2.federation.fleet import Fleet
 from fedhca2.federation.result import Result, Scores, overall_gain, privacy_spent, versions
@@ -20,7 +21,7 @@ class KeptFleet(Fleet, KeptClients, Protocol):
 
 
 class Course:
-    """Goes on from a run's last checkpoint; ConfigError where its settings do not let it."""
+    """Goes on from a run's last checkpoint; UserError where its settings do not let it."""
 
     def __init__(self, experiment: Experiment, folder: RunFolder, run: Path) -> None:
         """`run` is what to resume if it is interrupted: the folder, or the one that it is the baseline of."""
@@ -30,7 +31,7 @@ class Course:
         self._before = float(self.checkpoint.notes["seconds"]) if self.checkpoint else 0.0
         come = self.checkpoint.progress.state.round if self.checkpoint else 0
         if come > experiment.rounds:
-            raise ConfigError(
+            raise UserError(
                 [f"rounds: should be at least {come}, as far as the run has come, found {experiment.rounds}"]
             )
 

@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from fedhca2.clients import Client, Workplace
 from fedhca2.data.dataset import Split
 from fedhca2.data.files import FileError
-from fedhca2.experiment import ConfigError, Experiment, OpenData, Shard, build_client, open_data
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, OpenData, Shard, build_client, open_data
 from fedhca2.federation.membership import shards_after
 from fedhca2.federation.result import Result, Scores, kept_baseline, overall_gain, read_result
 from fedhca2.federation.run import choose_devices
@@ -35,12 +36,12 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     `progress` hears which client is next.
     """
     if not (run / "result.json").is_file():
-        raise ConfigError([f"{run}: should be the folder of a finished run, found no result.json in it"])
+        raise UserError([f"{run}: should be the folder of a finished run, found no result.json in it"])
     result = Result(**read_result(run))
     experiment = _without_first_weights(Experiment.load(run / "config.yaml"))
     names = [spec.name for spec in experiment.specs]
     if wanted.client is not None and wanted.client not in names:
-        raise ConfigError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])
+        raise UserError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])
     data = open_data(experiment)
     shards = shards_after(experiment, data, read_json(run / "partition.json"))
     scores = _scores(run, experiment, data, shards, wanted, progress)
@@ -86,7 +87,7 @@ def _scores(
             try:
                 scores[spec.name] = _evaluate(client, wanted)
             except FileError as error:
-                raise ConfigError([str(error)]) from None
+                raise UserError([str(error)]) from None
     return scores
 
 
@@ -95,7 +96,7 @@ def _load(client: Client, path: Path) -> None:
         client.personal.model.load_state_dict(load_file(path))
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError([f"{path}: should be the trained model of {client.name!r}, found {reason}"]) from None
+        raise UserError([f"{path}: should be the trained model of {client.name!r}, found {reason}"]) from None
 
 
 def _evaluate(client: Client, wanted: Evaluation) -> dict[str, dict[str, float]]:

@@ -10,7 +10,7 @@ import torch
 
 from fedhca2.clients import BatchWatch, Client, CompilingError, Workplace, load_state, save_state
 from fedhca2.cores import usable_cores
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.checkpoints import unusable
 from fedhca2.messages import Order, Profile, Reply
 
@@ -64,14 +64,14 @@ class InProcess:
             reply = client.perform(order, watch)
         except torch.OutOfMemoryError:
             batch = client.training.batch_size
-            raise ConfigError(
+            raise UserError(
                 [
                     f"client {client.name!r}: {client.workplace.device} is out of memory. Lower training.batch_size "
                     f"(now {batch}), the size of the images or the encoder"
                 ]
             ) from None
         except CompilingError as error:
-            raise ConfigError(
+            raise UserError(
                 [f"training.step: could not be compiled: {error}. --set training.step=captured does without"]
             ) from error
         finally:

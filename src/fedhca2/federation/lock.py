@@ -4,7 +4,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 
 NAME = ".lock"
 
@@ -15,5 +15,5 @@ def lock_folder(folder: Path) -> FileLock:
     try:
         lock.acquire()
     except Timeout:
-        raise ConfigError([f"{folder}: another process is working on this run"]) from None
+        raise UserError([f"{folder}: another process is working on this run"]) from None
     return lock

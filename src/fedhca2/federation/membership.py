@@ -5,14 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from fedhca2.data.partition import keep
-from fedhca2.experiment import ClientSpec, ConfigError, Experiment, OpenData, Shard, assign_shards
+from fedhca2.errors import UserError
+from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, assign_shards
 from fedhca2.federation.rounds import Progress
 
 FIXED = ("seed", "method", "model", "privacy", "metrics")
 
 
 def check_changes(before: Experiment, after: Experiment, where: str = "") -> None:
-    """ConfigError where a run that began with other settings cannot go on with these; `where` names their file."""
+    """UserError where a run that began with other settings cannot go on with these; `where` names their file."""
     old, new = before.to_dict(), after.to_dict()
     lines = [line for key in FIXED for line in differences(key, old[key], new[key])]
     for name in old["data"]:
@@ -25,7 +26,7 @@ def check_changes(before: Experiment, after: Experiment, where: str = "") -> Non
         if spec.name in known and replace(spec, epochs=known[spec.name].epochs) != known[spec.name]:
             lines.append(f"clients: {spec.name!r} should keep its data and tasks, found {spec.data}: {_listed(spec)}")
     if lines:
-        raise ConfigError(where + line for line in lines)
+        raise UserError(where + line for line in lines)
 
 
 def differences(place: str, old: Any, new: Any) -> list[str]:
@@ -68,7 +69,7 @@ def shards_after(
             )
         shards[spec.name] = Shard(usable, list(data[spec.data].val.usable(spec.tasks)), tuple(part))
     if lines:
-        raise ConfigError(lines)
+        raise UserError(lines)
     return {spec.name: shards[spec.name] for spec in experiment.specs}
 
 
@@ -80,7 +81,7 @@ def _kept_shard(data: OpenData, kept: Mapping[str, Any]) -> Shard:
             [train[id] for id in kept["train"]], [val[id] for id in kept["val"]], [train[id] for id in kept["dealt"]]
         )
     except KeyError as error:
-        raise ConfigError([f"partition.json: should have images of data {kept['data']!r}, found {error}"]) from None
+        raise UserError([f"partition.json: should have images of data {kept['data']!r}, found {error}"]) from None
 
 
 def without_strangers(progress: Progress, clients: Sequence[str]) -> Progress:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from fedhca2.clients.accounting import DELTA, audited_epsilon, epsilon
-from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
 from fedhca2.federation.strict_json import numbers, read_json
 from fedhca2.metrics import delta_m
@@ -105,17 +106,17 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
     """The Local scores of a finished run, if it had the same data, clients, seed and rounds."""
     try:
         result, config = read_result(run), read_config(run / "config.yaml")
-    except (OSError, ConfigError) as error:
-        raise ConfigError([f"--baseline {run}: not a finished run: {error}"]) from None
+    except (OSError, UserError) as error:
+        raise UserError([f"--baseline {run}: not a finished run: {error}"]) from None
     ours = experiment.to_dict()
     other = [key for key in sorted({*ours, *config} - FREE) if ours.get(key) != config.get(key)]
     if other:
-        raise ConfigError(
+        raise UserError(
             [f"--baseline {run}: should have the same settings as this run, found other {', '.join(other)}"]
         )
     scores = result["clients"] if result["method"] == "local" else result["baseline"]
     if scores is None:
-        raise ConfigError(
+        raise UserError(
             [f"--baseline {run}: should be a run of 'local', found {result['method']!r} without a baseline"]
         )
     known: Scores = numbers(scores)
@@ -123,11 +124,11 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
 
 
 def read_result(run: Path) -> dict[str, Any]:
-    """The content of a run's `result.json`; OSError where there is none, ConfigError where it is damaged."""
+    """The content of a run's `result.json`; OSError where there is none, UserError where it is damaged."""
     path = run / "result.json"
     result: dict[str, Any] = read_json(path)
     if not isinstance(result, dict) or not {"method", "clients", "baseline"} <= set(result):
-        raise ConfigError([f"{path}: should be what a run came to, found {result!r:.40}"])
+        raise UserError([f"{path}: should be what a run came to, found {result!r:.40}"])
     return result
 
 

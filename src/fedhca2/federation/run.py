@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedhca2.data.files import FileError
-from fedhca2.experiment import ConfigError, Experiment, assign_shards, open_data, partition_as_data, without_broken
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.federation.membership import check_changes, shards_after
 from fedhca2.federation.result import (
     BASELINE_FILES,
@@ -49,7 +50,7 @@ def resume(out: Path, watcher: RunWatcher, overrides: list[str] | None = None) -
     Everything is checked before anything is changed: a folder that cannot be resumed stays as it was.
     """
     if not (out / CONFIG).is_file():
-        raise ConfigError([f"{out}: should be the folder of a run, found no {CONFIG} in it"])
+        raise UserError([f"{out}: should be the folder of a run, found no {CONFIG} in it"])
     with closing(RunFolder.open(out)) as folder, _files_named():
         written, experiment = Experiment.load(out / CONFIG), Experiment.load(out / CONFIG, overrides)
         began = folder.checkpoint.experiment if folder.checkpoint else written
@@ -57,11 +58,11 @@ def resume(out: Path, watcher: RunWatcher, overrides: list[str] | None = None) -
         check_changes(began, experiment)
         known = kept_baseline(out)
         if known is not None and experiment.rounds != began.rounds:
-            raise ConfigError(
+            raise UserError(
                 [f"rounds: should be {began.rounds}, as in the baseline of this run, found {experiment.rounds}"]
             )
         if (out / RESULT).exists() and experiment.rounds <= began.rounds:
-            raise ConfigError([f"{out}: has come to its end; --set rounds=… above {began.rounds} goes on"])
+            raise UserError([f"{out}: has come to its end; --set rounds=… above {began.rounds} goes on"])
         choose_devices(experiment.devices)
         data = open_data(experiment)
         kept = read_json(out / PARTITION) if (out / PARTITION).exists() else {}
@@ -76,7 +77,7 @@ def _files_named() -> Iterator[None]:
     try:
         yield
     except FileError as error:
-        raise ConfigError([f"{error} (skip_broken: true leaves such files out)"]) from None
+        raise UserError([f"{error} (skip_broken: true leaves such files out)"]) from None
 
 
 def _run(

@@ -11,7 +11,8 @@ from filelock import FileLock
 from safetensors.torch import save
 
 from fedhca2.clients.state_file import ORDINARY, private_folder, write_whole
-from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.federation import lock
 from fedhca2.federation.checkpoints import Checkpoint, Checkpoints, KeptClients
 from fedhca2.federation.event_log import START, EventLog
@@ -51,7 +52,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """The folder of a run that was begun, for this process alone; ConfigError if it cannot go on from there."""
+        """The folder of a run that was begun, for this process alone; UserError if it cannot go on from there."""
         lock = lock_folder(path)
         try:
             folder = cls(path, (), lock, Checkpoints(path / CHECKPOINTS).latest())
@@ -120,7 +121,7 @@ class RunFolder:
         path, wanted = self.path / EVENTS, self._position["events"]
         found = path.stat().st_size if path.exists() else 0
         if found < wanted:
-            raise ConfigError([f"{path}: should have {wanted} bytes or more, found {found}"])
+            raise UserError([f"{path}: should have {wanted} bytes or more, found {found}"])
 
     def close(self) -> None:
         """Let go of the folder."""

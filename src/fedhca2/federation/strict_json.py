@@ -5,7 +5,7 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 
 
 def to_json(values: Any, **options: Any) -> str:
@@ -26,11 +26,11 @@ def _finite(value: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Plain data from a file; ConfigError where it is damaged, OSError where there is none."""
+    """Plain data from a file; UserError where it is damaged, OSError where there is none."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ConfigError([f"{path}: should be JSON, found {error}"]) from None
+        raise UserError([f"{path}: should be JSON, found {error}"]) from None
 
 
 def numbers(value: Any) -> Any:

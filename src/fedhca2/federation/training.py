@@ -12,7 +12,8 @@ from torch import Tensor
 from fedhca2.clients import Workplace
 from fedhca2.clients.precompile import precompile
 from fedhca2.config import suggest
-from fedhca2.experiment import ConfigError, Experiment, OpenData, Shard, build_clients, step_kind
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, OpenData, Shard, build_clients, step_kind
 from fedhca2.federation.course import Course
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.membership import without_strangers
@@ -61,12 +62,12 @@ class _All:
 
 
 def choose_devices(wanted: Sequence[str] = ()) -> list[torch.device]:
-    """Where clients train: the devices that are wanted, or every GPU, or the CPU; ConfigError if one is not there."""
+    """Where clients train: the devices that are wanted, or every GPU, or the CPU; UserError if one is not there."""
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     there = ["cpu", *gpus, *(["cuda"] if gpus else [])]
     lines = [f"devices: {name!r} is not there. {suggest(name, there)}" for name in wanted if name not in there]
     if lines:
-        raise ConfigError(lines)
+        raise UserError(lines)
     return [torch.device(name) for name in wanted or gpus or ["cpu"]]
 
 
@@ -99,7 +100,7 @@ def prepare(experiment: Experiment, given: Given, folder: RunFolder, run: Path) 
         fault = (
             "hides rows from a server elsewhere, and here there is none; it should be null, or --engine flower-local"
         )
-        raise ConfigError([f"secure_aggregation: {fault}"])
+        raise UserError([f"secure_aggregation: {fault}"])
     course = Course(experiment, folder, run)
     devices = choose_devices(experiment.devices)
     kind = step_kind(experiment, given.data, given.shards)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.reports.run_files import Array, RunFiles
 from fedhca2.tasks import LabelSpace, Task, get_task
 
@@ -46,9 +46,9 @@ def sample_tiles(run: RunFiles, client: str, index: int) -> dict[str, dict[str, 
     """One sample of a client by task: {task: {"image" | "label" | "before" | "after": picture}}."""
     arrays = run.samples(client)
     if not arrays:
-        raise ConfigError([f"{run.path}: should have samples of client {client!r}, found {_listed(run.path)}"])
+        raise UserError([f"{run.path}: should have samples of client {client!r}, found {_listed(run.path)}"])
     if not 0 <= index < len(arrays["image"]):
-        raise ConfigError([f"sample: should be below {len(arrays['image'])}, found {index}"])
+        raise UserError([f"sample: should be below {len(arrays['image'])}, found {index}"])
     tiles: dict[str, dict[str, Image.Image]] = {}
     for task in [name.removeprefix("label.") for name in arrays if name.startswith("label.")]:
         maps = {when: arrays[f"{when}.{task}"][index] for when in ("label", "before", "after")}

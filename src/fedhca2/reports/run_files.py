@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.sources import read_config
 from fedhca2.federation.result import BASELINE_METRICS, overall_gain
@@ -28,10 +28,10 @@ class RunFiles:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFiles":
-        """The run in this folder; ConfigError if there is none."""
+        """The run in this folder; UserError if there is none."""
         path = Path(path)
         if not (path / "config.yaml").is_file():
-            raise ConfigError([f"{path}: should be a run's folder, found no config.yaml in it"])
+            raise UserError([f"{path}: should be a run's folder, found no config.yaml in it"])
         return cls(path)
 
     @cached_property
@@ -122,7 +122,7 @@ class RunFiles:
         try:
             return [_known(_checked(path, event)) for event in read_json(path)]
         except TypeError as error:
-            raise ConfigError([f"{path}: should be a list of events, found {error}"]) from None
+            raise UserError([f"{path}: should be a list of events, found {error}"]) from None
 
     def samples(self, client: str) -> dict[str, Array]:
         """A client's sample images, labels and predictions; empty if none were kept."""
@@ -134,7 +134,7 @@ class RunFiles:
                 return {name: arrays[name] for name in arrays.files}
         except Exception as error:  # readers of damaged archives raise anything
             reason = " ".join(str(error).split())[:200]
-            raise ConfigError([f"{path}: should be samples of a run, found {type(error).__name__}: {reason}"]) from None
+            raise UserError([f"{path}: should be samples of a run, found {type(error).__name__}: {reason}"]) from None
 
 
 def parse_events(lines: list[str], place: str) -> Iterator[Event]:
@@ -145,7 +145,7 @@ def parse_events(lines: list[str], place: str) -> Iterator[Event]:
         except ValueError:
             if number == len(lines):
                 return
-            raise ConfigError([f"{place}: line {number} should be JSON, found {line[:40]!r}"]) from None
+            raise UserError([f"{place}: line {number} should be JSON, found {line[:40]!r}"]) from None
         yield _known(_checked(place, event))
 
 
@@ -156,5 +156,5 @@ def _known(event: Event) -> Event:
 
 def _checked(place: object, values: Any) -> dict[str, Any]:
     if not isinstance(values, dict):
-        raise ConfigError([f"{place}: should hold keys and values, found {values!r:.40}"])
+        raise UserError([f"{place}: should hold keys and values, found {values!r:.40}"])
     return values

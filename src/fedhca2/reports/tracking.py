@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedhca2.experiment import ConfigError, Experiment, Shard
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.run import RunWatcher
 from fedhca2.federation.server import ServerRecord
 from fedhca2.messages import Order, Reply
@@ -144,7 +145,7 @@ class Sinks:
         self.tensorboard, self.wandb = tensorboard, wandb
         missing = [name for name in ("tensorboard", "wandb") if getattr(self, name) and find_spec(name) is None]
         if missing:
-            raise ConfigError([f"--{name}: needs another package: pip install 'fedhca2[{name}]'" for name in missing])
+            raise UserError([f"--{name}: needs another package: pip install 'fedhca2[{name}]'" for name in missing])
 
     def open(self, name: str, config: Mapping[str, Any]) -> list[Sink]:
         """Begin to write; a run's name and config are for W&B to show."""

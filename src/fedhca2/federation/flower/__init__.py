@@ -12,6 +12,6 @@ QUIET = {
 os.environ |= QUIET
 
 if find_spec("flwr") is None:
-    from fedhca2.experiment import ConfigError  # with torch, which a proxy does without
+    from fedhca2.errors import UserError
 
-    raise ConfigError(["Flower should be installed, found none; pip install 'fedhca2[flower]'"])
+    raise UserError(["Flower should be installed, found none; pip install 'fedhca2[flower]'"])

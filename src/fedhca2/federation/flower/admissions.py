@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.event_log import EVICTED, REGISTERED
 from fedhca2.federation.flower.control import Registration
 from fedhca2.federation.gate import NAME, plain
@@ -37,7 +37,7 @@ class Admissions:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(ConfigError, httpx.HTTPError):  # the SuperLink may be what ended it
+        with suppress(UserError, httpx.HTTPError):  # the SuperLink may be what ended it
             self.write()
 
     def write(self) -> None:

@@ -9,7 +9,7 @@ from typing import get_args
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.records import (
     CANNOT,
@@ -47,12 +47,12 @@ def answer(site: Site, message: Message) -> Message:
             return Message(encode_profile(profile), reply_to=message)
         wire = header["wire"]
         if wire not in get_args(Wire):
-            raise ConfigError([f"wire: should be one of {', '.join(get_args(Wire))}, found {wire!r}"])
+            raise UserError([f"wire: should be one of {', '.join(get_args(Wire))}, found {wire!r}"])
         order = decode_order(message.content, profile.layouts)
         log.info("round %d of %s as %s", order.round + 1, plain(str(invitation.experiment["name"])), profile.client)
         return Message(encode_reply(site.seen(invitation, order), wire), reply_to=message)
     except Exception as error:  # whatever it is, the site goes on, and the server hears of it
-        expected = isinstance(error, ConfigError | RoundIsOverError)
+        expected = isinstance(error, UserError | RoundIsOverError)
         why = "; ".join(map(plain, str(error).splitlines()))
         log.error("cannot take part: %s", why, exc_info=None if expected else error)
         kind = "" if expected else f"{type(error).__name__}: "
@@ -90,7 +90,7 @@ def _file(context: Context, files: Sequence[Path]) -> Path:
     if files and PARTITION_KEY in context.node_config:
         return files[int(context.node_config[PARTITION_KEY])]
     if SITE_KEY not in context.node_config:
-        raise ConfigError([f'--node-config: should have {SITE_KEY}="FILE.yaml", found {[*context.node_config]}'])
+        raise UserError([f'--node-config: should have {SITE_KEY}="FILE.yaml", found {[*context.node_config]}'])
     return Path(str(context.node_config[SITE_KEY]))
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.federation.gate import shown
 from fedhca2.messages import Order
@@ -16,7 +17,7 @@ EMBEDDED_WEIGHTS = ("none", "scenes")
 OWN_FILES = {"root", "partition"}  # of a data set: where its files are
 
 
-class RefusalError(ConfigError):
+class RefusalError(UserError):
     """The server asks for something that the site does not allow; a line for each, with the key that would."""
 
 

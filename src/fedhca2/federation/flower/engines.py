@@ -5,7 +5,8 @@ from typing import Literal, get_args
 
 import httpx
 
-from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.run import read_note, reopen
 from fedhca2.federation.flower.terms import Terms
@@ -27,7 +28,7 @@ def resume_on(out: Path, watcher: RunWatcher) -> Result:
     reopen(out).close()  # before anything is started
     engine = read_note(out)["engine"]
     if engine not in get_args(Engine):
-        raise ConfigError([f"{out}: go on with: fedhca2 flower serve {out} --keys DIR"])
+        raise UserError([f"{out}: go on with: fedhca2 flower serve {out} --keys DIR"])
     return _go(engine, Experiment.load(out / CONFIG), out, watcher, None)
 
 
@@ -41,4 +42,4 @@ def _go(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatcher, 
         return engines[engine](experiment, out, watcher, Terms(), baseline)
     except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError([f"{reason}; go on with: fedhca2 resume {out}"]) from None
+        raise UserError([f"{reason}; go on with: fedhca2 resume {out}"]) from None

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedhca2.clients import Privacy
-from fedhca2.experiment import ClientSpec, ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import ClientSpec, Experiment
 from fedhca2.experiment.clients import ClientEntry
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.flower.consent import (
@@ -47,7 +48,7 @@ class Invitation:
         """The invitation in a message's header."""
         run = str(header["run"])
         if not RUN.fullmatch(run):  # it names a folder
-            raise ConfigError([f"run: should be letters and digits, found {run!r}"])
+            raise UserError([f"run: should be letters and digits, found {run!r}"])
         return cls(run, dict(header["experiment"]))
 
     def header(self) -> dict[str, Any]:
@@ -57,7 +58,7 @@ class Invitation:
     def accept(self, site: SiteConfig) -> tuple[Experiment, ClientSpec]:
         """The site's part of the experiment with its own data and files, and the client that it is.
 
-        ConfigError if the experiment has no place for this site, or asks for what the site does not allow.
+        UserError if the experiment has no place for this site, or asks for what the site does not allow.
         """
         check_experiment(self.experiment, site)
         spec = self._place(site)
@@ -77,24 +78,24 @@ class Invitation:
         entries = [ClientEntry.model_validate(entry) for entry in self.experiment["clients"]]
         specs = {spec.name: spec for entry in entries for spec in entry.expand()}
         if site.client not in specs:
-            raise ConfigError([f"client: should be one of {', '.join(specs)}, found {site.client!r}"])
+            raise UserError([f"client: should be one of {', '.join(specs)}, found {site.client!r}"])
         spec = specs[site.client]
         if set(spec.tasks) != set(site.tasks):
             wanted, found = ", ".join(spec.tasks), ", ".join(site.tasks)
-            raise ConfigError([f"tasks: the experiment has {wanted} for {site.client!r}, this site has {found}"])
+            raise UserError([f"tasks: the experiment has {wanted} for {site.client!r}, this site has {found}"])
         return spec
 
     def _privacy(self, site: SiteConfig) -> dict[str, Any]:
         """The stricter bounds of both, and the noise that others may add.
 
-        ConfigError where the server would refuse what leaves with these bounds.
+        UserError where the server would refuse what leaves with these bounds.
         """
         declared = Privacy.model_validate(self.experiment["privacy"])
         privacy = site.privacy.stricter(declared)
         guard = GuardBounds.model_validate(self.experiment["guard"])
         if guard.reach and privacy.deviation > max(declared.deviation, guard.noise):
             fault = f"the experiment has {declared.noise:g}, and its guard refuses the {privacy.noise:g} of this site"
-            raise ConfigError([f"privacy.noise: {fault}; it should have guard.noise: {privacy.deviation:g} or more"])
+            raise UserError([f"privacy.noise: {fault}; it should have guard.noise: {privacy.deviation:g} or more"])
         noise = max(declared.deviation, guard.noise)
         return {"privacy": privacy.model_dump(), "guard": {**self.experiment["guard"], "noise": noise}}
 

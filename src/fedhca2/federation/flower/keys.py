@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedhca2.clients.state_file import private_folder
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.experiment.clients import NAME
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -30,7 +30,7 @@ def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), day
         raise FileExistsError(f"{folder}: should be a new or empty folder, found files in it")
     wrong = [site for site in sites if not NAME.fullmatch(site)]
     if wrong:
-        raise ConfigError([f"--sites: a name should be letters, digits, '-', '_' and '.', found {wrong[0]!r}"])
+        raise UserError([f"--sites: a name should be letters, digits, '-', '_' and '.', found {wrong[0]!r}"])
     private_folder(folder)
     authority, certificate = _authority(days)
     _write_secret(folder / "ca.key", _pem(authority))

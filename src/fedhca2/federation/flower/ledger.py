@@ -16,7 +16,7 @@ from torch import Tensor
 from fedhca2.clients.accounting import combined, epsilon
 from fedhca2.clients.state_file import sync_folder
 from fedhca2.config import Config
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.flower.site_config import SiteConfig, SitePrivacy
 from fedhca2.params import Slot
 
@@ -58,7 +58,7 @@ class Ledger:
         return cls(site.state / f"{site.client}.ledger.jsonl")
 
     def entries(self) -> list[Sent]:
-        """All that has left; ConfigError where the file is damaged, since nobody knows then what it cost."""
+        """All that has left; UserError where the file is damaged, since nobody knows then what it cost."""
         try:
             with self.path.open("rb") as file:
                 return self._read(file)
@@ -72,13 +72,13 @@ class Ledger:
         return paid or _is_within(budget, entries, noise)
 
     def charge(self, sent: Sent, budget: SitePrivacy) -> None:
-        """Write an update down, so that it may leave; ConfigError where it may not."""
+        """Write an update down, so that it may leave; UserError where it may not."""
         with self._locked() as file:
             entries = self._read(file)
             if any(entry.digest == sent.digest for entry in entries):
                 return
             if not _is_within(budget, entries, sent.noise):
-                raise ConfigError([SPENT])
+                raise UserError([SPENT])
             file.truncate()
             file.write(sent.model_dump_json().encode() + b"\n")
             file.flush()
@@ -103,7 +103,7 @@ class Ledger:
                 entries.append(Sent.model_validate_json(line))
             except ValidationError:
                 where = f"{self.path}: line {number}"
-                raise ConfigError([f"{where} should be an update that was sent, found {line[:40]!r}"]) from None
+                raise UserError([f"{where} should be an update that was sent, found {line[:40]!r}"]) from None
             end += len(line)
         file.seek(end)
         return entries

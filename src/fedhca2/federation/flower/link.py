@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import Popen
 
 from fedhca2.clients.state_file import private_folder
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.superlink import SuperLink
 
@@ -70,7 +70,7 @@ class Link:
             if (code := self.processes["proxy"].poll()) is not None:
                 log.warning("the proxy ended with code %s and is started again", code)
                 self.start_proxy()
-        raise ConfigError([f"the SuperLink ended with code {self.processes['superlink'].returncode}"])
+        raise UserError([f"the SuperLink ended with code {self.processes['superlink'].returncode}"])
 
     def _start(self, name: str, command: Sequence[str], address: str) -> None:
         output = self._logs / f"{name}.log" if self._logs else None
@@ -118,4 +118,4 @@ def _wait_until_open(address: str, process: Popen[bytes]) -> None:
             time.sleep(0.1)
         else:
             return
-    raise ConfigError([f"{address}: should be listened on, found exit code {process.poll()} of what should do it"])
+    raise UserError([f"{address}: should be listened on, found exit code {process.poll()} of what should do it"])

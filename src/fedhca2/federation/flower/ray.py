@@ -6,7 +6,8 @@ from pathlib import Path
 from flwr.app import ConfigRecordValues, Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedhca2.experiment import ConfigError, Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.local import collecting, sites_folder, write_sites
 from fedhca2.federation.flower.run import resume, run
@@ -23,7 +24,7 @@ def run_ray(
     try:
         import ray
     except ImportError:
-        raise ConfigError(
+        raise UserError(
             ["--engine flower-ray: should have ray, found none; pip install 'fedhca2[flower-ray]'"]
         ) from None
     import torch

@@ -11,7 +11,8 @@ import torch
 from flwr.serverapp.grid import Grid
 from torch import Tensor
 
-from fedhca2.experiment import ConfigError, Experiment, Shard
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.course import Course
 from fedhca2.federation.flower.admissions import Admissions, Look, nobody
@@ -77,18 +78,18 @@ def resume(
 
 
 def reopen(out: Path) -> RunFolder:
-    """The folder of a run over Flower that can be resumed as it is; ConfigError if it cannot."""
+    """The folder of a run over Flower that can be resumed as it is; UserError if it cannot."""
     if not (out / NOTE).is_file() or not (out / CONFIG).is_file():
-        raise ConfigError([f"{out}: should be the folder of a run over Flower, found no {NOTE} or {CONFIG} in it"])
+        raise UserError([f"{out}: should be the folder of a run over Flower, found no {NOTE} or {CONFIG} in it"])
     folder = RunFolder.open(out)
     try:
         if (out / RESULT).exists():
-            raise ConfigError([f"{out}: has come to its end"])
+            raise UserError([f"{out}: has come to its end"])
         written, checkpoint = Experiment.load(out / CONFIG).to_dict(), folder.checkpoint
         began = checkpoint.experiment.to_dict() if checkpoint else written
         if lines := [line for key in began for line in differences(key, began[key], written[key])]:
-            raise ConfigError(f"{out / CONFIG}: {line}" for line in lines)
-    except ConfigError:
+            raise UserError(f"{out / CONFIG}: {line}" for line in lines)
+    except UserError:
         folder.close()
         raise
     return folder

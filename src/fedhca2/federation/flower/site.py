@@ -55,7 +55,7 @@ class Site:
         self._seat: _Seat | None = None
 
     def describe(self, invitation: Invitation) -> Profile:
-        """Who this site is in the experiment; ConfigError if it is nobody."""
+        """Who this site is in the experiment; UserError if it is nobody."""
         return self._take_seat(invitation).client.profile
 
     def perform(self, invitation: Invitation, order: Order) -> Reply:

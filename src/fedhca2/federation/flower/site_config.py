@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from fedhca2.clients import Privacy
 from fedhca2.clients.accounting import DELTA, epsilon
 from fedhca2.config import Config
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.experiment.errors import describe
 from fedhca2.methods import METHODS
 from fedhca2.strict_yaml import YamlError, read_yaml
@@ -125,13 +125,13 @@ class SiteConfig(Config):
         try:
             values = read_yaml(path)
         except YamlError as error:
-            raise ConfigError([f"{path}: {error}"]) from None
+            raise UserError([f"{path}: {error}"]) from None
         if not isinstance(values, dict):
-            raise ConfigError([f"{path}: should be a mapping of keys to values, found {values!r:.200}"])
+            raise UserError([f"{path}: should be a mapping of keys to values, found {values!r:.200}"])
         try:
             site = cls.model_validate(values)
         except ValidationError as error:
-            raise ConfigError([f"{path}: {line}" for line in describe(error)]) from None
+            raise UserError([f"{path}: {line}" for line in describe(error)]) from None
         folder = path.resolve().parent
         data = {key: str(folder / value) if key == "root" else value for key, value in site.data.items()}
         weights = folder / site.weights if isinstance(site.weights, Path) else site.weights

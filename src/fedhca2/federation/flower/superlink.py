@@ -32,7 +32,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.flower.app_bundle import write_app
 from fedhca2.federation.flower.control import OperatorInterceptor, Registration, control_client, list_registrations
 from fedhca2.federation.flower.runtime import runtime_client
@@ -61,17 +61,15 @@ class SuperLink:
         try:
             key = load_ssh_public_key(public_key.read_bytes())
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise ConfigError(
-                [f"{public_key}: should be a public key as ssh-keygen writes it, found {error}"]
-            ) from None
+            raise UserError([f"{public_key}: should be a public key as ssh-keygen writes it, found {error}"]) from None
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise ConfigError([f"{public_key}: should be an elliptic-curve key, found {type(key).__name__}"])
+            raise UserError([f"{public_key}: should be an elliptic-curve key, found {type(key).__name__}"])
         try:
             with self._control() as control:
                 answer = control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
         except httpx.HTTPStatusError as error:
             found = FlowerError.from_json(error.response.text)
-            raise ConfigError(
+            raise UserError(
                 [f"{name}: the SuperLink did not take its key: {found.message if found else error}"]
             ) from None
         return int(answer.node_id)
@@ -86,7 +84,7 @@ class SuperLink:
                     control.UnregisterNode(UnregisterNodeRequest(node_id=node))
             left = {one.node for one in list_registrations(control) if not one.evicted} & {*found}
         if left or not found:
-            raise ConfigError([f"{name}: should be evicted, found {'it registered still' if left else 'no such site'}"])
+            raise UserError([f"{name}: should be evicted, found {'it registered still' if left else 'no such site'}"])
         return found
 
     def registrations(self) -> list[Registration]:
@@ -122,7 +120,7 @@ class SuperLink:
             with control_client(self.address, self.ca, self.secret) as client:
                 yield client
         except httpx.TransportError as error:
-            raise ConfigError([f"{self.address}: should be a SuperLink that answers, found {error}"]) from None
+            raise UserError([f"{self.address}: should be a SuperLink that answers, found {error}"]) from None
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from math import isfinite, nan
 
 import numpy as np
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.federation.result import headline
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.comparison.variants import variants
@@ -76,13 +76,13 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
     """Runs that differ in their seed alone are one row, and the clients of a group are averaged."""
     for run in runs:
         if run.result is None:
-            raise ConfigError([f"{run.path}: should be a finished run, found no result.json in it"])
+            raise UserError([f"{run.path}: should be a finished run, found no result.json in it"])
     rows = variants(runs)
     found = {label: _entries(same) for label, same in rows.items()}
     columns = list(next(iter(found.values())))
     for label, row in found.items():
         if _scores(row) != _scores(columns):
-            raise ConfigError([f"{rows[label][0].path}: should have the same clients and tasks as {runs[0].path}"])
+            raise UserError([f"{rows[label][0].path}: should have the same clients and tasks as {runs[0].path}"])
     gains = (DELTA_M, BY_CLIENT) if any(run.several_of_a_kind for run in runs) else (DELTA_M,)
     kept = [column for column in columns if not column.is_gain]
     kept += [gain for gain in gains if all(gain in row for row in found.values())]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader
 
-from fedhca2.experiment import ConfigError
+from fedhca2.errors import UserError
 from fedhca2.reports.page.blocks import Section
 from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.single import single_sections
@@ -14,7 +14,7 @@ from fedhca2.reports.run_files import RunFiles
 from fedhca2.version import __version__
 
 
-class NoPlotly(ConfigError):  # noqa: N818
+class NoPlotly(UserError):  # noqa: N818
     """The page cannot be drawn here."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class NoPlotly(ConfigError):  # noqa: N818
 def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
     """Write the page of one run, or of several side by side."""
     if not runs:
-        raise ConfigError(["a page should have a run to show, found none"])
+        raise UserError(["a page should have a run to show, found none"])
     names = list(dict.fromkeys(str(run.config["name"]) for run in runs))
     methods = list(dict.fromkeys(run.method for run in runs))
     sections = single_sections(runs[0]) if len(runs) == 1 else several_sections(list(runs))
