@@ -37,7 +37,9 @@ def test_a_whole_run_leaves_the_others_where_they_would_be_without_a_hostile_sit
         app = obliging(experiment, HOSTILE)
         for name in HONEST:
             deployment.start_site(name)
-        serve = deployment.serve(deployment.config, tmp_path / "run", "--min-clients", "2", "--retries", "0")
+        serve = deployment.serve(
+            deployment.config, tmp_path / "run", "--min-clients", "2", "--retries", "0", "--deadline", "240"
+        )
         while serve.poll() is None:
             if message := hostile.receive(0.5):
                 good = Letter.of(app(message).content)
