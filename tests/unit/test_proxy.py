@@ -144,6 +144,18 @@ def test_a_wide_tree_of_nothing_is_refused_before_it_is_followed():
     assert "objects" in fault_of_tree(tree)
 
 
+def chain_of(depth):
+    tree = tree_of(0)
+    for level in range(1, depth):
+        tree = tree_of(level, tree)
+    return tree
+
+
+def test_the_deepest_tree_passes_and_one_more_is_refused():
+    assert fault_of_tree(chain_of(DEPTH)) == ""
+    assert "deep" in fault_of_tree(chain_of(DEPTH + 1))
+
+
 def test_the_largest_tree_passes():
     assert fault_of_tree(tree_of(0, *map(tree_of, range(1, OBJECTS)))) == ""
 
