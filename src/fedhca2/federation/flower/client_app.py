@@ -50,7 +50,8 @@ def answer(site: Site, message: Message) -> Message:
             raise ConfigError([f"wire: should be one of {', '.join(get_args(Wire))}, found {wire!r}"])
         order = decode_order(message.content, profile.layouts)
         log.info("round %d of %s as %s", order.round + 1, invitation.experiment["name"], profile.client)
-        return Message(encode_reply(site.seen(invitation, order), wire), reply_to=message)
+        reply = site.seen(invitation, order)
+        return Message(encode_reply(reply, wire, site.keys(invitation, order)), reply_to=message)
     except Exception as error:  # whatever it is, the site goes on, and the server hears of it
         expected = isinstance(error, ConfigError | RoundIsOverError)
         log.error("cannot take part: %s", error, exc_info=None if expected else error)

@@ -1,6 +1,7 @@
-"""The server's part of secure aggregation: four stages of messages, and sums that tell no row.
+"""The server's part of secure aggregation: three stages of messages, and sums that tell no row.
 
-SecAgg (Bonawitz et al. 2017) in the stages of Flower's SecAgg+, where all clients of a round are neighbours.
+SecAgg (Bonawitz et al. 2017) in the stages of Flower's SecAgg+, where all clients of a round are neighbours; the first
+of its stages, new keys, comes with every client's reply.
 """
 
 import logging
@@ -20,7 +21,6 @@ from fedhca2.federation.flower.answers import Answer
 from fedhca2.federation.flower.masks import Steps, Whole, mask
 from fedhca2.federation.flower.secagg_site import (
     MASK,
-    SET_UP,
     SHARE,
     UNMASK,
     add_pair,
@@ -77,8 +77,11 @@ class _Told:
 class SecureSum:
     """One run through the stages, for one round."""
 
-    def __init__(self, settings: SecureAggregation, ask: Ask, sums: Sequence[Sum]) -> None:
-        self.settings, self.ask, self.sums = settings, ask, sums
+    def __init__(
+        self, settings: SecureAggregation, ask: Ask, public: Mapping[str, tuple[str, str]], sums: Sequence[Sum]
+    ) -> None:
+        """`public` are the keys that clients have sent with their replies."""
+        self.settings, self.ask, self.public, self.sums = settings, ask, public, sums
         self.away: dict[str, str] = {}  # why clients are not there any more
 
     def add(self) -> Summed:
@@ -93,7 +96,8 @@ class SecureSum:
         return Summed(rows, {client: self.away[client] for client in clients if client not in stayed})
 
     def _add(self, clients: Sequence[str]) -> tuple[set[str], list[Tensor | None]]:
-        public = self._stage(SET_UP, {client: {} for client in clients}, _read_keys, self.settings.least(len(clients)))
+        public = {client: self.public[client] for client in clients if client in self.public}
+        self.away |= {client: "it sent no keys" for client in clients if client not in public}
         least = self.settings.least(len(public))
         shared = self._stage(SHARE, {client: {"keys": public} for client in public}, _read_shares, least)
         among = [
@@ -196,7 +200,8 @@ def _combined(client: str, shares: Sequence[str], least: int, fits: Callable[[by
     raise NoSumError(f"shares of {client}'s secret should give the one that it is committed to, found others")
 
 
-def _read_keys(answer: Answer) -> tuple[str, str]:
+def read_keys(answer: Answer) -> tuple[str, str]:
+    """The two public keys that came with a reply."""
     agreed, read = _texts(dict(enumerate(answer.header["keys"]))).values()
     return agreed, read
 
