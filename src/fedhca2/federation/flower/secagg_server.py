@@ -12,7 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from torch import Tensor
 
 from fedhca2.experiment import SecureAggregation
@@ -133,10 +135,12 @@ class SecureSum:
         requests = {
             client: {
                 "sums": sums,
-                "shares": {other: sent.shares[client] for other, sent in shared.items() if other != client},
+                "shares": {other: sent.shares.get(client, "") for other, sent in shared.items() if other != client},
             }
             for client in shared
+            if sizes[client]
         }
+        self.away |= {client: "all others of its sum have dropped out" for client in shared if client not in requests}
         values = self._stage(MASK, requests, _read_values, least, {client: sum(each) for client, each in sizes.items()})
         return {client: np.split(values[client], np.cumsum(sizes[client])[:-1]) for client in values}
 
@@ -195,14 +199,20 @@ def _combined(client: str, shares: Sequence[str], least: int, fits: Callable[[by
             secret = combine_shares([bytes.fromhex(share) for share in some])
             if fits(secret):
                 return secret
-        except (ValueError, IndexError):
+        except Exception:  # shares come from outside: nothing in them may stop the server
             continue
     raise NoSumError(f"shares of {client}'s secret should give the one that it is committed to, found others")
 
 
 def read_keys(answer: Answer) -> tuple[str, str]:
-    """The two public keys that came with a reply."""
+    """The two public keys that came with a reply; ValueError where other sites could not use them."""
     agreed, read = _texts(dict(enumerate(answer.header["keys"]))).values()
+    for key in (agreed, read):
+        found = bytes_to_public_key(key.encode())
+        if not isinstance(found, EllipticCurvePublicKey) or not isinstance(found.curve, SECP384R1):
+            raise ValueError("keys should be of the curve P-384, found others")
+    if agreed == read:
+        raise ValueError("keys should be different, found one twice")
     return agreed, read
 
 
