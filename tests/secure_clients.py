@@ -9,7 +9,7 @@ from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.blind import Sum
 from fedhca2.federation.flower.answers import Answer
 from fedhca2.federation.flower.secagg_server import SecureSum
-from fedhca2.federation.flower.secagg_site import MASK, SET_UP, SHARE, Secrets, conceal, set_up, share, unmask
+from fedhca2.federation.flower.secagg_site import MASK, SHARE, Secrets, conceal, new_keys, share, unmask
 from fedhca2.params import Slot
 
 ENCODER = Slot("encoder")
@@ -31,9 +31,7 @@ class Clients:
         if name in self.gone:
             raise ConnectionError("not there")
         secrets, settings, header, masked = self.secrets[name], self.settings, {}, None
-        if stage == SET_UP:
-            secrets, header = set_up(secrets, 0)
-        elif stage == SHARE:
+        if stage == SHARE:
             secrets, header = share(secrets, request, name, settings)
         elif stage == MASK:
             secrets, masked = conceal(secrets, request, name, settings, {ENCODER: self.rows[name]})
@@ -55,7 +53,11 @@ class Clients:
         return heard, away
 
     def add(self, *sums):
-        return SecureSum(self.settings, self.ask, sums).add()
+        public = {}
+        for name in self.rows:
+            self.secrets[name], keys = new_keys(self.secrets[name], 0)
+            public[name] = tuple(keys)
+        return SecureSum(self.settings, self.ask, public, sums).add()
 
 
 def summing(weights, numel):

@@ -24,7 +24,7 @@ from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.masks import Steps
 from fedhca2.federation.flower.records import STAGE, header_of
 from fedhca2.federation.flower.run import resume, run
-from fedhca2.federation.flower.secagg_site import MASK, SET_UP
+from fedhca2.federation.flower.secagg_site import MASK, SHARE
 from fedhca2.federation.flower.site import REPLY, Site, _save_reply
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.federation.flower.terms import Terms
@@ -141,7 +141,7 @@ def test_a_round_ends_without_a_site_that_dies_between_the_stages(plain, tmp_pat
     assert (found.sent[0]["outdoor-semseg"][ENCODER].row - mean).abs().max() <= bound
 
 
-@pytest.mark.parametrize("stage", [SET_UP, MASK])
+@pytest.mark.parametrize("stage", [SHARE, MASK])
 def test_below_the_threshold_a_round_is_skipped_and_everybody_keeps_what_it_learned(stage, plain, tmp_path):
     def change(grid):
         for client in OUTDOOR:

@@ -5,10 +5,14 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric import rsa
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
+from fedhca2.federation.flower.answers import Answer
 from fedhca2.federation.flower.masks import Steps, mask
-from fedhca2.federation.flower.secagg_site import MASK, SHARE, UNMASK
+from fedhca2.federation.flower.secagg_server import read_keys
+from fedhca2.federation.flower.secagg_site import MASK, SHARE, UNMASK, Secrets, new_keys
 from secure_clients import Clients, summing
 
 NUMEL = 400
@@ -172,6 +176,25 @@ def test_one_share_that_cannot_be_read_costs_nobody_the_round():
 def test_a_client_whose_shares_nobody_can_read_is_named():
     found = Clients(some_rows(), spoiled={("e", SHARE): unreadable(*"abcd")}).add(summing(MEAN, NUMEL))
     assert "3 shares of e's secret should be there, found 1" in found.dropped["a"]
+
+
+def test_a_share_that_is_missing_costs_nobody_the_round():
+    def forgetful(header, masked):
+        return {**header, "shares": {name: text for name, text in header["shares"].items() if name != "a"}}, masked
+
+    assert Clients(some_rows(), spoiled={("e", SHARE): forgetful}).add(summing(MEAN, NUMEL)).rows[0] is not None
+
+
+KEY = new_keys(Secrets(), 0)[1][0]
+RSA = rsa.generate_private_key(65537, 2048).public_key()
+
+
+@pytest.mark.parametrize(
+    "keys", [["x", "y"], [KEY], [KEY, KEY], [KEY, 3], [KEY, public_key_to_bytes(RSA).decode()], None]
+)
+def test_keys_that_others_could_not_use_are_not_passed_on(keys):
+    with pytest.raises((ValueError, TypeError)):
+        read_keys(Answer({"keys": keys}, None))
 
 
 def after_masking():

@@ -50,7 +50,8 @@ def answer(site: Site, message: Message) -> Message:
             raise UserError([f"wire: should be one of {', '.join(get_args(Wire))}, found {wire!r}"])
         order = decode_order(message.content, profile.layouts)
         log.info("round %d of %s as %s", order.round + 1, plain(str(invitation.experiment["name"])), profile.client)
-        return Message(encode_reply(site.seen(invitation, order), wire), reply_to=message)
+        reply = site.seen(invitation, order)
+        return Message(encode_reply(reply, wire, site.keys(invitation, order)), reply_to=message)
     except Exception as error:  # whatever it is, the site goes on, and the server hears of it
         expected = isinstance(error, UserError | RoundIsOverError)
         why = "; ".join(map(plain, str(error).splitlines()))

@@ -18,7 +18,7 @@ from fedhca2.federation.flower.answers import Allowance, Answer, Gone
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, decode_reply, encode_orders, pack
 from fedhca2.federation.flower.roll import Roll
-from fedhca2.federation.flower.secagg_server import SecureSum
+from fedhca2.federation.flower.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.spool import spooled
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.flower.wait import Wait
@@ -62,6 +62,7 @@ class FlowerFleet:
         self.roll = Roll(grid, experiment, terms, self.invitation)
         self.quorum = terms.min_clients or len(experiment.specs)
         self.absent: dict[str, str] = {}
+        self.keys: dict[str, tuple[str, str]] = {}  # that clients have sent with their last replies, for a sum
         self.beside: dict[str, tuple[int, int]] = {}  # bytes up and down beside orders and replies, by client
 
     @property
@@ -106,7 +107,7 @@ class FlowerFleet:
         settings = self.experiment.secure_aggregation
         if settings is None:
             raise ValueError("an experiment should have secure_aggregation for its clients to add up rows, found none")
-        return SecureSum(settings, partial(self._ask, round, settings.seconds), sums).add()
+        return SecureSum(settings, partial(self._ask, round, settings.seconds), self.keys, sums).add()
 
     def _ask(
         self,
@@ -183,6 +184,11 @@ class FlowerFleet:
         errand.given, errand.why, errand.failures = None, found.why, errand.failures + 1
 
     def _read_reply(self, client: str, answer: Answer) -> Reply | Refused:
+        if self.experiment.secure_aggregation and "keys" in answer.header:
+            keys = self._used(read_keys, answer)
+            if isinstance(keys, Refused):
+                return keys
+            self.keys[client] = keys
         reply = decode_reply(answer.header, answer.rows, seen_of(self.roll.known[client], self.experiment))
         if isinstance(reply, Refused) or not self.terms.spool:
             return reply
@@ -190,6 +196,9 @@ class FlowerFleet:
 
     def _read_stage(self, client: str, read: Callable[[Answer], T], answer: Answer) -> T | Refused:
         self._count(client, up=len(json.dumps(answer.header)) + (0 if answer.rows is None else answer.rows.nbytes))
+        return self._used(read, answer)
+
+    def _used(self, read: Callable[[Answer], T], answer: Answer) -> T | Refused:
         try:
             return read(answer)
         except Exception as error:  # an answer comes from outside: nothing in it may stop the server

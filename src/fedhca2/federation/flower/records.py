@@ -134,8 +134,8 @@ def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
     return Order(header["round"], deliveries, **flags, upload=header["upload"])
 
 
-def encode_reply(reply: Reply, wire: Wire) -> RecordDict:
-    """A reply as a message's content."""
+def encode_reply(reply: Reply, wire: Wire, keys: Sequence[str] = ()) -> RecordDict:
+    """A reply as a message's content, with public keys where a sum follows."""
     header = {
         "client": reply.client,
         "round": reply.round,
@@ -146,7 +146,7 @@ def encode_reply(reply: Reply, wire: Wire) -> RecordDict:
         "seconds": reply.seconds,
         "failed": reply.failed,
         "declined": reply.declined,
-    }
+    } | ({"keys": list(keys)} if keys else {})
     return pack(header, {OWN: to_array(list(reply.rows.values()), wire)} if reply.rows else None)
 
 

@@ -1,6 +1,7 @@
-"""The server's part of secure aggregation: four stages of messages, and sums that tell no row.
+"""The server's part of secure aggregation: three stages of messages, and sums that tell no row.
 
-SecAgg (Bonawitz et al. 2017) in the stages of Flower's SecAgg+, where all clients of a round are neighbours.
+SecAgg (Bonawitz et al. 2017) in the stages of Flower's SecAgg+, where all clients of a round are neighbours; the first
+of its stages, new keys, comes with every client's reply.
 """
 
 import logging
@@ -11,7 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
+from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from torch import Tensor
 
 from fedhca2.experiment import SecureAggregation
@@ -20,7 +23,6 @@ from fedhca2.federation.flower.answers import Answer
 from fedhca2.federation.flower.masks import Steps, Whole, mask
 from fedhca2.federation.flower.secagg_site import (
     MASK,
-    SET_UP,
     SHARE,
     UNMASK,
     add_pair,
@@ -77,8 +79,11 @@ class _Told:
 class SecureSum:
     """One run through the stages, for one round."""
 
-    def __init__(self, settings: SecureAggregation, ask: Ask, sums: Sequence[Sum]) -> None:
-        self.settings, self.ask, self.sums = settings, ask, sums
+    def __init__(
+        self, settings: SecureAggregation, ask: Ask, public: Mapping[str, tuple[str, str]], sums: Sequence[Sum]
+    ) -> None:
+        """`public` are the keys that clients have sent with their replies."""
+        self.settings, self.ask, self.public, self.sums = settings, ask, public, sums
         self.away: dict[str, str] = {}  # why clients are not there any more
 
     def add(self) -> Summed:
@@ -93,7 +98,8 @@ class SecureSum:
         return Summed(rows, {client: self.away[client] for client in clients if client not in stayed})
 
     def _add(self, clients: Sequence[str]) -> tuple[set[str], list[Tensor | None]]:
-        public = self._stage(SET_UP, {client: {} for client in clients}, _read_keys, self.settings.least(len(clients)))
+        public = {client: self.public[client] for client in clients if client in self.public}
+        self.away |= {client: "it sent no keys" for client in clients if client not in public}
         least = self.settings.least(len(public))
         shared = self._stage(SHARE, {client: {"keys": public} for client in public}, _read_shares, least)
         among = [
@@ -129,10 +135,12 @@ class SecureSum:
         requests = {
             client: {
                 "sums": sums,
-                "shares": {other: sent.shares[client] for other, sent in shared.items() if other != client},
+                "shares": {other: sent.shares.get(client, "") for other, sent in shared.items() if other != client},
             }
             for client in shared
+            if sizes[client]
         }
+        self.away |= {client: "all others of its sum have dropped out" for client in shared if client not in requests}
         values = self._stage(MASK, requests, _read_values, least, {client: sum(each) for client, each in sizes.items()})
         return {client: np.split(values[client], np.cumsum(sizes[client])[:-1]) for client in values}
 
@@ -191,13 +199,20 @@ def _combined(client: str, shares: Sequence[str], least: int, fits: Callable[[by
             secret = combine_shares([bytes.fromhex(share) for share in some])
             if fits(secret):
                 return secret
-        except (ValueError, IndexError):
+        except Exception:  # shares come from outside: nothing in them may stop the server
             continue
     raise NoSumError(f"shares of {client}'s secret should give the one that it is committed to, found others")
 
 
-def _read_keys(answer: Answer) -> tuple[str, str]:
+def read_keys(answer: Answer) -> tuple[str, str]:
+    """The two public keys that came with a reply; ValueError where other sites could not use them."""
     agreed, read = _texts(dict(enumerate(answer.header["keys"]))).values()
+    for key in (agreed, read):
+        found = bytes_to_public_key(key.encode())
+        if not isinstance(found, EllipticCurvePublicKey) or not isinstance(found.curve, SECP384R1):
+            raise ValueError("keys should be of the curve P-384, found others")
+    if agreed == read:
+        raise ValueError("keys should be different, found one twice")
     return agreed, read
 
 

@@ -1,4 +1,4 @@
-"""A site's part of secure aggregation: its keys for one sum, and its answers to the four stages of SecAgg.
+"""A site's part of secure aggregation: its keys for one sum, and its answers in the stages of SecAgg.
 
 Keys, agreement, encryption and shares are Flower's; see docs/decisions/0011. Masks are ours.
 """
@@ -34,7 +34,7 @@ from fedhca2.params import Slot
 
 Request = Mapping[str, Any]
 Weights = Mapping[str, Mapping[str, float]]  # of a sum, by client and slot
-SET_UP, SHARE, MASK, UNMASK = "set up", "share", "mask", "unmask"  # the stages
+SHARE, MASK, UNMASK = "share", "mask", "unmask"  # the stages after that of new keys
 
 
 class Secrets(Config):
@@ -64,8 +64,8 @@ class Secrets(Config):
         write_whole(path, self.model_dump_json().encode())
 
 
-def set_up(secrets: Secrets, round: int) -> tuple[Secrets, Request]:
-    """New keys, whatever there was: a key masks once."""
+def new_keys(secrets: Secrets, round: int) -> tuple[Secrets, list[str]]:
+    """New keys, whatever there was, and the public ones of them: a key masks once."""
     (agreeing, agreed), (reading, read) = generate_key_pairs(), generate_key_pairs()
     fresh = Secrets(
         round=round,
@@ -74,7 +74,7 @@ def set_up(secrets: Secrets, round: int) -> tuple[Secrets, Request]:
         seed=token_bytes(KEY_BYTES).hex(),
         told=secrets.told,
     )
-    return fresh, {"keys": [public_key_to_bytes(key).decode() for key in (agreed, read)]}
+    return fresh, [public_key_to_bytes(key).decode() for key in (agreed, read)]
 
 
 def share(secrets: Secrets, request: Request, name: str, settings: SecureAggregation) -> tuple[Secrets, Request]:

@@ -19,7 +19,7 @@ from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.ledger import SPENT, Ledger, Sent, cost
 from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
 from fedhca2.federation.flower.scores import noised_scores
-from fedhca2.federation.flower.secagg_site import SET_UP, SHARE, UNMASK, Secrets, conceal, set_up, share, unmask
+from fedhca2.federation.flower.secagg_site import SHARE, UNMASK, Secrets, conceal, new_keys, share, unmask
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.federation.sketch import Sketcher
 from fedhca2.messages import Order, Profile, Reply
@@ -95,18 +95,25 @@ class Site:
         rows = {slot: sketcher.sketch(row, slot, order.round) for slot, row in sketched.items()}
         return replace(reply, rows=rows)
 
+    def keys(self, invitation: Invitation, order: Order) -> list[str]:
+        """New public keys for the sum that this site's rows go into after this order, if they go into one."""
+        seat = self._take_seat(invitation)
+        if seat.experiment.secure_aggregation is None or not order.upload:
+            return []
+        secrets, keys = new_keys(Secrets.load(seat.folder / SECRETS), order.round)
+        secrets.save(seat.folder / SECRETS)
+        return keys
+
     def aggregate(self, invitation: Invitation, stage: str, round: int, request: Mapping[str, Any]) -> RecordDict:
-        """Answer one of the stages in which clients add up the rows of their last replies."""
+        """Answer in one of the stages in which clients add up the rows of their last replies."""
         seat = self._take_seat(invitation)
         settings, name, path = seat.experiment.secure_aggregation, seat.client.name, seat.folder / SECRETS
         if settings is None or round != seat.round:
             raise RoundIsOverError(f"{name} should add up rows of round {seat.round}, found a request for {round}")
         secrets = Secrets.load(path)
-        if stage == SET_UP:
-            secrets, answer = set_up(secrets, round)
-        elif secrets.round != round:
+        if secrets.round != round:
             raise RoundIsOverError(f"{name} should have keys for round {round}, found those of {secrets.round}")
-        elif stage == SHARE:
+        if stage == SHARE:
             secrets, answer = share(secrets, request, name, settings)
         elif stage == UNMASK:
             secrets, answer = unmask(secrets, request, name, settings)
