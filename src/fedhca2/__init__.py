@@ -18,7 +18,7 @@ __all__ = ["METHODS", "TASKS", "Experiment", "Method", "Result", "Run", "Task", 
 _HOMES = {
     "METHODS": "methods",
     "TASKS": "tasks",
-    "UserError": "experiment",
+    "UserError": "errors",
     "Experiment": "runs",
     "Method": "methods",
     "Result": "federation.result",
