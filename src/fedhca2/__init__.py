@@ -7,8 +7,8 @@ from fedhca2.version import __version__
 
 if TYPE_CHECKING:
     from fedhca2.errors import UserError
-    from fedhca2.federation.result import Result
     from fedhca2.methods import METHODS, Method
+    from fedhca2.run_folder.result import Result
     from fedhca2.runs import Experiment, Run
     from fedhca2.tasks import TASKS, Task
 

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from fedhca2 import experiment
 from fedhca2.errors import UserError
-from fedhca2.federation.result import Result
 from fedhca2.federation.run import run as run_experiment
 from fedhca2.reports.console import ConsoleWatcher
 from fedhca2.reports.page.tables import result_table
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import Result
 
 if TYPE_CHECKING:
     from PIL.Image import Image

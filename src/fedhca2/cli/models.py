@@ -26,8 +26,8 @@ def evaluate(
         raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
     with clear_errors():
         from fedhca2.federation.evaluation import Evaluation, evaluated
-        from fedhca2.federation.strict_json import to_json
         from fedhca2.reports.tables import conclusion, result_table
+        from fedhca2.run_folder.strict_json import to_json
 
         wanted = Evaluation("train" if split == "train" else "val", thresholds, client)
         with console.status("evaluating") as status:
@@ -74,7 +74,7 @@ def picture(
     """Paint a client's sample: input, label, and the predictions before and after training."""
     with clear_errors():
         from fedhca2.reports.pictures import samples_panel
-        from fedhca2.reports.run_files import RunFiles
+        from fedhca2.run_folder.reader import RunFiles
 
         panel = samples_panel(RunFiles.open(run), client, sample, tile)
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -23,8 +23,8 @@ WandbProject = Annotated[
 
 
 if TYPE_CHECKING:
-    from fedhca2.federation.result import Result
     from fedhca2.federation.run import RunWatcher
+    from fedhca2.run_folder.result import Result
 
 BY_SIGNAL = 128  # what shells add to the number of the signal that ended a process
 
@@ -88,8 +88,8 @@ def stopped() -> Iterator[None]:
 
 def conclude(console: Console, result: "Result", folder: Path) -> None:
     """Say what a run came to."""
-    from fedhca2.reports.run_files import RunFiles
     from fedhca2.reports.tables import conclusion, result_table
+    from fedhca2.run_folder.reader import RunFiles
 
     console.print(result_table(result))
     console.print(conclusion(result))
@@ -157,8 +157,8 @@ def watch(
     console = Console()
     with clear_errors(), ExitStack() as stack:
         from fedhca2.reports.live_status import LiveStatus
-        from fedhca2.reports.run_files import RunFiles
         from fedhca2.reports.tracking import Sinks, follow, send
+        from fedhca2.run_folder.reader import RunFiles
 
         files = RunFiles.open(run)
         board = LiveStatus(files)

@@ -16,7 +16,7 @@ from fedhca2.data.transforms import for_evaluation
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment
 from fedhca2.models import ModelConfig, MultiTaskModel
-from fedhca2.reports.run_files import Array, RunFiles
+from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, get_task
 
 STRIDE = 32

@@ -13,9 +13,9 @@ from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, OpenData, Shard, build_client, open_data
 from fedhca2.federation.membership import shards_after
-from fedhca2.federation.result import Result, Scores, kept_baseline, overall_gain, read_result
 from fedhca2.federation.run import choose_devices
-from fedhca2.federation.strict_json import read_json
+from fedhca2.run_folder.result import Result, Scores, kept_baseline, overall_gain, read_result
+from fedhca2.run_folder.strict_json import read_json
 
 Progress = Callable[[str], None]
 

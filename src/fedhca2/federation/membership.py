@@ -7,7 +7,7 @@ from typing import Any
 from fedhca2.data.partition import keep
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, assign_shards
-from fedhca2.federation.rounds import Progress
+from fedhca2.run_folder.records import Progress
 
 FIXED = ("seed", "method", "model", "privacy", "metrics")
 

@@ -9,7 +9,8 @@ from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.federation.membership import check_changes, shards_after
-from fedhca2.federation.result import (
+from fedhca2.federation.training import Given, RunWatcher, choose_devices, prepare, train
+from fedhca2.run_folder.result import (
     BASELINE_FILES,
     Result,
     Scores,
@@ -18,9 +19,8 @@ from fedhca2.federation.result import (
     kept_baseline,
     read_baseline,
 )
-from fedhca2.federation.run_folder import BASELINE_FOLDER, CONFIG, RESULT, RunFolder
-from fedhca2.federation.strict_json import read_json
-from fedhca2.federation.training import Given, RunWatcher, choose_devices, prepare, train
+from fedhca2.run_folder.strict_json import read_json
+from fedhca2.run_folder.writer import BASELINE_FOLDER, CONFIG, RESULT, RunFolder
 
 PARTITION = "partition.json"
 __all__ = ["RunWatcher", "choose_devices", "resume", "run"]

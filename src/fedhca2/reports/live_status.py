@@ -6,10 +6,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fedhca2.federation.result import headline
 from fedhca2.reports.names import ARROWS, UNKNOWN, metric_title
 from fedhca2.reports.page.tables import number
-from fedhca2.reports.run_files import Event, RunFiles
+from fedhca2.run_folder.reader import Event, RunFiles
+from fedhca2.run_folder.result import headline
 
 WIDTH = 60
 

@@ -7,7 +7,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from fedhca2.errors import UserError
-from fedhca2.reports.run_files import Array, RunFiles
+from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, Task, get_task
 
 COLUMNS = {"image": "input", "label": "label", "before": "before training", "after": "after training"}

@@ -12,9 +12,9 @@ from torch import Tensor
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.run import RunWatcher
-from fedhca2.federation.server import ServerRecord
 from fedhca2.messages import Order, Reply
-from fedhca2.reports.run_files import Event, RunFiles, parse_events
+from fedhca2.run_folder.reader import Event, RunFiles, parse_events
+from fedhca2.run_folder.records import ServerRecord
 
 
 class Scalar(NamedTuple):

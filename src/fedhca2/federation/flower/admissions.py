@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 
 from fedhca2.errors import UserError
-from fedhca2.federation.event_log import EVICTED, REGISTERED
 from fedhca2.federation.flower.control import Registration
 from fedhca2.federation.gate import NAME, plain
-from fedhca2.federation.run_folder import EVENTS, RunFolder
+from fedhca2.run_folder.event_log import EVICTED, REGISTERED
+from fedhca2.run_folder.writer import EVENTS, RunFolder
 
 Look = Callable[[], Iterable[Registration]]
 

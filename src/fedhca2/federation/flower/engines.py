@@ -10,9 +10,9 @@ from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.run import read_note, reopen
 from fedhca2.federation.flower.terms import Terms
-from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher
-from fedhca2.federation.run_folder import CONFIG, RunFolder
+from fedhca2.run_folder.result import Result
+from fedhca2.run_folder.writer import CONFIG, RunFolder
 
 Engine = Literal["flower-local", "flower-ray"]
 

@@ -12,7 +12,6 @@ import httpx
 import yaml
 from flwr.serverapp.grid import Grid
 
-from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS
 from fedhca2.federation.flower.keys import make_keys
@@ -22,9 +21,10 @@ from fedhca2.federation.flower.run import Collect, resume, run
 from fedhca2.federation.flower.site import MODEL
 from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
 from fedhca2.federation.flower.terms import Terms
-from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher
-from fedhca2.federation.run_folder import CONFIG
+from fedhca2.run_folder.result import Result
+from fedhca2.run_folder.writer import CONFIG
+from fedhca2.whole_files import private_folder, write_whole
 
 RUNS_IN_VAIN = 2  # runs of Flower's that may end one after the other without a round being over
 log = logging.getLogger("fedhca2.server")

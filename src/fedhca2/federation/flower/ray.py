@@ -12,8 +12,8 @@ from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.local import collecting, sites_folder, write_sites
 from fedhca2.federation.flower.run import resume, run
 from fedhca2.federation.flower.terms import Terms
-from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher
+from fedhca2.run_folder.result import Result
 
 
 def run_ray(

@@ -21,7 +21,11 @@ from fedhca2.federation.flower.records import DTYPES
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.membership import differences
 from fedhca2.federation.moves import Reach
-from fedhca2.federation.result import (
+from fedhca2.federation.run import RunWatcher
+from fedhca2.federation.server import Server
+from fedhca2.messages import Order, Reply
+from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.result import (
     BASELINE_FILES,
     Result,
     Scores,
@@ -30,11 +34,8 @@ from fedhca2.federation.result import (
     kept_baseline,
     read_baseline,
 )
-from fedhca2.federation.run import RunWatcher
-from fedhca2.federation.run_folder import BASELINE_FOLDER, CONFIG, RESULT, RunFolder
-from fedhca2.federation.server import Server, ServerRecord
-from fedhca2.federation.strict_json import read_json
-from fedhca2.messages import Order, Reply
+from fedhca2.run_folder.strict_json import read_json
+from fedhca2.run_folder.writer import BASELINE_FOLDER, CONFIG, RESULT, RunFolder
 
 NOTE = "flower.json"  # in the run's folder: what sites keep their state by
 Collect = Callable[[str, Path], None]  # brings the models of a run of this name into its folder

@@ -11,8 +11,8 @@ from torch import Tensor
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.flower.run import resume, run
 from fedhca2.federation.flower.terms import Terms
-from fedhca2.federation.server import ServerRecord
 from fedhca2.messages import Order, Reply
+from fedhca2.run_folder.records import ServerRecord
 
 log = logging.getLogger("fedhca2.server")
 app = ServerApp()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedhca2.reports.comparison.gather import Comparison, gather
 from fedhca2.reports.comparison.layouts import to_csv, to_latex, to_markdown
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
 
 
 def write_comparison(runs: Sequence[RunFiles], folder: Path) -> Comparison:

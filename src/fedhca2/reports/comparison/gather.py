@@ -7,10 +7,10 @@ from math import isfinite, nan
 import numpy as np
 
 from fedhca2.errors import UserError
-from fedhca2.federation.result import headline
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.comparison.variants import variants
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import headline
 
 
 @dataclass(frozen=True)

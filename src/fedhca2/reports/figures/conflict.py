@@ -5,7 +5,7 @@ import numpy as np
 from fedhca2.reports.figures.figure import DIVERGING, Figure, Slider, matrix, matrix_layout, thinned
 from fedhca2.reports.figures.maps import Points, kind_of, map_figures
 from fedhca2.reports.figures.members import by_members, spread
-from fedhca2.reports.run_files import Array, RunFiles
+from fedhca2.run_folder.reader import Array, RunFiles
 
 WORDS = {"rows": "updates", "differences": "models, less their mean"}
 

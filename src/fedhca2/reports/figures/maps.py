@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedhca2.reports.figures.figure import COLOURS, LABELLED, SYMBOLS, Figure, Slider, axes
-from fedhca2.reports.run_files import Array, RunFiles
+from fedhca2.run_folder.reader import Array, RunFiles
 
 PERPLEXITY = 30.0  # of t-SNE: how many neighbours count, for each of many points; a third of them where they are few
 FEWEST = 7  # points that t-SNE is drawn of

@@ -11,7 +11,7 @@ from fedhca2.reports.figures.weights import weight_figures
 from fedhca2.reports.page.blocks import Cell, Gallery, Section, Table, Text, address
 from fedhca2.reports.page.tables import declined_table, federation_table, left_out_table, privacy_table, result_table
 from fedhca2.reports.pictures import COLUMNS, sample_tiles
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks import get_task
 
 SAMPLES = 2  # of each client

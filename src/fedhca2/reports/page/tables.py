@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from math import isfinite
 
-from fedhca2.federation.result import Headline, headline
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.figures.attendance import left_out
 from fedhca2.reports.names import ARROWS, UNKNOWN, UNKNOWN_GAIN, metric_title
 from fedhca2.reports.page.blocks import Cell, Table
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import Headline, headline
 from fedhca2.tasks import get_task
 
 SHOWN = 100  # rows of a table that could have any number

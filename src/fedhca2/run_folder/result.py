@@ -15,8 +15,8 @@ from fedhca2.clients.accounting import DELTA, audited_epsilon, epsilon
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
-from fedhca2.federation.strict_json import numbers, read_json
 from fedhca2.metrics import delta_m
+from fedhca2.run_folder.strict_json import numbers, read_json
 from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.version import __version__
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fedhca2.federation.server import ServerRecord
-from fedhca2.federation.strict_json import to_json
 from fedhca2.messages import Order, Profile, Reply
+from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.strict_json import to_json
 
 REGISTERED, EVICTED = "registered", "evicted"  # sites: no part of a round, so a rewind does not undo them
 START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}}

@@ -10,15 +10,15 @@ import torch
 from filelock import FileLock
 from safetensors.torch import save
 
-from fedhca2.clients.state_file import ORDINARY, private_folder, write_whole
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation import lock
-from fedhca2.federation.checkpoints import Checkpoint, Checkpoints, KeptClients
-from fedhca2.federation.event_log import START, EventLog
-from fedhca2.federation.lock import lock_folder
-from fedhca2.federation.rounds import Progress
-from fedhca2.federation.strict_json import to_json
+from fedhca2.run_folder import lock
+from fedhca2.run_folder.checkpoints import Checkpoint, Checkpoints, KeptClients
+from fedhca2.run_folder.event_log import START, EventLog
+from fedhca2.run_folder.lock import lock_folder
+from fedhca2.run_folder.records import Progress
+from fedhca2.run_folder.strict_json import to_json
+from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
 CONFIG, RESULT, EVENTS, CHECKPOINTS = "config.yaml", "result.json", "metrics.jsonl", "checkpoints"
 BASELINE_FOLDER = "baseline"  # of a run within the run

@@ -13,8 +13,8 @@ import numpy as np
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.sources import read_config
-from fedhca2.federation.result import BASELINE_METRICS, overall_gain
-from fedhca2.federation.strict_json import numbers, read_json
+from fedhca2.run_folder.result import BASELINE_METRICS, overall_gain
+from fedhca2.run_folder.strict_json import numbers, read_json
 
 Event = dict[str, Any]
 Array = np.ndarray[Any, Any]
