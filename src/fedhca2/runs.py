@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedhca2 import experiment
-from fedhca2.errors import UserError
 from fedhca2.federation.run import run as run_experiment
 from fedhca2.reports.console import ConsoleWatcher
 from fedhca2.reports.page.tables import result_table
@@ -55,9 +54,7 @@ class Run:
     @cached_property
     def result(self) -> Result:
         """What the run came to: every client's scores, Δm, time and bytes."""
-        if self.files.result is None:
-            raise UserError([f"{self.folder}: should be a finished run, found no result.json in it"])
-        return Result(**self.files.result)
+        return Result(**self.files.finished_result)
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page that shows what happened, by default report.html in the run's folder."""

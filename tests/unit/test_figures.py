@@ -11,7 +11,8 @@ from fedhca2.reports.figures.figure import COLOURS, SYMBOLS
 from fedhca2.reports.figures.maps import Kind, Points, kind_of, map_figures, principal_map, tsne_map
 from fedhca2.reports.figures.mixing import attention_figures, entropy, grouping_figures
 from fedhca2.reports.figures.weights import weight_figures
-from fedhca2.run_folder.result import BASELINE_METRICS, baseline_files
+from fedhca2.run_folder.baseline import baseline_files
+from fedhca2.run_folder.names import BASELINE_METRICS
 from made_run import made_run
 
 

@@ -5,8 +5,9 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.reports.comparison import gather, to_csv, to_latex, to_markdown
+from fedhca2.run_folder.baseline import read_baseline
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import headline, overall_gain, read_baseline
+from fedhca2.run_folder.result import headline, overall_gain
 from fedhca2.run_folder.writer import RunFolder
 from made_run import made_run
 from small_run import run_small, small

@@ -27,7 +27,7 @@ def evaluate(
     with clear_errors():
         from fedhca2.federation.evaluation import Evaluation, evaluated
         from fedhca2.reports.tables import conclusion, result_table
-        from fedhca2.run_folder.strict_json import to_json
+        from fedhca2.run_folder.writer import write_evaluation
 
         wanted = Evaluation("train" if split == "train" else "val", thresholds, client)
         with console.status("evaluating") as status:
@@ -40,10 +40,10 @@ def evaluate(
             "delta_m": result.delta_m,
             "delta_m_by_client": result.delta_m_by_client,
         }
-        (run / "evaluation.json").write_text(to_json(found, indent=2) + "\n", "utf-8")
+        written = write_evaluation(run, found)
     console.print(result_table(result))
     console.print(conclusion(result))
-    console.print(f"everything is in {run / 'evaluation.json'}", highlight=False)
+    console.print(f"everything is in {written}", highlight=False)
 
 
 @app.command()

@@ -129,9 +129,10 @@ def resume(
     console = Console()
     with clear_errors(), stopped():
         from fedhca2.federation.run import resume as resume_run
+        from fedhca2.run_folder.reader import RunFiles
 
         with watched(console, run, tensorboard, wandb) as watcher:
-            if (run / "flower.json").exists():
+            if RunFiles(run).flower_note is not None:
                 from fedhca2.errors import UserError
 
                 if overrides:

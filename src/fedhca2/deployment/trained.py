@@ -35,7 +35,7 @@ class Trained:
     def open(cls, run: str | Path, client: str) -> "Trained":
         """The trained model of this client; UserError if there is none."""
         files = RunFiles.open(run)
-        experiment = Experiment.parse(files.config)
+        experiment = files.experiment()
         specs = {spec.name: spec for spec in experiment.specs}
         if client not in specs:
             raise UserError([f"--client {client}: is not a client of {run}. {suggest(client, specs)}"])
@@ -44,7 +44,7 @@ class Trained:
     @property
     def path(self) -> Path:
         """The file of its parameters."""
-        return self.run.path / "models" / f"{self.spec.name}.safetensors"
+        return self.run.model_file(self.spec.name)
 
     @property
     def size(self) -> tuple[int, int]:

@@ -65,7 +65,7 @@ class LiveStatus:
 
     def _before(self) -> list[Text]:
         """What happens while nothing is to be seen yet."""
-        baseline = self.run.path / "baseline"
-        if self.done or not baseline.is_dir() or (baseline / "result.json").is_file():
+        baseline = self.run.baseline
+        if self.done or not baseline.path.is_dir() or baseline.finished:
             return []
-        return [Text(f"The Local baseline is trained first: fedhca2 watch {baseline}")]
+        return [Text(f"The Local baseline is trained first: fedhca2 watch {baseline.path}")]

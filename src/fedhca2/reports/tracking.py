@@ -58,7 +58,7 @@ class Follower:
     """
 
     def __init__(self, run: Path) -> None:
-        self.path, self.place, self.rest = run / "metrics.jsonl", 0, b""
+        self.path, self.place, self.rest = RunFiles(run).events_file, 0, b""
 
     def look(self) -> list[Event]:
         """New events."""
@@ -78,7 +78,7 @@ def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sle
     """New events, a list at each look, until the run is finished, or with `wait=False` until there are no more."""
     follower = Follower(run)
     while True:
-        finished = (run / "result.json").is_file()  # looked up first: nothing is written after it
+        finished = RunFiles(run).finished  # looked up first: nothing is written after it
         yield follower.look()
         if finished or not wait:
             return

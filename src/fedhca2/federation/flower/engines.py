@@ -11,8 +11,9 @@ from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.run import read_note, reopen
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.run import RunWatcher
+from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result
-from fedhca2.run_folder.writer import CONFIG, RunFolder
+from fedhca2.run_folder.writer import RunFolder
 
 Engine = Literal["flower-local", "flower-ray"]
 
@@ -29,7 +30,7 @@ def resume_on(out: Path, watcher: RunWatcher) -> Result:
     engine = read_note(out)["engine"]
     if engine not in get_args(Engine):
         raise UserError([f"{out}: go on with: fedhca2 flower serve {out} --keys DIR"])
-    return _go(engine, Experiment.load(out / CONFIG), out, watcher, None)
+    return _go(engine, RunFiles(out).experiment(), out, watcher, None)
 
 
 def _go(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path | None) -> Result:

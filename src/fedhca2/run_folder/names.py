@@ -1,0 +1,12 @@
+"""What a run's folder holds, by name."""
+
+CONFIG = "config.yaml"  # makes a folder a run's
+RESULT = "result.json"  # says that the run has come to its end
+EVENTS = "metrics.jsonl"
+PARTITION = "partition.json"
+FLOWER = "flower.json"  # of a run over Flower: what sites keep their state by
+EVALUATION = "evaluation.json"
+BASELINE_FILES = BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics.json"  # of a baseline from elsewhere
+BASELINE_FOLDER = "baseline"  # of a run within the run
+CHECKPOINTS, MODELS, SAMPLES = "checkpoints", "models", "samples"
+LOCK = ".lock"
