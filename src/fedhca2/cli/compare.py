@@ -38,10 +38,11 @@ def compare(
         from fedhca2.methods import METHODS
         from fedhca2.reports.comparison import write_comparison
         from fedhca2.reports.comparison.console import comparison_table
+        from fedhca2.run_folder.names import comparison_folder
         from fedhca2.run_folder.reader import RunFiles
 
         experiment = Experiment.load(config, overrides or [])
-        folder = out or Path("runs") / f"compare-{experiment.name}"
+        folder = out or comparison_folder(experiment.name)
         names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
         cells = plan_cells(experiment, names, seeds, folder)
         done = sum(cell.finished for cell in cells)

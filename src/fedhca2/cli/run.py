@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -50,9 +49,10 @@ def run(
     with clear_errors(), stopped():
         from fedhca2.experiment import Experiment
         from fedhca2.federation.run import run as run_experiment
+        from fedhca2.run_folder.names import default_folder
 
         experiment = Experiment.load(config, overrides or [])
-        folder = out or Path("runs") / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
+        folder = out or default_folder(experiment.name)
         with watched(console, folder, tensorboard, wandb) as watcher:
             if engine == "in-process":
                 result = run_experiment(experiment, folder, watcher, baseline)
@@ -133,13 +133,9 @@ def resume(
 
         with watched(console, run, tensorboard, wandb) as watcher:
             if RunFiles(run).flower_note is not None:
-                from fedhca2.errors import UserError
-
-                if overrides:
-                    raise UserError([f"--set: a run over Flower goes on as it was, found {overrides[0]}"])
                 from fedhca2.federation.flower.engines import resume_on
 
-                result = resume_on(run, watcher)
+                result = resume_on(run, watcher, overrides)
             else:
                 result = resume_run(run, watcher, overrides or [])
     conclude(console, result, run)

@@ -1,4 +1,7 @@
-"""What a run's folder holds, by name."""
+"""What a run's folder holds, by name, and where it is by default."""
+
+from datetime import datetime
+from pathlib import Path
 
 CONFIG = "config.yaml"  # makes a folder a run's
 RESULT = "result.json"  # says that the run has come to its end
@@ -10,3 +13,13 @@ BASELINE_FILES = BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics
 BASELINE_FOLDER = "baseline"  # of a run within the run
 CHECKPOINTS, MODELS, SAMPLES = "checkpoints", "models", "samples"
 LOCK = ".lock"
+
+
+def default_folder(name: str) -> Path:
+    """Where a new run of the experiment of this name is written."""
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def comparison_folder(name: str) -> Path:
+    """Where the runs of a comparison are written."""
+    return Path("runs") / f"compare-{name}"

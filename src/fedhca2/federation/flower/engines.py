@@ -1,5 +1,6 @@
 """The engines of `fedhca2 run` that are not this process alone."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -24,8 +25,10 @@ def run_on(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatche
     return _go(engine, experiment, out, watcher, baseline)
 
 
-def resume_on(out: Path, watcher: RunWatcher) -> Result:
-    """Go on with a run over Flower on the engine that it began on."""
+def resume_on(out: Path, watcher: RunWatcher, overrides: Sequence[str] | None = None) -> Result:
+    """Go on with a run over Flower on the engine that it began on, without overrides."""
+    if overrides:
+        raise UserError([f"--set: a run over Flower goes on as it was, found {overrides[0]}"])
     reopen(out).close()  # before anything is started
     engine = read_note(out)["engine"]
     if engine not in get_args(Engine):
