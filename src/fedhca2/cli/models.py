@@ -57,7 +57,7 @@ def predict(
     """Predict all tasks of a client: a coloured map and an overlay for each image and task."""
     with clear_errors():
         from fedhca2.deployment import Trained
-        from fedhca2.deployment.images import predict_files
+        from fedhca2.deployment.trained import predict_files
 
         for path in predict_files(Trained.open(run, client), images, output, raw=raw):
             typer.echo(path)
