@@ -8,7 +8,8 @@ from rich.text import Text
 
 from fedhca2.reports.names import ARROWS, UNKNOWN, metric_title
 from fedhca2.reports.page.tables import number
-from fedhca2.run_folder.reader import Event, RunFiles
+from fedhca2.run_folder.event_log import Event
+from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import headline
 
 WIDTH = 60

@@ -1,10 +1,8 @@
 """A run as its files tell it."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.sources import read_config
+from fedhca2.run_folder.event_log import Event, known, parse_events
 from fedhca2.run_folder.names import (
     BASELINE,
     BASELINE_FOLDER,
@@ -28,9 +27,8 @@ from fedhca2.run_folder.names import (
     SAMPLES,
 )
 from fedhca2.run_folder.result import Scores, overall_gain
-from fedhca2.run_folder.strict_json import numbers, read_json
+from fedhca2.run_folder.strict_json import mapping, numbers, read_json
 
-Event = dict[str, Any]
 Array = np.ndarray[Any, Any]
 
 
@@ -71,7 +69,7 @@ class RunFiles:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved config."""
-        return _checked(self.config_file, read_config(self.config_file))
+        return mapping(self.config_file, read_config(self.config_file))
 
     def experiment(self, overrides: list[str] | None = None) -> Experiment:
         """What the run is of, with `key=value` overrides."""
@@ -103,13 +101,13 @@ class RunFiles:
     def partition(self) -> dict[str, Any] | None:
         """Every client's images by id, {client: {data, train, val, dealt}}; nothing if only the sites know them."""
         path = self.path / PARTITION
-        return _checked(path, read_json(path)) if path.is_file() else None
+        return mapping(path, read_json(path)) if path.is_file() else None
 
     @property
     def flower_note(self) -> dict[str, Any] | None:
         """Of a run over Flower: its name for sites in `run`, the `engine`, and Flower's own number in `flower_run`."""
         path = self.path / FLOWER
-        return _checked(path, read_json(path)) if path.is_file() else None
+        return mapping(path, read_json(path)) if path.is_file() else None
 
     @property
     def events_file(self) -> Path:
@@ -195,7 +193,7 @@ class RunFiles:
         if not path.is_file():
             return []
         try:
-            return [_known(_checked(path, event)) for event in read_json(path)]
+            return [known(mapping(path, event)) for event in read_json(path)]
         except TypeError as error:
             raise UserError([f"{path}: should be a list of events, found {error}"]) from None
 
@@ -228,26 +226,3 @@ class RunFiles:
         except Exception as error:  # readers of damaged archives raise anything
             reason = " ".join(str(error).split())[:200]
             raise UserError([f"{path}: should be samples of a run, found {type(error).__name__}: {reason}"]) from None
-
-
-def parse_events(lines: list[str], place: str) -> Iterator[Event]:
-    """Events from lines of JSON; a last line that is not whole yet is left out."""
-    for number, line in enumerate(lines, 1):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            if number == len(lines):
-                return
-            raise UserError([f"{place}: line {number} should be JSON, found {line[:40]!r}"]) from None
-        yield _known(_checked(place, event))
-
-
-def _known(event: Event) -> Event:
-    """A value that is null was no finite number."""
-    return {**event, "value": nan} if event.get("value", 0.0) is None else event
-
-
-def _checked(place: object, values: Any) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise UserError([f"{place}: should hold keys and values, found {values!r:.40}"])
-    return values
