@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from fedhca2.reports.comparison import gather, to_markdown
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
 
 
 def section(folder):

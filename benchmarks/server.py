@@ -24,10 +24,11 @@ from row import Row, show
 from torch import Tensor
 
 from fedhca2.aggregation import MappedRow
-from fedhca2.federation.server import Deliveries, Server, ServerRecord, ServerState
+from fedhca2.federation.server import Deliveries, Server
 from fedhca2.messages import Profile, Reply
 from fedhca2.methods import resolve
 from fedhca2.params import Layout, Slot
+from fedhca2.run_folder.records import ServerRecord, ServerState
 
 ENCODER = 27_520_698  # values of Swin-T
 LAYERS = ((96, 96), (96, 192), (96, 384), (96, 768), (96, 384), (96,))  # weights of its decoder; each has a bias

@@ -14,11 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedhca2.aggregation import Aggregator, Blend, Measure, Member, Mixing
-from fedhca2.federation.server import Server
-from fedhca2.messages import Kind, Profile, Reply
-from fedhca2.methods import Method, resolve
-from fedhca2.params import Layout, Slot
+from fedhca2.methods import Aggregator, Blend, Kind, Layout, Measure, Member, Method, Mixing, resolve
 
 
 class Friendly(Aggregator):
@@ -45,15 +41,14 @@ FRIENDLY = Method(encoder=Friendly(), reference="an example")
 def main() -> None:
     """Three clients, two of which agree: these share their updates, and the third keeps its own."""
     method = resolve(f"{__file__}:FRIENDLY", {"sharpness": 2})
-    encoder, layout = Slot("encoder"), Layout(("layer.weight",), ((2, 1),))
+    assert method.encoder is not None
     updates = {"ann": [1.0, 0.0], "bob": [1.0, 0.0], "eve": [0.0, -1.0]}
-    server = Server(method, [Profile(client, "demo", ("edge",), 1, {encoder: layout}) for client in updates])
-    replies = [Reply(client, 0, {encoder: torch.tensor(update)}) for client, update in updates.items()]
-    _, deliveries, _ = server.step(server.start(), replies)
-    for client, update in updates.items():
-        (addend,) = deliveries[client][encoder].addends
-        assert torch.allclose(addend.row, torch.tensor(update)), (client, addend.row)
-        print(f"{client} adds {addend.row.tolist()}")
+    rows, members = torch.tensor(list(updates.values())), [Member(client, "demo") for client in updates]
+    products = (rows @ rows.T)[None]  # of the rows' parts in each tensor, of which there is one
+    (blend,) = method.encoder.mixing(products, members, Layout(("layer.weight",), ((2, 1),))).blends
+    for (client, update), mixed in zip(updates.items(), blend.weights @ rows, strict=True):
+        assert torch.allclose(mixed, torch.tensor(update)), (client, mixed)
+        print(f"{client} adds {mixed.tolist()}")
 
 
 if __name__ == "__main__":

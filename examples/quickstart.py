@@ -2,7 +2,7 @@
 
 import sys
 
-from fedhca2 import Experiment
+import fedhca2
 
 SMALL = ["data.outdoor.train=80", "data.indoor.train=16", "data.outdoor.val=20", "data.indoor.val=20"]
 
@@ -10,7 +10,7 @@ SMALL = ["data.outdoor.train=80", "data.indoor.train=16", "data.outdoor.val=20",
 def main() -> None:
     """Run the demo on fewer images, say what it gave each client, and make the page."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    run = Experiment.load("demo", [f"rounds={rounds}", *SMALL]).run()
+    run = fedhca2.run(fedhca2.Experiment.load("demo", [f"rounds={rounds}", *SMALL]))
 
     print(f"Δm {run.result.delta_m:+.2f} %")
     for client, tasks in run.result.clients.items():

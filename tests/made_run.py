@@ -5,7 +5,7 @@ import json
 import numpy as np
 import yaml
 
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
 
 TASKS = {"road": ["semseg"], "shop": ["sal"], "home": ["semseg", "depth"]}
 METRIC = {"semseg": "miou", "sal": "max_f", "depth": "rmse"}

@@ -1,4 +1,7 @@
-"""Federated multi-task learning among clients that do not share a task list."""
+"""Federated multi-task learning among clients that do not share a task list.
+
+`docs/api.md` lists what is public: these names, and those of `fedhca2.methods`, `fedhca2.tasks` and `fedhca2.data`.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,24 +9,44 @@ from typing import TYPE_CHECKING, Any
 from fedhca2.version import __version__
 
 if TYPE_CHECKING:
+    from fedhca2.deployment import Trained
     from fedhca2.errors import UserError
-    from fedhca2.federation.result import Result
+    from fedhca2.experiment import Experiment
     from fedhca2.methods import METHODS, Method
-    from fedhca2.runs import Experiment, Run
+    from fedhca2.run_folder.result import Result
+    from fedhca2.runs import Run, compare, resume, run
     from fedhca2.tasks import TASKS, Task
 
-__all__ = ["METHODS", "TASKS", "Experiment", "Method", "Result", "Run", "Task", "UserError", "__version__"]
+__all__ = [
+    "METHODS",
+    "TASKS",
+    "Experiment",
+    "Method",
+    "Result",
+    "Run",
+    "Task",
+    "Trained",
+    "UserError",
+    "__version__",
+    "compare",
+    "resume",
+    "run",
+]
 
 # Each name is imported when it is first used: `import fedhca2` alone costs nothing.
 _HOMES = {
     "METHODS": "methods",
     "TASKS": "tasks",
-    "UserError": "errors",
-    "Experiment": "runs",
+    "Experiment": "experiment",
     "Method": "methods",
-    "Result": "federation.result",
+    "Result": "run_folder.result",
     "Run": "runs",
     "Task": "tasks",
+    "Trained": "deployment",
+    "UserError": "errors",
+    "compare": "runs",
+    "resume": "runs",
+    "run": "runs",
 }
 
 

@@ -1,39 +1,76 @@
 """Experiments that run, and runs to look at: what a notebook or a script uses."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
-from fedhca2 import experiment
-from fedhca2.errors import UserError
-from fedhca2.federation.result import Result
+from fedhca2.experiment import Experiment
+from fedhca2.federation.cells import plan_cells, run_cells
+from fedhca2.federation.run import resume as resume_run
 from fedhca2.federation.run import run as run_experiment
+from fedhca2.reports.comparison import Comparison, write_comparison
 from fedhca2.reports.console import ConsoleWatcher
 from fedhca2.reports.page.tables import result_table
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.names import comparison_folder, default_folder
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import Result
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+Place = str | Path
 
-class Experiment(experiment.Experiment):
-    """Data sets, clients, a model and a method, ready to run.
 
-    >>> Experiment.load("demo", ["rounds=5"]).rounds
-    5
+def run(
+    experiment: Experiment,
+    out: Place | None = None,
+    *,
+    baseline: Place | None = None,
+    engine: Literal["in-process", "flower-local", "flower-ray"] = "in-process",
+    quiet: bool = False,
+) -> "Run":
+    """Train, evaluate and write the run's folder: `out`, or a new one under runs/.
+
+    `baseline` is the folder of a finished run of 'local' to compare with.
     """
+    folder, other = Path(out) if out else default_folder(experiment.name), Path(baseline) if baseline else None
+    with ConsoleWatcher(Console(quiet=quiet)) as watcher:
+        if engine == "in-process":
+            run_experiment(experiment, folder, watcher, other)
+        else:
+            from fedhca2.federation.flower.engines import run_on
 
-    def run(self, out: str | Path | None = None, *, baseline: str | Path | None = None, quiet: bool = False) -> "Run":
-        """Train, evaluate and write the run's folder: `out`, or a new one under runs/."""
-        folder = Path(out) if out else Path("runs") / f"{self.name}-{datetime.now():%Y%m%d-%H%M%S}"
-        with ConsoleWatcher(Console(quiet=quiet)) as watcher:
-            run_experiment(self, folder, watcher, Path(baseline) if baseline else None)
-        return Run(folder)
+            run_on(engine, experiment, folder, watcher, other)
+    return Run(folder)
+
+
+def resume(folder: Place, overrides: list[str] | None = None, *, quiet: bool = False) -> "Run":
+    """Go on with a run that was interrupted, or with a finished one for more rounds: `overrides=["rounds=50"]`."""
+    found = Run.open(folder)
+    with ConsoleWatcher(Console(quiet=quiet)) as watcher:
+        if found.files.flower_note is None:
+            resume_run(found.folder, watcher, overrides)
+        else:
+            from fedhca2.federation.flower.engines import resume_on
+
+            resume_on(found.folder, watcher, overrides)
+    return Run(found.folder)
+
+
+def compare(
+    experiment: Experiment, methods: Sequence[str], out: Place | None = None, *, seeds: int = 1, quiet: bool = False
+) -> Comparison:
+    """Run each method with each seed on the same data, and write the table; what is finished is not run again."""
+    folder = Path(out) if out else comparison_folder(experiment.name)
+    cells = plan_cells(experiment, methods, seeds, folder)
+    with ConsoleWatcher(Console(quiet=quiet)) as watcher:
+        done = [RunFiles.open(cell.folder) for cell in run_cells(cells, watcher)]
+    return write_comparison(done, folder)
 
 
 @dataclass(frozen=True)
@@ -55,9 +92,7 @@ class Run:
     @cached_property
     def result(self) -> Result:
         """What the run came to: every client's scores, Δm, time and bytes."""
-        if self.files.result is None:
-            raise UserError([f"{self.folder}: should be a finished run, found no result.json in it"])
-        return Result(**self.files.result)
+        return Result(**self.files.finished_result)
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page that shows what happened, by default report.html in the run's folder."""

@@ -13,6 +13,8 @@ from fedhca2 import losses, metrics, painting
 from fedhca2.config import suggest
 from fedhca2.labels import IGNORE
 
+__all__ = ["IGNORE", "TASKS", "LabelSpace", "Task", "get_task", "losses", "metrics", "painting"]
+
 
 @dataclass(frozen=True)
 class LabelSpace:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from fedhca2.federation.server import ServerState
 from fedhca2.methods import METHODS, resolve
 from fedhca2.params import Slot
+from fedhca2.run_folder.records import ServerState
 from small import unifying
 
 every_method = pytest.mark.parametrize("name", METHODS)

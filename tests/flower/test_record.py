@@ -16,7 +16,7 @@ from fedhca2.federation.flower.site_config import SiteScores
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.reports.figures.attendance import left_out
 from fedhca2.reports.page.tables import declined_table
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
 
 pytestmark = pytest.mark.slow
 HOMES = [{"name": name, "data": "indoor", "tasks": ["depth", "normals"]} for name in ("home", "house", "hut")]

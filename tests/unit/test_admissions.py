@@ -7,11 +7,11 @@ from contextlib import closing
 import pytest
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
-from fedhca2.federation.event_log import START, EventLog
 from fedhca2.federation.flower.admissions import Admissions
 from fedhca2.federation.flower.control import Registration
 from fedhca2.federation.flower.keys import make_site_keys
-from fedhca2.federation.run_folder import RunFolder
+from fedhca2.run_folder.event_log import START, EventLog
+from fedhca2.run_folder.writer import RunFolder
 from small_run import small
 
 KEY = public_key_to_bytes(generate_key_pairs()[1])

@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.errors import UserError
-from fedhca2.federation.result import headline
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.figures.curves import metric_curves
 from fedhca2.reports.page.tables import result_table
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import headline
 from small_run import run_small, small
 
 pytestmark = pytest.mark.slow

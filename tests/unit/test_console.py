@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from fedhca2.federation.server import ServerRecord
 from fedhca2.reports.console import ConsoleWatcher
+from fedhca2.run_folder.records import ServerRecord
 
 
 @pytest.mark.parametrize("why", ["[/red] is no markup", "[bold]nor is this[/bold]", "[link=https://example.org]here"])

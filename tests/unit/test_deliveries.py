@@ -10,12 +10,12 @@ import torch
 
 from fedhca2.clients.deliveries import longest
 from fedhca2.experiment import GuardBounds
-from fedhca2.federation.event_log import START, EventLog
 from fedhca2.federation.moves import Reach
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Addend, Delivery, Order, Reply
 from fedhca2.params import Slot
+from fedhca2.run_folder.event_log import START, EventLog
 from small_run import Silent, clients_of, small
 
 ENCODER, DECODER = Slot("encoder"), Slot("decoder", "semseg")

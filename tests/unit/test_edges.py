@@ -11,8 +11,7 @@ from skimage.morphology import thin as skimage_thin
 
 from fedhca2.metrics import OdsF
 from fedhca2.metrics.edges.boundaries import boundaries
-from fedhca2.metrics.edges.evaluate import levels
-from fedhca2.metrics.edges.nms import suppress_non_maxima, triangle
+from fedhca2.metrics.edges.evaluate import levels, suppress_non_maxima, triangle
 from fedhca2.metrics.edges.ods_f import PRESETS, EdgeRules, average_precision
 from fedhca2.metrics.edges.sweep import sweep
 from fedhca2.metrics.edges.thin import thin

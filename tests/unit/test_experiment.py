@@ -3,7 +3,7 @@ import yaml
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.overrides import apply_overrides
+from fedhca2.experiment.sources import apply_overrides
 from small import SMALL
 
 

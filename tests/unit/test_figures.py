@@ -4,14 +4,23 @@ import sys
 import numpy as np
 import pytest
 
-from fedhca2.federation.result import BASELINE_METRICS, baseline_files
-from fedhca2.reports.figures.conflict import conflict_figures, cosines
+from fedhca2.reports.figures.conflict import (
+    Kind,
+    Points,
+    conflict_figures,
+    cosines,
+    kind_of,
+    map_figures,
+    principal_map,
+    tsne_map,
+)
 from fedhca2.reports.figures.cost import cost_figures
 from fedhca2.reports.figures.curves import loss_curves, metric_curves
 from fedhca2.reports.figures.figure import COLOURS, SYMBOLS
-from fedhca2.reports.figures.maps import Kind, Points, kind_of, map_figures, principal_map, tsne_map
 from fedhca2.reports.figures.mixing import attention_figures, entropy, grouping_figures
 from fedhca2.reports.figures.weights import weight_figures
+from fedhca2.run_folder.baseline import baseline_files
+from fedhca2.run_folder.names import BASELINE_METRICS
 from made_run import made_run
 
 

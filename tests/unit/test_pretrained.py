@@ -13,7 +13,7 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import open_data
 from fedhca2.models import Encoder, EncoderConfig, pretrained
 from fedhca2.models.config import SWIN_T
-from fedhca2.models.naming import reordered_merging, to_timm
+from fedhca2.models.pretrained import reordered_merging, to_timm
 from small import small
 
 SIZE = (64, 64)

@@ -1,7 +1,7 @@
 import pytest
 
 from fedhca2.errors import UserError
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run, with_twin
 
 

@@ -5,10 +5,9 @@ import pytest
 import torch
 from test_checkpoints import Nobody
 
-from fedhca2.clients.state_file import ORDINARY, private_folder, write_whole
-from fedhca2.federation.rounds import Progress
-from fedhca2.federation.run_folder import RunFolder
-from fedhca2.federation.server import ServerState
+from fedhca2.run_folder.records import Progress, ServerState
+from fedhca2.run_folder.writer import RunFolder
+from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 from small_run import small
 
 PRIVATE = {"checkpoints", "models", "samples"}

@@ -7,10 +7,7 @@ import fedhca2
 from fedhca2 import Experiment, Run
 from fedhca2.errors import UserError
 from made_run import made_run
-
-
-def test_every_public_name_is_there():
-    assert all(getattr(fedhca2, name) is not None for name in fedhca2.__all__)
+from small_run import small
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -46,3 +43,15 @@ def test_a_notebook_shows_the_gains(tmp_path):
 def test_a_report_lies_in_the_run_by_default(tmp_path):
     made_run(tmp_path)
     assert Run.open(tmp_path).report() == tmp_path / "report.html"
+
+
+@pytest.mark.slow
+def test_a_run_that_has_ended_goes_on_for_more_rounds(tmp_path):
+    fedhca2.run(small(rounds=1), tmp_path / "run", quiet=True)
+    assert fedhca2.resume(tmp_path / "run", ["rounds=2"], quiet=True).result.rounds == 2
+
+
+@pytest.mark.slow
+def test_a_comparison_has_a_row_for_each_method_and_for_local(tmp_path):
+    found = fedhca2.compare(small(rounds=1), ["fedavg"], tmp_path, quiet=True)
+    assert list(found.entries) == ["local", "fedavg"]

@@ -2,8 +2,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.reports.run_files import RunFiles
 from fedhca2.reports.tracking import Sending, Sinks, scalars
+from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run
 from small_run import CrashError, Silent, crash, resume_small, run_small, small
 

@@ -4,10 +4,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.federation.result import headline, overall_gain, read_baseline
-from fedhca2.federation.run_folder import RunFolder
 from fedhca2.reports.comparison import gather, to_csv, to_latex, to_markdown
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.baseline import read_baseline
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import headline, overall_gain
+from fedhca2.run_folder.writer import RunFolder
 from made_run import made_run
 from small_run import run_small, small
 

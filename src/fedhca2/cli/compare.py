@@ -38,10 +38,11 @@ def compare(
         from fedhca2.methods import METHODS
         from fedhca2.reports.comparison import write_comparison
         from fedhca2.reports.comparison.console import comparison_table
-        from fedhca2.reports.run_files import RunFiles
+        from fedhca2.run_folder.names import comparison_folder
+        from fedhca2.run_folder.reader import RunFiles
 
         experiment = Experiment.load(config, overrides or [])
-        folder = out or Path("runs") / f"compare-{experiment.name}"
+        folder = out or comparison_folder(experiment.name)
         names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
         cells = plan_cells(experiment, names, seeds, folder)
         done = sum(cell.finished for cell in cells)
@@ -87,7 +88,7 @@ def report(
     with clear_errors():
         from fedhca2.federation.cells import known_cells
         from fedhca2.reports.page import write_page
-        from fedhca2.reports.run_files import RunFiles
+        from fedhca2.run_folder.reader import RunFiles
 
         found = [cell for run in runs for cell in known_cells(run) or [run]]
         typer.echo(write_page([RunFiles.open(run) for run in found], output or runs[0] / "report.html"))

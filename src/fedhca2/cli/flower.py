@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -142,25 +141,28 @@ def serve(
         from fedhca2.experiment import Experiment
         from fedhca2.federation.flower.fleet import TooFewClientsError
         from fedhca2.federation.flower.link import coordinator_link
-        from fedhca2.federation.flower.run import NOTE, read_note, reopen, resume, run
+        from fedhca2.federation.flower.run import reopen, resume, run
         from fedhca2.federation.flower.superlink import RunEndedError
         from fedhca2.reports.console import ConsoleWatcher
+        from fedhca2.run_folder.names import default_folder
+        from fedhca2.run_folder.reader import RunFiles
 
         terms = make_terms(deadline=deadline or None, min_clients=min_clients, retries=retries, wire=wire, spool=spool)
-        going_on = (Path(config) / NOTE).is_file()
-        experiment = Experiment.load(Path(config) / "config.yaml" if going_on else config, overrides or [])
-        folder = Path(config) if going_on else out or new_folder(experiment.name)
-        if going_on:
+        begun = RunFiles(Path(config))
+        note = begun.flower_note
+        experiment = begun.experiment(overrides) if note else Experiment.load(config, overrides or [])
+        folder = Path(config) if note else out or default_folder(experiment.name)
+        if note:
             reopen(folder).close()  # before anything is stopped or started
         names = [spec.name for spec in experiment.specs]
         try:
             with coordinator_link(superlink, keys, names, listen, quota, folder) as link:
                 if not superlink:
                     typer.echo(f"sites can come to {listen}; the SuperLink is at {link.address}")
-                if going_on:
-                    link.stop(int(read_note(folder)["flower_run"]))
+                if note:
+                    link.stop(int(note["flower_run"]))
                 with ConsoleWatcher(console) as watcher, link.run() as grid:
-                    if going_on:
+                    if note:
                         result = resume(grid, folder, watcher, terms, look=link.registrations)
                     else:
                         result = run(grid, experiment, folder, watcher, terms, look=link.registrations)
@@ -191,11 +193,6 @@ def make_terms(**values: Any) -> Any:
         return Terms.model_validate(values)
     except ValidationError as error:
         raise UserError([f"--{line.replace('_', '-', 1)}" for line in describe(error)]) from None
-
-
-def new_folder(name: str) -> Path:
-    """A run's folder by default."""
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def _listed(text: str) -> list[str]:

@@ -26,8 +26,8 @@ def evaluate(
         raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
     with clear_errors():
         from fedhca2.federation.evaluation import Evaluation, evaluated
-        from fedhca2.federation.strict_json import to_json
         from fedhca2.reports.tables import conclusion, result_table
+        from fedhca2.run_folder.writer import write_evaluation
 
         wanted = Evaluation("train" if split == "train" else "val", thresholds, client)
         with console.status("evaluating") as status:
@@ -40,10 +40,10 @@ def evaluate(
             "delta_m": result.delta_m,
             "delta_m_by_client": result.delta_m_by_client,
         }
-        (run / "evaluation.json").write_text(to_json(found, indent=2) + "\n", "utf-8")
+        written = write_evaluation(run, found)
     console.print(result_table(result))
     console.print(conclusion(result))
-    console.print(f"everything is in {run / 'evaluation.json'}", highlight=False)
+    console.print(f"everything is in {written}", highlight=False)
 
 
 @app.command()
@@ -57,7 +57,7 @@ def predict(
     """Predict all tasks of a client: a coloured map and an overlay for each image and task."""
     with clear_errors():
         from fedhca2.deployment import Trained
-        from fedhca2.deployment.images import predict_files
+        from fedhca2.deployment.trained import predict_files
 
         for path in predict_files(Trained.open(run, client), images, output, raw=raw):
             typer.echo(path)
@@ -74,7 +74,7 @@ def picture(
     """Paint a client's sample: input, label, and the predictions before and after training."""
     with clear_errors():
         from fedhca2.reports.pictures import samples_panel
-        from fedhca2.reports.run_files import RunFiles
+        from fedhca2.run_folder.reader import RunFiles
 
         panel = samples_panel(RunFiles.open(run), client, sample, tile)
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from fedhca2.reports.run_files import RunFiles
+    from fedhca2.run_folder.reader import RunFiles
 
 
 def draw_page(console: Console, runs: Sequence["RunFiles"], folder: Path) -> None:

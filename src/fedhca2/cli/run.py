@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,8 +22,8 @@ WandbProject = Annotated[
 
 
 if TYPE_CHECKING:
-    from fedhca2.federation.result import Result
     from fedhca2.federation.run import RunWatcher
+    from fedhca2.run_folder.result import Result
 
 BY_SIGNAL = 128  # what shells add to the number of the signal that ended a process
 
@@ -50,9 +49,10 @@ def run(
     with clear_errors(), stopped():
         from fedhca2.experiment import Experiment
         from fedhca2.federation.run import run as run_experiment
+        from fedhca2.run_folder.names import default_folder
 
         experiment = Experiment.load(config, overrides or [])
-        folder = out or Path("runs") / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
+        folder = out or default_folder(experiment.name)
         with watched(console, folder, tensorboard, wandb) as watcher:
             if engine == "in-process":
                 result = run_experiment(experiment, folder, watcher, baseline)
@@ -88,8 +88,8 @@ def stopped() -> Iterator[None]:
 
 def conclude(console: Console, result: "Result", folder: Path) -> None:
     """Say what a run came to."""
-    from fedhca2.reports.run_files import RunFiles
     from fedhca2.reports.tables import conclusion, result_table
+    from fedhca2.run_folder.reader import RunFiles
 
     console.print(result_table(result))
     console.print(conclusion(result))
@@ -129,16 +129,13 @@ def resume(
     console = Console()
     with clear_errors(), stopped():
         from fedhca2.federation.run import resume as resume_run
+        from fedhca2.run_folder.reader import RunFiles
 
         with watched(console, run, tensorboard, wandb) as watcher:
-            if (run / "flower.json").exists():
-                from fedhca2.errors import UserError
-
-                if overrides:
-                    raise UserError([f"--set: a run over Flower goes on as it was, found {overrides[0]}"])
+            if RunFiles(run).flower_note is not None:
                 from fedhca2.federation.flower.engines import resume_on
 
-                result = resume_on(run, watcher)
+                result = resume_on(run, watcher, overrides)
             else:
                 result = resume_run(run, watcher, overrides or [])
     conclude(console, result, run)
@@ -157,8 +154,8 @@ def watch(
     console = Console()
     with clear_errors(), ExitStack() as stack:
         from fedhca2.reports.live_status import LiveStatus
-        from fedhca2.reports.run_files import RunFiles
         from fedhca2.reports.tracking import Sinks, follow, send
+        from fedhca2.run_folder.reader import RunFiles
 
         files = RunFiles.open(run)
         board = LiveStatus(files)

@@ -1,7 +1,6 @@
 """Files that hold a state: tensors in safetensors with a JSON header, a checksum, and no way to be half written."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -13,8 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedhca2.whole_files import write_whole
+
 FORMAT = "fedhca2 state 2"
-PRIVATE, ORDINARY = 0o600, 0o666  # who may read a file: its owner alone, or whoever the umask lets
 
 
 class StateFileError(ValueError):
@@ -59,43 +59,6 @@ def load_state(path: Path, checksum: str | None = None) -> ClientState:
     if checksum is not None and found != checksum:
         raise StateFileError(path, f"belongs to another checkpoint: the checksum should be {checksum}, found {found}")
     return ClientState(tensors, json.loads(header["values"]))
-
-
-def write_whole(path: Path, data: bytes, mode: int = PRIVATE) -> None:
-    """Write a file aside, make sure that it is on the disk, and put it in its place; nobody else can read it before."""
-    aside = path.with_name(f".{path.name}.new")
-    try:
-        aside.unlink(missing_ok=True)
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    aside.replace(path)
-    sync_folder(path.parent)
-
-
-def private_folder(path: Path) -> Path:
-    """A folder that its owner alone can look into; made if it is missing, with those above it."""
-    for folder in reversed((path, *path.parents)):
-        if not folder.exists():
-            folder.mkdir(mode=0o700, exist_ok=True)
-    if path.stat().st_mode & 0o077:
-        path.chmod(0o700)
-    return path
-
-
-def sync_folder(folder: Path) -> None:
-    """Make sure that names in a folder are on the disk, where a folder can be opened for that."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _header(data: bytes) -> dict[str, str]:

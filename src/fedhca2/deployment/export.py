@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
 from fedhca2.deployment.trained import Trained
 from fedhca2.errors import UserError
-from fedhca2.federation.result import headline
 from fedhca2.models import MultiTaskModel
 from fedhca2.reports.names import ARROWS, metric_title
 from fedhca2.reports.page.tables import latest_scores, number
+from fedhca2.run_folder.result import headline
 from fedhca2.tasks import get_task
 
 LOADED = {

@@ -1,22 +1,25 @@
 """A client's trained model, from its run's folder; the data it was trained on need not be there."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image, ImageOps
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fedhca2.config import suggest
+from fedhca2.data.files import FileError, open_image, read_file, to_rgb
 from fedhca2.data.transforms import for_evaluation
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment
 from fedhca2.models import ModelConfig, MultiTaskModel
-from fedhca2.reports.run_files import Array, RunFiles
+from fedhca2.reports.pictures import overlay, paint
+from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, get_task
 
 STRIDE = 32
@@ -35,7 +38,7 @@ class Trained:
     def open(cls, run: str | Path, client: str) -> "Trained":
         """The trained model of this client; UserError if there is none."""
         files = RunFiles.open(run)
-        experiment = Experiment.parse(files.config)
+        experiment = files.experiment()
         specs = {spec.name: spec for spec in experiment.specs}
         if client not in specs:
             raise UserError([f"--client {client}: is not a client of {run}. {suggest(client, specs)}"])
@@ -44,7 +47,7 @@ class Trained:
     @property
     def path(self) -> Path:
         """The file of its parameters."""
-        return self.run.path / "models" / f"{self.spec.name}.safetensors"
+        return self.run.model_file(self.spec.name)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -104,3 +107,35 @@ def padded_size(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int
     """
     height, width = (-(-max(own, low) // STRIDE) * STRIDE for own, low in zip(size, least, strict=True))
     return height, width
+
+
+def read_image(path: Path) -> Image.Image:
+    """An image in RGB, the right way up; UserError if it cannot be read."""
+
+    def read(path: Path) -> Image.Image:
+        with open_image(path) as image:
+            return to_rgb(path, ImageOps.exif_transpose(image))
+
+    try:
+        return read_file(path, "an image", read)
+    except FileError as error:
+        raise UserError([str(error)]) from None
+
+
+def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw: bool = False) -> Iterator[Path]:
+    """Write a coloured map and an overlay for each image and task, and with `raw` the array; gives what it wrote."""
+    stems = [path.stem for path in images]
+    if repeated := sorted({stem for stem in stems if stems.count(stem) > 1}):
+        raise UserError([f"images should have different names, found {', '.join(repeated)} more than once"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in images:
+        image = read_image(path)
+        for task, prediction in trained.predict(np.asarray(image).transpose(2, 0, 1)).items():
+            painted = paint(get_task(task), prediction)
+            pictures = {f"{path.stem}.{task}.png": painted, f"{path.stem}.{task}.overlay.png": overlay(image, painted)}
+            for name, picture in pictures.items():
+                picture.save(folder / name)
+                yield folder / name
+            if raw:
+                np.save(folder / f"{path.stem}.{task}.npy", prediction)
+                yield folder / f"{path.stem}.{task}.npy"

@@ -1,12 +1,11 @@
 """Experiments: config files, their checks, and what is built from them."""
 
-from fedhca2.experiment.broken import without_broken
 from fedhca2.experiment.build import build_client, build_clients, step_kind
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
-from fedhca2.experiment.shards import OpenData, Shard, assign_shards, open_data, partition_as_data
+from fedhca2.experiment.shards import OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
 
 __all__ = [
     "CheckpointPlan",

@@ -14,10 +14,9 @@ from fedhca2.data import DataConfig
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.errors import describe
-from fedhca2.experiment.overrides import apply_overrides
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
-from fedhca2.experiment.sources import read_config
+from fedhca2.experiment.sources import apply_overrides, read_config
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file

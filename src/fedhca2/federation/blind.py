@@ -11,9 +11,10 @@ from fedhca2.aggregation import Mixing, Rows
 from fedhca2.experiment import Experiment
 from fedhca2.federation.gate import Expected
 from fedhca2.federation.moves import NO_LIMIT, Move, Reach
-from fedhca2.federation.server import Entry, Mixed, Server, ServerState, Stack
+from fedhca2.federation.server import Entry, Mixed, Server, Stack
 from fedhca2.messages import Delivery, Profile, Reply
 from fedhca2.params import Layout, Part, Slot
+from fedhca2.run_folder.records import ServerState
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 from fedhca2.config import suggest
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.experiment.sources import read_config
 from fedhca2.federation.run import RunWatcher, resume, run
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
+from fedhca2.run_folder.reader import RunFiles
 
 LOCAL = "local"
 
@@ -27,7 +27,7 @@ class Cell:
     @property
     def finished(self) -> bool:
         """Whether the run has come to its end."""
-        return (self.folder / "result.json").is_file()
+        return RunFiles(self.folder).finished
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ def run_cell(cell: Cell, watcher: RunWatcher) -> None:
     """Run a cell that is not finished, from where it was interrupted."""
     if cell.finished:
         return
-    if (cell.folder / "config.yaml").is_file():
+    if RunFiles(cell.folder).begun:
         resume(cell.folder, watcher)
     else:
         run(cell.experiment, cell.folder, watcher, cell.baseline)
@@ -102,16 +102,16 @@ def complete(cells: Sequence[Cell]) -> list[Cell]:
 
 def known_cells(out: Path) -> list[Path]:
     """The folders of a comparison's runs, those of Local first; empty if this is none."""
-    found = sorted(path.parent for path in out.glob("*/seed-*/config.yaml"))
+    found = sorted(path for path in out.glob("*/seed-*") if RunFiles(path).begun)
     return sorted(found, key=lambda folder: folder.parent.name != LOCAL)
 
 
 def _check_known(cell: Cell) -> None:
     """A folder that holds a run already should hold this one."""
-    path = cell.folder / "config.yaml"
-    if not path.is_file():
+    files = RunFiles(cell.folder)
+    if not files.begun:
         return
-    found, wanted = read_config(path), cell.experiment.to_dict()
+    found, wanted = files.config, cell.experiment.to_dict()
     other = [key for key in sorted({*found, *wanted} - {"devices"}) if found.get(key) != wanted.get(key)]
     if other:
         raise UserError([f"{cell.folder}: should be a run of these settings, found one with other {', '.join(other)}"])

@@ -7,13 +7,14 @@ from typing import Protocol
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.checkpoints import KeptClients
 from fedhca2.federation.fleet import Fleet
-from fedhca2.federation.result import Result, Scores, overall_gain, privacy_spent, versions
-from fedhca2.federation.rounds import Outcome, Progress, Watcher, run_rounds
-from fedhca2.federation.run_folder import RunFolder
+from fedhca2.federation.rounds import Outcome, Watcher, run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
+from fedhca2.run_folder.checkpoints import KeptClients
+from fedhca2.run_folder.records import Progress
+from fedhca2.run_folder.result import Result, Scores, overall_gain, privacy_spent, versions
+from fedhca2.run_folder.writer import RunFolder
 
 
 class KeptFleet(Fleet, KeptClients, Protocol):

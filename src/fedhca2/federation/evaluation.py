@@ -13,9 +13,10 @@ from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, OpenData, Shard, build_client, open_data
 from fedhca2.federation.membership import shards_after
-from fedhca2.federation.result import Result, Scores, kept_baseline, overall_gain, read_result
 from fedhca2.federation.run import choose_devices
-from fedhca2.federation.strict_json import read_json
+from fedhca2.run_folder.names import PARTITION
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import Result, Scores, overall_gain
 
 Progress = Callable[[str], None]
 
@@ -35,19 +36,20 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     A baseline that came from another run has no models here; its scores serve where they are of the same kind.
     `progress` hears which client is next.
     """
-    if not (run / "result.json").is_file():
-        raise UserError([f"{run}: should be the folder of a finished run, found no result.json in it"])
-    result = Result(**read_result(run))
-    experiment = _without_first_weights(Experiment.load(run / "config.yaml"))
+    files = RunFiles(run)
+    result = Result(**files.finished_result)
+    experiment = _without_first_weights(files.experiment())
     names = [spec.name for spec in experiment.specs]
     if wanted.client is not None and wanted.client not in names:
         raise UserError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])
     data = open_data(experiment)
-    shards = shards_after(experiment, data, read_json(run / "partition.json"))
-    scores = _scores(run, experiment, data, shards, wanted, progress)
-    baseline = _known_baseline(run, wanted)
-    if (run / "baseline").is_dir():
-        baseline = _scores(run / "baseline", experiment, data, shards, wanted, progress)
+    if files.partition is None:
+        raise UserError([f"{run}: should say which images each client has, found no {PARTITION} in it"])
+    shards = shards_after(experiment, data, files.partition)
+    scores = _scores(files, experiment, data, shards, wanted, progress)
+    baseline = _known_baseline(files, wanted)
+    if files.baseline.begun:
+        baseline = _scores(files.baseline, experiment, data, shards, wanted, progress)
     return replace(
         result,
         clients=scores,
@@ -57,8 +59,8 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     )
 
 
-def _known_baseline(run: Path, wanted: Evaluation) -> Scores | None:
-    known = kept_baseline(run)
+def _known_baseline(run: RunFiles, wanted: Evaluation) -> Scores | None:
+    known = run.kept_baseline
     if (wanted.split, wanted.thresholds) != ("val", 99) or known is None:
         return None
     return {client: scores for client, scores in known.items() if wanted.client in (None, client)}
@@ -71,7 +73,7 @@ def _without_first_weights(experiment: Experiment) -> Experiment:
 
 
 def _scores(
-    run: Path,
+    run: RunFiles,
     experiment: Experiment,
     data: Mapping[str, OpenData],
     shards: Mapping[str, Shard],
@@ -83,7 +85,7 @@ def _scores(
         if wanted.client in (None, spec.name):
             progress(spec.name)
             client = build_client(experiment, spec, data[spec.data], shards[spec.name], Workplace(choose_devices()[0]))
-            _load(client, run / "models" / f"{spec.name}.safetensors")
+            _load(client, run.model_file(spec.name))
             try:
                 scores[spec.name] = _evaluate(client, wanted)
             except FileError as error:

@@ -11,8 +11,8 @@ import torch
 from fedhca2.clients import BatchWatch, Client, CompilingError, Workplace, load_state, save_state
 from fedhca2.cores import usable_cores
 from fedhca2.errors import UserError
-from fedhca2.federation.checkpoints import unusable
 from fedhca2.messages import Order, Profile, Reply
+from fedhca2.run_folder.checkpoints import unusable
 
 
 class InProcess:

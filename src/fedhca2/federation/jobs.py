@@ -15,6 +15,7 @@ from typing import Protocol
 from fedhca2.cores import usable_cores
 from fedhca2.federation.cells import Cell, ComparisonStopped
 from fedhca2.federation.stopping import stop_between_rounds
+from fedhca2.run_folder.reader import RunFiles
 
 PAUSE = 0.2  # seconds between two looks at the processes
 PROGRAM = "fedhca2.federation.cell_process"
@@ -126,7 +127,7 @@ class _Jobs:
 
 
 def _is_ready(cell: Cell) -> bool:
-    return cell.baseline is None or (cell.baseline / "result.json").is_file()
+    return cell.baseline is None or RunFiles(cell.baseline).finished
 
 
 def log_file(cell: Cell) -> Path:

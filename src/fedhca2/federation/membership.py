@@ -7,7 +7,8 @@ from typing import Any
 from fedhca2.data.partition import keep
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, assign_shards
-from fedhca2.federation.rounds import Progress
+from fedhca2.run_folder.names import PARTITION
+from fedhca2.run_folder.records import Progress
 
 FIXED = ("seed", "method", "model", "privacy", "metrics")
 
@@ -81,7 +82,7 @@ def _kept_shard(data: OpenData, kept: Mapping[str, Any]) -> Shard:
             [train[id] for id in kept["train"]], [val[id] for id in kept["val"]], [train[id] for id in kept["dealt"]]
         )
     except KeyError as error:
-        raise UserError([f"partition.json: should have images of data {kept['data']!r}, found {error}"]) from None
+        raise UserError([f"{PARTITION}: should have images of data {kept['data']!r}, found {error}"]) from None
 
 
 def without_strangers(progress: Progress, clients: Sequence[str]) -> Progress:

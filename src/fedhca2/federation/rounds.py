@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fedhca2.federation.fleet import Fleet
 from fedhca2.federation.gate import Expected, fault_of
-from fedhca2.federation.server import Server, ServerRecord, ServerState
-from fedhca2.messages import Delivery, Order, Reply
-from fedhca2.params import Slot
+from fedhca2.federation.server import Server
+from fedhca2.messages import Order, Reply
+from fedhca2.run_folder.records import Progress, ServerRecord
 
 Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}
 Choose = Callable[[Iterable[str], int], Iterable[str]]  # of all clients, those that are asked in this round
@@ -28,14 +28,6 @@ class Watcher(Protocol):
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         """A round is over, after so many seconds."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands between two rounds: the server's state, and what clients have still to be sent."""
-
-    state: ServerState = field(default_factory=ServerState)
-    pending: Mapping[str, Mapping[Slot, Delivery]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

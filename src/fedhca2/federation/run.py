@@ -9,20 +9,16 @@ from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.federation.membership import check_changes, shards_after
-from fedhca2.federation.result import (
-    BASELINE_FILES,
+from fedhca2.federation.training import Given, RunWatcher, choose_devices, prepare, train
+from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
+from fedhca2.run_folder.names import BASELINE_FILES, BASELINE_FOLDER, CONFIG, PARTITION, RESULT
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import (
     Result,
     Scores,
-    baseline_files,
-    finished_scores,
-    kept_baseline,
-    read_baseline,
 )
-from fedhca2.federation.run_folder import BASELINE_FOLDER, CONFIG, RESULT, RunFolder
-from fedhca2.federation.strict_json import read_json
-from fedhca2.federation.training import Given, RunWatcher, choose_devices, prepare, train
+from fedhca2.run_folder.writer import RunFolder
 
-PARTITION = "partition.json"
 __all__ = ["RunWatcher", "choose_devices", "resume", "run"]
 
 
@@ -56,7 +52,7 @@ def resume(out: Path, watcher: RunWatcher, overrides: list[str] | None = None) -
         began = folder.checkpoint.experiment if folder.checkpoint else written
         check_changes(began, written, f"{out / CONFIG}: ")
         check_changes(began, experiment)
-        known = kept_baseline(out)
+        known = RunFiles(out).kept_baseline
         if known is not None and experiment.rounds != began.rounds:
             raise UserError(
                 [f"rounds: should be {began.rounds}, as in the baseline of this run, found {experiment.rounds}"]
@@ -65,7 +61,7 @@ def resume(out: Path, watcher: RunWatcher, overrides: list[str] | None = None) -
             raise UserError([f"{out}: has come to its end; --set rounds=… above {began.rounds} goes on"])
         choose_devices(experiment.devices)
         data = open_data(experiment)
-        kept = read_json(out / PARTITION) if (out / PARTITION).exists() else {}
+        kept = RunFiles(out).partition or {}
         shards, skipped = without_broken(experiment, data, shards_after(experiment, data, kept))
         beside = {PARTITION: partition_as_data(experiment, data, shards)}
         return _run(experiment, Given(data, shards, skipped), folder, beside, watcher, known)

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch import Tensor
 
-from fedhca2.aggregation import Aggregator, Mean, Measure, Member, Mixing, Rows, Weights
+from fedhca2.aggregation import Aggregator, Mean, Member, Mixing, Rows, Weights
 from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.gate import Expected, well_formed
@@ -24,51 +23,10 @@ from fedhca2.federation.moves import (
 from fedhca2.messages import Addend, Delivery, Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
+from fedhca2.run_folder.records import Aggregation, ServerRecord, ServerState
 
 Deliveries = dict[str, dict[Slot, Delivery]]
 Layouts = tuple[Layout, Layout | None]  # of rows, and of the running statistics that belong to them
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """All that the server keeps between rounds: its round, and by 'client/slot' learned weights and recent moves."""
-
-    round: int = 0
-    weights: Mapping[str, Weights] = field(default_factory=dict)
-    shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # of what rows could move: for the guard
-
-    def to_dict(self) -> dict[str, Any]:
-        """As data that JSON can hold, without loss."""
-        weights = {key: {"value": [*w.value], "momentum": [*w.momentum]} for key, w in self.weights.items()}
-        return {"round": self.round, "weights": weights, "shares": {key: [*s] for key, s in self.shares.items()}}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> "ServerState":
-        """The state that `to_dict` wrote."""
-        weights = {key: Weights(tuple(w["value"]), tuple(w["momentum"])) for key, w in data["weights"].items()}
-        return cls(data["round"], weights, {key: tuple(shares) for key, shares in data["shares"].items()})
-
-
-@dataclass(frozen=True)
-class Aggregation:
-    """How the rows of one part and layout were mixed: for reports."""
-
-    part: Part
-    members: tuple[str, ...]
-    measure: Measure
-    products: Tensor | None  # inner products of whole rows, [N, N], where they were measured
-    mixing: Mixing
-
-
-@dataclass(frozen=True)
-class ServerRecord:
-    """What the server did in a round: for reports."""
-
-    round: int
-    aggregations: tuple[Aggregation, ...]
-    weights: Mapping[str, tuple[float, ...]]  # the values as applied, by 'client/slot'
-    refused: Mapping[str, str]  # replies that were left out, by client, and why
-    dropped: Mapping[str, str] = field(default_factory=dict)  # clients whose reply was used, but not their rows
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,13 @@ from fedhca2.federation.course import Course
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.membership import without_strangers
 from fedhca2.federation.moves import Reach
-from fedhca2.federation.result import Result, Scores, device_name
-from fedhca2.federation.rounds import Progress, Watcher
-from fedhca2.federation.run_folder import RunFolder
+from fedhca2.federation.rounds import Watcher
 from fedhca2.federation.samples import Arrays, sample_labels, sample_predictions
-from fedhca2.federation.server import Server, ServerRecord
+from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply
+from fedhca2.run_folder.records import Progress, ServerRecord
+from fedhca2.run_folder.result import Result, Scores, device_name
+from fedhca2.run_folder.writer import RunFolder
 
 
 class RunWatcher(Watcher, Protocol):

@@ -1,7 +1,51 @@
-"""Methods as values, and how a config names them."""
+"""Methods as values, how a config names them, and all that one of your own is made of."""
 
+from fedhca2.aggregation import (
+    Aggregator,
+    Attentive,
+    Blend,
+    Clustered,
+    ConflictAverse,
+    CrossAttention,
+    GroupMean,
+    HyperWeights,
+    Mean,
+    Measure,
+    Member,
+    Mixing,
+    Voting,
+)
+from fedhca2.messages import Kind
 from fedhca2.methods.catalogue import METHODS
 from fedhca2.methods.method import Method
 from fedhca2.methods.resolve import components_of, resolve, settings_of
+from fedhca2.objectives import Attracted, Frozen, Objective, PersonalCopy, Proximal
+from fedhca2.params import Layout
 
-__all__ = ["METHODS", "Method", "components_of", "resolve", "settings_of"]
+__all__ = [
+    "METHODS",
+    "Aggregator",
+    "Attentive",
+    "Attracted",
+    "Blend",
+    "Clustered",
+    "ConflictAverse",
+    "CrossAttention",
+    "Frozen",
+    "GroupMean",
+    "HyperWeights",
+    "Kind",
+    "Layout",
+    "Mean",
+    "Measure",
+    "Member",
+    "Method",
+    "Mixing",
+    "Objective",
+    "PersonalCopy",
+    "Proximal",
+    "Voting",
+    "components_of",
+    "resolve",
+    "settings_of",
+]

@@ -18,8 +18,8 @@ from rich.text import Text
 from torch import Tensor
 
 from fedhca2.experiment import Experiment, Shard
-from fedhca2.federation.server import ServerRecord
 from fedhca2.messages import Order, Reply
+from fedhca2.run_folder.records import ServerRecord
 
 REFRESH = 0.2  # seconds between two readings of a loss, which has to be waited for on a GPU
 

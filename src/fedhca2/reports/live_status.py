@@ -6,10 +6,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fedhca2.federation.result import headline
 from fedhca2.reports.names import ARROWS, UNKNOWN, metric_title
 from fedhca2.reports.page.tables import number
-from fedhca2.reports.run_files import Event, RunFiles
+from fedhca2.run_folder.event_log import Event
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import headline
 
 WIDTH = 60
 
@@ -65,7 +66,7 @@ class LiveStatus:
 
     def _before(self) -> list[Text]:
         """What happens while nothing is to be seen yet."""
-        baseline = self.run.path / "baseline"
-        if self.done or not baseline.is_dir() or (baseline / "result.json").is_file():
+        baseline = self.run.baseline
+        if self.done or not baseline.path.is_dir() or baseline.finished:
             return []
-        return [Text(f"The Local baseline is trained first: fedhca2 watch {baseline}")]
+        return [Text(f"The Local baseline is trained first: fedhca2 watch {baseline.path}")]

@@ -1,13 +1,11 @@
 """Pictures of what models see and predict: painted maps, overlays, and a panel of a client's samples."""
 
-from pathlib import Path
-
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from fedhca2.errors import UserError
-from fedhca2.reports.run_files import Array, RunFiles
+from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, Task, get_task
 
 COLUMNS = {"image": "input", "label": "label", "before": "before training", "after": "after training"}
@@ -46,7 +44,9 @@ def sample_tiles(run: RunFiles, client: str, index: int) -> dict[str, dict[str, 
     """One sample of a client by task: {task: {"image" | "label" | "before" | "after": picture}}."""
     arrays = run.samples(client)
     if not arrays:
-        raise UserError([f"{run.path}: should have samples of client {client!r}, found {_listed(run.path)}"])
+        raise UserError(
+            [f"{run.path}: should have samples of client {client!r}, found {', '.join(run.sampled_clients) or 'none'}"]
+        )
     if not 0 <= index < len(arrays["image"]):
         raise UserError([f"sample: should be below {len(arrays['image'])}, found {index}"])
     tiles: dict[str, dict[str, Image.Image]] = {}
@@ -77,7 +77,3 @@ def samples_panel(run: RunFiles, client: str, index: int = 0, tile: int = 192) -
         for column, when in enumerate(COLUMNS):
             panel.paste(enlarged(tiles[when], tile), (left + column * (tile + GAP), top))
     return panel
-
-
-def _listed(path: Path) -> str:
-    return ", ".join(sorted(file.stem for file in (path / "samples").glob("*.npz"))) or "none"

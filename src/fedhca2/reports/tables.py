@@ -4,9 +4,9 @@ from math import isfinite
 
 from rich.table import Table
 
-from fedhca2.federation.result import Headline, Result, headline
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.names import ARROWS, UNKNOWN, UNKNOWN_GAIN, metric_title
+from fedhca2.run_folder.result import Headline, Result, headline
 from fedhca2.tasks import TASKS
 
 

@@ -12,9 +12,10 @@ from torch import Tensor
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.run import RunWatcher
-from fedhca2.federation.server import ServerRecord
 from fedhca2.messages import Order, Reply
-from fedhca2.reports.run_files import Event, RunFiles, parse_events
+from fedhca2.run_folder.event_log import Event, parse_events
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import ServerRecord
 
 
 class Scalar(NamedTuple):
@@ -58,7 +59,7 @@ class Follower:
     """
 
     def __init__(self, run: Path) -> None:
-        self.path, self.place, self.rest = run / "metrics.jsonl", 0, b""
+        self.path, self.place, self.rest = RunFiles(run).events_file, 0, b""
 
     def look(self) -> list[Event]:
         """New events."""
@@ -78,7 +79,7 @@ def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sle
     """New events, a list at each look, until the run is finished, or with `wait=False` until there are no more."""
     follower = Follower(run)
     while True:
-        finished = (run / "result.json").is_file()  # looked up first: nothing is written after it
+        finished = RunFiles(run).finished  # looked up first: nothing is written after it
         yield follower.look()
         if finished or not wait:
             return

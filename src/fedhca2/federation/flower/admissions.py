@@ -8,10 +8,11 @@ from typing import Any
 import httpx
 
 from fedhca2.errors import UserError
-from fedhca2.federation.event_log import EVICTED, REGISTERED
 from fedhca2.federation.flower.control import Registration
 from fedhca2.federation.gate import NAME, plain
-from fedhca2.federation.run_folder import EVENTS, RunFolder
+from fedhca2.run_folder.event_log import EVICTED, REGISTERED
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.writer import RunFolder
 
 Look = Callable[[], Iterable[Registration]]
 
@@ -29,7 +30,7 @@ class Admissions:
 
     def __init__(self, look: Look, folder: RunFolder) -> None:
         self._look, self._folder = look, folder
-        before = map(json.loads, (folder.path / EVENTS).read_text("utf-8").splitlines())
+        before = map(json.loads, RunFiles(folder.path).events_file.read_text("utf-8").splitlines())
         self._written = {_mark(event) for event in before if event["event"] in (REGISTERED, EVICTED)}
 
     def __enter__(self) -> "Admissions":

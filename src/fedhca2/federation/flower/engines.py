@@ -1,5 +1,6 @@
 """The engines of `fedhca2 run` that are not this process alone."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -10,9 +11,10 @@ from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.run import read_note, reopen
 from fedhca2.federation.flower.terms import Terms
-from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher
-from fedhca2.federation.run_folder import CONFIG, RunFolder
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import Result
+from fedhca2.run_folder.writer import RunFolder
 
 Engine = Literal["flower-local", "flower-ray"]
 
@@ -23,13 +25,15 @@ def run_on(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatche
     return _go(engine, experiment, out, watcher, baseline)
 
 
-def resume_on(out: Path, watcher: RunWatcher) -> Result:
-    """Go on with a run over Flower on the engine that it began on."""
+def resume_on(out: Path, watcher: RunWatcher, overrides: Sequence[str] | None = None) -> Result:
+    """Go on with a run over Flower on the engine that it began on, without overrides."""
+    if overrides:
+        raise UserError([f"--set: a run over Flower goes on as it was, found {overrides[0]}"])
     reopen(out).close()  # before anything is started
     engine = read_note(out)["engine"]
     if engine not in get_args(Engine):
         raise UserError([f"{out}: go on with: fedhca2 flower serve {out} --keys DIR"])
-    return _go(engine, Experiment.load(out / CONFIG), out, watcher, None)
+    return _go(engine, RunFiles(out).experiment(), out, watcher, None)
 
 
 def _go(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path | None) -> Result:

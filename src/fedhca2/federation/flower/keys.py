@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedhca2.clients.state_file import private_folder
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import NAME
+from fedhca2.whole_files import private_folder
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 

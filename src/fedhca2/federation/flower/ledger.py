@@ -14,11 +14,11 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from fedhca2.clients.accounting import combined, epsilon
-from fedhca2.clients.state_file import sync_folder
 from fedhca2.config import Config
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.site_config import SiteConfig, SitePrivacy
 from fedhca2.params import Slot
+from fedhca2.whole_files import sync_folder
 
 SPENT = "the privacy budget is spent"
 Kind = Literal["update", "scores"]

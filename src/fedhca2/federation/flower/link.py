@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
 
-from fedhca2.clients.state_file import private_folder
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.superlink import SuperLink
+from fedhca2.whole_files import private_folder
 
 PATIENCE = 60.0  # seconds that a process has to start
 QUOTA = 2 * 2**30  # bytes that a site may leave at the SuperLink for each message that it is given

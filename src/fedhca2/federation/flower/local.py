@@ -12,7 +12,6 @@ import httpx
 import yaml
 from flwr.serverapp.grid import Grid
 
-from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS
 from fedhca2.federation.flower.keys import make_keys
@@ -22,9 +21,11 @@ from fedhca2.federation.flower.run import Collect, resume, run
 from fedhca2.federation.flower.site import MODEL
 from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
 from fedhca2.federation.flower.terms import Terms
-from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher
-from fedhca2.federation.run_folder import CONFIG
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import Result
+from fedhca2.run_folder.writer import keep_model
+from fedhca2.whole_files import private_folder
 
 RUNS_IN_VAIN = 2  # runs of Flower's that may end one after the other without a round being over
 log = logging.getLogger("fedhca2.server")
@@ -42,7 +43,7 @@ def run_local(
     with _federation(experiment, out) as link:
 
         def work(grid: Grid) -> Result:
-            if (out / CONFIG).is_file():
+            if RunFiles(out).begun:
                 return resume(grid, out, watcher, terms, collect, link.registrations)
             return run(grid, experiment, out, watcher, terms, baseline, "flower-local", collect, link.registrations)
 
@@ -56,19 +57,15 @@ def _until_done(link: SuperLink, work: Callable[[Grid], Result], out: Path) -> R
     """
     in_vain = 0
     while True:
-        before = _kept_rounds(out)
+        before = RunFiles(out).checkpoints
         try:
             with link.run() as grid:
                 return work(grid)
         except (RunEndedError, httpx.HTTPStatusError) as error:
-            in_vain = in_vain + 1 if _kept_rounds(out) == before else 0
+            in_vain = in_vain + 1 if RunFiles(out).checkpoints == before else 0
             if in_vain > RUNS_IN_VAIN:
                 raise
             log.warning("%s; going on in a new run from the last checkpoint", str(error).splitlines()[0])
-
-
-def _kept_rounds(out: Path) -> set[Path]:
-    return set(out.glob("**/checkpoints/round-*"))
 
 
 @contextmanager
@@ -138,10 +135,9 @@ def collecting(experiment: Experiment, out: Path) -> Collect:
     """Puts the sites' models where those of a run in one process are."""
 
     def collect(run: str, folder: Path) -> None:
-        models = private_folder(folder / "models")
         for spec in experiment.specs:
             found = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL
             if found.exists():
-                write_whole(models / f"{spec.name}.safetensors", found.read_bytes())
+                keep_model(folder, spec.name, found.read_bytes())
 
     return collect

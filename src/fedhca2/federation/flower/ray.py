@@ -12,8 +12,9 @@ from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.local import collecting, sites_folder, write_sites
 from fedhca2.federation.flower.run import resume, run
 from fedhca2.federation.flower.terms import Terms
-from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import Result
 
 
 def run_ray(
@@ -38,8 +39,7 @@ def run_ray(
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        going_on = (out / "config.yaml").exists()
-        if going_on:
+        if RunFiles(out).begun:
             results.append(resume(grid, out, watcher, terms, collect))
         else:
             results.append(run(grid, experiment, out, watcher, terms, baseline, "flower-ray", collect))

@@ -21,22 +21,19 @@ from fedhca2.federation.flower.records import DTYPES
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.membership import differences
 from fedhca2.federation.moves import Reach
-from fedhca2.federation.result import (
-    BASELINE_FILES,
+from fedhca2.federation.run import RunWatcher
+from fedhca2.federation.server import Server
+from fedhca2.messages import Order, Reply
+from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
+from fedhca2.run_folder.names import BASELINE_FILES, BASELINE_FOLDER, CONFIG, FLOWER, RESULT
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.result import (
     Result,
     Scores,
-    baseline_files,
-    finished_scores,
-    kept_baseline,
-    read_baseline,
 )
-from fedhca2.federation.run import RunWatcher
-from fedhca2.federation.run_folder import BASELINE_FOLDER, CONFIG, RESULT, RunFolder
-from fedhca2.federation.server import Server, ServerRecord
-from fedhca2.federation.strict_json import read_json
-from fedhca2.messages import Order, Reply
+from fedhca2.run_folder.writer import RunFolder
 
-NOTE = "flower.json"  # in the run's folder: what sites keep their state by
 Collect = Callable[[str, Path], None]  # brings the models of a run of this name into its folder
 
 
@@ -56,11 +53,11 @@ def run(
     look: Look = nobody,
 ) -> Result:
     """Train with the sites that this grid reaches, and write the run's folder."""
-    early = (NOTE, *BASELINE_FILES) if baseline else (NOTE,)
+    early = (FLOWER, *BASELINE_FILES) if baseline else (FLOWER,)
     with closing(RunFolder.new(out, early)) as folder:
         known = read_baseline(baseline, experiment) if baseline else None
         name = token_hex(8)
-        beside: dict[str, Any] = {NOTE: {"run": name, "engine": engine, "flower_run": grid.run.run_id}}
+        beside: dict[str, Any] = {FLOWER: {"run": name, "engine": engine, "flower_run": grid.run.run_id}}
         if baseline and known is not None:
             beside |= baseline_files(baseline, known)
         return _run(_Network(grid, terms, watcher, collect, look, name), experiment, folder, beside, known)
@@ -72,15 +69,15 @@ def resume(
     """Go on with a run from its last checkpoint; the sites go on from their own state."""
     with closing(reopen(out)) as folder:
         experiment, note = Experiment.load(out / CONFIG), read_note(out)
-        beside = {NOTE: {**note, "flower_run": grid.run.run_id}}
+        beside = {FLOWER: {**note, "flower_run": grid.run.run_id}}
         network = _Network(grid, terms, watcher, collect, look, str(note["run"]))
-        return _run(network, experiment, folder, beside, kept_baseline(out))
+        return _run(network, experiment, folder, beside, RunFiles(out).kept_baseline)
 
 
 def reopen(out: Path) -> RunFolder:
     """The folder of a run over Flower that can be resumed as it is; UserError if it cannot."""
-    if not (out / NOTE).is_file() or not (out / CONFIG).is_file():
-        raise UserError([f"{out}: should be the folder of a run over Flower, found no {NOTE} or {CONFIG} in it"])
+    if not (out / FLOWER).is_file() or not (out / CONFIG).is_file():
+        raise UserError([f"{out}: should be the folder of a run over Flower, found no {FLOWER} or {CONFIG} in it"])
     folder = RunFolder.open(out)
     try:
         if (out / RESULT).exists():
@@ -97,7 +94,8 @@ def reopen(out: Path) -> RunFolder:
 
 def read_note(out: Path) -> dict[str, Any]:
     """What the folder of a run over Flower says of it: `run`, `engine`, and Flower's own number in `flower_run`."""
-    note: dict[str, Any] = read_json(out / NOTE)
+    note = RunFiles(out).flower_note
+    assert note is not None
     return note
 
 

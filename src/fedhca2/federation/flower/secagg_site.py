@@ -26,11 +26,11 @@ from flwr.supercore.primitives.asymmetric import (
 from pydantic import Field
 from torch import Tensor
 
-from fedhca2.clients.state_file import write_whole
 from fedhca2.config import Config
 from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.flower.masks import KEY_BYTES, Steps, Whole, mask
 from fedhca2.params import Slot
+from fedhca2.whole_files import write_whole
 
 Request = Mapping[str, Any]
 Weights = Mapping[str, Mapping[str, float]]  # of a sum, by client and slot

@@ -11,8 +11,9 @@ from torch import Tensor
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.flower.run import resume, run
 from fedhca2.federation.flower.terms import Terms
-from fedhca2.federation.server import ServerRecord
 from fedhca2.messages import Order, Reply
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import ServerRecord
 
 log = logging.getLogger("fedhca2.server")
 app = ServerApp()
@@ -49,7 +50,7 @@ def main(grid: Grid, context: Context) -> None:
         spool=bool(config["spool"]),
     )
     out = Path(str(config["out"]))
-    if (out / "config.yaml").exists():
+    if RunFiles(out).begun:
         resume(grid, out, LogWatcher(), terms)
     else:
         run(grid, Experiment.load(str(config["experiment"])), out, LogWatcher(), terms)

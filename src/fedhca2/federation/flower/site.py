@@ -12,7 +12,6 @@ from flwr.app import RecordDict
 from safetensors.torch import save
 
 from fedhca2.clients import Client, ClientState, Workplace, load_state, save_state
-from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, build_client, open_data, step_kind
 from fedhca2.federation.flower.consent import check_order
 from fedhca2.federation.flower.invitation import Invitation
@@ -24,6 +23,7 @@ from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.federation.sketch import Sketcher
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
+from fedhca2.whole_files import private_folder, write_whole
 
 STATE, REPLY, MODEL = "state.safetensors", "reply.safetensors", "model.safetensors"
 SECRETS = "sum.json"  # of secure aggregation, in this round

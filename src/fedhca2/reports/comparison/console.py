@@ -13,7 +13,7 @@ from fedhca2.federation.cells import Cell
 from fedhca2.federation.jobs import Job, log_file
 from fedhca2.reports.comparison.gather import Comparison
 from fedhca2.reports.comparison.layouts import heading, shown
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
 
 BESIDE = 4  # methods that have room beside each other
 

@@ -7,10 +7,10 @@ from math import isfinite, nan
 import numpy as np
 
 from fedhca2.errors import UserError
-from fedhca2.federation.result import headline
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.comparison.variants import variants
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import headline
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,6 @@ class Comparison:
 
 def gather(runs: Sequence[RunFiles]) -> Comparison:
     """Runs that differ in their seed alone are one row, and the clients of a group are averaged."""
-    for run in runs:
-        if run.result is None:
-            raise UserError([f"{run.path}: should be a finished run, found no result.json in it"])
     rows = variants(runs)
     found = {label: _entries(same) for label, same in rows.items()}
     columns = list(next(iter(found.values())))
@@ -102,18 +99,18 @@ def _entries(runs: Sequence[RunFiles]) -> dict[Column, Entry]:
 
 
 def _values(run: RunFiles) -> dict[Column, float]:
-    assert run.result is not None
+    result = run.finished_result
     groups, held = client_groups(run), dict[Column, list[float]]()
-    for client, tasks in run.result["clients"].items():
+    for client, tasks in result["clients"].items():
         for task, scores in tasks.items():
             main = headline(task, scores)
             held.setdefault(Column(groups[client], task, main.metric, main.higher_is_better), []).append(main.value)
     means = {column: float(np.mean(values)) for column, values in held.items()}
     if run.method == "local":
         return means | {DELTA_M: 0.0, BY_CLIENT: 0.0}
-    if run.result["baseline"] is None:
+    if result["baseline"] is None:
         return means
-    gains = {DELTA_M: run.result["delta_m"], BY_CLIENT: run.result["delta_m_by_client"]}
+    gains = {DELTA_M: result["delta_m"], BY_CLIENT: result["delta_m_by_client"]}
     return means | {column: nan if gain is None else gain for column, gain in gains.items()}
 
 

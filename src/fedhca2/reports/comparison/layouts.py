@@ -1,12 +1,15 @@
 """A comparison as Markdown, CSV and LaTeX."""
 
 import csv
+from collections.abc import Sequence
 from io import StringIO
 from itertools import groupby
 from math import isfinite
+from pathlib import Path
 
-from fedhca2.reports.comparison.gather import Column, Comparison, Entry
+from fedhca2.reports.comparison.gather import Column, Comparison, Entry, gather
 from fedhca2.reports.names import ARROWS, UNKNOWN, metric_title
+from fedhca2.run_folder.reader import RunFiles
 
 LATEX = {
     "—": "--",
@@ -105,3 +108,11 @@ def to_latex(comparison: Comparison) -> str:
 
 def _tex(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
+
+
+def write_comparison(runs: Sequence[RunFiles], folder: Path) -> Comparison:
+    """Write table.md, table.csv and table.tex into a folder."""
+    comparison = gather(runs)
+    for name, written in (("table.md", to_markdown), ("table.csv", to_csv), ("table.tex", to_latex)):
+        (folder / name).write_text(written(comparison), "utf-8")
+    return comparison

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
 
 # What a run may differ in from another that it is averaged with: none of these changes what is compared.
 FREE = ("seed", "name", "title", "belongs_to", "baseline", "checkpoints", "evaluate_every")

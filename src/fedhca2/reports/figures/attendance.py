@@ -4,7 +4,7 @@ from math import ceil
 from typing import NamedTuple
 
 from fedhca2.reports.figures.figure import COLOURS, Figure, matrix, matrix_layout
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
 
 TOOK_PART, NOT_ASKED, LEFT_OUT = 0, 1, 2
 WORDS = ("took part", "not asked", "left out")

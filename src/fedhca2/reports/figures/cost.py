@@ -1,7 +1,7 @@
 """What a run cost: seconds and bytes, by round and client."""
 
 from fedhca2.reports.figures.figure import COLOURS, Figure, axes, line, round_axes
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
 
 MEBIBYTE = 2**20
 

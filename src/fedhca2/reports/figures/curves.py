@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
-from fedhca2.federation.result import headline
 from fedhca2.reports.figures.figure import Figure, line, round_axes
 from fedhca2.reports.names import metric_title
-from fedhca2.reports.run_files import Event, RunFiles
+from fedhca2.run_folder.event_log import Event
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import headline
 from fedhca2.tasks import get_task
 
 Curve = tuple[list[int], list[float]]

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedhca2.reports.run_files import Array, Event
+from fedhca2.run_folder.event_log import Event
+from fedhca2.run_folder.reader import Array
 
 
 def by_members(events: Iterable[Event]) -> list[tuple[list[str], list[Event]]]:

@@ -5,7 +5,8 @@ import numpy as np
 from fedhca2.reports.figures.figure import Figure, Slider, line, matrix, matrix_layout, round_axes, thinned
 from fedhca2.reports.figures.members import by_members, spread
 from fedhca2.reports.figures.weights import decoder_tensors
-from fedhca2.reports.run_files import Array, Event, RunFiles
+from fedhca2.run_folder.event_log import Event
+from fedhca2.run_folder.reader import Array, RunFiles
 
 
 def attention_figures(run: RunFiles) -> list[Figure]:

@@ -3,7 +3,8 @@
 from statistics import mean
 
 from fedhca2.reports.figures.figure import Figure, Slider, line, matrix, matrix_layout, round_axes, thinned
-from fedhca2.reports.run_files import Event, RunFiles
+from fedhca2.run_folder.event_log import Event
+from fedhca2.run_folder.reader import RunFiles
 
 
 def weight_figures(run: RunFiles) -> list[Figure]:

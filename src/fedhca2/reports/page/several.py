@@ -14,7 +14,7 @@ from fedhca2.reports.page.blocks import Cell, Gallery, Section, Table, address
 from fedhca2.reports.page.single import facts_table, versions_table
 from fedhca2.reports.page.tables import marked
 from fedhca2.reports.pictures import sample_tiles
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks import get_task
 
 ABSENT = "—"

@@ -11,7 +11,8 @@ from fedhca2.reports.figures.weights import weight_figures
 from fedhca2.reports.page.blocks import Cell, Gallery, Section, Table, Text, address
 from fedhca2.reports.page.tables import declined_table, federation_table, left_out_table, privacy_table, result_table
 from fedhca2.reports.pictures import COLUMNS, sample_tiles
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.names import CONFIG
+from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks import get_task
 
 SAMPLES = 2  # of each client
@@ -30,7 +31,7 @@ def single_sections(run: RunFiles) -> list[Section]:
         Section("attendance", "Attendance", [*attendance_figures(run), *left_out_table(run), *declined_table(run)]),
         Section("privacy", "Privacy", privacy_table(run)),
         Section("cost", "Cost", cost_figures(run)),
-        Section("settings", "Settings", [Text("config.yaml", _yaml(run)), versions_table([run])]),
+        Section("settings", "Settings", [Text(CONFIG, _yaml(run)), versions_table([run])]),
     ]
     return [section for section in sections if section.blocks]
 

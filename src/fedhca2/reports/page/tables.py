@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 from math import isfinite
 
-from fedhca2.federation.result import Headline, headline
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.figures.attendance import left_out
 from fedhca2.reports.names import ARROWS, UNKNOWN, UNKNOWN_GAIN, metric_title
 from fedhca2.reports.page.blocks import Cell, Table
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.names import EVENTS
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import Headline, headline
 from fedhca2.tasks import get_task
 
 SHOWN = 100  # rows of a table that could have any number
@@ -71,7 +72,7 @@ def left_out_table(run: RunFiles) -> list[Table]:
     rows = [[Cell(client), Cell(spans(found)), Cell(why)] for (client, why), found in rounds.items()]
     hidden = len(rows) - SHOWN
     note = "Each is as if the client had been away in that round; what comes after the last round is the evaluation."
-    note += f" The first {SHOWN} of {len(rows)} reasons are shown; all are in metrics.jsonl." if hidden > 0 else ""
+    note += f" The first {SHOWN} of {len(rows)} reasons are shown; all are in {EVENTS}." if hidden > 0 else ""
     return [Table("Left out", ["client", "rounds", "why"], rows[:SHOWN], note)] if rows else []
 
 

@@ -10,7 +10,7 @@ from fedhca2.errors import UserError
 from fedhca2.reports.page.blocks import Section
 from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.single import single_sections
-from fedhca2.reports.run_files import RunFiles
+from fedhca2.run_folder.reader import RunFiles
 from fedhca2.version import __version__
 
 

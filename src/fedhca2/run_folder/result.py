@@ -1,40 +1,20 @@
-"""What a run came to, and whether another run is a fair baseline for it."""
+"""What a run came to."""
 
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from math import isfinite, nan
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedhca2.clients.accounting import DELTA, audited_epsilon, epsilon
-from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment
-from fedhca2.experiment.sources import read_config
-from fedhca2.federation.strict_json import numbers, read_json
 from fedhca2.metrics import delta_m
 from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.version import __version__
 
 Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}, the headline metric first
-BASELINE_FILES = BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics.json"
-# What a run and its baseline may differ in: Local sends nothing, so neither guard nor privacy change it.
-FREE = {
-    "name",
-    "title",
-    "belongs_to",
-    "method",
-    "baseline",
-    "evaluate_every",
-    "checkpoints",
-    "guard",
-    "privacy",
-    "devices",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,70 +80,6 @@ def _counted(scores: Scores) -> dict[str, dict[str, float]]:
         for client, tasks in scores.items()
     }
     return {client: tasks for client, tasks in found.items() if tasks}
-
-
-def read_baseline(run: Path, experiment: Experiment) -> Scores:
-    """The Local scores of a finished run, if it had the same data, clients, seed and rounds."""
-    try:
-        result, config = read_result(run), read_config(run / "config.yaml")
-    except (OSError, UserError) as error:
-        raise UserError([f"--baseline {run}: not a finished run: {error}"]) from None
-    ours = experiment.to_dict()
-    other = [key for key in sorted({*ours, *config} - FREE) if ours.get(key) != config.get(key)]
-    if other:
-        raise UserError(
-            [f"--baseline {run}: should have the same settings as this run, found other {', '.join(other)}"]
-        )
-    scores = result["clients"] if result["method"] == "local" else result["baseline"]
-    if scores is None:
-        raise UserError(
-            [f"--baseline {run}: should be a run of 'local', found {result['method']!r} without a baseline"]
-        )
-    known: Scores = numbers(scores)
-    return known
-
-
-def read_result(run: Path) -> dict[str, Any]:
-    """The content of a run's `result.json`; OSError where there is none, UserError where it is damaged."""
-    path = run / "result.json"
-    result: dict[str, Any] = read_json(path)
-    if not isinstance(result, dict) or not {"method", "clients", "baseline"} <= set(result):
-        raise UserError([f"{path}: should be what a run came to, found {result!r:.40}"])
-    return result
-
-
-def baseline_files(run: Path, scores: Scores) -> dict[str, Any]:
-    """What a run keeps of a baseline from elsewhere: its scores, and how they came about, for the curves."""
-    own = read_result(run)["method"] == "local"
-    place = run if own else run / "baseline"
-    if not own and (run / BASELINE_METRICS).is_file():
-        events = read_json(run / BASELINE_METRICS)
-    else:
-        events = _metric_events(place / "metrics.jsonl")
-    return {BASELINE: scores, BASELINE_METRICS: events}
-
-
-def _metric_events(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    events = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return [event for event in events if event["event"] == "metric"]
-
-
-def kept_baseline(run: Path) -> Scores | None:
-    """The scores of a baseline from elsewhere that a run keeps, if it has one."""
-    path = run / BASELINE
-    return numbers(read_json(path)) if path.is_file() else None
-
-
-def finished_scores(run: Path, experiment: Experiment) -> Scores | None:
-    """The scores of a run of exactly this experiment, if it came to its end."""
-    try:
-        result, config = read_result(run), (run / "config.yaml").read_text("utf-8")
-    except OSError:
-        return None
-    scores: Scores = numbers(result["clients"])
-    return scores if config == experiment.to_yaml() else None
 
 
 def privacy_spent(noise: float, updates: Mapping[str, int]) -> dict[str, Any] | None:

@@ -1,61 +1,123 @@
-"""A run as its files tell it: all that reports know."""
+"""A run as its files tell it."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.sources import read_config
-from fedhca2.federation.result import BASELINE_METRICS, overall_gain
-from fedhca2.federation.strict_json import numbers, read_json
+from fedhca2.run_folder.event_log import Event, known, parse_events
+from fedhca2.run_folder.names import (
+    BASELINE,
+    BASELINE_FOLDER,
+    BASELINE_METRICS,
+    CHECKPOINTS,
+    CONFIG,
+    EVENTS,
+    FLOWER,
+    MODELS,
+    PARTITION,
+    RESULT,
+    SAMPLES,
+)
+from fedhca2.run_folder.result import Scores, overall_gain
+from fedhca2.run_folder.strict_json import mapping, numbers, read_json
 
-Event = dict[str, Any]
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """A run's folder, finished or not. A `result.json` says that the run came to its end."""
+    """A run's folder, finished or not."""
 
     path: Path
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFiles":
         """The run in this folder; UserError if there is none."""
-        path = Path(path)
-        if not (path / "config.yaml").is_file():
-            raise UserError([f"{path}: should be a run's folder, found no config.yaml in it"])
-        return cls(path)
+        files = cls(Path(path))
+        if not files.begun:
+            raise UserError([f"{path}: should be a run's folder, found no {CONFIG} in it"])
+        return files
+
+    @property
+    def begun(self) -> bool:
+        """Whether the folder is a run's."""
+        return self.config_file.is_file()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return (self.path / RESULT).is_file()
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved config, a file that `Experiment.load` reads."""
+        return self.path / CONFIG
+
+    @property
+    def config_text(self) -> str:
+        """The resolved config as it was written."""
+        return self.config_file.read_text("utf-8")
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved config."""
-        return _checked(self.path / "config.yaml", read_config(self.path / "config.yaml"))
+        return mapping(self.config_file, read_config(self.config_file))
+
+    def experiment(self, overrides: list[str] | None = None) -> Experiment:
+        """What the run is of, with `key=value` overrides."""
+        return Experiment.load(self.config_file, overrides)
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
-        """What the run came to, with NaN for scores that are not known."""
-        path = self.path / "result.json"
+        """What the run came to, with NaN for scores that are not known; nothing before its end."""
+        path = self.path / RESULT
         if not path.is_file():
             return None
-        result = _checked(path, read_json(path))
+        result = read_json(path)
+        if not isinstance(result, dict) or not {"method", "clients"} <= set(result):
+            raise UserError([f"{path}: should be what a run came to, found {result!r:.40}"])
         clients, baseline = numbers(result["clients"]), numbers(result.get("baseline") or {})
         if "delta_m_by_client" not in result:  # written before there were both: what it calls Δm is by client
             gain = overall_gain(clients, baseline, self._kinds(clients))
             result |= {"delta_m": gain, "delta_m_by_client": result.get("delta_m")}
         return {**result, "clients": clients, "baseline": baseline or None}
 
+    @property
+    def finished_result(self) -> dict[str, Any]:
+        """What the run came to; UserError before its end."""
+        if self.result is None:
+            raise UserError([f"{self.path}: should be a finished run, found no {RESULT} in it"])
+        return self.result
+
+    @property
+    def partition(self) -> dict[str, Any] | None:
+        """Every client's images by id, {client: {data, train, val, dealt}}; nothing if only the sites know them."""
+        path = self.path / PARTITION
+        return mapping(path, read_json(path)) if path.is_file() else None
+
+    @property
+    def flower_note(self) -> dict[str, Any] | None:
+        """Of a run over Flower: its name for sites in `run`, the `engine`, and Flower's own number in `flower_run`."""
+        path = self.path / FLOWER
+        return mapping(path, read_json(path)) if path.is_file() else None
+
+    @property
+    def events_file(self) -> Path:
+        """Where events are appended, a line of JSON each."""
+        return self.path / EVENTS
+
     @cached_property
     def events(self) -> list[Event]:
-        """Everything in `metrics.jsonl`."""
-        path = self.path / "metrics.jsonl"
+        """Everything that was written down as it happened."""
+        path = self.events_file
         if not path.is_file():
             return []
         return list(parse_events(path.read_text("utf-8").splitlines(), str(path)))
@@ -111,22 +173,51 @@ class RunFiles:
     def _kinds(self, tasks: Mapping[str, Iterable[str]]) -> dict[str, str]:
         return {client: client_kind(self.dataset(client), held) for client, held in tasks.items()}
 
+    @property
+    def baseline(self) -> "RunFiles":
+        """The Local baseline that was trained along, if there is one."""
+        return RunFiles(self.path / BASELINE_FOLDER)
+
+    @property
+    def kept_baseline(self) -> Scores | None:
+        """The scores of a baseline from elsewhere, if the run has one."""
+        path = self.path / BASELINE
+        return numbers(read_json(path)) if path.is_file() else None
+
     @cached_property
     def baseline_scores(self) -> list[Event]:
         """The events `metric` of the Local baseline, whether it was trained along or is another run's."""
+        if self.baseline.begun:
+            return self.baseline.of("metric")
         path = self.path / BASELINE_METRICS
-        if (self.path / "baseline" / "config.yaml").is_file():
-            return RunFiles(self.path / "baseline").of("metric")
         if not path.is_file():
             return []
         try:
-            return [_known(_checked(path, event)) for event in read_json(path)]
+            return [known(mapping(path, event)) for event in read_json(path)]
         except TypeError as error:
             raise UserError([f"{path}: should be a list of events, found {error}"]) from None
 
+    @property
+    def checkpoints(self) -> set[Path]:
+        """Every checkpoint that is kept, the baseline's too."""
+        return set(self.path.glob(f"**/{CHECKPOINTS}/round-*"))
+
+    def model_file(self, client: str) -> Path:
+        """A client's trained model, in a run that has come to its end."""
+        return self.path / MODELS / f"{client}.safetensors"
+
+    def samples_file(self, client: str) -> Path:
+        """A client's sample images."""
+        return self.path / SAMPLES / f"{client}.npz"
+
+    @property
+    def sampled_clients(self) -> list[str]:
+        """The clients that sample images were kept of."""
+        return sorted(file.stem for file in (self.path / SAMPLES).glob("*.npz"))
+
     def samples(self, client: str) -> dict[str, Array]:
         """A client's sample images, labels and predictions; empty if none were kept."""
-        path = self.path / "samples" / f"{client}.npz"
+        path = self.samples_file(client)
         if not path.is_file():
             return {}
         try:
@@ -135,26 +226,3 @@ class RunFiles:
         except Exception as error:  # readers of damaged archives raise anything
             reason = " ".join(str(error).split())[:200]
             raise UserError([f"{path}: should be samples of a run, found {type(error).__name__}: {reason}"]) from None
-
-
-def parse_events(lines: list[str], place: str) -> Iterator[Event]:
-    """Events from lines of JSON; a last line that is not whole yet is left out."""
-    for number, line in enumerate(lines, 1):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            if number == len(lines):
-                return
-            raise UserError([f"{place}: line {number} should be JSON, found {line[:40]!r}"]) from None
-        yield _known(_checked(place, event))
-
-
-def _known(event: Event) -> Event:
-    """A value that is null was no finite number."""
-    return {**event, "value": nan} if event.get("value", 0.0) is None else event
-
-
-def _checked(place: object, values: Any) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise UserError([f"{place}: should hold keys and values, found {values!r:.40}"])
-    return values

@@ -10,13 +10,12 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fedhca2.clients import ClientState, load_state, save_state
-from fedhca2.clients.state_file import private_folder, sync_folder
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.rounds import Progress
-from fedhca2.federation.server import ServerState
 from fedhca2.messages import Addend, Delivery
 from fedhca2.params import Slot
+from fedhca2.run_folder.records import Progress, ServerState
+from fedhca2.whole_files import private_folder, sync_folder
 
 SERVER = "server.safetensors"
 NAME = re.compile(r"round-\d{6,}")

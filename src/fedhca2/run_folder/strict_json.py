@@ -42,3 +42,10 @@ def numbers(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: numbers(item) for key, item in value.items()}
     return nan if value is None else value
+
+
+def mapping(place: object, values: Any) -> dict[str, Any]:
+    """Keys and values, or a UserError that names the place where they should be."""
+    if not isinstance(values, dict):
+        raise UserError([f"{place}: should hold keys and values, found {values!r:.40}"])
+    return values

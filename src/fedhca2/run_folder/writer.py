@@ -7,21 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from safetensors.torch import save
 
-from fedhca2.clients.state_file import ORDINARY, private_folder, write_whole
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation import lock
-from fedhca2.federation.checkpoints import Checkpoint, Checkpoints, KeptClients
-from fedhca2.federation.event_log import START, EventLog
-from fedhca2.federation.lock import lock_folder
-from fedhca2.federation.rounds import Progress
-from fedhca2.federation.strict_json import to_json
-
-CONFIG, RESULT, EVENTS, CHECKPOINTS = "config.yaml", "result.json", "metrics.jsonl", "checkpoints"
-BASELINE_FOLDER = "baseline"  # of a run within the run
+from fedhca2.run_folder.checkpoints import Checkpoint, Checkpoints, KeptClients
+from fedhca2.run_folder.event_log import START, EventLog
+from fedhca2.run_folder.names import CHECKPOINTS, CONFIG, EVALUATION, EVENTS, LOCK, RESULT
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import Progress
+from fedhca2.run_folder.strict_json import to_json
+from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
 
 class RunFolder:
@@ -65,7 +62,7 @@ class RunFolder:
     @classmethod
     def at(cls, path: Path) -> "RunFolder":
         """The folder of a run that was begun or is to begin."""
-        return cls.open(path) if (path / CONFIG).is_file() else cls.new(path)
+        return cls.open(path) if RunFiles(path).begun else cls.new(path)
 
     def rewind(self, experiment: Experiment, beside: Mapping[str, Any] | None = None) -> None:
         """Forget what came after the last checkpoint, and go on with these settings: from here on files change.
@@ -114,7 +111,7 @@ class RunFolder:
         if not self.path.exists():
             return
         early = {*self._early, *(f".{name}.new" for name in (*self._early, CONFIG))}
-        if not {entry.name for entry in self.path.iterdir()} <= {lock.NAME, *early}:
+        if not {entry.name for entry in self.path.iterdir()} <= {LOCK, *early}:
             raise FileExistsError(f"{self.path}: should be a new or empty folder, found files in it")
 
     def _require_events(self) -> None:
@@ -139,14 +136,41 @@ class RunFolder:
     def save_model(self, client: str, model: torch.nn.Module) -> None:
         """Keep a client's trained model."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        write_whole(private_folder(self.path / "models") / f"{client}.safetensors", save(tensors))
+        _write_private(RunFiles(self.path).model_file(client), save(tensors))
 
     def save_samples(self, client: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Keep a few images of a client with labels and predictions."""
         packed = io.BytesIO()
         np.savez_compressed(packed, allow_pickle=False, **arrays)
-        write_whole(private_folder(self.path / "samples") / f"{client}.npz", packed.getvalue())
+        _write_private(RunFiles(self.path).samples_file(client), packed.getvalue())
 
 
 def _as_json(values: Any) -> str:
     return to_json(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def lock_folder(folder: Path) -> FileLock:
+    """Take a folder until the lock is released; the system lets go when a process dies."""
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError([f"{folder}: another process is working on this run"]) from None
+    return lock
+
+
+def write_evaluation(run: Path, values: Mapping[str, Any]) -> Path:
+    """Keep what a run's models came to when they were evaluated once more."""
+    path = run / EVALUATION
+    write_whole(path, _as_json(values).encode(), ORDINARY)
+    return path
+
+
+def keep_model(run: Path, client: str, content: bytes) -> None:
+    """Keep a client's trained model that comes as a file, from its site."""
+    _write_private(RunFiles(run).model_file(client), content)
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    private_folder(path.parent)
+    write_whole(path, content)

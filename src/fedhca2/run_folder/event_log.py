@@ -3,16 +3,19 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from math import nan
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from fedhca2.federation.server import ServerRecord
-from fedhca2.federation.strict_json import to_json
+from fedhca2.errors import UserError
 from fedhca2.messages import Order, Profile, Reply
+from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.strict_json import mapping, to_json
 
+Event = dict[str, Any]
 REGISTERED, EVICTED = "registered", "evicted"  # sites: no part of a round, so a rewind does not undo them
 START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}}
 
@@ -112,3 +115,20 @@ def _is_lasting(line: bytes) -> bool:
         return json.loads(line)["event"] in (REGISTERED, EVICTED)
     except ValueError:  # half a line, of a run that was killed
         return False
+
+
+def parse_events(lines: list[str], place: str) -> Iterator[Event]:
+    """Events from lines of JSON; a last line that is not whole yet is left out."""
+    for number, line in enumerate(lines, 1):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            if number == len(lines):
+                return
+            raise UserError([f"{place}: line {number} should be JSON, found {line[:40]!r}"]) from None
+        yield known(mapping(place, event))
+
+
+def known(event: Event) -> Event:
+    """A value that is null was no finite number."""
+    return {**event, "value": nan} if event.get("value", 0.0) is None else event

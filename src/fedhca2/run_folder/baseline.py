@@ -1,0 +1,61 @@
+"""Local scores that a run is compared with: of another run, or of one that it trained along."""
+
+from pathlib import Path
+from typing import Any
+
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
+from fedhca2.run_folder.names import BASELINE, BASELINE_METRICS
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import Scores
+
+# What a run and its baseline may differ in: Local sends nothing, so neither guard nor privacy change it.
+FREE = {
+    "name",
+    "title",
+    "belongs_to",
+    "method",
+    "baseline",
+    "evaluate_every",
+    "checkpoints",
+    "guard",
+    "privacy",
+    "devices",
+}
+
+
+def read_baseline(run: Path, experiment: Experiment) -> Scores:
+    """The Local scores of a finished run, if it had the same data, clients, seed and rounds."""
+    try:
+        files = RunFiles.open(run)
+        result, config = files.finished_result, files.config
+    except (OSError, UserError) as error:
+        raise UserError([f"--baseline {run}: not a finished run: {error}"]) from None
+    ours = experiment.to_dict()
+    other = [key for key in sorted({*ours, *config} - FREE) if ours.get(key) != config.get(key)]
+    if other:
+        raise UserError(
+            [f"--baseline {run}: should have the same settings as this run, found other {', '.join(other)}"]
+        )
+    scores: Scores | None = result["clients"] if result["method"] == "local" else result["baseline"]
+    if scores is None:
+        raise UserError(
+            [f"--baseline {run}: should be a run of 'local', found {result['method']!r} without a baseline"]
+        )
+    return scores
+
+
+def baseline_files(run: Path, scores: Scores) -> dict[str, Any]:
+    """What a run keeps of a baseline from elsewhere: its scores, and how they came about, for the curves."""
+    files = RunFiles(run)
+    events = files.of("metric") if files.method == "local" else files.baseline_scores
+    return {BASELINE: scores, BASELINE_METRICS: events}
+
+
+def finished_scores(run: Path, experiment: Experiment) -> Scores | None:
+    """The scores of a run of exactly this experiment, if it came to its end."""
+    files = RunFiles(run)
+    if not files.begun or files.result is None or files.config_text != experiment.to_yaml():
+        return None
+    scores: Scores = files.result["clients"]
+    return scores

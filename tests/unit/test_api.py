@@ -1,0 +1,73 @@
+"""The public interface is what docs/api.md says, and the examples need nothing else."""
+
+import ast
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import fedhca2
+import fedhca2.experiment
+
+ROOT = Path(__file__).parents[2]
+SECTIONS = re.findall(r"^## `([\w.]+)`\n(.*?)(?=^## |\Z)", (ROOT / "docs" / "api.md").read_text("utf-8"), re.M | re.S)
+DOCUMENTED = {
+    module: {name for cell in re.findall(r"^\| (`.*?) \|", text, re.M) for name in re.findall(r"`(\w+)`", cell)}
+    for module, text in SECTIONS
+}
+EXAMPLES = [ROOT / "examples" / "add_a_method.py", ROOT / "examples" / "quickstart.py", *(ROOT / "docs").glob("*.md")]
+
+
+def _python(path: Path) -> str:
+    text = path.read_text("utf-8")
+    return text if path.suffix == ".py" else "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S))
+
+
+def _imported(path: Path) -> set[tuple[str, str]]:
+    """(module, name) of everything that is imported from fedhca2."""
+    nodes = [node for node in ast.walk(ast.parse(_python(path))) if isinstance(node, ast.ImportFrom)]
+    return {(node.module, each.name) for node in nodes if node.module.startswith("fedhca2") for each in node.names}
+
+
+@pytest.mark.parametrize("module", ["fedhca2", "fedhca2.methods", "fedhca2.tasks", "fedhca2.data"])
+def test_a_public_module_offers_what_the_page_lists(module):
+    assert set(import_module(module).__all__) == DOCUMENTED[module]
+
+
+@pytest.mark.parametrize("module", DOCUMENTED)
+def test_every_public_name_is_there(module):
+    assert all(hasattr(import_module(module), name) for name in DOCUMENTED[module])
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_examples_import_public_names_alone(path):
+    assert {(module, name) for module, name in _imported(path) if name not in DOCUMENTED.get(module, ())} == set()
+
+
+def test_there_is_one_class_of_experiments():
+    assert fedhca2.Experiment is fedhca2.experiment.Experiment
+
+
+def test_an_author_of_a_method_needs_one_module():
+    assert {module for module, _ in _imported(ROOT / "examples" / "add_a_method.py")} == {"fedhca2.methods"}
+
+
+def test_an_author_of_a_task_needs_one_module():
+    assert {module for module, _ in _imported(ROOT / "docs" / "own-task.md")} == {"fedhca2.tasks"}
+
+
+def test_an_author_of_a_data_set_needs_one_module():
+    assert {module for module, _ in _imported(ROOT / "docs" / "own-data.md")} == {"fedhca2.data"}
+
+
+def test_the_data_set_on_the_page_can_be_read(tmp_path):
+    namespace = {}
+    exec(_python(ROOT / "docs" / "own-data.md"), namespace)
+    (tmp_path / "train.txt").write_text("first\n", "utf-8")
+    for folder, mode in (("images", "RGB"), ("masks", "L")):
+        (tmp_path / folder).mkdir()
+        Image.new(mode, (6, 4), "white").save(tmp_path / folder / "first.png")
+    data = namespace["Masks"](tmp_path, "train", tasks=("sal",), size=(32, 32), cache=False)
+    assert data.load(0, ["sal"])["sal"].unique().tolist() == [1]
