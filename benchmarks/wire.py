@@ -80,7 +80,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
     count = 2 if quick else 6
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        run(experiment(count), out, LogWatcher())
+        run(experiment(count), out, watcher=LogWatcher())
         encoders, decoders = parameters(out, "encoder"), parameters(out, "decoder")
         up, down, seconds, at_work = second_round(out)
     whole = 4 * (sum(encoders) + sum(decoders))
@@ -103,7 +103,7 @@ def main() -> None:
     table = Table("", "MB up", "MB down", "distinct", "s", "s at work", "load", title=title)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "in-process"
-        run(experiment(options.clients), out, LogWatcher())
+        run(experiment(options.clients), out, watcher=LogWatcher())
         encoders, decoders = parameters(out, "encoder"), parameters(out, "decoder")
         whole = 4 * (sum(encoders) + sum(decoders)) / MB
         table.add_row("θ and Δ up, a model down", f"{2 * whole:.0f}", f"{whole:.0f}", f"{whole:.0f}", "", "", "")

@@ -84,16 +84,16 @@ def quickly(work, *args, **options):
     """Run with models and scenes that are made once for all tests."""
     with ExitStack() as stack:
         stack.enter_context(patch("fedhca2.experiment.build.build_model", _copied))
-        stack.enter_context(patch("fedhca2.federation.run.open_data", _open))
+        stack.enter_context(patch("fedhca2.federation.in_process_engine.open_data", _open))
         return work(*args, **options)
 
 
 def run_small(experiment, out, watcher=None, **options):
-    return quickly(run, experiment, out, watcher or Silent(), **options)
+    return quickly(run, experiment, out, watcher=watcher or Silent(), **options)
 
 
 def resume_small(out, overrides=None, watcher=None):
-    return quickly(resume, out, watcher or Silent(), overrides)
+    return quickly(resume, out, watcher=watcher or Silent(), overrides=overrides)
 
 
 def models(out):

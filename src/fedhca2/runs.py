@@ -32,7 +32,7 @@ class Experiment(experiment.Experiment):
         """Train, evaluate and write the run's folder: `out`, or a new one under runs/."""
         folder = Path(out) if out else Path("runs") / f"{self.name}-{datetime.now():%Y%m%d-%H%M%S}"
         with ConsoleWatcher(Console(quiet=quiet)) as watcher:
-            run_experiment(self, folder, watcher, Path(baseline) if baseline else None)
+            run_experiment(self, folder, watcher=watcher, baseline=Path(baseline) if baseline else None)
         return Run(folder)
 
 

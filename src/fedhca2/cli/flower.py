@@ -140,10 +140,11 @@ def serve(
 
         from fedhca2.errors import UserError
         from fedhca2.experiment import Experiment
+        from fedhca2.federation.flower.engine import NOTE, FlowerEngine, check_resumable, read_note
         from fedhca2.federation.flower.fleet import TooFewClientsError
         from fedhca2.federation.flower.link import coordinator_link
-        from fedhca2.federation.flower.run import NOTE, read_note, reopen, resume, run
         from fedhca2.federation.flower.superlink import RunEndedError
+        from fedhca2.federation.run import resume, run
         from fedhca2.reports.console import ConsoleWatcher
 
         terms = make_terms(deadline=deadline or None, min_clients=min_clients, retries=retries, wire=wire, spool=spool)
@@ -151,7 +152,7 @@ def serve(
         experiment = Experiment.load(Path(config) / "config.yaml" if going_on else config, overrides or [])
         folder = Path(config) if going_on else out or new_folder(experiment.name)
         if going_on:
-            reopen(folder).close()  # before anything is stopped or started
+            check_resumable(folder)  # before anything is stopped or started
         names = [spec.name for spec in experiment.specs]
         try:
             with coordinator_link(superlink, keys, names, listen, quota, folder) as link:
@@ -160,10 +161,11 @@ def serve(
                 if going_on:
                     link.stop(int(read_note(folder)["flower_run"]))
                 with ConsoleWatcher(console) as watcher, link.run() as grid:
+                    engine = FlowerEngine(grid, terms, look=link.registrations)
                     if going_on:
-                        result = resume(grid, folder, watcher, terms, look=link.registrations)
+                        result = resume(folder, watcher=watcher, engine=engine)
                     else:
-                        result = run(grid, experiment, folder, watcher, terms, look=link.registrations)
+                        result = run(experiment, folder, watcher=watcher, engine=engine)
         except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
             raise UserError([f"{error}; go on with: fedhca2 flower serve {folder} …"]) from None
     conclude(console, result, folder)

@@ -55,9 +55,9 @@ def run(
         folder = out or Path("runs") / f"{experiment.name}-{datetime.now():%Y%m%d-%H%M%S}"
         with watched(console, folder, tensorboard, wandb) as watcher:
             if engine == "in-process":
-                result = run_experiment(experiment, folder, watcher, baseline)
+                result = run_experiment(experiment, folder, watcher=watcher, baseline=baseline)
             else:
-                from fedhca2.federation.flower.engines import run_on
+                from fedhca2.federation.flower.launch import run_on
 
                 result = run_on(engine, experiment, folder, watcher, baseline)
     conclude(console, result, folder)
@@ -136,11 +136,11 @@ def resume(
 
                 if overrides:
                     raise UserError([f"--set: a run over Flower goes on as it was, found {overrides[0]}"])
-                from fedhca2.federation.flower.engines import resume_on
+                from fedhca2.federation.flower.launch import resume_on
 
                 result = resume_on(run, watcher)
             else:
-                result = resume_run(run, watcher, overrides or [])
+                result = resume_run(run, watcher=watcher, overrides=overrides)
     conclude(console, result, run)
 
 

@@ -9,7 +9,7 @@ from fedhca2.config import suggest
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
-from fedhca2.federation.run import RunWatcher, resume, run
+from fedhca2.federation.run import RunWatcher, run_or_resume
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
 
@@ -86,12 +86,8 @@ def run_cells(cells: Sequence[Cell], watcher: RunWatcher) -> Iterator[Cell]:
 
 def run_cell(cell: Cell, watcher: RunWatcher) -> None:
     """Run a cell that is not finished, from where it was interrupted."""
-    if cell.finished:
-        return
-    if (cell.folder / "config.yaml").is_file():
-        resume(cell.folder, watcher)
-    else:
-        run(cell.experiment, cell.folder, watcher, cell.baseline)
+    if not cell.finished:
+        run_or_resume(cell.experiment, cell.folder, watcher=watcher, baseline=cell.baseline)
 
 
 def complete(cells: Sequence[Cell]) -> list[Cell]:

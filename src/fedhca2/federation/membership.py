@@ -12,8 +12,21 @@ from fedhca2.federation.rounds import Progress
 FIXED = ("seed", "method", "model", "privacy", "metrics")
 
 
-def check_changes(before: Experiment, after: Experiment, where: str = "") -> None:
-    """UserError where a run that began with other settings cannot go on with these; `where` names their file."""
+def check_changes(before: Experiment, after: Experiment, where: str = "", *, settings_stay: bool = False) -> None:
+    """UserError where a run that began with other settings cannot go on with these; `where` names their file.
+
+    With `settings_stay` no setting may change.
+    """
+    old, new = before.to_dict(), after.to_dict()
+    if settings_stay:
+        lines = [line for key in old for line in differences(key, old[key], new[key])]
+    else:
+        lines = _forbidden_changes(before, after)
+    if lines:
+        raise UserError(where + line for line in lines)
+
+
+def _forbidden_changes(before: Experiment, after: Experiment) -> list[str]:
     old, new = before.to_dict(), after.to_dict()
     lines = [line for key in FIXED for line in differences(key, old[key], new[key])]
     for name in old["data"]:
@@ -25,8 +38,7 @@ def check_changes(before: Experiment, after: Experiment, where: str = "") -> Non
     for spec in after.specs:
         if spec.name in known and replace(spec, epochs=known[spec.name].epochs) != known[spec.name]:
             lines.append(f"clients: {spec.name!r} should keep its data and tasks, found {spec.data}: {_listed(spec)}")
-    if lines:
-        raise UserError(where + line for line in lines)
+    return lines
 
 
 def differences(place: str, old: Any, new: Any) -> list[str]:

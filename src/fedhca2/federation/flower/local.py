@@ -15,16 +15,15 @@ from flwr.serverapp.grid import Grid
 from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS
+from fedhca2.federation.flower.engine import Collect, FlowerEngine
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
 from fedhca2.federation.flower.processes import free_port, start, stop
-from fedhca2.federation.flower.run import Collect, resume, run
 from fedhca2.federation.flower.site import MODEL
 from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.result import Result
-from fedhca2.federation.run import RunWatcher
-from fedhca2.federation.run_folder import CONFIG
+from fedhca2.federation.run import RunWatcher, run_or_resume
 
 RUNS_IN_VAIN = 2  # runs of Flower's that may end one after the other without a round being over
 log = logging.getLogger("fedhca2.server")
@@ -42,9 +41,8 @@ def run_local(
     with _federation(experiment, out) as link:
 
         def work(grid: Grid) -> Result:
-            if (out / CONFIG).is_file():
-                return resume(grid, out, watcher, terms, collect, link.registrations)
-            return run(grid, experiment, out, watcher, terms, baseline, "flower-local", collect, link.registrations)
+            engine = FlowerEngine(grid, terms, "flower-local", collect, link.registrations)
+            return run_or_resume(experiment, out, watcher=watcher, engine=engine, baseline=baseline)
 
         return _until_done(link, work, out)
 

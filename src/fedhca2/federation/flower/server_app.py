@@ -9,8 +9,9 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedhca2.experiment import Experiment, Shard
-from fedhca2.federation.flower.run import resume, run
+from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.server import ServerRecord
 from fedhca2.messages import Order, Reply
 
@@ -49,7 +50,5 @@ def main(grid: Grid, context: Context) -> None:
         spool=bool(config["spool"]),
     )
     out = Path(str(config["out"]))
-    if (out / "config.yaml").exists():
-        resume(grid, out, LogWatcher(), terms)
-    else:
-        run(grid, Experiment.load(str(config["experiment"])), out, LogWatcher(), terms)
+    experiment = Experiment.load(str(config["experiment"]))
+    run_or_resume(experiment, out, watcher=LogWatcher(), engine=FlowerEngine(grid, terms))

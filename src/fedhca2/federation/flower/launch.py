@@ -1,4 +1,4 @@
-"""The engines of `fedhca2 run` that are not this process alone."""
+"""Starts the engines of `fedhca2 run` that are more than this process."""
 
 from pathlib import Path
 from typing import Literal, get_args
@@ -7,8 +7,8 @@ import httpx
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
+from fedhca2.federation.flower.engine import check_resumable, read_note
 from fedhca2.federation.flower.fleet import TooFewClientsError
-from fedhca2.federation.flower.run import read_note, reopen
 from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher
@@ -20,19 +20,19 @@ Engine = Literal["flower-local", "flower-ray"]
 def run_on(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path | None) -> Result:
     """Run an experiment on this machine over Flower."""
     RunFolder.new(out)  # before anything is started
-    return _go(engine, experiment, out, watcher, baseline)
+    return _launch(engine, experiment, out, watcher, baseline)
 
 
 def resume_on(out: Path, watcher: RunWatcher) -> Result:
     """Go on with a run over Flower on the engine that it began on."""
-    reopen(out).close()  # before anything is started
+    check_resumable(out)  # before anything is started
     engine = read_note(out)["engine"]
     if engine not in get_args(Engine):
         raise UserError([f"{out}: go on with: fedhca2 flower serve {out} --keys DIR"])
-    return _go(engine, Experiment.load(out / CONFIG), out, watcher, None)
+    return _launch(engine, Experiment.load(out / CONFIG), out, watcher, None)
 
 
-def _go(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path | None) -> Result:
+def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path | None) -> Result:
     from fedhca2.federation.flower.local import run_local
     from fedhca2.federation.flower.ray import run_ray
     from fedhca2.federation.flower.superlink import RunEndedError
