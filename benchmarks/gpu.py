@@ -47,7 +47,7 @@ def title(client: Client) -> str:
 
 def plain_row(client: Client) -> Row:
     """A step as PyTorch takes it by itself."""
-    with at_work(client):
+    with at_work(client, client.workplace):
         learner, batch = client.personal, next(iter(batches(client)))
         set_mode(learner.model, frozenset())
 
@@ -66,7 +66,7 @@ def first_steps(setting: Experiment, clients: list[Client]) -> Iterator[Row]:
     yield Row("compiling in several processes", perf_counter() - began, "s")
     for client in clients:
         assert client.workplace.captures is not None
-        with at_work(client):
+        with at_work(client, client.workplace):
             client.workplace.captures.step(client.personal, next(iter(batches(client))), Terms())
     torch.cuda.synchronize()
     yield Row("first steps of all six clients, with compiling", perf_counter() - began, "s", at_most=90.0)
@@ -75,7 +75,7 @@ def first_steps(setting: Experiment, clients: list[Client]) -> Iterator[Row]:
 def pure_step(client: Client) -> float:
     """Seconds of a captured step on a batch that is there already."""
     assert client.workplace.captures is not None
-    with at_work(client):
+    with at_work(client, client.workplace):
         batch = next(iter(batches(client)))
         step = client.workplace.captures.step(client.personal, batch, Terms())
 

@@ -180,7 +180,7 @@ def test_sites_that_are_asked_the_same_have_other_keys(tmp_path):
         _, sites, fleet = flower_federation(experiment, folder)
         for site in sites.values():
             site.perform(fleet.invitation, Order(0, upload=UPLOAD))
-            keys.add(site._seat.client.noise_key)
+            keys.add(site._seat.client.exchange.noise_key)
     assert len(keys) == 6
     assert {len(key) for key in keys} == {32}
 

@@ -16,7 +16,6 @@ from hostile import Node
 from safetensors.torch import load_file
 
 from fedhca2.aggregation import conflict_averse_mixing
-from fedhca2.clients.exchange import own_rows
 from fedhca2.errors import UserError
 from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.flower.client_app import make_app
@@ -151,7 +150,7 @@ def test_below_the_threshold_a_round_is_skipped_and_everybody_keeps_what_it_lear
     found = Federation(secured(FEDPER), tmp_path, change)
     assert found.sent == [{}]
     for name, client in found.clients.items():
-        assert torch.equal(own_rows(client, [ENCODER])[ENCODER], plain(FEDPER).heard[0][name][ENCODER])
+        assert torch.equal(client.rows([ENCODER])[ENCODER], plain(FEDPER).heard[0][name][ENCODER])
 
 
 def test_fedhca2_adds_the_weighted_sum_that_its_sketches_ask_for(plain, tmp_path):

@@ -27,7 +27,7 @@ def trained(name, place, terms=lambda model: Terms(), epochs=2, steps=None, **tr
     """A client's model, moments and losses after epochs of training, or some of their steps, at a workplace."""
     client = clients(small(**FP32 | {"training": {**FP32["training"], **training}}))[name]
     client.workplace = place
-    with at_work(client):
+    with at_work(client, client.workplace):
         losses = [
             client.personal.train_epoch(
                 islice(client.batches(epoch), steps),

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fedhca2.clients import Workplace
-from fedhca2.clients.exchange import own_rows
 from fedhca2.configs import embedded_experiments
 from fedhca2.data import ScenesData
 from fedhca2.experiment import Experiment, OpenData, assign_shards, build, build_clients
@@ -99,7 +98,7 @@ def test_the_clusters_of_mat_fl_share_encoders_with_their_running_statistics(sho
     clients, _, record = short_round(in_the_small("matfl/table1/five-clusters"))
     (blend,) = record.aggregations[0].mixing.blends
     place = dict(zip(record.aggregations[0].members, blend.gets, strict=True))
-    rows = {client.name: own_rows(client, [Slot("encoder"), Slot("encoder_norms")]) for client in clients}
+    rows = {client.name: client.rows([Slot("encoder"), Slot("encoder_norms")]) for client in clients}
     for one, other in combinations(clients, 2):
         pairs = zip(rows[one.name].values(), rows[other.name].values(), strict=True)
         together = place[one.name] == place[other.name]

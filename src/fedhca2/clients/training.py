@@ -1,6 +1,6 @@
 """The training loop: the only one, for every method."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Literal
 
@@ -105,3 +105,33 @@ class Learner:
         """Forget the moments where they should not outlast a round."""
         if self.training.optimizer.reset == "every_round":
             self.optimizer.state.clear()
+
+    def move(self, moved: Callable[[Tensor], Tensor]) -> None:
+        """Bring the model and its moments to another device."""
+        self.model._apply(moved)  # type: ignore[no-untyped-call]
+        for moments in self.optimizer.state.values():
+            moments.update({name: moved(value) for name, value in moments.items()})
+
+    def tensors(self, kind: str) -> dict[str, Tensor]:
+        """The model's values and its moments by name, for the client's state; `kind` tells its models apart."""
+        tensors = {f"{kind}/model/{name}": tensor for name, tensor in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            for moment, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"{kind}/optimizer/{moment}/{name}"] = value
+        return tensors
+
+    def restore(self, kind: str, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` gave; ValueError where it does not fit."""
+        prefix = f"{kind}/model/"
+        model = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        try:
+            self.model.load_state_dict(model)
+        except RuntimeError as error:
+            raise ValueError(f"the state does not fit the {kind} model: {' '.join(str(error).split())}") from None
+        parameters = dict(self.model.named_parameters())
+        self.optimizer.state.clear()
+        for name, tensor in tensors.items():
+            if name.startswith(f"{kind}/optimizer/"):
+                moment, _, parameter = name.removeprefix(f"{kind}/optimizer/").partition("/")
+                held = self.optimizer.state[parameters[parameter]]
+                held[moment] = tensor.to(parameters[parameter].device, copy=True)

@@ -59,14 +59,14 @@ class InProcess:
 
     def _perform(self, client: Client, order: Order, watch: BatchWatch) -> Reply:
         """Carry out an order at the next workplace that is free."""
-        client.workplace = self.free.get()
+        place = self.free.get()
         try:
-            reply = client.perform(order, watch)
+            reply = client.perform(order, watch, place)
         except torch.OutOfMemoryError:
             batch = client.training.batch_size
             raise UserError(
                 [
-                    f"client {client.name!r}: {client.workplace.device} is out of memory. Lower training.batch_size "
+                    f"client {client.name!r}: {place.device} is out of memory. Lower training.batch_size "
                     f"(now {batch}), the size of the images or the encoder"
                 ]
             ) from None
@@ -75,7 +75,7 @@ class InProcess:
                 [f"training.step: could not be compiled: {error}. --set training.step=captured does without"]
             ) from error
         finally:
-            self.free.put(client.workplace)
+            self.free.put(place)
         return replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
 
 

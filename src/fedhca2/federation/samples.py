@@ -36,7 +36,7 @@ def sample_predictions(client: Client, when: str) -> Arrays:
     val = client.work.val
     indices = sample_indices(client)
     batch = next(Batches(val.data, indices, val.tasks, batch_size=COUNT).evaluation())
-    with at_work(client):
+    with at_work(client, client.workplace):
         outputs = client.personal.model.eval()(batch["image"].to(client.where))
     height, width = val.data.load(indices[0], ())["image"].shape[-2:]
     top, left = ((padded - own) // 2 for padded, own in zip(val.data.size, (height, width), strict=True))

@@ -146,9 +146,6 @@ class FlowerFleet:
         """Sites keep their clients' states themselves; a checkpoint only says who has taken part."""
         return dict.fromkeys(self.roll.known, "at its site")
 
-    def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
-        """Sites go on from their own states."""
-
     def _too_few(self, count: int, what: str) -> str:
         reasons = "".join(f"; {name}: {why}" for name, why in {**self.absent, **self.roll.refused}.items())
         time = f" in {self.terms.deadline:g} s" if self.terms.deadline else ""

@@ -149,7 +149,7 @@ class Site:
             return reply
         if not ledger.affords(seat.run, order.round, told.noise, budget, "scores"):
             return _without_scores(reply, SPENT)
-        metrics, sent = noised_scores(reply.metrics, told.noise, seat.client.noise_key, order.round)
+        metrics, sent = noised_scores(reply.metrics, told.noise, seat.client.exchange.noise_key, order.round)
         ledger.charge(Sent.of(seat.run, order.round, told.noise, sent, "scores"), budget)
         return replace(reply, metrics=metrics)
 
