@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 from safetensors.torch import load_file
 
-from fedhca2.clients import Workplace
+from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, OpenData, assign_shards, build_clients
 from fedhca2.federation.run import resume, run
 from fedhca2.models import build_model
@@ -121,5 +121,5 @@ def clients_of(experiment):
     shards = assign_shards(experiment, data)
     return {
         client.name: client
-        for client in quickly(build_clients, experiment, data, shards, Workplace(torch.device("cpu")))
+        for client in quickly(build_clients, experiment, data, shards, DeviceSlot(torch.device("cpu")))
     }

@@ -7,9 +7,9 @@ from federations import Nobody, flower_federation, small_experiment
 from fedhca2.clients.accounting import epsilon
 from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.ledger import SPENT, Ledger
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.site import Site
 from fedhca2.federation.flower.site_config import SitePrivacy, SiteScores
-from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.run import run
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
@@ -193,6 +193,6 @@ def test_a_run_goes_on_without_sites_whose_budget_is_spent(tmp_path):
     seen = Watching()
     seen.refused = []
     seen.aggregated = lambda round, record, seconds: seen.refused.append(dict(record.refused))
-    run(experiment, tmp_path / "run", watcher=seen, engine=FlowerEngine(grid, Terms(poll=0.001, deadline=60)))
+    run(experiment, tmp_path / "run", watcher=seen, engine=FlowerEngine(grid, NetworkSettings(poll=0.001, deadline=60)))
     spent = f"failed: {SPENT}"
     assert seen.refused == [{}, {"home": spent}, dict.fromkeys(sites, spent)]

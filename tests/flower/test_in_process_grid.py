@@ -8,7 +8,7 @@ from federations import Nobody, flower_federation, in_memory, small_experiment
 
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.engine import FlowerEngine
-from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
@@ -16,7 +16,7 @@ from fedhca2.methods import METHODS
 from small import unifying
 
 pytestmark = pytest.mark.slow
-TERMS = Terms(poll=0.001, deadline=60)
+TERMS = NetworkSettings(poll=0.001, deadline=60)
 
 
 class PowerCutError(Exception):

@@ -11,9 +11,9 @@ from fedhca2.cli.run import conclude
 from fedhca2.clients.accounting import DELTA, epsilon
 from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.ledger import Ledger, cost
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.site_config import SiteScores
-from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.run import run
 from fedhca2.reports.figures.attendance import left_out
 from fedhca2.reports.page.tables import declined_table
@@ -39,7 +39,7 @@ class Watching(Nobody):
 
 
 def terms(**changes):
-    return Terms(**{"poll": 0.001, "deadline": 60, **changes})
+    return NetworkSettings(**{"poll": 0.001, "deadline": 60, **changes})
 
 
 def events(out):
@@ -157,7 +157,7 @@ def test_what_a_refused_reply_says_is_not_logged(tmp_path):
 
 
 def test_a_site_that_joins_after_the_start_takes_part_from_then_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedhca2.federation.flower.roll.NODES_EVERY", 0.0)
+    monkeypatch.setattr("fedhca2.federation.flower.site_registry.NODES_EVERY", 0.0)
     experiment = small_experiment(rounds=3)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
     late = grid.leave("home")
@@ -186,7 +186,7 @@ def noised(tmp_path_factory):
     grid, sites, _ = flower_federation(experiment, folder / "sites")
     late = grid.leave("home")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedhca2.federation.flower.roll.NODES_EVERY", 0.0)
+        patch.setattr("fedhca2.federation.flower.site_registry.NODES_EVERY", 0.0)
         watching = Watching(lambda: grid.apps.update(late))
         return run(experiment, folder / "run", watcher=watching, engine=FlowerEngine(grid, terms(min_clients=2))), sites
 

@@ -22,11 +22,11 @@ from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.masks import Steps
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import STAGE, header_of
 from fedhca2.federation.flower.secagg_site import MASK, SET_UP
 from fedhca2.federation.flower.site import REPLY, Site, _save_reply
 from fedhca2.federation.flower.site_config import SiteConfig
-from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
@@ -49,7 +49,7 @@ class Federation:
         self.fleet.gather()
         blind = experiment.secure_aggregation is not None
         server = BlindServer(experiment, self.fleet) if blind else Server(experiment.resolved_method, ())
-        server.profiles, self.heard, self.sent, self.records = self.fleet.roll.known, [], [], []
+        server.profiles, self.heard, self.sent, self.records = self.fleet.registry.known, [], [], []
         step = server.step
 
         def recorded(state, replies, sent):
@@ -227,7 +227,7 @@ class Watching(Nobody):
 
 
 def test_a_round_that_was_added_up_before_a_crash_is_added_up_again_to_the_same_models(tmp_path):
-    experiment, terms = secured(FEDAVG, rounds=2), Terms(poll=0.001, deadline=60)
+    experiment, terms = secured(FEDAVG, rounds=2), NetworkSettings(poll=0.001, deadline=60)
     straight = Federation(experiment, tmp_path / "straight").clients
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
     with pytest.raises(KeyboardInterrupt):
@@ -244,7 +244,10 @@ def test_every_client_that_took_part_is_accounted_for(tmp_path):
     experiment = secured(FEDPER, privacy={"clip": 0.1, "noise": 4.0})
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
     result = run(
-        experiment, tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, Terms(poll=0.001, deadline=60))
+        experiment,
+        tmp_path / "run",
+        watcher=Watching(),
+        engine=FlowerEngine(grid, NetworkSettings(poll=0.001, deadline=60)),
     )
     assert {client: spent["updates"] for client, spent in result.privacy["clients"].items()} == {
         "home": 1,

@@ -40,8 +40,8 @@ class Altered:
     def __len__(self):
         return len(self.data)
 
-    def dealt(self, indices):
-        return Altered(self.data.dealt(indices), self.alter)
+    def for_share(self, indices):
+        return Altered(self.data.for_share(indices), self.alter)
 
     def load(self, index, tasks):
         return self.alter(index, self.data.load(index, tasks))
@@ -107,7 +107,7 @@ def unlabelled(index, sample):
 @pytest.mark.parametrize("name", ["road", "shop", "home"])
 def test_a_batch_without_a_valid_label_costs_nothing(name):
     client = clients_of(small())[name]
-    client.work.train.data = Altered(client.work.train.data, unlabelled)
+    client.data.train.data = Altered(client.data.train.data, unlabelled)
     reply = client.perform(Order(0, upload=UPDATES))
     assert (reply.failed, set(reply.losses.values())) == ("", {0.0})
 

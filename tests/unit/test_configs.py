@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from fedhca2.clients import Workplace
+from fedhca2.clients import DeviceSlot
 from fedhca2.configs import embedded_experiments
 from fedhca2.data import ScenesData
 from fedhca2.experiment import Experiment, OpenData, assign_shards, build, build_clients
@@ -68,7 +68,7 @@ def short_round(monkeypatch):
     def run(experiment):
         data = {key: scenes(config.domain) for key, config in experiment.data.items()}
         shards = {key: first(shard) for key, shard in assign_shards(experiment, data).items()}
-        clients = build_clients(experiment, data, shards, Workplace(torch.device("cpu")))
+        clients = build_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
         server = Server(experiment.resolved_method, [client.profile for client in clients])
         uploads = experiment.resolved_method.uploads(0)
         replies = [client.perform(Order(0, {}, upload=uploads)) for client in clients]

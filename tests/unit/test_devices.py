@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedhca2.clients import Workplace
+from fedhca2.clients import DeviceSlot
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data, step_kind
 from fedhca2.federation.in_process import InProcess
@@ -27,7 +27,7 @@ class Nobody:
 def models(devices):
     experiment = small(model={"encoder": {"name": "swin_micro", "drop_path": 0.2}})
     data = open_data(experiment)
-    places = [Workplace(CPU) for _ in range(devices)]
+    places = [DeviceSlot(CPU) for _ in range(devices)]
     clients = build_clients(experiment, data, assign_shards(experiment, data), places[0])
     fleet = InProcess(clients, places)
     server = Server(experiment.resolved_method, fleet.profiles.values())

@@ -147,7 +147,9 @@ def serve(
         from fedhca2.federation.run import resume, run
         from fedhca2.reports.console import ConsoleWatcher
 
-        terms = make_terms(deadline=deadline or None, min_clients=min_clients, retries=retries, wire=wire, spool=spool)
+        terms = network_settings(
+            deadline=deadline or None, min_clients=min_clients, retries=retries, wire=wire, spool=spool
+        )
         going_on = (Path(config) / NOTE).is_file()
         experiment = Experiment.load(Path(config) / "config.yaml" if going_on else config, overrides or [])
         folder = Path(config) if going_on else out or new_folder(experiment.name)
@@ -181,16 +183,16 @@ def write_app(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> 
     typer.echo(f"{folder}/pyproject.toml; start it with: flwr run {folder} CONNECTION")
 
 
-def make_terms(**values: Any) -> Any:
-    """Terms from options; what is wrong with them is a line each."""
+def network_settings(**values: Any) -> Any:
+    """NetworkSettings from options; what is wrong with them is a line each."""
     from pydantic import ValidationError
 
     from fedhca2.errors import UserError
     from fedhca2.experiment.errors import describe
-    from fedhca2.federation.flower.terms import Terms
+    from fedhca2.federation.flower.network_settings import NetworkSettings
 
     try:
-        return Terms.model_validate(values)
+        return NetworkSettings.model_validate(values)
     except ValidationError as error:
         raise UserError([f"--{line.replace('_', '-', 1)}" for line in describe(error)]) from None
 

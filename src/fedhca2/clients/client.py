@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedhca2.clients.device_slot import DeviceSlot, at_work
 from fedhca2.clients.evaluation import evaluate
 from fedhca2.clients.exchange import Exchange
 from fedhca2.clients.normalisation import recalibrate
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.reach import RowLimits, first_rows
 from fedhca2.clients.state_file import ClientState
-from fedhca2.clients.step import KEEP, Terms
+from fedhca2.clients.step import KEEP, LocalTerms
 from fedhca2.clients.training import Learner, Training
-from fedhca2.clients.workplace import Workplace, at_work
 from fedhca2.data.batches import Batches, one_early
 from fedhca2.data.dataset import Sample
 from fedhca2.messages import BatchNorm, Order, Profile, Reply
@@ -36,8 +36,8 @@ NO_PRIVACY = Privacy()
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a client works on, and for how long."""
+class LocalData:
+    """The images that a client has, and how often it goes through them."""
 
     dataset: str
     train: Batches
@@ -55,25 +55,25 @@ class Client:
         self,
         name: str,
         model: MultiTaskModel,
-        work: Work,
+        data: LocalData,
         training: Training,
         *,
         objective: Objective,
         batch_norm: BatchNorm = "local",
         privacy: Privacy = NO_PRIVACY,
         others_noise: float = 0.0,
-        workplace: Workplace,
+        device_slot: DeviceSlot,
     ) -> None:
         """`others_noise` is the deviation of what others may add to each value that they send."""
         self.name = name
-        self.work = work
+        self.data = data
         self.objective = objective
         self.batch_norm = batch_norm
         self.privacy = privacy
         self.training = training
-        self.workplace = workplace
+        self.device_slot = device_slot
         limits = RowLimits(
-            first_rows(model), training, len(work.train), work.epochs, work.rounds, max(others_noise, privacy.deviation)
+            first_rows(model), training, len(data.train), data.epochs, data.rounds, max(others_noise, privacy.deviation)
         )
         self.exchange = Exchange(model, privacy, limits, replaces=objective.replaces)
         self.layouts = self.exchange.layouts
@@ -84,12 +84,12 @@ class Client:
     def profile(self) -> Profile:
         """What the server may know."""
         tasks = tuple(self.personal.model.decoders)
-        return Profile(self.name, self.work.dataset, tasks, len(self.work.train.indices), self.layouts)
+        return Profile(self.name, self.data.dataset, tasks, len(self.data.train.indices), self.layouts)
 
     @property
     def load(self) -> int:
         """How much there is to do in a round, roughly: images through decoders."""
-        return len(self.work.train.indices) * self.work.epochs * (1 + len(self.personal.model.decoders))
+        return len(self.data.train.indices) * self.data.epochs * (1 + len(self.personal.model.decoders))
 
     @property
     def where(self) -> torch.device:
@@ -100,13 +100,13 @@ class Client:
         """The values of slots in the model that is shared."""
         return self.exchange.rows(self.shared.model, slots)
 
-    def perform(self, order: Order, watch: BatchWatch = lambda *_: None, place: Workplace | None = None) -> Reply:
-        """Take what was sent, then evaluate, then train, then answer; at its own workplace, or at another.
+    def perform(self, order: Order, watch: BatchWatch = lambda *_: None, place: DeviceSlot | None = None) -> Reply:
+        """Take what was sent, then evaluate, then train, then answer; at its own device slot, or at another.
 
         A client declines rows that cannot come from training, and goes on from its own. One whose training ends in
         values that are not finite goes back to where it was before it took anything. It says so in both cases.
         """
-        place = place or self.workplace
+        place = place or self.device_slot
         with at_work(self, place):
             began = perf_counter()
             turns = self._turns(order.round, place) if order.train else iter(())
@@ -128,31 +128,31 @@ class Client:
                     reply = replace(reply, rows=rows, agreement=agreement, losses=told)
             return replace(reply, seconds=perf_counter() - began)
 
-    def _take(self, order: Order, place: Workplace) -> str:
+    def _take(self, order: Order, place: DeviceSlot) -> str:
         """Take what was sent; returns what to say if it was not taken."""
         if fault := self.exchange.receive(self.shared.model, order):
             return f"what it was sent was not taken: {fault}"
         if self.batch_norm == "recalibrate" and order.deliveries:
-            recalibrate(self.shared.model, self.batches(order.round * self.work.epochs, place))
+            recalibrate(self.shared.model, self.batches(order.round * self.data.epochs, place))
         return ""
 
-    def evaluate(self, place: Workplace | None = None) -> dict[str, dict[str, float]]:
+    def evaluate(self, place: DeviceSlot | None = None) -> dict[str, dict[str, float]]:
         """Scores on the validation split."""
-        return self.evaluate_on(self.work.val, self.work.val.data.labels, place)
+        return self.evaluate_on(self.data.val, self.data.val.data.labels, place)
 
     def evaluate_on(
-        self, images: Batches, labels: Mapping[str, LabelSpace], place: Workplace | None = None
+        self, images: Batches, labels: Mapping[str, LabelSpace], place: DeviceSlot | None = None
     ) -> dict[str, dict[str, float]]:
         """Scores on images whose labels are to be read like this."""
-        model, place = self.personal.model, place or self.workplace
-        metrics = metrics_for(model.decoders, labels, self.work.metrics)
+        model, place = self.personal.model, place or self.device_slot
+        metrics = metrics_for(model.decoders, labels, self.data.metrics)
         with at_work(self, place):
             return evaluate(model, images.evaluation(place.feed), metrics, self.training.precision, place.captures)
 
-    def batches(self, epoch: int, place: Workplace | None = None) -> Iterator[Sample]:
+    def batches(self, epoch: int, place: DeviceSlot | None = None) -> Iterator[Sample]:
         """The batches of one epoch, counted from the first round on, with all that is drawn for their steps."""
-        seed, training, place = self.work.seed, self.training, place or self.workplace
-        batches = self.work.train.training(
+        seed, training, place = self.data.seed, self.training, place or self.device_slot
+        batches = self.data.train.training(
             seed=seed,
             client=self.name,
             epoch=epoch,
@@ -164,7 +164,7 @@ class Client:
         if not paths:
             return batches
         dice = np.random.default_rng(derive(seed, "drop_path", self.name, epoch))
-        keep = draw_keep(paths, len(self.work.train), self.work.train.batch_size, dice).to(place.device)
+        keep = draw_keep(paths, len(self.data.train), self.data.train.batch_size, dice).to(place.device)
         return (batch | {KEEP: own} for batch, own in zip(batches, keep, strict=True))
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
@@ -207,34 +207,34 @@ class Client:
             self.restore(good)
         return "; ".join(bad)
 
-    def _turns(self, round: int, place: Workplace) -> Iterator[Turn]:
+    def _turns(self, round: int, place: DeviceSlot) -> Iterator[Turn]:
         """A round's epochs, each of the copy that is shared, if there is one, and of the personal model.
 
         The first one's batches are being read from now on, and others' from one turn before it is theirs.
         """
-        epochs = range(round * self.work.epochs, (round + 1) * self.work.epochs)
+        epochs = range(round * self.data.epochs, (round + 1) * self.data.epochs)
         learners = dict.fromkeys((self.shared, self.personal))
         return one_early((epoch, learner, self.batches(epoch, place)) for epoch in epochs for learner in learners)
 
-    def _train(self, turns: Iterator[Turn], place: Workplace, watch: BatchWatch) -> dict[str, float]:
+    def _train(self, turns: Iterator[Turn], place: DeviceSlot, watch: BatchWatch) -> dict[str, float]:
         """The epochs of one round."""
-        terms = Terms(self.objective.frozen, self.objective.pull, self._pulled())
-        epochs, learners = self.work.epochs, {self.shared, self.personal}
-        steps = _Steps(self.name, len(self.work.train) * epochs * len(learners), watch)
+        terms = LocalTerms(self.objective.frozen, self.objective.pull, self._pulled())
+        epochs, learners = self.data.epochs, {self.shared, self.personal}
+        steps = _Steps(self.name, len(self.data.train) * epochs * len(learners), watch)
         losses: dict[str, float] = {}
         for epoch, learner, batches in turns:
-            rate = self.training.schedule.rate(epoch, self.work.rounds * epochs, self.training.learning_rate)
-            own = terms if learner is self.personal else Terms(terms.frozen)
+            rate = self.training.schedule.rate(epoch, self.data.rounds * epochs, self.training.learning_rate)
+            own = terms if learner is self.personal else LocalTerms(terms.frozen)
             losses = learner.train_epoch(batches, rate, own, watch=steps, captures=place.captures)
         for learner in learners:
             learner.end_round()
         return losses
 
-    def _fine_tune(self, place: Workplace, watch: BatchWatch) -> dict[str, float]:
+    def _fine_tune(self, place: DeviceSlot, watch: BatchWatch) -> dict[str, float]:
         """The method's last epochs, of the whole model, from the full learning rate down."""
-        first, count = self.work.rounds * self.work.epochs, self.objective.final_epochs
+        first, count = self.data.rounds * self.data.epochs, self.objective.final_epochs
         schedule = self.training.schedule.model_copy(update={"warmup_epochs": 0, "lag": False})
-        steps = _Steps(self.name, len(self.work.train) * count, watch)
+        steps = _Steps(self.name, len(self.data.train) * count, watch)
         losses: dict[str, float] = {}
         for epoch in range(count):
             rate = schedule.rate(epoch, count, self.training.learning_rate)

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedhca2.clients.capture import CapturedStep, Captures
 from fedhca2.clients.optimizer import OptimizerConfig
 from fedhca2.clients.schedule import Schedule
-from fedhca2.clients.step import PLAIN, Losses, Terms, set_mode, take_step
+from fedhca2.clients.step import PLAIN, LocalTerms, Losses, set_mode, take_step
 from fedhca2.config import Config
 from fedhca2.data.dataset import Sample
 from fedhca2.data.transforms import SCALES
@@ -64,7 +64,7 @@ class Learner:
         self,
         batches: Iterable[Sample],
         rate: float,
-        terms: Terms = PLAIN,
+        terms: LocalTerms = PLAIN,
         *,
         watch: Watch = lambda loss: None,
         captures: Captures | None = None,
@@ -88,7 +88,7 @@ class Learner:
         return {task: float(sums[task]) / count if count else 0.0 for task in self.model.decoders}
 
     def _step(
-        self, batch: Sample, terms: Terms, captures: Captures | None
+        self, batch: Sample, terms: LocalTerms, captures: Captures | None
     ) -> CapturedStep | Callable[[Sample], Losses]:
         if captures is not None:
             return captures.step(self, batch, terms)

@@ -22,7 +22,7 @@ def without_broken(
     lines: list[str] = []
     for spec in experiment.specs:
         shard, faults = shards[spec.name], list[str]()
-        train = _readable(data[spec.data].train.dealt(shard.dealt), shard.train, spec.tasks, faults)
+        train = _readable(data[spec.data].train.for_share(shard.dealt), shard.train, spec.tasks, faults)
         val = _readable(data[spec.data].val, shard.val, spec.tasks, faults)
         left[spec.name] = Shard(train, val, shard.dealt)
         if faults:

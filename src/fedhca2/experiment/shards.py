@@ -82,7 +82,7 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
 
 
 def _shard(spec: ClientSpec, data: OpenData, part: Sequence[int]) -> Shard:
-    usable = data.train.dealt(part).usable(spec.tasks)
+    usable = data.train.for_share(part).usable(spec.tasks)
     return Shard(keep(part, usable), list(data.val.usable(spec.tasks)), part)
 
 

@@ -28,6 +28,7 @@ class KeptClients(Protocol):
     def save(self, folder: Path) -> Mapping[str, str]:
         """Write every client's state; returns their checksums."""
 
+
 @dataclass(frozen=True)
 class Checkpoint:
     """What a checkpoint says apart from the clients' states."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedhca2.clients import Workplace
+from fedhca2.clients import DeviceSlot
 from fedhca2.clients.precompile import precompile
 from fedhca2.config import suggest
 from fedhca2.errors import UserError
@@ -83,7 +83,7 @@ class InProcessRun(InProcess):
         self.experiment, self.folder, self.shards, self.skipped = experiment, folder, given.shards, given.skipped
         self._devices = choose_devices(experiment.devices)
         self._step = step_kind(experiment, given.data, given.shards)
-        places = [Workplace(device, self._step) for device in self._devices]
+        places = [DeviceSlot(device, self._step) for device in self._devices]
         with one_thread():
             clients = build_clients(experiment, given.data, given.shards, places[0])
             self._samples = {one.name: sample_labels(one) | sample_predictions(one, "before") for one in clients}

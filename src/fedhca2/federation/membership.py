@@ -73,7 +73,7 @@ def shards_after(
         free = [index for index in range(len(data[spec.data].train)) if index not in taken]
         waiting = [other for other in new if other.name not in shards and _share(spec, other)]
         part = free[:: len(waiting)]
-        usable = keep(part, data[spec.data].train.dealt(part).usable(spec.tasks)) if part else []
+        usable = keep(part, data[spec.data].train.for_share(part).usable(spec.tasks)) if part else []
         if len(usable) < experiment.training.batch_size:
             lines.append(
                 f"clients: {spec.name!r} should find {experiment.training.batch_size} images of {spec.data!r} that no "

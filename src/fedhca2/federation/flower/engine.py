@@ -17,8 +17,8 @@ from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.flower.admissions import Admissions, Look, nobody
 from fedhca2.federation.flower.fleet import FlowerFleet
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES
-from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.moves import Reach
 from fedhca2.federation.rounds import Outcome, Progress, Watcher
 from fedhca2.federation.run import reopened
@@ -58,7 +58,7 @@ class FlowerEngine:
     settings_stay: ClassVar[bool] = True
 
     grid: Grid
-    terms: Terms
+    terms: NetworkSettings
     name: str = "flower"  # that the run's folder knows the engine by
     collect: Collect = leave_models
     look: Look = nobody  # at who was let in
@@ -111,7 +111,7 @@ class FlowerRun(FlowerFleet):
             server: Server = BlindServer(experiment, self)
         else:
             server = Server(experiment.resolved_method, (), experiment.guard, Reach.of(experiment))
-        server.profiles = self.roll.known
+        server.profiles = self.registry.known
         return server
 
     def finish(self, outcome: Outcome) -> Outcome:
@@ -142,25 +142,25 @@ class _Tell:
     def replied(self, order: Order, reply: Reply) -> None:
         if reply.client not in self.introduced:
             self.introduced.add(reply.client)
-            self.folder.events.introduced([self.fleet.roll.known[reply.client]])
+            self.folder.events.introduced([self.fleet.registry.known[reply.client]])
         as_sent = _order_as_sent(order, self.fleet.terms), _reply_as_sent(reply, self.fleet.terms)
         self.folder.events.replied(*as_sent, beside=self.fleet.beside.pop(reply.client, (0, 0)))
         self.watcher.replied(order, reply)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         self.admissions.write()
-        away = {**self.fleet.roll.refused, **self.fleet.absent, **record.dropped}
+        away = {**self.fleet.registry.refused, **self.fleet.absent, **record.dropped}
         record = replace(record, refused={**record.refused, **away})
         self.folder.events.aggregated(round, record, seconds)
         self.watcher.aggregated(round, record, seconds)
 
 
-def _row_as_sent(row: Tensor, terms: Terms) -> Tensor:
+def _row_as_sent(row: Tensor, terms: NetworkSettings) -> Tensor:
     """A stand-in of the size that the row had on the wire."""
     return torch.empty(row.shape, dtype=DTYPES[terms.wire], device="meta")
 
 
-def _order_as_sent(order: Order, terms: Terms) -> Order:
+def _order_as_sent(order: Order, terms: NetworkSettings) -> Order:
     deliveries = {
         slot: replace(
             delivery,
@@ -171,5 +171,5 @@ def _order_as_sent(order: Order, terms: Terms) -> Order:
     return replace(order, deliveries=deliveries)
 
 
-def _reply_as_sent(reply: Reply, terms: Terms) -> Reply:
+def _reply_as_sent(reply: Reply, terms: NetworkSettings) -> Reply:
     return replace(reply, rows={slot: _row_as_sent(row, terms) for slot, row in reply.rows.items()})

@@ -9,7 +9,7 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.engine import check_resumable, read_note
 from fedhca2.federation.flower.fleet import TooFewClientsError
-from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher
 from fedhca2.federation.run_folder import CONFIG, RunFolder
@@ -39,7 +39,7 @@ def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatch
 
     engines = {"flower-local": run_local, "flower-ray": run_ray}
     try:
-        return engines[engine](experiment, out, watcher, Terms(), baseline)
+        return engines[engine](experiment, out, watcher, NetworkSettings(), baseline)
     except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError([f"{reason}; go on with: fedhca2 resume {out}"]) from None

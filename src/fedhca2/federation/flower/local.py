@@ -18,10 +18,10 @@ from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS
 from fedhca2.federation.flower.engine import Collect, FlowerEngine
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.site import MODEL
 from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
-from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher, run_or_resume
 
@@ -30,7 +30,7 @@ log = logging.getLogger("fedhca2.server")
 
 
 def run_local(
-    experiment: Experiment, out: Path, watcher: RunWatcher, terms: Terms, baseline: Path | None = None
+    experiment: Experiment, out: Path, watcher: RunWatcher, terms: NetworkSettings, baseline: Path | None = None
 ) -> Result:
     """Run an experiment with every client in a process of its own, or go on with it if its folder is there.
 

@@ -11,13 +11,13 @@ from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.local import collecting, sites_folder, write_sites
-from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.result import Result
 from fedhca2.federation.run import RunWatcher, run_or_resume
 
 
 def run_ray(
-    experiment: Experiment, out: Path, watcher: RunWatcher, terms: Terms, baseline: Path | None = None
+    experiment: Experiment, out: Path, watcher: RunWatcher, terms: NetworkSettings, baseline: Path | None = None
 ) -> Result:
     """Run an experiment in a simulation, or go on with it if its folder is there; a client gets one CPU, or one GPU."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray reads it when it is imported

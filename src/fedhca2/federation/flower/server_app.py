@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.flower.engine import FlowerEngine
-from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.server import ServerRecord
 from fedhca2.messages import Order, Reply
@@ -42,7 +42,7 @@ class LogWatcher:
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment of the run config, or go on with it if its folder is there already."""
     config = context.run_config
-    terms = Terms(
+    terms = NetworkSettings(
         deadline=float(config["deadline"]) or None,
         min_clients=int(config["min-clients"]) or None,
         retries=int(config["retries"]),

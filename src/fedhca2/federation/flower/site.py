@@ -11,7 +11,7 @@ import torch
 from flwr.app import RecordDict
 from safetensors.torch import save
 
-from fedhca2.clients import Client, ClientState, Workplace, load_state, save_state
+from fedhca2.clients import Client, ClientState, DeviceSlot, load_state, save_state
 from fedhca2.clients.state_file import private_folder, write_whole
 from fedhca2.experiment import Experiment, assign_shards, build_client, open_data, step_kind
 from fedhca2.federation.flower.consent import check_order
@@ -201,7 +201,7 @@ def _build(experiment: Experiment, name: str, device: torch.device) -> Client:
     data = open_data(experiment)
     shards = assign_shards(experiment, data)
     spec = next(spec for spec in experiment.specs if spec.name == name)
-    place = Workplace(device, step_kind(experiment, data, shards))
+    place = DeviceSlot(device, step_kind(experiment, data, shards))
     return build_client(experiment, spec, data[spec.data], shards[name], place)
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 StepKind = Literal["plain", "captured", "compiled"]
 
 
-class Workplace:
+class DeviceSlot:
     """A device, for one client at a time, with the graphs that were captured on it and the feed of its batches.
 
-    Two workplaces on one GPU let two clients work beside each other.
+    Two device slots on one GPU let two clients work beside each other.
     """
 
     def __init__(self, device: torch.device, step: StepKind = "captured") -> None:
@@ -31,8 +31,8 @@ class Workplace:
 
 
 @contextmanager
-def at_work(client: "Client", place: Workplace) -> Iterator[None]:
-    """Bring all that a client holds to a workplace for a while, and back into the host's memory."""
+def at_work(client: "Client", place: DeviceSlot) -> Iterator[None]:
+    """Bring all that a client holds to a device slot for a while, and back into the host's memory."""
     device = place.device
     if device.type == "cpu" or client.where.type == device.type:
         yield
