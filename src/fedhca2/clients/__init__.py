@@ -3,8 +3,8 @@
 from fedhca2.clients.capture import CompilingError
 from fedhca2.clients.client import BatchWatch, Client, LocalData
 from fedhca2.clients.device_slot import DeviceSlot, StepKind, at_work
+from fedhca2.clients.optimizer import Schedule
 from fedhca2.clients.privacy import Privacy
-from fedhca2.clients.schedule import Schedule
 from fedhca2.clients.state_file import ClientState, StateFileError, load_state, save_state
 from fedhca2.clients.training import Training
 

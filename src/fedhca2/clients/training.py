@@ -9,8 +9,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from fedhca2.clients.capture import CapturedStep, Captures
-from fedhca2.clients.optimizer import OptimizerConfig
-from fedhca2.clients.schedule import Schedule
+from fedhca2.clients.optimizer import OptimizerConfig, Schedule
 from fedhca2.clients.step import PLAIN, LocalTerms, Losses, set_mode, take_step
 from fedhca2.config import Config
 from fedhca2.data.dataset import Sample
