@@ -22,7 +22,7 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, STEERING, Letter, Node, obliging
 
-from fedhca2.federation.flower import registry
+from fedhca2.federation.flower import site_registry
 from fedhca2.federation.flower.control import OperatorInterceptor
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.network_settings import NetworkSettings
@@ -217,7 +217,7 @@ def trickle(stage: Stage) -> Outcome:
 def pose(stage: Stage) -> Outcome:
     """Another key's holder says that it is `home`; it is away when the server looks, and back for its answer."""
     grid, experiment = stage.grid, stage.experiment
-    with patch.object(registry, "NODES_EVERY", 3600.0), node(stage.deployment, OTHER) as thief:
+    with patch.object(site_registry, "NODES_EVERY", 3600.0), node(stage.deployment, OTHER) as thief:
         fleet = FlowerFleet(grid, experiment, NetworkSettings(), "run1", stage.folder)
         fleet.registry.meet(Wait(60))
         message = thief.receive()
