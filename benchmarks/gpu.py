@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from row import Row, show
 
-from fedhca2.clients import Client, Workplace, at_work
+from fedhca2.clients import Client, DeviceSlot, at_work
 from fedhca2.clients.precompile import precompile
-from fedhca2.clients.step import Terms, set_mode, take_step
+from fedhca2.clients.step import LocalTerms, set_mode, take_step
 from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.server import Deliveries, Server
@@ -41,13 +41,13 @@ def batches(client: Client) -> Any:
 
 def title(client: Client) -> str:
     """What a row calls a client's kind."""
-    tasks = client.work.train.tasks
-    return f"{'four tasks' if len(tasks) > 1 else tasks[0]}, {'×'.join(map(str, client.work.train.data.size))}"
+    tasks = client.data.train.tasks
+    return f"{'four tasks' if len(tasks) > 1 else tasks[0]}, {'×'.join(map(str, client.data.train.data.size))}"
 
 
 def plain_row(client: Client) -> Row:
     """A step as PyTorch takes it by itself."""
-    with at_work(client):
+    with at_work(client, client.device_slot):
         learner, batch = client.personal, next(iter(batches(client)))
         set_mode(learner.model, frozenset())
 
@@ -62,22 +62,22 @@ def plain_row(client: Client) -> Row:
 def first_steps(setting: Experiment, clients: list[Client]) -> Iterator[Row]:
     """Seconds until every kind of client has taken its first step: compiling and capturing."""
     began = perf_counter()
-    precompile(setting.model, clients, clients[0].workplace.device)
+    precompile(setting.model, clients, clients[0].device_slot.device)
     yield Row("compiling in several processes", perf_counter() - began, "s")
     for client in clients:
-        assert client.workplace.captures is not None
-        with at_work(client):
-            client.workplace.captures.step(client.personal, next(iter(batches(client))), Terms())
+        assert client.device_slot.captures is not None
+        with at_work(client, client.device_slot):
+            client.device_slot.captures.step(client.personal, next(iter(batches(client))), LocalTerms())
     torch.cuda.synchronize()
     yield Row("first steps of all six clients, with compiling", perf_counter() - began, "s", at_most=90.0)
 
 
 def pure_step(client: Client) -> float:
     """Seconds of a captured step on a batch that is there already."""
-    assert client.workplace.captures is not None
-    with at_work(client):
+    assert client.device_slot.captures is not None
+    with at_work(client, client.device_slot):
         batch = next(iter(batches(client)))
-        step = client.workplace.captures.step(client.personal, batch, Terms())
+        step = client.device_slot.captures.step(client.personal, batch, LocalTerms())
 
         def steps() -> None:
             for _ in range(STEPS):
@@ -104,7 +104,7 @@ def round_rows(setting: Experiment, clients: list[Client], pure: dict[str, float
         ended = perf_counter()
         assert not record.refused
     for client in clients:
-        steps = len(client.work.train) * client.work.epochs
+        steps = len(client.data.train) * client.data.epochs
         share = pure[client.name] * steps / replies[client.name].seconds
         yield Row(f"input, {title(client)}", share, "of the step's speed", at_least=0.95)
     yield Row("server's step in a round", 1000 * (ended - trained), "ms")
@@ -114,7 +114,7 @@ def round_rows(setting: Experiment, clients: list[Client], pure: dict[str, float
 
 def evaluation_row(client: Client) -> Row:
     """One pass over as many images as PASCAL's validation split has."""
-    val = client.work.val
+    val = client.data.val
     few = val.indices
     client.evaluate()
     val.indices = tuple(few[i % len(few)] for i in range(VALIDATION))
@@ -126,16 +126,16 @@ def rows(quick: bool = False) -> Iterator[Row]:
     setting = Experiment.load("scenes_full")
     began = perf_counter()
     data = open_data(setting)
-    place = Workplace(torch.device("cuda", 0), "compiled")
+    place = DeviceSlot(torch.device("cuda", 0), "compiled")
     clients = build_clients(setting, data, assign_shards(setting, data), place)
     for client in clients:
-        client.work.train.data.load(0, client.work.train.tasks)
+        client.data.train.data.load(0, client.data.train.tasks)
     yield Row("rendering 5,793 images, and building", perf_counter() - began, "s")
     yield from first_steps(setting, clients)
     yield from (plain_row(client) for client in (clients[0], clients[-1]))
     pure = {client.name: pure_step(client) for client in clients}
     for client in clients:
-        at_most = 40.0 if len(client.work.train.tasks) > 1 else 20.0
+        at_most = 40.0 if len(client.data.train.tasks) > 1 else 20.0
         yield Row(f"step, {title(client)}", 1000 * pure[client.name], "ms", at_most)
     if quick:
         return

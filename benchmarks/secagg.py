@@ -30,11 +30,11 @@ from safetensors.torch import load_file
 from wire import second_round
 
 from fedhca2.aggregation import conflict_averse_mixing
-from fedhca2.clients import Workplace
+from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data
 from fedhca2.federation.flower.local import run_local
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.server_app import LogWatcher
-from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.sketch import BLOCKS, PIECE, Sketcher
 from fedhca2.messages import Order
@@ -200,10 +200,10 @@ def rounds() -> None:
         for settings in (None, secure):
             with tempfile.TemporaryDirectory() as folder:
                 out = Path(folder) / "run"
-                run_local(small(method, settings, 1), out, LogWatcher(), Terms())
+                run_local(small(method, settings, 1), out, LogWatcher(), NetworkSettings())
                 models[settings is None] = {file.name: load_file(file) for file in (out / "models").iterdir()}
                 out = Path(folder) / "two"
-                run_local(small(method, settings, 2), out, LogWatcher(), Terms())
+                run_local(small(method, settings, 2), out, LogWatcher(), NetworkSettings())
                 up, down, seconds, _ = second_round(out)
             off = ""
             if settings is not None:
@@ -229,7 +229,7 @@ def sketch() -> None:
     """Real updates of six small clients; every size of sketch with fifty projections."""
     experiment = small({"name": "fedhca2", "decoder": None}, None, 1)
     data = open_data(experiment)
-    fleet = InProcess(build_clients(experiment, data, assign_shards(experiment, data), Workplace(torch.device("cpu"))))
+    fleet = InProcess(build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu"))))
     orders = {name: Order(0, upload={"encoder": "updates"}) for name in fleet.profiles}
     updates = torch.stack([reply.rows[ENCODER] for reply in fleet.perform(orders, lambda *_: None).values()]).double()
     gram, numel = updates @ updates.T, updates.shape[1]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from fedhca2.clients import Workplace
+from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import assign_shards, build_clients
 from small_run import _open as open_data
 from small_run import events, quickly, resume_small, run_small, same_models, small
@@ -54,7 +54,7 @@ def killed(out, rng, longest):
 def main(folder, seed, kills):
     rng = random.Random(seed)
     data = open_data(EXPERIMENT)
-    quickly(build_clients, EXPERIMENT, data, assign_shards(EXPERIMENT, data), Workplace(torch.device("cpu")))
+    quickly(build_clients, EXPERIMENT, data, assign_shards(EXPERIMENT, data), DeviceSlot(torch.device("cpu")))
     straight = folder / "straight"
     began = time.monotonic()
     os.waitpid(child(lambda: go_on(straight)), 0)

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedhca2.clients import Client, Workplace
+from fedhca2.clients import Client, DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data
 
 SMALL = {
@@ -34,5 +34,5 @@ def small(**changes: object) -> Experiment:
 def clients(experiment: Experiment) -> dict[str, Client]:
     """Its clients, on the CPU."""
     data = open_data(experiment)
-    built = build_clients(experiment, data, assign_shards(experiment, data), Workplace(torch.device("cpu")))
+    built = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
     return {client.name: client for client in built}

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 from safetensors.torch import load_file
 
-from fedhca2.clients import Workplace
+from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, OpenData, assign_shards, build_clients
 from fedhca2.federation.run import resume, run
 from fedhca2.models import build_model
@@ -84,16 +84,16 @@ def quickly(work, *args, **options):
     """Run with models and scenes that are made once for all tests."""
     with ExitStack() as stack:
         stack.enter_context(patch("fedhca2.experiment.build.build_model", _copied))
-        stack.enter_context(patch("fedhca2.federation.run.open_data", _open))
+        stack.enter_context(patch("fedhca2.federation.in_process_engine.open_data", _open))
         return work(*args, **options)
 
 
 def run_small(experiment, out, watcher=None, **options):
-    return quickly(run, experiment, out, watcher or Silent(), **options)
+    return quickly(run, experiment, out, watcher=watcher or Silent(), **options)
 
 
 def resume_small(out, overrides=None, watcher=None):
-    return quickly(resume, out, watcher or Silent(), overrides)
+    return quickly(resume, out, watcher=watcher or Silent(), overrides=overrides)
 
 
 def models(out):
@@ -121,5 +121,5 @@ def clients_of(experiment):
     shards = assign_shards(experiment, data)
     return {
         client.name: client
-        for client in quickly(build_clients, experiment, data, shards, Workplace(torch.device("cpu")))
+        for client in quickly(build_clients, experiment, data, shards, DeviceSlot(torch.device("cpu")))
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 
 from fedhca2.experiment import Experiment
-from fedhca2.federation.cells import plan_cells, run_cells
+from fedhca2.federation.comparison_runs import plan_runs, run_all
 from fedhca2.federation.run import resume as resume_run
 from fedhca2.federation.run import run as run_experiment
 from fedhca2.reports.comparison import Comparison, write_comparison
@@ -41,9 +41,9 @@ def run(
     folder, other = Path(out) if out else default_folder(experiment.name), Path(baseline) if baseline else None
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
         if engine == "in-process":
-            run_experiment(experiment, folder, watcher, other)
+            run_experiment(experiment, folder, watcher=watcher, baseline=other)
         else:
-            from fedhca2.federation.flower.engines import run_on
+            from fedhca2.federation.flower.launch import run_on
 
             run_on(engine, experiment, folder, watcher, other)
     return Run(folder)
@@ -54,9 +54,9 @@ def resume(folder: Place, overrides: list[str] | None = None, *, quiet: bool = F
     found = Run.open(folder)
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
         if found.files.flower_note is None:
-            resume_run(found.folder, watcher, overrides)
+            resume_run(found.folder, watcher=watcher, overrides=overrides)
         else:
-            from fedhca2.federation.flower.engines import resume_on
+            from fedhca2.federation.flower.launch import resume_on
 
             resume_on(found.folder, watcher, overrides)
     return Run(found.folder)
@@ -67,9 +67,9 @@ def compare(
 ) -> Comparison:
     """Run each method with each seed on the same data, and write the table; what is finished is not run again."""
     folder = Path(out) if out else comparison_folder(experiment.name)
-    cells = plan_cells(experiment, methods, seeds, folder)
+    runs = plan_runs(experiment, methods, seeds, folder)
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
-        done = [RunFiles.open(cell.folder) for cell in run_cells(cells, watcher)]
+        done = [RunFiles.open(one.folder) for one in run_all(runs, watcher)]
     return write_comparison(done, folder)
 
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import torch
 
-from fedhca2.clients import Client, Workplace
+from fedhca2.clients import Client, DeviceSlot
 from fedhca2.experiment import Experiment, OpenData, assign_shards, build_clients
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
@@ -102,7 +102,7 @@ def clients_of(method, clients=MIXED, rounds=2, shards=None):
     experiment = experiment_of(method, clients, rounds)
     with patch("fedhca2.experiment.build.build_model", _copied_model):
         return build_clients(
-            experiment, data(), shards or assign_shards(experiment, data()), Workplace(torch.device("cpu"))
+            experiment, data(), shards or assign_shards(experiment, data()), DeviceSlot(torch.device("cpu"))
         )
 
 

@@ -49,7 +49,7 @@ def test_recalibrated_statistics_are_those_of_the_local_images():
         assign(tensors, turn.received[slot], client.layouts[slot])
     seen = []
     model.decoders["depth"].norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
-    for batch in client.work.train.training(seed=client.work.seed, client="home", epoch=1):
+    for batch in client.data.train.training(seed=client.data.seed, client="home", epoch=1):
         model(batch["image"])
     mean = torch.stack([features.mean(dim=(0, 2, 3)) for features in seen]).mean(dim=0)
     variance = torch.stack([features.transpose(0, 1).flatten(1).var(dim=1) for features in seen]).mean(dim=0)

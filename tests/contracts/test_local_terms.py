@@ -7,7 +7,7 @@ import torch
 from real_federation import clients_of, federated
 from torch.testing import assert_close
 
-from fedhca2.clients.step import Terms
+from fedhca2.clients.step import LocalTerms
 from fedhca2.clients.training import Learner
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
@@ -26,7 +26,7 @@ class Problem:
         client = next(client for client in clients_of("local") if client.name == "home")
         self.training = client.training
         self.model = client.personal.model
-        self.batch = next(client.work.train.training(seed=0, client="home", epoch=0))
+        self.batch = next(client.data.train.training(seed=0, client="home", epoch=0))
         rng = torch.Generator().manual_seed(0)
         slots = [tensors for slot, tensors in self.model.slots().items() if slot.part in PULLED_PARTS]
         self.pulled = [parameter for tensors in slots for parameter in tensors.values()]
@@ -37,7 +37,7 @@ class Problem:
         learner = Learner(self.model, self.training)
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         pairs = [(names[id(p)], anchor) for p, anchor in zip(self.pulled, self.anchors, strict=True)] if anchors else []
-        learner.train_epoch([self.batch], 0.0, Terms(pull=pull, pulled=pairs))
+        learner.train_epoch([self.batch], 0.0, LocalTerms(pull=pull, pulled=pairs))
         return [parameter.grad.clone() for parameter in self.model.parameters()]
 
     @torch.no_grad()

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from fedhca2.clients.exchange import own_rows
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 from fedhca2.methods import METHODS
@@ -14,7 +13,7 @@ CLIP, NOISE = 0.01, 0.02
 
 def what_the_server_knows(client, deliveries):
     """Rows by slot: those at the start, then what a client sent last, or was sent in their place."""
-    rows = dict(client.published) or own_rows(client, client.layouts)
+    rows = dict(client.exchange.published) or client.rows(client.layouts)
     if client.objective.anchor != "received":
         for slot, delivery in deliveries.items():
             if delivery.base == "nothing":

@@ -5,13 +5,13 @@ from pathlib import Path
 import torch
 from in_process_grid import InProcessGrid
 
-from fedhca2.clients import Workplace
+from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.fleet import FlowerFleet
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.site import Site
 from fedhca2.federation.flower.site_config import SiteConfig
-from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
@@ -68,7 +68,7 @@ class Nobody:
 def in_memory(experiment):
     """Models and scores of the same experiment in one process."""
     data = open_data(experiment)
-    clients = build_clients(experiment, data, assign_shards(experiment, data), Workplace(CPU))
+    clients = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(CPU))
     fleet = InProcess(clients)
     server = Server(experiment.resolved_method, fleet.profiles.values())
     outcome = run_rounds(server, fleet, experiment.rounds, 0, Nobody())
@@ -79,5 +79,5 @@ def flower_federation(experiment, folder, **terms):
     """A grid in this process, the sites behind it, and the fleet in front of it."""
     sites = {name: Site(config) for name, config in site_configs(experiment, folder).items()}
     grid = InProcessGrid({name: make_app(site) for name, site in sites.items()})
-    fleet = FlowerFleet(grid, experiment, Terms(**{"poll": 0.001, "deadline": 60, **terms}), "run1", folder)
+    fleet = FlowerFleet(grid, experiment, NetworkSettings(**{"poll": 0.001, "deadline": 60, **terms}), "run1", folder)
     return grid, sites, fleet

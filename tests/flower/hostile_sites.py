@@ -22,10 +22,10 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, STEERING, Letter, Node, obliging
 
-from fedhca2.federation.flower import roll
+from fedhca2.federation.flower import site_registry
 from fedhca2.federation.flower.control import OperatorInterceptor
 from fedhca2.federation.flower.fleet import FlowerFleet
-from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.wait import Wait
 from fedhca2.federation.gate import plain
 from fedhca2.federation.moves import Reach
@@ -99,15 +99,15 @@ class Stage:
 
     def meet(self, send: Send) -> FlowerFleet:
         """A server that has heard of all three sites; this is what the hostile one sends to introduce itself."""
-        fleet = FlowerFleet(self.grid, self.experiment, Terms(min_clients=2, retries=0), "run1", self.folder)
+        fleet = FlowerFleet(self.grid, self.experiment, NetworkSettings(min_clients=2, retries=0), "run1", self.folder)
         with self._answering(send):
-            while len(fleet.roll.known) + len(fleet.roll.refused) < 3:
-                fleet.roll.meet(Wait(60))
+            while len(fleet.registry.known) + len(fleet.registry.refused) < 3:
+                fleet.registry.meet(Wait(60))
         return fleet
 
     def introduce(self, send: Send) -> Outcome:
         """What comes of a hostile introduction."""
-        refused = self.meet(send).roll.refused
+        refused = self.meet(send).registry.refused
         return Outcome(f"refused: {refused[HOSTILE]}" if HOSTILE in refused else "taken in")
 
     def round(self, send: Send, deadline: float = 60) -> Outcome:
@@ -217,25 +217,27 @@ def trickle(stage: Stage) -> Outcome:
 def pose(stage: Stage) -> Outcome:
     """Another key's holder says that it is `home`; it is away when the server looks, and back for its answer."""
     grid, experiment = stage.grid, stage.experiment
-    with patch.object(roll, "NODES_EVERY", 3600.0), node(stage.deployment, OTHER) as thief:
-        fleet = FlowerFleet(grid, experiment, Terms(), "run1", stage.folder)
-        fleet.roll.meet(Wait(60))
+    with patch.object(site_registry, "NODES_EVERY", 3600.0), node(stage.deployment, OTHER) as thief:
+        fleet = FlowerFleet(grid, experiment, NetworkSettings(), "run1", stage.folder)
+        fleet.registry.meet(Wait(60))
         message = thief.receive()
         thief.reply(message, obliging(experiment, HOSTILE)(message).content)
         thief.deactivate()
-        fleet.roll._looked = float("-inf")
-        fleet.roll._look()
+        fleet.registry._looked = float("-inf")
+        fleet.registry._look()
         thief.activate()
         wait = Wait(10)
-        while not wait.is_over and OTHER not in fleet.roll.refused:
-            fleet.roll.meet(wait)
-        return Outcome(f"refused: {fleet.roll.refused[OTHER]}" if HOSTILE not in fleet.roll.known else "taken in")
+        while not wait.is_over and OTHER not in fleet.registry.refused:
+            fleet.registry.meet(wait)
+        return Outcome(
+            f"refused: {fleet.registry.refused[OTHER]}" if HOSTILE not in fleet.registry.known else "taken in"
+        )
 
 
 def guess(stage: Stage) -> Outcome:
     """Flower takes an answer from whoever knows the name of the message: the hash of all that is in it."""
     with node(stage.deployment, OTHER) as site:
-        FlowerFleet(stage.grid, stage.experiment, Terms(), "run1", stage.folder).roll.meet(Wait(60))
+        FlowerFleet(stage.grid, stage.experiment, NetworkSettings(), "run1", stage.folder).registry.meet(Wait(60))
         message = site.receive()
         copy = Message(message.content, site.number, "query", ttl=message.metadata.ttl)
         copy.metadata.created_at = message.metadata.created_at

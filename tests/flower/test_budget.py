@@ -5,11 +5,12 @@ import torch
 from federations import Nobody, flower_federation, small_experiment
 
 from fedhca2.clients.accounting import epsilon
+from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.ledger import SPENT, Ledger
-from fedhca2.federation.flower.run import run
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.site import Site
 from fedhca2.federation.flower.site_config import SitePrivacy, SiteScores
-from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.run import run
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
 
@@ -179,7 +180,7 @@ def test_sites_that_are_asked_the_same_have_other_keys(tmp_path):
         _, sites, fleet = flower_federation(experiment, folder)
         for site in sites.values():
             site.perform(fleet.invitation, Order(0, upload=UPLOAD))
-            keys.add(site._seat.client.noise_key)
+            keys.add(site._seat.client.exchange.noise_key)
     assert len(keys) == 6
     assert {len(key) for key in keys} == {32}
 
@@ -192,6 +193,6 @@ def test_a_run_goes_on_without_sites_whose_budget_is_spent(tmp_path):
     seen = Watching()
     seen.refused = []
     seen.aggregated = lambda round, record, seconds: seen.refused.append(dict(record.refused))
-    run(grid, experiment, tmp_path / "run", seen, Terms(poll=0.001, deadline=60))
+    run(experiment, tmp_path / "run", watcher=seen, engine=FlowerEngine(grid, NetworkSettings(poll=0.001, deadline=60)))
     spent = f"failed: {SPENT}"
     assert seen.refused == [{}, {"home": spent}, dict.fromkeys(sites, spent)]

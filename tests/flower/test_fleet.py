@@ -78,15 +78,15 @@ def test_a_client_that_is_away_is_not_waited_for_when_there_are_enough(experimen
     fleet.gather()
     orders = orders_for(fleet)
     grid.leave("home")
-    fleet.roll._looked = float("-inf")
-    fleet.roll._look()
+    fleet.registry._looked = float("-inf")
+    fleet.registry._look()
     assert set(fleet.perform(orders, quiet)) == {"outdoor-semseg", "outdoor-normals"}
 
 
 @pytest.fixture
 def watchful(monkeypatch):
     """Looks at the nodes all the time."""
-    monkeypatch.setattr("fedhca2.federation.flower.roll.NODES_EVERY", 0.0)
+    monkeypatch.setattr("fedhca2.federation.flower.site_registry.NODES_EVERY", 0.0)
 
 
 class After:
@@ -135,7 +135,7 @@ def gathered_and_trained(experiment, folder, **terms):
     grid, _, fleet = flower_federation(experiment, folder)
     fleet.gather()
     fleet.perform(orders_for(fleet), quiet)
-    fleet.roll.terms = fleet.terms = fleet.terms.model_copy(update=terms)
+    fleet.registry.terms = fleet.terms = fleet.terms.model_copy(update=terms)
     fleet.quorum = fleet.terms.min_clients or fleet.quorum
     return grid, fleet
 
@@ -163,7 +163,7 @@ def test_a_site_may_join_after_the_start(experiment, tmp_path):
     late = grid.leave("home")
     fleet.gather()
     grid.apps |= late
-    fleet.roll._looked = float("-inf")
+    fleet.registry._looked = float("-inf")
     fleet.perform(orders_for(fleet), quiet)
     assert list(fleet.profiles) == ["outdoor-semseg", "outdoor-normals", "home"]
 
@@ -187,8 +187,8 @@ def test_a_site_that_does_not_fit_reads_why_in_its_log(change, reason, experimen
     sites["home"].config = sites["home"].config.model_copy(update=change)
     fleet.gather()
     grid.deliver()
-    assert "home" not in fleet.roll.known
-    assert reason in fleet.roll.refused["home"]
+    assert "home" not in fleet.registry.known
+    assert reason in fleet.registry.refused["home"]
     assert any(reason in record.message for record in caplog.records if record.name == "fedhca2.site")
 
 
@@ -220,7 +220,7 @@ def test_a_site_with_the_key_of_another_is_refused(experiment, tmp_path):
     grid.replace("outdoor-normals", lambda _: make_app(sites["home"]))
     fleet.gather()
     reason = "client of outdoor-normals should be 'outdoor-normals', found 'home'"
-    assert fleet.roll.refused == {"outdoor-normals": reason}
+    assert fleet.registry.refused == {"outdoor-normals": reason}
 
 
 @pytest.mark.parametrize(("name", "called"), [("garden", "garden"), ("", "node 3")])
@@ -228,7 +228,9 @@ def test_a_key_of_no_client_is_not_even_invited(name, called, experiment, tmp_pa
     grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
     grid.rename("home", name)
     fleet.gather()
-    assert fleet.roll.refused[called].startswith("key should belong to one of outdoor-semseg, outdoor-normals, home")
+    assert fleet.registry.refused[called].startswith(
+        "key should belong to one of outdoor-semseg, outdoor-normals, home"
+    )
     assert not [
         message
         for message in grid.down
@@ -242,11 +244,11 @@ def test_a_key_stays_unknown_when_its_node_is_away_as_the_answer_comes(experimen
     grid, sites, fleet = flower_federation(experiment, tmp_path)
     grid.replace("outdoor-normals", lambda _: make_app(sites["home"]))
     grid.leave("home")
-    fleet.roll._look()
+    fleet.registry._look()
     grid.get_nodes = list
-    fleet.roll.meet(Wait(60))
-    assert "outdoor-normals" in fleet.roll.refused
-    assert "home" not in fleet.roll.known
+    fleet.registry.meet(Wait(60))
+    assert "outdoor-normals" in fleet.registry.refused
+    assert "home" not in fleet.registry.known
 
 
 def test_a_second_key_of_the_same_name_is_refused_even_while_the_first_is_away(experiment, tmp_path):
@@ -254,10 +256,10 @@ def test_a_second_key_of_the_same_name_is_refused_even_while_the_first_is_away(e
     fleet.gather()
     grid.leave("home")
     grid.apps[9] = ("home", make_app(sites["home"]))
-    fleet.roll._looked = float("-inf")
+    fleet.registry._looked = float("-inf")
     for _ in range(2):
-        fleet.roll.meet(Wait(60))
-    assert fleet.roll.refused == {"node 9": "home is here already, at node 3"}
+        fleet.registry.meet(Wait(60))
+    assert fleet.registry.refused == {"node 9": "home is here already, at node 3"}
 
 
 def test_without_keys_two_sites_cannot_be_the_same_client(experiment, tmp_path):
@@ -265,7 +267,7 @@ def test_without_keys_two_sites_cannot_be_the_same_client(experiment, tmp_path):
     grid.rename("home", "")
     grid.apps[9] = ("", make_app(sites["home"]))
     fleet.gather()
-    assert list(fleet.roll.refused) == ["node 9"]
+    assert list(fleet.registry.refused) == ["node 9"]
 
 
 def test_a_repeated_round_is_answered_and_not_trained_again(experiment, tmp_path):

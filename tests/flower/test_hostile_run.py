@@ -10,7 +10,7 @@ from hostile import ATTACKS_IN_REPLIES, Letter, obliging
 from hostile_sites import HONEST, HOSTILE, node, relative_drift
 from safetensors.torch import load_file
 
-from fedhca2.clients import Workplace
+from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import assign_shards, build_clients, open_data
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
@@ -23,7 +23,7 @@ IN_TURN = ["a header nested 200,000 deep", "5 GB in one chunk", "seconds of 10**
 def models_without(experiment, absent):
     """Models of the same experiment in one process, without a client."""
     data = open_data(experiment)
-    clients = build_clients(experiment, data, assign_shards(experiment, data), Workplace(torch.device("cpu")))
+    clients = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
     fleet = InProcess([client for client in clients if client.name != absent])
     server = Server(experiment.resolved_method, fleet.profiles.values())
     run_rounds(server, fleet, experiment.rounds, 0, Nobody())

@@ -7,15 +7,16 @@ import torch
 from federations import Nobody, flower_federation, in_memory, small_experiment
 
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.run import resume, run
-from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
 from fedhca2.methods import METHODS
 from small import unifying
 
 pytestmark = pytest.mark.slow
-TERMS = Terms(poll=0.001, deadline=60)
+TERMS = NetworkSettings(poll=0.001, deadline=60)
 
 
 class PowerCutError(Exception):
@@ -71,9 +72,9 @@ def test_a_run_whose_server_and_sites_all_crash_resumes_to_the_same_models_and_s
     experiment = experiment_of(method)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
     with pytest.raises(PowerCutError):
-        run(grid, experiment, tmp_path / "run", Watching(fails_in=1), TERMS)
+        run(experiment, tmp_path / "run", watcher=Watching(fails_in=1), engine=FlowerEngine(grid, TERMS))
     grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
-    result = resume(grid, tmp_path / "run", Watching(), TERMS)
+    result = resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS))
     assert result.clients == expected(method)[1]
     assert_equal(models(sites), expected(method)[0])
 
@@ -81,7 +82,7 @@ def test_a_run_whose_server_and_sites_all_crash_resumes_to_the_same_models_and_s
 def test_what_a_site_keeps_is_its_owners_alone(tmp_path):
     experiment = small_experiment(rounds=1)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    run(grid, experiment, tmp_path / "run", Watching(), TERMS)
+    run(experiment, tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS))
     kept = list((tmp_path / "sites").rglob("*"))
     assert {path.name for path in kept if path.is_file()} == {
         "state.safetensors",
@@ -102,9 +103,13 @@ def test_a_run_that_dies_before_its_models_are_there_has_not_come_to_its_end(tmp
             raise PowerCutError
 
     with pytest.raises(PowerCutError):
-        run(grid, experiment, tmp_path / "run", Watching(), TERMS, collect=fail)
+        run(experiment, tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS, collect=fail))
     assert not (tmp_path / "run" / "result.json").exists()
-    resume(grid, tmp_path / "run", Watching(), TERMS, lambda name, folder: collected.append(folder.name))
+    resume(
+        tmp_path / "run",
+        watcher=Watching(),
+        engine=FlowerEngine(grid, TERMS, collect=lambda name, folder: collected.append(folder.name)),
+    )
     assert (collected, (tmp_path / "run" / "result.json").exists()) == (["run"], True)
 
 
@@ -113,10 +118,10 @@ def test_a_run_over_flower_whose_config_was_edited_stays_as_it_was(tmp_path, cha
     experiment = small_experiment(rounds=3)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
     with pytest.raises(PowerCutError):
-        run(grid, experiment, tmp_path / "run", Watching(fails_in=1), TERMS)
+        run(experiment, tmp_path / "run", watcher=Watching(fails_in=1), engine=FlowerEngine(grid, TERMS))
     config = tmp_path / "run" / "config.yaml"
     config.write_text(config.read_text().replace(*change))
     before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
     with pytest.raises(UserError, match="should be what the run began with"):
-        resume(grid, tmp_path / "run", Watching(), TERMS)
+        resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS))
     assert {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")} == before

@@ -9,11 +9,12 @@ from rich.console import Console
 
 from fedhca2.cli.run import conclude
 from fedhca2.clients.accounting import DELTA, epsilon
+from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.ledger import Ledger, cost
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import header_of, pack
-from fedhca2.federation.flower.run import run
 from fedhca2.federation.flower.site_config import SiteScores
-from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.run import run
 from fedhca2.reports.figures.attendance import left_out
 from fedhca2.reports.page.tables import declined_table
 from fedhca2.run_folder.reader import RunFiles
@@ -38,7 +39,7 @@ class Watching(Nobody):
 
 
 def terms(**changes):
-    return Terms(**{"poll": 0.001, "deadline": 60, **changes})
+    return NetworkSettings(**{"poll": 0.001, "deadline": 60, **changes})
 
 
 def events(out):
@@ -57,7 +58,12 @@ def record(tmp_path_factory):
     grid.leave("hut")
     grid.silent = {"outdoor-normals"}
     grid.replace("home", failing_orders)
-    run(grid, experiment, folder / "run", Watching(), terms(deadline=3, min_clients=1, retries=0))
+    run(
+        experiment,
+        folder / "run",
+        watcher=Watching(),
+        engine=FlowerEngine(grid, terms(deadline=3, min_clients=1, retries=0)),
+    )
     return folder / "run"
 
 
@@ -104,7 +110,7 @@ def spoilt(request, tmp_path_factory):
     experiment = small_experiment(rounds=1)
     grid, _, _ = flower_federation(experiment, folder / "sites")
     grid.replace("home", scoring(request.param))
-    return folder / "run", run(grid, experiment, folder / "run", Watching(), terms())
+    return folder / "run", run(experiment, folder / "run", watcher=Watching(), engine=FlowerEngine(grid, terms()))
 
 
 def test_scores_that_were_not_asked_for_lose_nobody_elses(spoilt):
@@ -146,16 +152,21 @@ def test_what_a_refused_reply_says_is_not_logged(tmp_path):
         return attempt
 
     grid.replace("home", spoilt)
-    run(grid, experiment, tmp_path / "run", Watching(), terms())
+    run(experiment, tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, terms()))
     assert "home" not in {e["client"] for e in events(tmp_path / "run") if e["event"] in ("loss", "metric", "client")}
 
 
 def test_a_site_that_joins_after_the_start_takes_part_from_then_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedhca2.federation.flower.roll.NODES_EVERY", 0.0)
+    monkeypatch.setattr("fedhca2.federation.flower.site_registry.NODES_EVERY", 0.0)
     experiment = small_experiment(rounds=3)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
     late = grid.leave("home")
-    run(grid, experiment, tmp_path / "run", Watching(lambda: grid.apps.update(late)), terms(min_clients=2))
+    run(
+        experiment,
+        tmp_path / "run",
+        watcher=Watching(lambda: grid.apps.update(late)),
+        engine=FlowerEngine(grid, terms(min_clients=2)),
+    )
     taken = [e["round"] for e in events(tmp_path / "run") if e["event"] == "client" and e["client"] == "home"]
     assert taken == [2, 3]
 
@@ -163,7 +174,7 @@ def test_a_site_that_joins_after_the_start_takes_part_from_then_on(tmp_path, mon
 def test_a_baseline_is_trained_along(tmp_path):
     experiment = small_experiment(rounds=1, baseline=True)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    result = run(grid, experiment, tmp_path / "run", Watching(), terms())
+    result = run(experiment, tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, terms()))
     assert result.baseline == in_memory(experiment.with_method("local"))[1]
 
 
@@ -175,9 +186,9 @@ def noised(tmp_path_factory):
     grid, sites, _ = flower_federation(experiment, folder / "sites")
     late = grid.leave("home")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedhca2.federation.flower.roll.NODES_EVERY", 0.0)
+        patch.setattr("fedhca2.federation.flower.site_registry.NODES_EVERY", 0.0)
         watching = Watching(lambda: grid.apps.update(late))
-        return run(grid, experiment, folder / "run", watching, terms(min_clients=2)), sites
+        return run(experiment, folder / "run", watcher=watching, engine=FlowerEngine(grid, terms(min_clients=2))), sites
 
 
 def test_the_coordinator_counts_the_updates_that_each_site_has_sent(noised):
@@ -213,7 +224,7 @@ def reserved(tmp_path_factory):
     changes = {"home": {"scores": SiteScores(send="none")}, "outdoor-normals": {"share": ("encoder", "decoder")}}
     for name, change in changes.items():
         sites[name].config = sites[name].config.model_copy(update=change)
-    run(grid, experiment, folder / "run", Watching(), terms(min_clients=2))
+    run(experiment, folder / "run", watcher=Watching(), engine=FlowerEngine(grid, terms(min_clients=2)))
     return folder / "run"
 
 

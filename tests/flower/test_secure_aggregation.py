@@ -16,19 +16,19 @@ from hostile import Node
 from safetensors.torch import load_file
 
 from fedhca2.aggregation import conflict_averse_mixing
-from fedhca2.clients.exchange import own_rows
 from fedhca2.errors import UserError
 from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.flower.client_app import make_app
+from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.masks import Steps
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import STAGE, header_of
-from fedhca2.federation.flower.run import resume, run
 from fedhca2.federation.flower.secagg_site import MASK, SHARE
 from fedhca2.federation.flower.site import REPLY, Site, _save_reply
 from fedhca2.federation.flower.site_config import SiteConfig
-from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
 from fedhca2.params import Slot
 
@@ -49,7 +49,7 @@ class Federation:
         self.fleet.gather()
         blind = experiment.secure_aggregation is not None
         server = BlindServer(experiment, self.fleet) if blind else Server(experiment.resolved_method, ())
-        server.profiles, self.heard, self.sent, self.records = self.fleet.roll.known, [], [], []
+        server.profiles, self.heard, self.sent, self.records = self.fleet.registry.known, [], [], []
         step = server.step
 
         def recorded(state, replies, sent):
@@ -150,7 +150,7 @@ def test_below_the_threshold_a_round_is_skipped_and_everybody_keeps_what_it_lear
     found = Federation(secured(FEDPER), tmp_path, change)
     assert found.sent == [{}]
     for name, client in found.clients.items():
-        assert torch.equal(own_rows(client, [ENCODER])[ENCODER], plain(FEDPER).heard[0][name][ENCODER])
+        assert torch.equal(client.rows([ENCODER])[ENCODER], plain(FEDPER).heard[0][name][ENCODER])
 
 
 def test_fedhca2_adds_the_weighted_sum_that_its_sketches_ask_for(plain, tmp_path):
@@ -227,13 +227,13 @@ class Watching(Nobody):
 
 
 def test_a_round_that_was_added_up_before_a_crash_is_added_up_again_to_the_same_models(tmp_path):
-    experiment, terms = secured(FEDAVG, rounds=2), Terms(poll=0.001, deadline=60)
+    experiment, terms = secured(FEDAVG, rounds=2), NetworkSettings(poll=0.001, deadline=60)
     straight = Federation(experiment, tmp_path / "straight").clients
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
     with pytest.raises(KeyboardInterrupt):
-        run(grid, experiment, tmp_path / "run", Watching(fails_in=0), terms)
+        run(experiment, tmp_path / "run", watcher=Watching(fails_in=0), engine=FlowerEngine(grid, terms))
     grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
-    resume(grid, tmp_path / "run", Watching(), terms)
+    resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, terms))
     for name, site in sites.items():
         wanted = straight[name].personal.model.state_dict()
         for key, tensor in site._seat.client.personal.model.state_dict().items():
@@ -243,7 +243,12 @@ def test_a_round_that_was_added_up_before_a_crash_is_added_up_again_to_the_same_
 def test_every_client_that_took_part_is_accounted_for(tmp_path):
     experiment = secured(FEDPER, privacy={"clip": 0.1, "noise": 4.0})
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    result = run(grid, experiment, tmp_path / "run", Watching(), Terms(poll=0.001, deadline=60))
+    result = run(
+        experiment,
+        tmp_path / "run",
+        watcher=Watching(),
+        engine=FlowerEngine(grid, NetworkSettings(poll=0.001, deadline=60)),
+    )
     assert {client: spent["updates"] for client, spent in result.privacy["clients"].items()} == {
         "home": 1,
         "outdoor-normals": 1,

@@ -66,7 +66,7 @@ def test_a_run_in_one_process_has_nobody_to_hide_from(tmp_path):
             pass
 
     with pytest.raises(UserError, match="hides rows from a server elsewhere"):
-        run(secured({"name": "fedper"}, rounds=1), tmp_path / "run", Nobody())
+        run(secured({"name": "fedper"}, rounds=1), tmp_path / "run", watcher=Nobody())
 
 
 def test_inner_products_of_sketches_are_those_of_rows_on_average_and_as_near_as_they_should_be():

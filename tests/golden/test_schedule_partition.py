@@ -23,7 +23,7 @@ class Numbered:
     def __len__(self):
         return self.count
 
-    def dealt(self, indices):
+    def for_share(self, indices):
         return self
 
     def usable(self, tasks):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.clients import Workplace, at_work
-from fedhca2.clients.step import Terms
+from fedhca2.clients import DeviceSlot, at_work
+from fedhca2.clients.step import LocalTerms
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Order
 from small import SMALL, clients, small
@@ -23,11 +23,11 @@ FP32 = {
 MATFL = {"optimizer": {"kind": "adam", "amsgrad": True}, "loss_weights": False}
 
 
-def trained(name, place, terms=lambda model: Terms(), epochs=2, steps=None, **training):
-    """A client's model, moments and losses after epochs of training, or some of their steps, at a workplace."""
+def trained(name, place, terms=lambda model: LocalTerms(), epochs=2, steps=None, **training):
+    """A client's model, moments and losses after epochs of training, or some of their steps, at a device slot."""
     client = clients(small(**FP32 | {"training": {**FP32["training"], **training}}))[name]
-    client.workplace = place
-    with at_work(client):
+    client.device_slot = place
+    with at_work(client, client.device_slot):
         losses = [
             client.personal.train_epoch(
                 islice(client.batches(epoch), steps),
@@ -50,29 +50,31 @@ def flat(tensors):
 
 def pulled(model):
     anchors = [(name, p.detach() + 0.1) for name, p in model.named_parameters() if not name.startswith("heads.")]
-    return Terms(pull=0.5, pulled=anchors)
+    return LocalTerms(pull=0.5, pulled=anchors)
 
 
 def frozen(model):
-    return Terms(frozen=frozenset({"decoder", "head"}))
+    return LocalTerms(frozen=frozenset({"decoder", "head"}))
 
 
-TERMS = pytest.mark.parametrize("terms", [lambda model: Terms(), pulled, frozen], ids=["plain", "pulled", "frozen"])
+TERMS = pytest.mark.parametrize(
+    "terms", [lambda model: LocalTerms(), pulled, frozen], ids=["plain", "pulled", "frozen"]
+)
 
 
 @TERMS
 @pytest.mark.parametrize("name", ["outdoor-semseg", "home"])
 def test_a_captured_epoch_is_a_plain_one(terms, name):
-    expected = trained(name, Workplace(GPU, "plain"), terms)
-    found = trained(name, Workplace(GPU, "captured"), terms)
+    expected = trained(name, DeviceSlot(GPU, "plain"), terms)
+    found = trained(name, DeviceSlot(GPU, "captured"), terms)
     assert_close(found[0], expected[0], rtol=1e-3, atol=2e-4)
     assert_close(found[1], expected[1], rtol=1e-2, atol=1e-3)
     assert_close(found[2], expected[2], rtol=1e-3, atol=1e-4)
 
 
 def test_a_captured_epoch_of_another_optimiser_is_a_plain_one():
-    expected = trained("outdoor-normals", Workplace(GPU, "plain"), **MATFL)
-    found = trained("outdoor-normals", Workplace(GPU, "captured"), **MATFL)
+    expected = trained("outdoor-normals", DeviceSlot(GPU, "plain"), **MATFL)
+    found = trained("outdoor-normals", DeviceSlot(GPU, "captured"), **MATFL)
     assert set(found[1]) == {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
     assert_close(found[0], expected[0], rtol=1e-3, atol=2e-4)
     assert_close(found[1], expected[1], rtol=1e-2, atol=1e-3)
@@ -81,9 +83,9 @@ def test_a_captured_epoch_of_another_optimiser_is_a_plain_one():
 def test_a_captured_step_begins_every_round_with_a_fresh_optimiser():
     optimizer = {"kind": "adam", "amsgrad": True, "reset": "every_round"}
     training = {**SMALL["training"], "precision": "fp32", "optimizer": optimizer}
-    place, states = Workplace(GPU, "captured"), []
+    place, states = DeviceSlot(GPU, "captured"), []
     first, second = (clients(small(training=training))["outdoor-normals"] for _ in range(2))
-    first.workplace = second.workplace = place
+    first.device_slot = second.device_slot = place
     first.perform(Order(0))
     second.personal.model.load_state_dict(first.personal.model.state_dict())
     for client in (first, second):
@@ -96,8 +98,8 @@ def test_a_captured_step_begins_every_round_with_a_fresh_optimiser():
 @pytest.mark.parametrize("training", [{}, MATFL], ids=["adamw", "adam"])
 def test_a_compiled_step_has_the_gradient_of_a_plain_one(terms, training, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    _, expected, losses = trained("home", Workplace(GPU, "plain"), terms, epochs=1, steps=1, **training)
-    _, found, found_losses = trained("home", Workplace(GPU, "compiled"), terms, epochs=1, steps=1, **training)
+    _, expected, losses = trained("home", DeviceSlot(GPU, "plain"), terms, epochs=1, steps=1, **training)
+    _, found, found_losses = trained("home", DeviceSlot(GPU, "compiled"), terms, epochs=1, steps=1, **training)
     # After one step a tenth of the gradient. Before a BatchNorm a bias has none but for rounding.
     whole = flat(expected["exp_avg"]).norm()
     for gradient, other in zip(found["exp_avg"], expected["exp_avg"], strict=True):
@@ -108,15 +110,15 @@ def test_a_compiled_step_has_the_gradient_of_a_plain_one(terms, training, monkey
 def test_compiled_epochs_learn_as_plain_ones(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     start = flat(clients(small(**FP32))["home"].personal.model.state_dict().values())
-    expected, _, losses = trained("home", Workplace(GPU, "plain"))
-    found, _, found_losses = trained("home", Workplace(GPU, "compiled"))
+    expected, _, losses = trained("home", DeviceSlot(GPU, "plain"))
+    found, _, found_losses = trained("home", DeviceSlot(GPU, "compiled"))
     assert_close(found_losses, losses, rtol=1e-2, atol=1e-3)
     # Adam moves a value whose gradient is nothing but rounding as far as any other: single values may differ.
     assert (flat(found.values()) - flat(expected.values())).norm() <= 2e-2 * (flat(expected.values()) - start).norm()
 
 
 def test_a_captured_step_serves_several_clients_in_turn():
-    place = Workplace(GPU)
+    place = DeviceSlot(GPU)
     first = trained("outdoor-semseg", place)
     trained("outdoor-semseg", place, pulled)
     again = trained("outdoor-semseg", place)
@@ -125,8 +127,8 @@ def test_a_captured_step_serves_several_clients_in_turn():
 
 
 def test_a_gpu_trains_as_the_cpu_does():
-    expected = trained("home", Workplace(torch.device("cpu")), epochs=1)
-    found = trained("home", Workplace(GPU), epochs=1)
+    expected = trained("home", DeviceSlot(torch.device("cpu")), epochs=1)
+    found = trained("home", DeviceSlot(GPU), epochs=1)
     assert_close(
         found[0], expected[0], rtol=0, atol=5e-3
     )  # Adam's first steps are as large as the rate, whatever the gradient
@@ -137,9 +139,9 @@ def test_a_gpu_trains_as_the_cpu_does():
 @pytest.mark.parametrize("name", ["outdoor-semseg", "home"])
 def test_captured_evaluation_is_the_plain_one(name, kind):
     client = clients(small(**FP32))[name]
-    client.workplace = Workplace(torch.device("cpu"))
+    client.device_slot = DeviceSlot(torch.device("cpu"))
     expected = client.evaluate()
-    client.workplace = Workplace(GPU, kind)
+    client.device_slot = DeviceSlot(GPU, kind)
     found = client.evaluate()
     assert_close(
         {t: next(iter(v.values())) for t, v in found.items()},
@@ -151,9 +153,9 @@ def test_captured_evaluation_is_the_plain_one(name, kind):
 
 @pytest.mark.parametrize("kind", ["captured", "compiled"])
 def test_the_feed_gives_what_the_cpu_prepares(kind):
-    work = clients(small(**FP32))["home"].work
-    expected = list(work.train.training(seed=0, client="home", epoch=3))
-    found = list(work.train.training(seed=0, client="home", epoch=3, feed=Workplace(GPU, kind).feed))
+    data = clients(small(**FP32))["home"].data
+    expected = list(data.train.training(seed=0, client="home", epoch=3))
+    found = list(data.train.training(seed=0, client="home", epoch=3, feed=DeviceSlot(GPU, kind).feed))
     assert len(found) == len(expected)
     for batch, other in zip(found, expected, strict=True):
         assert_close(
@@ -176,7 +178,7 @@ def test_memory_of_the_gpu_does_not_grow_with_the_clients():
             crowd.append(twin)
         gc.collect()
         before = torch.cuda.memory_allocated()
-        fleet = InProcess(crowd, [Workplace(GPU)])
+        fleet = InProcess(crowd, [DeviceSlot(GPU)])
         fleet.perform({client.name: Order(0) for client in crowd}, lambda *_: None)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 import torch
 
-from fedhca2.clients import Workplace
+from fedhca2.clients import DeviceSlot
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
 from small import clients, small
@@ -18,7 +18,7 @@ UPLOAD = {"encoder": "updates"}
 @pytest.fixture(params=["plain", "captured"])
 def client(request):
     found = clients(small())["outdoor-semseg"]
-    found.workplace = Workplace(torch.device("cuda", 0), request.param)
+    found.device_slot = DeviceSlot(torch.device("cuda", 0), request.param)
     found.perform(Order(0, upload=UPLOAD))
     return found
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedhca2.clients import Workplace
+from fedhca2.clients import DeviceSlot
 from fedhca2.data.archive_writer import write_scenes
 from fedhca2.data.partition import even_split
 from fedhca2.data.pascal_context import PERSON
@@ -48,10 +48,10 @@ def test_a_multi_task_client_loses_the_labels_that_the_released_index_misses(roo
     config = experiment(root, [{"data": "street", "tasks": ["human_parts", "semseg"]}], released_parts_index=True)
     data = open_data(config)
     shard = assign_shards(config, data)["street"]
-    client = build_client(config, config.specs[0], data["street"], shard, Workplace(torch.device("cpu")))
+    client = build_client(config, config.specs[0], data["street"], shard, DeviceSlot(torch.device("cpu")))
     person = has_person(root)
     missed = [i for k, i in enumerate(shard.dealt) if person[i] and not person[k]]
-    labels = [client.work.train.data.load(i, ["human_parts"])["human_parts"] for i in missed]
+    labels = [client.data.train.data.load(i, ["human_parts"])["human_parts"] for i in missed]
     assert (bool(missed), all((label == 255).all() for label in labels)) == (True, True)
 
 

@@ -9,7 +9,7 @@ import torch
 from fedhca2.data.files import BrokenFileError
 from fedhca2.data.transforms import draw_augmentation, for_evaluation, for_training
 from fedhca2.errors import UserError
-from fedhca2.federation.training import build_clients
+from fedhca2.federation.in_process_engine import build_clients
 from fedhca2.messages import Order
 from small_run import (
     CrashError,
@@ -40,8 +40,8 @@ class Altered:
     def __len__(self):
         return len(self.data)
 
-    def dealt(self, indices):
-        return Altered(self.data.dealt(indices), self.alter)
+    def for_share(self, indices):
+        return Altered(self.data.for_share(indices), self.alter)
 
     def load(self, index, tasks):
         return self.alter(index, self.data.load(index, tasks))
@@ -107,7 +107,7 @@ def unlabelled(index, sample):
 @pytest.mark.parametrize("name", ["road", "shop", "home"])
 def test_a_batch_without_a_valid_label_costs_nothing(name):
     client = clients_of(small())[name]
-    client.work.train.data = Altered(client.work.train.data, unlabelled)
+    client.data.train.data = Altered(client.data.train.data, unlabelled)
     reply = client.perform(Order(0, upload=UPDATES))
     assert (reply.failed, set(reply.losses.values())) == ("", {0.0})
 
@@ -119,7 +119,7 @@ def test_a_client_that_diverges_is_left_out_and_named(tmp_path):
         clients[0].training = clients[0].training.model_copy(update={"learning_rate": 1e38})
         return clients
 
-    with patch("fedhca2.federation.training.build_clients", spoilt):
+    with patch("fedhca2.federation.in_process_engine.build_clients", spoilt):
         run_small(small(rounds=1), tmp_path)
     refused = [event["refused"] for event in events(tmp_path) if event["event"] == "round"]
     assert [list(each) for each in refused] == [["road"]]

@@ -89,7 +89,7 @@ def test_moments_outlast_the_round(client):
     client.perform(Order(0))
     client.perform(Order(1))
     steps = {int(state["step"]) for state in client.personal.optimizer.state.values()}
-    assert steps == {2 * len(client.work.train)}
+    assert steps == {2 * len(client.data.train)}
 
 
 def test_evaluation_changes_nothing(client):

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.clients.exchange import own_rows
 from fedhca2.errors import UserError
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Addend, Delivery, Order
@@ -122,7 +121,7 @@ def test_what_leaves_is_clipped():
 
 def test_parameters_that_leave_are_near_what_the_server_knows():
     found = client("fedavg", privacy=PRIVATE)
-    start = own_rows(found, (ENCODER, DECODER))
+    start = found.rows((ENCODER, DECODER))
     sent = found.perform(Order(0, upload=PARAMETERS)).rows
     assert float(torch.cat([sent[slot] - start[slot] for slot in start]).norm()) == pytest.approx(0.01, rel=1e-2)
 
@@ -155,8 +154,8 @@ def test_the_experiments_seed_does_not_tell_the_noise():
 
 
 def test_a_key_has_256_bits_of_its_own():
-    assert len({client(privacy=NOISY).noise_key for _ in range(3)}) == 3
-    assert len(client().noise_key) == 32
+    assert len({client(privacy=NOISY).exchange.noise_key for _ in range(3)}) == 3
+    assert len(client().exchange.noise_key) == 32
 
 
 def test_a_restored_client_sends_the_same_noise():

@@ -7,8 +7,7 @@ from itertools import combinations
 import pytest
 import torch
 
-from fedhca2.clients import Workplace
-from fedhca2.clients.exchange import own_rows
+from fedhca2.clients import DeviceSlot
 from fedhca2.configs import embedded_experiments
 from fedhca2.data import ScenesData
 from fedhca2.experiment import Experiment, OpenData, assign_shards, build, build_clients
@@ -69,7 +68,7 @@ def short_round(monkeypatch):
     def run(experiment):
         data = {key: scenes(config.domain) for key, config in experiment.data.items()}
         shards = {key: first(shard) for key, shard in assign_shards(experiment, data).items()}
-        clients = build_clients(experiment, data, shards, Workplace(torch.device("cpu")))
+        clients = build_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
         server = Server(experiment.resolved_method, [client.profile for client in clients])
         uploads = experiment.resolved_method.uploads(0)
         replies = [client.perform(Order(0, {}, upload=uploads)) for client in clients]
@@ -99,7 +98,7 @@ def test_the_clusters_of_mat_fl_share_encoders_with_their_running_statistics(sho
     clients, _, record = short_round(in_the_small("matfl/table1/five-clusters"))
     (blend,) = record.aggregations[0].mixing.blends
     place = dict(zip(record.aggregations[0].members, blend.gets, strict=True))
-    rows = {client.name: own_rows(client, [Slot("encoder"), Slot("encoder_norms")]) for client in clients}
+    rows = {client.name: client.rows([Slot("encoder"), Slot("encoder_norms")]) for client in clients}
     for one, other in combinations(clients, 2):
         pairs = zip(rows[one.name].values(), rows[other.name].values(), strict=True)
         together = place[one.name] == place[other.name]

@@ -8,7 +8,6 @@ from math import inf, nan
 import pytest
 import torch
 
-from fedhca2.clients.deliveries import longest
 from fedhca2.experiment import GuardBounds
 from fedhca2.federation.moves import Reach
 from fedhca2.federation.rounds import run_rounds
@@ -187,7 +186,7 @@ def test_a_client_that_diverges_goes_back_to_before_it_took_anything(client):
 def test_limits_do_not_depend_on_what_a_client_has_learned(client):
     """Or else the server could tell by what is declined."""
     fresh = clients_of(small())[HONEST]
-    assert longest(client, ENCODER, 5) == longest(fresh, ENCODER, 5)
+    assert client.exchange.limits.longest(ENCODER, 5) == fresh.exchange.limits.longest(ENCODER, 5)
 
 
 def test_noise_that_others_add_is_no_reason_to_decline():

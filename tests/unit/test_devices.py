@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from fedhca2.clients import Workplace
+from fedhca2.clients import DeviceSlot
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data, step_kind
 from fedhca2.federation.in_process import InProcess
+from fedhca2.federation.in_process_engine import choose_devices
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import run
 from fedhca2.federation.server import Server
-from fedhca2.federation.training import choose_devices
 from small import SMALL, small
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ class Nobody:
 def models(devices):
     experiment = small(model={"encoder": {"name": "swin_micro", "drop_path": 0.2}})
     data = open_data(experiment)
-    places = [Workplace(CPU) for _ in range(devices)]
+    places = [DeviceSlot(CPU) for _ in range(devices)]
     clients = build_clients(experiment, data, assign_shards(experiment, data), places[0])
     fleet = InProcess(clients, places)
     server = Server(experiment.resolved_method, fleet.profiles.values())
@@ -68,5 +68,5 @@ def test_only_long_runs_are_compiled(change, kind):
 
 def test_a_missing_device_is_found_before_a_folder_is_made(tmp_path):
     with pytest.raises(UserError, match="devices"):
-        run(small(devices=["cuda:9"]), tmp_path / "run", Nobody())
+        run(small(devices=["cuda:9"]), tmp_path / "run", watcher=Nobody())
     assert not (tmp_path / "run").exists()

@@ -73,7 +73,7 @@ def test_a_fresh_optimiser_lasts_for_all_epochs_of_a_round():
     found = clients(small(clients=clients_, training=training))["home"]
     learner = Learner(deepcopy(found.personal.model), found.training)
     for epoch in range(2):
-        learner.train_epoch(found.work.train.training(seed=0, client="home", epoch=epoch), 1e-3)
+        learner.train_epoch(found.data.train.training(seed=0, client="home", epoch=epoch), 1e-3)
     found.perform(Order(0))
     assert_close(dict(found.personal.model.state_dict()), dict(learner.model.state_dict()), rtol=0, atol=0)
 
@@ -96,7 +96,7 @@ def test_the_third_moment_of_amsgrad_is_part_of_the_state():
 
 def test_a_loss_without_its_weight_has_a_tenth_of_the_gradient():
     found = client("outdoor-normals")
-    batch = next(found.work.train.training(seed=0, client="outdoor-normals", epoch=0))
+    batch = next(found.data.train.training(seed=0, client="outdoor-normals", epoch=0))
     gradients = []
     for weighted in (True, False):
         model = deepcopy(found.personal.model)

@@ -167,17 +167,17 @@ def test_a_client_with_more_tasks_keeps_every_image(root):
 
 
 def test_a_share_changes_nothing(root):
-    assert list(PascalContext(root, "train").dealt([3, 0]).usable(["human_parts"])) == [1, 3]
+    assert list(PascalContext(root, "train").for_share([3, 0]).usable(["human_parts"])) == [1, 3]
 
 
 def test_the_released_index_asks_for_the_position_in_the_share(root):
     share = [3, 0, 1]
-    data = PascalContext(root, "train", released_parts_index=True).dealt(share)
+    data = PascalContext(root, "train", released_parts_index=True).for_share(share)
     assert [index for index in share if index in data.usable(["human_parts"])] == [0]
 
 
 def test_the_released_index_loses_the_parts_of_a_client_with_more_tasks(root):
-    data = PascalContext(root, "train", released_parts_index=True).dealt([3, 0, 1])
+    data = PascalContext(root, "train", released_parts_index=True).for_share([3, 0, 1])
     assert data.load(3, ["human_parts", "sal"])["human_parts"].unique().tolist() == [255]
 
 

@@ -9,10 +9,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhca2.federation.flower.proxy.allowance import PUSHES, Allowance
+from fedhca2.federation.flower.proxy.limits import PUSHES, Allowance, Shapes
 from fedhca2.federation.flower.proxy.refusals import Refusals
 from fedhca2.federation.flower.proxy.requests import DEPTH, INLINE, OBJECTS, fault_of, fault_of_tree
-from fedhca2.federation.flower.proxy.shapes import Shapes
 
 NODE, KEY = 7, b"key"
 names = st.integers(0, 15).map(lambda n: f"{n:064x}")

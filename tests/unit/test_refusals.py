@@ -171,11 +171,11 @@ def test_a_run_whose_images_are_gone_stays_as_it_was(archive, tmp_path, spoil, s
     shutil.copytree(archive, tmp_path / "archive")
     data = {"indoor": {"kind": "nyud", "root": str(tmp_path / "archive"), "size": [32, 32]}}
     with pytest.raises(CrashError):
-        run(small(data=data, clients=SETTINGS["clients"][2:]), tmp_path / "run", Silent(1, crash))
+        run(small(data=data, clients=SETTINGS["clients"][2:]), tmp_path / "run", watcher=Silent(1, crash))
     spoil(tmp_path / "archive")
     before = tree(tmp_path / "run")
     with pytest.raises(UserError, match=said):
-        resume(tmp_path / "run", Silent())
+        resume(tmp_path / "run", watcher=Silent())
     assert tree(tmp_path / "run") == before
 
 
@@ -197,7 +197,7 @@ def test_a_run_that_is_not_begun_makes_no_folder(tmp_path, kind, exists):
         (tmp_path / "run").mkdir()
     before = tree(tmp_path)
     with pytest.raises(UserError, match=re.escape(said)):
-        run(small(baseline=True, **changes), tmp_path / "run", Silent())
+        run(small(baseline=True, **changes), tmp_path / "run", watcher=Silent())
     assert tree(tmp_path) == before
 
 

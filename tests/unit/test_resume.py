@@ -162,7 +162,7 @@ def test_a_new_client_without_images_of_its_own_is_refused(tmp_path):
 
 
 def test_noise_is_the_same_after_a_resume(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedhca2.clients.client.token_bytes", bytes)
+    monkeypatch.setattr("fedhca2.clients.exchange.token_bytes", bytes)
     straight, resumed = pairs(tmp_path, small(privacy={"clip": 1.0, "noise": 0.1}))
     assert same_models(straight, resumed)
 

@@ -12,7 +12,7 @@ from fedhca2.cli.page import draw_page
 from fedhca2.cli.run import stopped
 
 if TYPE_CHECKING:
-    from fedhca2.federation.cells import Cell
+    from fedhca2.federation.comparison_runs import ComparisonRun
 
 SOME_FAILED = 1
 
@@ -34,7 +34,7 @@ def compare(
     console = Console()
     with clear_errors(), stopped():
         from fedhca2.experiment import Experiment
-        from fedhca2.federation.cells import complete, plan_cells
+        from fedhca2.federation.comparison_runs import complete, plan_runs
         from fedhca2.methods import METHODS
         from fedhca2.reports.comparison import write_comparison
         from fedhca2.reports.comparison.console import comparison_table
@@ -44,33 +44,33 @@ def compare(
         experiment = Experiment.load(config, overrides or [])
         folder = out or comparison_folder(experiment.name)
         names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
-        cells = plan_cells(experiment, names, seeds, folder)
-        done = sum(cell.finished for cell in cells)
-        console.print(f"{len(cells)} runs in {folder}/, {done} of them finished already", highlight=False)
-        faults = _run_cells(console, cells, jobs, done)
-        runs = [RunFiles.open(cell.folder) for cell in complete(cells)]
+        planned = plan_runs(experiment, names, seeds, folder)
+        done = sum(run.finished for run in planned)
+        console.print(f"{len(planned)} runs in {folder}/, {done} of them finished already", highlight=False)
+        faults = _run_all(console, planned, jobs, done)
+        runs = [RunFiles.open(run.folder) for run in complete(planned)]
         if runs:
             console.print(comparison_table(write_comparison(runs, folder)))
             console.print(f"table.md, table.csv and table.tex are in {folder}/", highlight=False)
             draw_page(console, runs, folder)
     if faults:
-        typer.echo(f"{len(faults)} of {len(cells)} runs failed; the same command tries them again", err=True)
+        typer.echo(f"{len(faults)} of {len(planned)} runs failed; the same command tries them again", err=True)
         raise typer.Exit(SOME_FAILED)
 
 
-def _run_cells(console: Console, cells: Sequence["Cell"], jobs: int, done: int) -> Mapping[Path, str]:
-    """Run what is not finished; returns what is wrong with cells that failed while others went on."""
+def _run_all(console: Console, planned: Sequence["ComparisonRun"], jobs: int, done: int) -> Mapping[Path, str]:
+    """Run what is not finished; returns what is wrong with the runs that failed while others went on."""
     if jobs > 1:
-        from fedhca2.federation.jobs import run_jobs
-        from fedhca2.reports.comparison.console import JobsConsole
+        from fedhca2.federation.parallel_runs import run_in_parallel
+        from fedhca2.reports.comparison.console import ParallelConsole
 
-        with JobsConsole(console, len(cells), done) as side_by_side:
-            return run_jobs(cells, jobs, side_by_side)
-    from fedhca2.federation.cells import run_cells
+        with ParallelConsole(console, len(planned), done) as side_by_side:
+            return run_in_parallel(planned, jobs, side_by_side)
+    from fedhca2.federation.comparison_runs import run_all
     from fedhca2.reports.console import ConsoleWatcher
 
     with ConsoleWatcher(console) as watcher:
-        for _ in run_cells(cells, watcher):
+        for _ in run_all(planned, watcher):
             pass
     return {}
 
@@ -86,9 +86,9 @@ def report(
 ) -> None:
     """Make a page that shows what happened: one HTML file that needs no network."""
     with clear_errors():
-        from fedhca2.federation.cells import known_cells
+        from fedhca2.federation.comparison_runs import known_runs
         from fedhca2.reports.page import write_page
         from fedhca2.run_folder.reader import RunFiles
 
-        found = [cell for run in runs for cell in known_cells(run) or [run]]
+        found = [folder for run in runs for folder in known_runs(run) or [run]]
         typer.echo(write_page([RunFiles.open(run) for run in found], output or runs[0] / "report.html"))

@@ -139,21 +139,24 @@ def serve(
 
         from fedhca2.errors import UserError
         from fedhca2.experiment import Experiment
+        from fedhca2.federation.flower.engine import FlowerEngine, check_resumable
         from fedhca2.federation.flower.fleet import TooFewClientsError
         from fedhca2.federation.flower.link import coordinator_link
-        from fedhca2.federation.flower.run import reopen, resume, run
         from fedhca2.federation.flower.superlink import RunEndedError
+        from fedhca2.federation.run import resume, run
         from fedhca2.reports.console import ConsoleWatcher
         from fedhca2.run_folder.names import default_folder
         from fedhca2.run_folder.reader import RunFiles
 
-        terms = make_terms(deadline=deadline or None, min_clients=min_clients, retries=retries, wire=wire, spool=spool)
+        terms = network_settings(
+            deadline=deadline or None, min_clients=min_clients, retries=retries, wire=wire, spool=spool
+        )
         begun = RunFiles(Path(config))
         note = begun.flower_note
         experiment = begun.experiment(overrides) if note else Experiment.load(config, overrides or [])
         folder = Path(config) if note else out or default_folder(experiment.name)
         if note:
-            reopen(folder).close()  # before anything is stopped or started
+            check_resumable(folder)  # before anything is stopped or started
         names = [spec.name for spec in experiment.specs]
         try:
             with coordinator_link(superlink, keys, names, listen, quota, folder) as link:
@@ -162,10 +165,11 @@ def serve(
                 if note:
                     link.stop(int(note["flower_run"]))
                 with ConsoleWatcher(console) as watcher, link.run() as grid:
+                    engine = FlowerEngine(grid, terms, look=link.registrations)
                     if note:
-                        result = resume(grid, folder, watcher, terms, look=link.registrations)
+                        result = resume(folder, watcher=watcher, engine=engine)
                     else:
-                        result = run(grid, experiment, folder, watcher, terms, look=link.registrations)
+                        result = run(experiment, folder, watcher=watcher, engine=engine)
         except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
             raise UserError([f"{error}; go on with: fedhca2 flower serve {folder} …"]) from None
     conclude(console, result, folder)
@@ -181,16 +185,16 @@ def write_app(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> 
     typer.echo(f"{folder}/pyproject.toml; start it with: flwr run {folder} CONNECTION")
 
 
-def make_terms(**values: Any) -> Any:
-    """Terms from options; what is wrong with them is a line each."""
+def network_settings(**values: Any) -> Any:
+    """NetworkSettings from options; what is wrong with them is a line each."""
     from pydantic import ValidationError
 
     from fedhca2.errors import UserError
     from fedhca2.experiment.errors import describe
-    from fedhca2.federation.flower.terms import Terms
+    from fedhca2.federation.flower.network_settings import NetworkSettings
 
     try:
-        return Terms.model_validate(values)
+        return NetworkSettings.model_validate(values)
     except ValidationError as error:
         raise UserError([f"--{line.replace('_', '-', 1)}" for line in describe(error)]) from None
 

@@ -55,9 +55,9 @@ def run(
         folder = out or default_folder(experiment.name)
         with watched(console, folder, tensorboard, wandb) as watcher:
             if engine == "in-process":
-                result = run_experiment(experiment, folder, watcher, baseline)
+                result = run_experiment(experiment, folder, watcher=watcher, baseline=baseline)
             else:
-                from fedhca2.federation.flower.engines import run_on
+                from fedhca2.federation.flower.launch import run_on
 
                 result = run_on(engine, experiment, folder, watcher, baseline)
     conclude(console, result, folder)
@@ -133,11 +133,11 @@ def resume(
 
         with watched(console, run, tensorboard, wandb) as watcher:
             if RunFiles(run).flower_note is not None:
-                from fedhca2.federation.flower.engines import resume_on
+                from fedhca2.federation.flower.launch import resume_on
 
                 result = resume_on(run, watcher, overrides)
             else:
-                result = resume_run(run, watcher, overrides or [])
+                result = resume_run(run, watcher=watcher, overrides=overrides)
     conclude(console, result, run)
 
 

@@ -13,8 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from fedhca2.clients.precision import autocast
-from fedhca2.clients.step import Losses, Terms, set_mode, take_step, task_loss, task_prediction
+from fedhca2.clients.step import LocalTerms, Losses, autocast, set_mode, take_step, task_loss, task_prediction
 from fedhca2.compiling import compiled
 from fedhca2.data.dataset import Sample
 from fedhca2.models.fast import align_attention, compile_parts
@@ -40,7 +39,7 @@ class Captures:
         self.forwards: dict[Hashable, CapturedForward] = {}
         self.kinds: WeakKeyDictionary[nn.Module, Hashable] = WeakKeyDictionary()
 
-    def step(self, learner: "Learner", batch: Sample, terms: Terms) -> "CapturedStep":
+    def step(self, learner: "Learner", batch: Sample, terms: LocalTerms) -> "CapturedStep":
         """A step for this learner's kind of model and batch, with the learner's values in it."""
         names = tuple(name for name, _ in terms.pulled)
         key = (self._kind(learner.model), learner.training, _shapes(batch), terms.frozen, terms.pull, names)
@@ -74,7 +73,7 @@ class Captures:
 class CapturedStep:
     """`take_step` on tensors of its own."""
 
-    def __init__(self, captures: Captures, learner: "Learner", batch: Sample, terms: Terms) -> None:
+    def __init__(self, captures: Captures, learner: "Learner", batch: Sample, terms: LocalTerms) -> None:
         training = learner.training
         self.model = deepcopy(learner.model)
         set_mode(self.model, terms.frozen)
@@ -82,7 +81,7 @@ class CapturedStep:
         if captures.compile:
             compile_parts(self.model)
         self.batch = {name: value.clone() for name, value in batch.items()}
-        self.terms = Terms(terms.frozen, terms.pull, [(name, anchor.clone()) for name, anchor in terms.pulled])
+        self.terms = LocalTerms(terms.frozen, terms.pull, [(name, anchor.clone()) for name, anchor in terms.pulled])
         self.rate = torch.zeros((), device=captures.device)
         self.optimizer = training.optimizer.build(
             self.model.parameters(), self.rate, training.weight_decay, capturable=True
@@ -105,7 +104,7 @@ class CapturedStep:
         self.graph.replay()
         return self.losses
 
-    def load(self, learner: "Learner", terms: Terms) -> None:
+    def load(self, learner: "Learner", terms: LocalTerms) -> None:
         """Take a learner's values, and the rate of its optimiser."""
         _copy(_tensors(self.model), _tensors(learner.model))
         _copy([anchor for _, anchor in self.terms.pulled], [anchor for _, anchor in terms.pulled])

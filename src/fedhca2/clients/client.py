@@ -1,30 +1,28 @@
 """A client: its own data, tasks and model. It carries out orders, wherever it runs."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from secrets import token_bytes
 from time import perf_counter
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedhca2.clients.deliveries import receive
+from fedhca2.clients.device_slot import DeviceSlot, at_work
 from fedhca2.clients.evaluation import evaluate
-from fedhca2.clients.exchange import agreement_with, leaving, own_rows
+from fedhca2.clients.exchange import Exchange
 from fedhca2.clients.normalisation import recalibrate
-from fedhca2.clients.privacy import KEY_BYTES, Privacy
-from fedhca2.clients.state import client_state, restore_client
+from fedhca2.clients.privacy import Privacy
+from fedhca2.clients.reach import RowLimits, first_rows
 from fedhca2.clients.state_file import ClientState
-from fedhca2.clients.step import KEEP, Terms
+from fedhca2.clients.step import KEEP, LocalTerms
 from fedhca2.clients.training import Learner, Training
-from fedhca2.clients.workplace import Workplace, at_work
 from fedhca2.data.batches import Batches, one_early
 from fedhca2.data.dataset import Sample
 from fedhca2.messages import BatchNorm, Order, Profile, Reply
-from fedhca2.models.multitask import MultiTaskModel, layouts, slot_prefix
+from fedhca2.models.multitask import MultiTaskModel, slot_prefix
 from fedhca2.models.stochastic_depth import draw_keep
 from fedhca2.objectives import Objective
 from fedhca2.params import Slot, unflatten
@@ -38,8 +36,8 @@ NO_PRIVACY = Privacy()
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a client works on, and for how long."""
+class LocalData:
+    """The images that a client has, and how often it goes through them."""
 
     dataset: str
     train: Batches
@@ -57,129 +55,146 @@ class Client:
         self,
         name: str,
         model: MultiTaskModel,
-        work: Work,
+        data: LocalData,
         training: Training,
         *,
         objective: Objective,
         batch_norm: BatchNorm = "local",
         privacy: Privacy = NO_PRIVACY,
         others_noise: float = 0.0,
-        workplace: Workplace,
+        device_slot: DeviceSlot,
     ) -> None:
         """`others_noise` is the deviation of what others may add to each value that they send."""
         self.name = name
-        self.work = work
+        self.data = data
         self.objective = objective
         self.batch_norm = batch_norm
         self.privacy = privacy
         self.training = training
-        self.workplace = workplace
-        self.layouts = layouts(model)
-        self.others_noise = max(others_noise, privacy.deviation)
-        self.first_lengths = {slot: _length(tensors) for slot, tensors in model.slots().items()}
+        self.device_slot = device_slot
+        limits = RowLimits(
+            first_rows(model), training, len(data.train), data.epochs, data.rounds, max(others_noise, privacy.deviation)
+        )
+        self.exchange = Exchange(model, privacy, limits, replaces=objective.replaces)
+        self.layouts = self.exchange.layouts
         self.personal = Learner(model, training)
         self.shared = Learner(deepcopy(model), training) if self.objective.own_copy else self.personal
-        self.start: dict[Slot, Tensor] = {}  # rows before the last training, of the parts that went up
-        self.received: dict[Slot, Tensor] = {}  # the rows sent by the server that local training is pulled towards
-        self.remembered: dict[Slot, tuple[Tensor, int]] = {}  # last aggregated update, and how many weights scale it
-        self.published: dict[Slot, Tensor] = {}  # with privacy, the rows as the server knows them already
-        self.noise_key = token_bytes(KEY_BYTES)  # of this client in this run; it goes nowhere but into its state
 
     @property
     def profile(self) -> Profile:
         """What the server may know."""
         tasks = tuple(self.personal.model.decoders)
-        return Profile(self.name, self.work.dataset, tasks, len(self.work.train.indices), self.layouts)
+        return Profile(self.name, self.data.dataset, tasks, len(self.data.train.indices), self.layouts)
 
     @property
     def load(self) -> int:
         """How much there is to do in a round, roughly: images through decoders."""
-        return len(self.work.train.indices) * self.work.epochs * (1 + len(self.personal.model.decoders))
+        return len(self.data.train.indices) * self.data.epochs * (1 + len(self.personal.model.decoders))
 
     @property
     def where(self) -> torch.device:
         """Where its tensors are now."""
         return next(self.personal.model.parameters()).device
 
-    def perform(self, order: Order, watch: BatchWatch = lambda *_: None) -> Reply:
-        """Take what was sent, then evaluate, then train, then answer.
+    def rows(self, slots: Iterable[Slot]) -> dict[Slot, Tensor]:
+        """The values of slots in the model that is shared."""
+        return self.exchange.rows(self.shared.model, slots)
+
+    def perform(self, order: Order, watch: BatchWatch = lambda *_: None, place: DeviceSlot | None = None) -> Reply:
+        """Take what was sent, then evaluate, then train, then answer; at its own device slot, or at another.
 
         A client declines rows that cannot come from training, and goes on from its own. One whose training ends in
         values that are not finite goes back to where it was before it took anything. It says so in both cases.
         """
-        with at_work(self):
-            return self._perform(order, watch)
+        place = place or self.device_slot
+        with at_work(self, place):
+            began = perf_counter()
+            turns = self._turns(order.round, place) if order.train else iter(())
+            self.exchange.publish_first(self.shared.model)
+            fine_tune = order.finish and self.objective.final_epochs > 0
+            good = self._copy(self.where) if order.train or fine_tune else None
+            declined = self._take(order, place)
+            failed = self._fault(self._fine_tune(place, watch), good) if good and fine_tune else ""
+            metrics = self.evaluate(place) if order.evaluate else {}
+            reply = Reply(self.name, order.round, metrics=metrics, failed=failed, declined=declined)
+            if good and order.train:
+                self.exchange.begin_training(self.shared.model, order)
+                losses = self._train(turns, place, watch)
+                if failed := self._fault(losses, good):
+                    reply = replace(reply, failed=failed)
+                else:
+                    rows, agreement = self.exchange.outgoing(self.shared.model, order)
+                    told = {} if self.privacy.noise else losses  # no noise hides losses
+                    reply = replace(reply, rows=rows, agreement=agreement, losses=told)
+            return replace(reply, seconds=perf_counter() - began)
 
-    def _perform(self, order: Order, watch: BatchWatch) -> Reply:
-        began = perf_counter()
-        turns = self._turns(order.round) if order.train else iter(())
-        if self.privacy.active and not self.published:
-            self.published = own_rows(self, self.layouts)
-        fine_tune = order.finish and self.objective.final_epochs > 0
-        good = client_state(self, self.where) if order.train or fine_tune else None
-        fault = receive(self, order)
-        declined = f"what it was sent was not taken: {fault}" if fault else ""
-        if self.batch_norm == "recalibrate" and order.deliveries and not declined:
-            recalibrate(self.shared.model, self.batches(order.round * self.work.epochs))
-        failed = self._fault(self._fine_tune(watch), good) if good and fine_tune else ""
-        metrics = self.evaluate() if order.evaluate else {}
-        reply = Reply(self.name, order.round, metrics=metrics, failed=failed, declined=declined)
-        if good and order.train:
-            reply = self._trained(order, turns, watch, good, reply)
-        return replace(reply, seconds=perf_counter() - began)
+    def _take(self, order: Order, place: DeviceSlot) -> str:
+        """Take what was sent; returns what to say if it was not taken."""
+        if fault := self.exchange.receive(self.shared.model, order):
+            return f"what it was sent was not taken: {fault}"
+        if self.batch_norm == "recalibrate" and order.deliveries:
+            recalibrate(self.shared.model, self.batches(order.round * self.data.epochs, place))
+        return ""
 
-    def _trained(
-        self, order: Order, turns: Iterator[Turn], watch: BatchWatch, good: ClientState, reply: Reply
-    ) -> Reply:
-        """Train; the reply with what leaves then, or with why nothing does."""
-        uploads = [slot for slot in self.layouts if slot.part in order.upload]
-        self.start = own_rows(self, {*uploads, *self.remembered})
-        losses = self._train(turns, watch)
-        if failed := self._fault(losses, good):
-            return replace(reply, failed=failed)
-        rows, updates = leaving(self, order, uploads)
-        agreement = {
-            slot: agreement_with(self, slot, update) for slot, update in updates.items() if slot in self.remembered
-        }
-        losses = {} if self.privacy.noise else losses  # no noise hides them
-        return replace(reply, rows=rows, agreement=agreement, losses=losses)
-
-    def evaluate(self) -> dict[str, dict[str, float]]:
+    def evaluate(self, place: DeviceSlot | None = None) -> dict[str, dict[str, float]]:
         """Scores on the validation split."""
-        return self.evaluate_on(self.work.val, self.work.val.data.labels)
+        return self.evaluate_on(self.data.val, self.data.val.data.labels, place)
 
-    def evaluate_on(self, images: Batches, labels: Mapping[str, LabelSpace]) -> dict[str, dict[str, float]]:
+    def evaluate_on(
+        self, images: Batches, labels: Mapping[str, LabelSpace], place: DeviceSlot | None = None
+    ) -> dict[str, dict[str, float]]:
         """Scores on images whose labels are to be read like this."""
-        model, place = self.personal.model, self.workplace
-        metrics = metrics_for(model.decoders, labels, self.work.metrics)
-        with at_work(self):
+        model, place = self.personal.model, place or self.device_slot
+        metrics = metrics_for(model.decoders, labels, self.data.metrics)
+        with at_work(self, place):
             return evaluate(model, images.evaluation(place.feed), metrics, self.training.precision, place.captures)
 
-    def batches(self, epoch: int) -> Iterator[Sample]:
+    def batches(self, epoch: int, place: DeviceSlot | None = None) -> Iterator[Sample]:
         """The batches of one epoch, counted from the first round on, with all that is drawn for their steps."""
-        seed, training = self.work.seed, self.training
-        batches = self.work.train.training(
+        seed, training, place = self.data.seed, self.training, place or self.device_slot
+        batches = self.data.train.training(
             seed=seed,
             client=self.name,
             epoch=epoch,
             augment=training.augment,
             scales=training.scales,
-            feed=self.workplace.feed,
+            feed=place.feed,
         )
         paths = self.personal.model.encoder.drop_paths
         if not paths:
             return batches
         dice = np.random.default_rng(derive(seed, "drop_path", self.name, epoch))
-        keep = draw_keep(paths, len(self.work.train), self.work.train.batch_size, dice).to(self.workplace.device)
+        keep = draw_keep(paths, len(self.data.train), self.data.train.batch_size, dice).to(place.device)
         return (batch | {KEEP: own} for batch, own in zip(batches, keep, strict=True))
+
+    def move(self, moved: Callable[[Tensor], Tensor]) -> None:
+        """Bring all that it holds to another device."""
+        for learner in {self.personal, self.shared}:
+            learner.move(moved)
+        self.exchange.move(moved)
 
     def state(self) -> ClientState:
         """All that the next round depends on, but for data and settings; a copy on the CPU."""
-        return client_state(self, torch.device("cpu"))
+        return self._copy(torch.device("cpu"))
+
+    def _copy(self, device: torch.device) -> ClientState:
+        """A copy of its models, moments and rows, on a device."""
+        tensors = self.personal.tensors("personal")
+        if self.shared is not self.personal:
+            tensors |= self.shared.tensors("shared")
+        tensors |= self.exchange.tensors()
+        copies = {name: torch.empty_like(tensor, device=device) for name, tensor in tensors.items()}
+        torch._foreach_copy_(list(copies.values()), [tensor.detach() for tensor in tensors.values()])
+        return ClientState(copies, {"client": self.name, **self.exchange.values()})
 
     def restore(self, state: ClientState) -> None:
         """Go on from a state of this client; ValueError where it is another's or does not fit."""
-        restore_client(self, state)
+        if state.values.get("client") != self.name:
+            raise ValueError(f"the state should be of client {self.name!r}, found {state.values.get('client')!r}")
+        self.personal.restore("personal", state.tensors)
+        if self.shared is not self.personal:
+            self.shared.restore("shared", state.tensors)
+        self.exchange.restore(state.tensors, state.values, self.where)
 
     def _fault(self, losses: Mapping[str, float], good: ClientState) -> str:
         """What went wrong in training, after which the client is back in its good state; or nothing."""
@@ -192,39 +207,39 @@ class Client:
             self.restore(good)
         return "; ".join(bad)
 
-    def _turns(self, round: int) -> Iterator[Turn]:
+    def _turns(self, round: int, place: DeviceSlot) -> Iterator[Turn]:
         """A round's epochs, each of the copy that is shared, if there is one, and of the personal model.
 
         The first one's batches are being read from now on, and others' from one turn before it is theirs.
         """
-        epochs = range(round * self.work.epochs, (round + 1) * self.work.epochs)
+        epochs = range(round * self.data.epochs, (round + 1) * self.data.epochs)
         learners = dict.fromkeys((self.shared, self.personal))
-        return one_early((epoch, learner, self.batches(epoch)) for epoch in epochs for learner in learners)
+        return one_early((epoch, learner, self.batches(epoch, place)) for epoch in epochs for learner in learners)
 
-    def _train(self, turns: Iterator[Turn], watch: BatchWatch) -> dict[str, float]:
+    def _train(self, turns: Iterator[Turn], place: DeviceSlot, watch: BatchWatch) -> dict[str, float]:
         """The epochs of one round."""
-        terms = Terms(self.objective.frozen, self.objective.pull, self._pulled())
-        epochs, learners = self.work.epochs, {self.shared, self.personal}
-        steps = _Steps(self.name, len(self.work.train) * epochs * len(learners), watch)
+        terms = LocalTerms(self.objective.frozen, self.objective.pull, self._pulled())
+        epochs, learners = self.data.epochs, {self.shared, self.personal}
+        steps = _Steps(self.name, len(self.data.train) * epochs * len(learners), watch)
         losses: dict[str, float] = {}
         for epoch, learner, batches in turns:
-            rate = self.training.schedule.rate(epoch, self.work.rounds * epochs, self.training.learning_rate)
-            own = terms if learner is self.personal else Terms(terms.frozen)
-            losses = learner.train_epoch(batches, rate, own, watch=steps, captures=self.workplace.captures)
+            rate = self.training.schedule.rate(epoch, self.data.rounds * epochs, self.training.learning_rate)
+            own = terms if learner is self.personal else LocalTerms(terms.frozen)
+            losses = learner.train_epoch(batches, rate, own, watch=steps, captures=place.captures)
         for learner in learners:
             learner.end_round()
         return losses
 
-    def _fine_tune(self, watch: BatchWatch) -> dict[str, float]:
+    def _fine_tune(self, place: DeviceSlot, watch: BatchWatch) -> dict[str, float]:
         """The method's last epochs, of the whole model, from the full learning rate down."""
-        first, count = self.work.rounds * self.work.epochs, self.objective.final_epochs
+        first, count = self.data.rounds * self.data.epochs, self.objective.final_epochs
         schedule = self.training.schedule.model_copy(update={"warmup_epochs": 0, "lag": False})
-        steps = _Steps(self.name, len(self.work.train) * count, watch)
+        steps = _Steps(self.name, len(self.data.train) * count, watch)
         losses: dict[str, float] = {}
         for epoch in range(count):
             rate = schedule.rate(epoch, count, self.training.learning_rate)
-            batches = self.batches(first + epoch)
-            losses = self.personal.train_epoch(batches, rate, watch=steps, captures=self.workplace.captures)
+            batches = self.batches(first + epoch, place)
+            losses = self.personal.train_epoch(batches, rate, watch=steps, captures=place.captures)
         self.personal.end_round()
         return losses
 
@@ -232,16 +247,12 @@ class Client:
         """Personal parameters by name, each with what the objective pulls it towards."""
         if not self.objective.pull or self.objective.anchor == "none":
             return []
-        rows = self.received
+        rows = self.exchange.received
         if self.objective.anchor == "start":
-            rows = own_rows(self, [slot for slot in self.layouts if slot.part in PULLED_PARTS])
+            rows = self.rows([slot for slot in self.layouts if slot.part in PULLED_PARTS])
         anchors = {slot: unflatten(row, self.layouts[slot]) for slot, row in rows.items()}
         prefix = {slot: slot_prefix(slot) for slot in anchors}
         return [(prefix[slot] + name, anchor) for slot, found in anchors.items() for name, anchor in found.items()]
-
-
-def _length(tensors: Mapping[str, Tensor]) -> float:
-    return float(torch.stack(torch._foreach_norm([tensor.detach().float() for tensor in tensors.values()])).norm())
 
 
 class _Steps:

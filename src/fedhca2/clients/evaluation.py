@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedhca2.clients.capture import CapturedForward, Captures
-from fedhca2.clients.precision import autocast
+from fedhca2.clients.step import autocast
 from fedhca2.data.dataset import Sample
 from fedhca2.metrics import Metric
 from fedhca2.models.multitask import MultiTaskModel

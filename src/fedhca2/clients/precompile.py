@@ -56,8 +56,8 @@ def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.devi
     folder = keep_compiled_code()
     kinds: dict[Size, Outputs] = {}
     for client in clients:
-        data, tasks = client.work.train.data, client.work.train.tasks
-        sample = data.load(client.work.train.indices[0], tasks)
+        data, tasks = client.data.train.data, client.data.train.tasks
+        sample = data.load(client.data.train.indices[0], tasks)
         own = {task: (_channels(client, task), str(sample[task].dtype).removeprefix("torch.")) for task in tasks}
         kinds.setdefault(data.size, {}).update(own)
     by_size = [_jobs(clients[0], model, size, outputs) for size, outputs in kinds.items()]
@@ -88,7 +88,7 @@ def _jobs(client: Client, model: ModelConfig, size: Size, outputs: Outputs) -> l
 
 
 def _channels(client: Client, task: str) -> int:
-    return TASKS[task].channels_for(client.work.train.data.labels[task])
+    return TASKS[task].channels_for(client.data.train.data.labels[task])
 
 
 def _blank(model: ModelConfig) -> ModelConfig:

@@ -1,14 +1,14 @@
-"""One training step: forward, the losses of all tasks, backward, and the optimiser."""
+"""One training step: mixed precision, forward, the losses of all tasks, backward, and the optimiser."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from fedhca2.clients.precision import autocast
 from fedhca2.data.dataset import Sample
-from fedhca2.models.multitask import MultiTaskModel, put_out
+from fedhca2.models.multitask import MultiTaskModel, apply_head
 from fedhca2.models.stochastic_depth import dropping
 from fedhca2.objectives import squared_distance
 from fedhca2.params import Part
@@ -20,7 +20,7 @@ TaskLoss = Callable[[str, nn.Module, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Terms:
+class LocalTerms:
     """What a method adds to a step: parts that do not train, and parameters that are pulled towards an anchor."""
 
     frozen: frozenset[Part] = frozenset()
@@ -28,7 +28,13 @@ class Terms:
     pulled: Sequence[tuple[str, Tensor]] = ()  # a parameter's name, and its anchor
 
 
-PLAIN = Terms()
+PLAIN = LocalTerms()
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """Mixed precision where it is asked for, or where the device is made for it."""
+    wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
+    return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
 
 
 def set_mode(model: MultiTaskModel, frozen: frozenset[Part]) -> None:
@@ -40,12 +46,12 @@ def set_mode(model: MultiTaskModel, frozen: frozenset[Part]) -> None:
 
 def task_loss(task: str, head: nn.Module, decoded: Tensor, label: Tensor) -> Tensor:
     """The loss of one task from its decoder's features."""
-    return TASKS[task].loss(put_out(head, decoded, label.shape[-2:]), label)
+    return TASKS[task].loss(apply_head(head, decoded, label.shape[-2:]), label)
 
 
 def task_prediction(task: str, head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
     """One task in its final form, from its decoder's features."""
-    return TASKS[task].predict(put_out(head, decoded, size))
+    return TASKS[task].predict(apply_head(head, decoded, size))
 
 
 def take_step(
@@ -53,7 +59,7 @@ def take_step(
     optimizer: torch.optim.Optimizer,
     batch: Sample,
     precision: str,
-    terms: Terms = PLAIN,
+    terms: LocalTerms = PLAIN,
     loss: TaskLoss = task_loss,
     weighted: bool = True,
 ) -> Losses:

@@ -1,6 +1,6 @@
 """The training loop: the only one, for every method."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Literal
 
@@ -9,9 +9,8 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from fedhca2.clients.capture import CapturedStep, Captures
-from fedhca2.clients.optimizer import OptimizerConfig
-from fedhca2.clients.schedule import Schedule
-from fedhca2.clients.step import PLAIN, Losses, Terms, set_mode, take_step
+from fedhca2.clients.optimizer import OptimizerConfig, Schedule
+from fedhca2.clients.step import PLAIN, LocalTerms, Losses, set_mode, take_step
 from fedhca2.config import Config
 from fedhca2.data.dataset import Sample
 from fedhca2.data.transforms import SCALES
@@ -64,7 +63,7 @@ class Learner:
         self,
         batches: Iterable[Sample],
         rate: float,
-        terms: Terms = PLAIN,
+        terms: LocalTerms = PLAIN,
         *,
         watch: Watch = lambda loss: None,
         captures: Captures | None = None,
@@ -88,7 +87,7 @@ class Learner:
         return {task: float(sums[task]) / count if count else 0.0 for task in self.model.decoders}
 
     def _step(
-        self, batch: Sample, terms: Terms, captures: Captures | None
+        self, batch: Sample, terms: LocalTerms, captures: Captures | None
     ) -> CapturedStep | Callable[[Sample], Losses]:
         if captures is not None:
             return captures.step(self, batch, terms)
@@ -105,3 +104,33 @@ class Learner:
         """Forget the moments where they should not outlast a round."""
         if self.training.optimizer.reset == "every_round":
             self.optimizer.state.clear()
+
+    def move(self, moved: Callable[[Tensor], Tensor]) -> None:
+        """Bring the model and its moments to another device."""
+        self.model._apply(moved)  # type: ignore[no-untyped-call]
+        for moments in self.optimizer.state.values():
+            moments.update({name: moved(value) for name, value in moments.items()})
+
+    def tensors(self, kind: str) -> dict[str, Tensor]:
+        """The model's values and its moments by name, for the client's state; `kind` tells its models apart."""
+        tensors = {f"{kind}/model/{name}": tensor for name, tensor in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            for moment, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"{kind}/optimizer/{moment}/{name}"] = value
+        return tensors
+
+    def restore(self, kind: str, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `tensors` gave; ValueError where it does not fit."""
+        prefix = f"{kind}/model/"
+        model = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        try:
+            self.model.load_state_dict(model)
+        except RuntimeError as error:
+            raise ValueError(f"the state does not fit the {kind} model: {' '.join(str(error).split())}") from None
+        parameters = dict(self.model.named_parameters())
+        self.optimizer.state.clear()
+        for name, tensor in tensors.items():
+            if name.startswith(f"{kind}/optimizer/"):
+                moment, _, parameter = name.removeprefix(f"{kind}/optimizer/").partition("/")
+                held = self.optimizer.state[parameters[parameter]]
+                held[moment] = tensor.to(parameters[parameter].device, copy=True)

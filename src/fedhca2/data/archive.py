@@ -153,7 +153,7 @@ class Archive(ABC):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def dealt(self, indices: Sequence[int]) -> Self:
+    def for_share(self, indices: Sequence[int]) -> Self:
         """The same for everybody."""
         return self
 

@@ -32,7 +32,7 @@ class Dataset(Protocol):
     def __len__(self) -> int:
         """Number of images."""
 
-    def dealt(self, indices: Sequence[int]) -> Self:
+    def for_share(self, indices: Sequence[int]) -> Self:
         """The data set as a client sees it whose share are these images, in this order: mostly the same for all."""
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:

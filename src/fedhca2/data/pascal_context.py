@@ -142,7 +142,7 @@ class PascalContext(Archive):
         self.released_parts_index = released_parts_index
         self._misread: dict[int, int] = {}
 
-    def dealt(self, indices: Sequence[int]) -> Self:
+    def for_share(self, indices: Sequence[int]) -> Self:
         """The data set as a client sees it whose share are these images, in this order: the same for everybody.
 
         Except with `released_parts_index`: the authors' released code asks for the k-th image of a share whether the

@@ -59,7 +59,7 @@ class RenderedScenes:
         """The scenes' numbers, as `fedhca2 data scenes` names their files."""
         return [f"{number:07d}" for number in range(self.first, self.first + self.count)]
 
-    def dealt(self, indices: Sequence[int]) -> Self:
+    def for_share(self, indices: Sequence[int]) -> Self:
         """The same for everybody."""
         return self
 

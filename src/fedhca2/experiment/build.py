@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from fedhca2.clients import Client, StepKind, Work, Workplace
+from fedhca2.clients import Client, DeviceSlot, LocalData, StepKind
 from fedhca2.data.batches import Batches
 from fedhca2.data.dataset import Dataset
 from fedhca2.errors import UserError
@@ -18,9 +18,9 @@ WORTH_COMPILING = 2e10
 
 
 def build_clients(
-    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], place: Workplace
+    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], place: DeviceSlot
 ) -> list[Client]:
-    """All clients of an experiment, with encoders that start equal, at one workplace."""
+    """All clients of an experiment, with encoders that start equal, at one device slot."""
     return [build_client(experiment, spec, data[spec.data], shards[spec.name], place) for spec in experiment.specs]
 
 
@@ -36,7 +36,7 @@ def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapp
 
 
 def build_client(
-    experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, workplace: Workplace
+    experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, device_slot: DeviceSlot
 ) -> Client:
     """One client with its own images, decoders and heads; frozen ones are common to all clients of a task."""
     training, method = experiment.training, experiment.resolved_method
@@ -56,9 +56,9 @@ def build_client(
     def batches(split: Dataset, indices: Sequence[int]) -> Batches:
         return Batches(split, indices, spec.tasks, batch_size=training.batch_size, workers=training.workers)
 
-    work = Work(
+    local = LocalData(
         dataset=spec.data,
-        train=batches(data.train.dealt(shard.dealt), shard.train),
+        train=batches(data.train.for_share(shard.dealt), shard.train),
         val=batches(data.val, shard.val),
         rounds=experiment.rounds,
         epochs=spec.epochs,
@@ -68,11 +68,11 @@ def build_client(
     return Client(
         spec.name,
         model,
-        work,
+        local,
         training,
         objective=method.local,
         batch_norm=method.batch_norm,
         privacy=experiment.privacy,
         others_noise=experiment.guard.noise,
-        workplace=workplace,
+        device_slot=device_slot,
     )

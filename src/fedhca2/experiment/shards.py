@@ -82,7 +82,7 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
 
 
 def _shard(spec: ClientSpec, data: OpenData, part: Sequence[int]) -> Shard:
-    usable = data.train.dealt(part).usable(spec.tasks)
+    usable = data.train.for_share(part).usable(spec.tasks)
     return Shard(keep(part, usable), list(data.val.usable(spec.tasks)), part)
 
 
@@ -129,7 +129,7 @@ def without_broken(
     lines: list[str] = []
     for spec in experiment.specs:
         shard, faults = shards[spec.name], list[str]()
-        train = _readable(data[spec.data].train.dealt(shard.dealt), shard.train, spec.tasks, faults)
+        train = _readable(data[spec.data].train.for_share(shard.dealt), shard.train, spec.tasks, faults)
         val = _readable(data[spec.data].val, shard.val, spec.tasks, faults)
         left[spec.name] = Shard(train, val, shard.dealt)
         if faults:

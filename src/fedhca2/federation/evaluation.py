@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedhca2.clients import Client, Workplace
+from fedhca2.clients import Client, DeviceSlot
 from fedhca2.data.dataset import Split
 from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
@@ -84,7 +84,7 @@ def _scores(
     for spec in experiment.specs:
         if wanted.client in (None, spec.name):
             progress(spec.name)
-            client = build_client(experiment, spec, data[spec.data], shards[spec.name], Workplace(choose_devices()[0]))
+            client = build_client(experiment, spec, data[spec.data], shards[spec.name], DeviceSlot(choose_devices()[0]))
             _load(client, run.model_file(spec.name))
             try:
                 scores[spec.name] = _evaluate(client, wanted)
@@ -102,6 +102,6 @@ def _load(client: Client, path: Path) -> None:
 
 
 def _evaluate(client: Client, wanted: Evaluation) -> dict[str, dict[str, float]]:
-    batches = client.work.val if wanted.split == "val" else client.work.train
+    batches = client.data.val if wanted.split == "val" else client.data.train
     labels = {task: replace(space, edge_thresholds=wanted.thresholds) for task, space in batches.data.labels.items()}
     return client.evaluate_on(batches, labels)

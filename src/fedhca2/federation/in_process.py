@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 import torch
 
-from fedhca2.clients import BatchWatch, Client, CompilingError, Workplace, load_state, save_state
+from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot, load_state, save_state
 from fedhca2.cores import usable_cores
 from fedhca2.errors import UserError
 from fedhca2.messages import Order, Profile, Reply
@@ -18,13 +18,13 @@ from fedhca2.run_folder.checkpoints import unusable
 class InProcess:
     """Clients as objects in memory. What they compute does not depend on where, or how many of them work at once."""
 
-    def __init__(self, clients: Sequence[Client], places: Sequence[Workplace] = ()) -> None:
+    def __init__(self, clients: Sequence[Client], places: Sequence[DeviceSlot] = ()) -> None:
         self.clients = {client.name: client for client in clients}
-        places = places or [clients[0].workplace]
+        places = places or [clients[0].device_slot]
         self.home = places[0].device
         if len(places) == 1 and self.home.type == "cpu":
             places = [*places] * max(1, min(len(usable_cores()), len(clients)))
-        self.free: SimpleQueue[Workplace] = SimpleQueue()
+        self.free: SimpleQueue[DeviceSlot] = SimpleQueue()
         for place in places:
             self.free.put(place)
         # Small models on a CPU gain nothing from several threads in one step.
@@ -58,15 +58,15 @@ class InProcess:
                     raise unusable(folder, error) from None
 
     def _perform(self, client: Client, order: Order, watch: BatchWatch) -> Reply:
-        """Carry out an order at the next workplace that is free."""
-        client.workplace = self.free.get()
+        """Carry out an order at the next device slot that is free."""
+        place = self.free.get()
         try:
-            reply = client.perform(order, watch)
+            reply = client.perform(order, watch, place)
         except torch.OutOfMemoryError:
             batch = client.training.batch_size
             raise UserError(
                 [
-                    f"client {client.name!r}: {client.workplace.device} is out of memory. Lower training.batch_size "
+                    f"client {client.name!r}: {place.device} is out of memory. Lower training.batch_size "
                     f"(now {batch}), the size of the images or the encoder"
                 ]
             ) from None
@@ -75,7 +75,7 @@ class InProcess:
                 [f"training.step: could not be compiled: {error}. --set training.step=captured does without"]
             ) from error
         finally:
-            self.free.put(client.workplace)
+            self.free.put(place)
         return replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
 
 

@@ -13,8 +13,21 @@ from fedhca2.run_folder.records import Progress
 FIXED = ("seed", "method", "model", "privacy", "metrics")
 
 
-def check_changes(before: Experiment, after: Experiment, where: str = "") -> None:
-    """UserError where a run that began with other settings cannot go on with these; `where` names their file."""
+def check_changes(before: Experiment, after: Experiment, where: str = "", *, settings_stay: bool = False) -> None:
+    """UserError where a run that began with other settings cannot go on with these; `where` names their file.
+
+    With `settings_stay` no setting may change.
+    """
+    old, new = before.to_dict(), after.to_dict()
+    if settings_stay:
+        lines = [line for key in old for line in differences(key, old[key], new[key])]
+    else:
+        lines = _forbidden_changes(before, after)
+    if lines:
+        raise UserError(where + line for line in lines)
+
+
+def _forbidden_changes(before: Experiment, after: Experiment) -> list[str]:
     old, new = before.to_dict(), after.to_dict()
     lines = [line for key in FIXED for line in differences(key, old[key], new[key])]
     for name in old["data"]:
@@ -26,8 +39,7 @@ def check_changes(before: Experiment, after: Experiment, where: str = "") -> Non
     for spec in after.specs:
         if spec.name in known and replace(spec, epochs=known[spec.name].epochs) != known[spec.name]:
             lines.append(f"clients: {spec.name!r} should keep its data and tasks, found {spec.data}: {_listed(spec)}")
-    if lines:
-        raise UserError(where + line for line in lines)
+    return lines
 
 
 def differences(place: str, old: Any, new: Any) -> list[str]:
@@ -62,7 +74,7 @@ def shards_after(
         free = [index for index in range(len(data[spec.data].train)) if index not in taken]
         waiting = [other for other in new if other.name not in shards and _share(spec, other)]
         part = free[:: len(waiting)]
-        usable = keep(part, data[spec.data].train.dealt(part).usable(spec.tasks)) if part else []
+        usable = keep(part, data[spec.data].train.for_share(part).usable(spec.tasks)) if part else []
         if len(usable) < experiment.training.batch_size:
             lines.append(
                 f"clients: {spec.name!r} should find {experiment.training.batch_size} images of {spec.data!r} that no "

@@ -7,14 +7,25 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedhca2.federation.fleet import Fleet
+from fedhca2.clients import BatchWatch
 from fedhca2.federation.gate import Expected, fault_of
 from fedhca2.federation.server import Server
-from fedhca2.messages import Order, Reply
+from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.records import Progress, ServerRecord
 
 Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}
 Choose = Callable[[Iterable[str], int], Iterable[str]]  # of all clients, those that are asked in this round
+
+
+class Fleet(Protocol):
+    """Clients that carry out orders, wherever they run: all that the round loop knows of them."""
+
+    @property
+    def profiles(self) -> Mapping[str, Profile]:
+        """Who takes part."""
+
+    def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
+        """Give each client its order, and wait for the replies; a client that fails to answer has none."""
 
 
 class Watcher(Protocol):

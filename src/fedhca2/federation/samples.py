@@ -16,7 +16,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 def sample_indices(client: Client) -> list[int]:
     """Images spread evenly over the client's validation split; a single one if sizes differ, as arrays must stack."""
-    indices, data = client.work.val.indices, client.work.val.data
+    indices, data = client.data.val.indices, client.data.val.data
     chosen = [indices[i * len(indices) // COUNT] for i in range(min(COUNT, len(indices)))]
     sizes = {data.load(index, ())["image"].shape for index in chosen}
     return chosen if len(sizes) == 1 else chosen[:1]
@@ -24,7 +24,7 @@ def sample_indices(client: Client) -> list[int]:
 
 def sample_labels(client: Client) -> Arrays:
     """Images and labels: `image`, `label.TASK`."""
-    data, tasks = client.work.val.data, client.work.val.tasks
+    data, tasks = client.data.val.data, client.data.val.tasks
     samples = [data.load(index, tasks) for index in sample_indices(client)]
     keys = {"image": "image"} | {task: f"label.{task}" for task in tasks}
     return {key: torch.stack([sample[name] for sample in samples]).numpy() for name, key in keys.items()}
@@ -33,10 +33,10 @@ def sample_labels(client: Client) -> Arrays:
 @torch.inference_mode()
 def sample_predictions(client: Client, when: str) -> Arrays:
     """What the client's model makes of these images now, without the padding: `WHEN.TASK`."""
-    val = client.work.val
+    val = client.data.val
     indices = sample_indices(client)
     batch = next(Batches(val.data, indices, val.tasks, batch_size=COUNT).evaluation())
-    with at_work(client):
+    with at_work(client, client.device_slot):
         outputs = client.personal.model.eval()(batch["image"].to(client.where))
     height, width = val.data.load(indices[0], ())["image"].shape[-2:]
     top, left = ((padded - own) // 2 for padded, own in zip(val.data.size, (height, width), strict=True))

@@ -30,7 +30,7 @@ class MultiTaskModel(nn.Module):
         """Raw outputs of all tasks at the size of the image."""
         features = self.encoder(image)
         size = image.shape[-2:]
-        return {task: put_out(self.heads[task], decoder(features), size) for task, decoder in self.decoders.items()}
+        return {task: apply_head(self.heads[task], decoder(features), size) for task, decoder in self.decoders.items()}
 
     def slots(self) -> dict[Slot, dict[str, Tensor]]:
         """All tensors by slot: parameters, and running statistics of normalisation layers where there are any."""
@@ -53,7 +53,7 @@ def slot_prefix(slot: Slot) -> str:
     return f"{slot.part}s.{slot.task}." if slot.task else f"{slot.part}."
 
 
-def put_out(head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
+def apply_head(head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
     """A task's raw output at this size, from its decoder's features."""
     output: Tensor = head(decoded)
     if output.shape[-2:] == size:

@@ -22,13 +22,10 @@ NAME = re.compile(r"round-\d{6,}")
 
 
 class KeptClients(Protocol):
-    """Clients whose states can be written and read back."""
+    """Clients whose states can be written."""
 
     def save(self, folder: Path) -> Mapping[str, str]:
         """Write every client's state; returns their checksums."""
-
-    def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
-        """Put the clients that have a state here where they were; others stay as they are."""
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,16 @@ from time import monotonic
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.app.message.arraychunk import ArrayChunk
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.supercore.inflatable.inflatable_object import (
+from torch import Tensor
+
+from fedhca2.federation.flower.arrivals import CHUNK, SMALL, Arrival, LostError, MisfitError, NotYetError, Source
+from fedhca2.federation.flower.internals import (
+    ArrayChunk,
     InflatableObject,
     get_object_body,
     get_object_children_ids_from_object_content,
 )
-from torch import Tensor
-
-from fedhca2.federation.flower.arrivals import CHUNK, SMALL, Arrival, LostError, MisfitError, NotYetError, Source
 from fedhca2.federation.flower.records import CANNOT, DTYPES, HEADER_RECORD, OWN, ROWS_RECORD, STYPE, Header
 from fedhca2.federation.gate import HEADER, Refused, plain, read_json, shown
 

@@ -9,14 +9,18 @@ from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp.grid import Grid
-from flwr.supercore.inflatable.inflatable_object import (
-    InflatableObject,
-    get_all_nested_objects,
-    no_object_id_recompute,
-)
-from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
-from flwr.superlink.grid import HttpGrid
 
+from fedhca2.federation.flower.internals import (
+    HttpGrid,
+    InflatableObject,
+    ProtobufCall,
+    ProtobufRequestContext,
+    add_interceptor,
+    get_all_nested_objects,
+    http_client_of,
+    no_object_id_recompute,
+    runtime_client_of,
+)
 from fedhca2.federation.gate import HEADER
 
 CHUNK = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array in one object
@@ -92,9 +96,8 @@ class _SuperLink:
     """Answers that sites have sent, or are sending, to a SuperLink."""
 
     def __init__(self, grid: HttpGrid) -> None:
-        self.client, self.node, self.run = grid._runtime_client, grid.node, grid.run.run_id
-        if not any(isinstance(each, _Bounded) for each in self.client._interceptors):
-            self.client._interceptors = (*self.client._interceptors, _Bounded(self.client._client))
+        self.client, self.node, self.run = runtime_client_of(grid), grid.node, grid.run.run_id
+        add_interceptor(self.client, _Bounded(http_client_of(self.client)))
 
     def find(self, message: str) -> Arrival | None:
         # One at a time: the SuperLink gives each away once, so that one that is too large must not take others along.

@@ -14,10 +14,14 @@ import httpx
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import ssh_key_fingerprint
 from flwr.proto.control_pb2 import ListNodesRequest
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key
-from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
+
+from fedhca2.federation.flower.internals import (
+    ControlHttpClient,
+    ProtobufCall,
+    ProtobufRequestContext,
+    RuntimeVersionHttpInterceptor,
+    bytes_to_public_key,
+)
 
 TOKEN = "fedhca2-operator"  # the header of a request that comes from the coordinator, or through its proxy
 

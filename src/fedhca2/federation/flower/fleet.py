@@ -16,11 +16,11 @@ from fedhca2.experiment import Experiment
 from fedhca2.federation.blind import Sum, Summed, seen_of
 from fedhca2.federation.flower.answers import Allowance, Answer, Gone
 from fedhca2.federation.flower.invitation import Invitation
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, decode_reply, encode_orders, pack
-from fedhca2.federation.flower.roll import Roll
 from fedhca2.federation.flower.secagg_server import SecureSum, read_keys
+from fedhca2.federation.flower.site_registry import SiteRegistry
 from fedhca2.federation.flower.spool import spooled
-from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.flower.wait import Wait
 from fedhca2.federation.gate import Refused, shown
 from fedhca2.messages import Order, Profile, Reply
@@ -56,10 +56,10 @@ class _Errand(Generic[T]):
 class FlowerFleet:
     """Clients at sites. A client that fails to answer in time is named in `absent`, with the reason."""
 
-    def __init__(self, grid: Grid, experiment: Experiment, terms: Terms, run: str, folder: Path) -> None:
+    def __init__(self, grid: Grid, experiment: Experiment, terms: NetworkSettings, run: str, folder: Path) -> None:
         self.experiment, self.terms, self.folder = experiment, terms, folder
         self.invitation = Invitation.to(experiment, run)
-        self.roll = Roll(grid, experiment, terms, self.invitation)
+        self.registry = SiteRegistry(grid, experiment, terms, self.invitation)
         self.quorum = terms.min_clients or len(experiment.specs)
         self.absent: dict[str, str] = {}
         self.keys: dict[str, tuple[str, str]] = {}  # that clients have sent with their last replies, for a sum
@@ -68,20 +68,20 @@ class FlowerFleet:
     @property
     def profiles(self) -> Mapping[str, Profile]:
         """The clients that have introduced themselves, in the experiment's order."""
-        known = self.roll.known
+        known = self.registry.known
         return {spec.name: known[spec.name] for spec in self.experiment.specs if spec.name in known}
 
     def gather(self) -> None:
         """Wait for as many clients as a round needs; all of them if they are there by then."""
         wait = Wait(self.terms.deadline)
-        while len(self.roll.known) < self.quorum:
+        while len(self.registry.known) < self.quorum:
             if wait.is_over:
-                raise TooFewClientsError(self._too_few(len(self.roll.known), "have introduced themselves"))
-            self.roll.meet(wait)
-            wait.tell(self.roll.missing())
+                raise TooFewClientsError(self._too_few(len(self.registry.known), "have introduced themselves"))
+            self.registry.meet(wait)
+            wait.tell(self.registry.missing())
         grace = Wait(GRACE)
-        while not grace.is_over and self.roll.expects_introductions:
-            self.roll.meet(grace)
+        while not grace.is_over and self.registry.expects_introductions:
+            self.registry.meet(grace)
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Give every client its order, and take the replies that come before the deadline.
@@ -96,7 +96,7 @@ class FlowerFleet:
         }
         needed = min(self.quorum, len(orders))
         replies, away = self._run(errands, needed, Wait(self.terms.deadline))
-        self.absent = dict(self.roll.missing()) | away
+        self.absent = dict(self.registry.missing()) | away
         if len(replies) < needed:
             raise TooFewClientsError(self._too_few(len(replies), "have answered"))
         return replies
@@ -132,26 +132,23 @@ class FlowerFleet:
         """See every message to its site and its answer back: what was answered, and why others have not."""
         while out := {client: errand for client, errand in errands.items() if self._is_out(errand)}:
             enough = sum(errand.answer is not None for errand in errands.values()) >= needed
-            if wait.is_over or (enough and all(self.roll.since(client) is None for client in out)):
+            if wait.is_over or (enough and all(self.registry.since(client) is None for client in out)):
                 break
             for client, errand in out.items():
                 self._give(client, errand, wait)
-            for client, answer in self.roll.exchange(wait):
+            for client, answer in self.registry.exchange(wait):
                 self._take(client, out[client], answer)
             wait.tell({client: errand.state for client, errand in out.items() if errand.answer is None})
-        self.roll.forget_orders()
+        self.registry.forget_orders()
         answers = {client: errand.answer for client, errand in errands.items() if errand.answer is not None}
         return answers, {client: errand.why for client, errand in errands.items() if client not in answers}
 
     def save(self, folder: Path) -> Mapping[str, str]:
         """Sites keep their clients' states themselves; a checkpoint only says who has taken part."""
-        return dict.fromkeys(self.roll.known, "at its site")
-
-    def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
-        """Sites go on from their own states."""
+        return dict.fromkeys(self.registry.known, "at its site")
 
     def _too_few(self, count: int, what: str) -> str:
-        reasons = "".join(f"; {name}: {why}" for name, why in {**self.absent, **self.roll.refused}.items())
+        reasons = "".join(f"; {name}: {why}" for name, why in {**self.absent, **self.registry.refused}.items())
         time = f" in {self.terms.deadline:g} s" if self.terms.deadline else ""
         return f"{self.quorum} clients should be there, found {count} that {what}{time}{reasons}"
 
@@ -160,20 +157,20 @@ class FlowerFleet:
 
     def _give(self, client: str, errand: _Errand[T], wait: Wait) -> None:
         """Send the order, unless it has been sent to the node as it is, or the node is not there."""
-        since = self.roll.since(client)
+        since = self.registry.since(client)
         if since in (None, errand.given):
             return
-        if self.roll.order(client, errand.content, wait.lifetime, errand.allowance):
+        if self.registry.order(client, errand.content, wait.lifetime, errand.allowance):
             errand.given, errand.why = since, LATE
         else:
-            self.roll.went(client)
+            self.registry.went(client)
             errand.why = "Flower did not take its order"
 
     def _take(self, client: str, errand: _Errand[T], answer: Answer | Refused | Gone) -> None:
         """Keep an answer, or see to it that the message is given again."""
         if isinstance(answer, Gone):
             log.warning("%s went away, and its order waits for it: %s", client, answer.why)
-            self.roll.went(client)
+            self.registry.went(client)
             errand.given, errand.why = None, AWAY
             return
         found = answer if isinstance(answer, Refused) else errand.read(answer)
@@ -189,7 +186,7 @@ class FlowerFleet:
             if isinstance(keys, Refused):
                 return keys
             self.keys[client] = keys
-        reply = decode_reply(answer.header, answer.rows, seen_of(self.roll.known[client], self.experiment))
+        reply = decode_reply(answer.header, answer.rows, seen_of(self.registry.known[client], self.experiment))
         if isinstance(reply, Refused) or not self.terms.spool:
             return reply
         return spooled(reply, self.folder, DTYPES[self.terms.wire])
@@ -210,6 +207,6 @@ class FlowerFleet:
 
     def _allowance(self, client: str, order: Order) -> Allowance:
         """What the reply to an order may hold: as many values as the parts that are asked for have."""
-        layouts = seen_of(self.roll.known[client], self.experiment).layouts
+        layouts = seen_of(self.registry.known[client], self.experiment).layouts
         values = sum(layout.numel for slot, layout in layouts.items() if slot.part in order.upload)
         return Allowance(values, self.terms.wire)

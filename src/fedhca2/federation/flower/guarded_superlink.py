@@ -8,11 +8,11 @@ import hmac
 
 import uvicorn
 from fastapi import FastAPI
-from flwr.superlink.cli import flower_superlink
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from fedhca2.federation.flower.control import TOKEN, operator_token
+from fedhca2.federation.flower.internals import flower_superlink
 
 
 class Guarded:

@@ -14,14 +14,14 @@ from flwr.serverapp.grid import Grid
 
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS
+from fedhca2.federation.flower.engine import Collect, FlowerEngine
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.processes import free_port, start, stop
-from fedhca2.federation.flower.run import Collect, resume, run
 from fedhca2.federation.flower.site import MODEL
 from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
-from fedhca2.federation.flower.terms import Terms
-from fedhca2.federation.run import RunWatcher
+from fedhca2.federation.run import RunWatcher, run_or_resume
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result
 from fedhca2.run_folder.writer import keep_model
@@ -32,7 +32,7 @@ log = logging.getLogger("fedhca2.server")
 
 
 def run_local(
-    experiment: Experiment, out: Path, watcher: RunWatcher, terms: Terms, baseline: Path | None = None
+    experiment: Experiment, out: Path, watcher: RunWatcher, terms: NetworkSettings, baseline: Path | None = None
 ) -> Result:
     """Run an experiment with every client in a process of its own, or go on with it if its folder is there.
 
@@ -43,9 +43,8 @@ def run_local(
     with _federation(experiment, out) as link:
 
         def work(grid: Grid) -> Result:
-            if RunFiles(out).begun:
-                return resume(grid, out, watcher, terms, collect, link.registrations)
-            return run(grid, experiment, out, watcher, terms, baseline, "flower-local", collect, link.registrations)
+            engine = FlowerEngine(grid, terms, "flower-local", collect, link.registrations)
+            return run_or_resume(experiment, out, watcher=watcher, engine=engine, baseline=baseline)
 
         return _until_done(link, work, out)
 

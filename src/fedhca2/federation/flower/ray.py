@@ -9,16 +9,15 @@ from flwr.serverapp import Grid, ServerApp
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.client_app import make_app
+from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.local import collecting, sites_folder, write_sites
-from fedhca2.federation.flower.run import resume, run
-from fedhca2.federation.flower.terms import Terms
-from fedhca2.federation.run import RunWatcher
-from fedhca2.run_folder.reader import RunFiles
+from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.run import RunWatcher, run_or_resume
 from fedhca2.run_folder.result import Result
 
 
 def run_ray(
-    experiment: Experiment, out: Path, watcher: RunWatcher, terms: Terms, baseline: Path | None = None
+    experiment: Experiment, out: Path, watcher: RunWatcher, terms: NetworkSettings, baseline: Path | None = None
 ) -> Result:
     """Run an experiment in a simulation, or go on with it if its folder is there; a client gets one CPU, or one GPU."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray reads it when it is imported
@@ -39,10 +38,8 @@ def run_ray(
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        if RunFiles(out).begun:
-            results.append(resume(grid, out, watcher, terms, collect))
-        else:
-            results.append(run(grid, experiment, out, watcher, terms, baseline, "flower-ray", collect))
+        engine = FlowerEngine(grid, terms, "flower-ray", collect)
+        results.append(run_or_resume(experiment, out, watcher=watcher, engine=engine, baseline=baseline))
 
     gpus = torch.cuda.device_count()
     resources: dict[str, ConfigRecordValues] = {"num_cpus": 1, "num_gpus": 1.0 if gpus else 0.0}

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
-from flwr.supercore.runtime import RuntimeHttpClient
-
 from fedhca2.federation.flower.control import OperatorInterceptor
+from fedhca2.federation.flower.internals import (
+    RuntimeHttpClient,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
 
 ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 

@@ -16,18 +16,18 @@ from cryptography.fernet import InvalidToken
 from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt, generate_shared_key
 from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat, share_keys_plaintext_separate
-from flwr.supercore.primitives.asymmetric import (
+from pydantic import Field
+from torch import Tensor
+
+from fedhca2.config import Config
+from fedhca2.experiment import SecureAggregation
+from fedhca2.federation.flower.internals import (
     bytes_to_private_key,
     bytes_to_public_key,
     generate_key_pairs,
     private_key_to_bytes,
     public_key_to_bytes,
 )
-from pydantic import Field
-from torch import Tensor
-
-from fedhca2.config import Config
-from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.flower.masks import KEY_BYTES, Steps, Whole, mask
 from fedhca2.params import Slot
 from fedhca2.whole_files import write_whole

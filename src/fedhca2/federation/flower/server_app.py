@@ -9,10 +9,10 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from fedhca2.experiment import Experiment, Shard
-from fedhca2.federation.flower.run import resume, run
-from fedhca2.federation.flower.terms import Terms
+from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.run import run_or_resume
 from fedhca2.messages import Order, Reply
-from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord
 
 log = logging.getLogger("fedhca2.server")
@@ -42,7 +42,7 @@ class LogWatcher:
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment of the run config, or go on with it if its folder is there already."""
     config = context.run_config
-    terms = Terms(
+    terms = NetworkSettings(
         deadline=float(config["deadline"]) or None,
         min_clients=int(config["min-clients"]) or None,
         retries=int(config["retries"]),
@@ -50,7 +50,5 @@ def main(grid: Grid, context: Context) -> None:
         spool=bool(config["spool"]),
     )
     out = Path(str(config["out"]))
-    if RunFiles(out).begun:
-        resume(grid, out, LogWatcher(), terms)
-    else:
-        run(grid, Experiment.load(str(config["experiment"])), out, LogWatcher(), terms)
+    experiment = Experiment.load(str(config["experiment"]))
+    run_or_resume(experiment, out, watcher=LogWatcher(), engine=FlowerEngine(grid, terms))

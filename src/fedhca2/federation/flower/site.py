@@ -11,7 +11,7 @@ import torch
 from flwr.app import RecordDict
 from safetensors.torch import save
 
-from fedhca2.clients import Client, ClientState, Workplace, load_state, save_state
+from fedhca2.clients import Client, ClientState, DeviceSlot, load_state, save_state
 from fedhca2.experiment import Experiment, assign_shards, build_client, open_data, step_kind
 from fedhca2.federation.flower.consent import check_order
 from fedhca2.federation.flower.invitation import Invitation
@@ -156,7 +156,7 @@ class Site:
             return reply
         if not ledger.affords(seat.run, order.round, told.noise, budget, "scores"):
             return _without_scores(reply, SPENT)
-        metrics, sent = noised_scores(reply.metrics, told.noise, seat.client.noise_key, order.round)
+        metrics, sent = noised_scores(reply.metrics, told.noise, seat.client.exchange.noise_key, order.round)
         ledger.charge(Sent.of(seat.run, order.round, told.noise, sent, "scores"), budget)
         return replace(reply, metrics=metrics)
 
@@ -208,7 +208,7 @@ def _build(experiment: Experiment, name: str, device: torch.device) -> Client:
     data = open_data(experiment)
     shards = assign_shards(experiment, data)
     spec = next(spec for spec in experiment.specs if spec.name == name)
-    place = Workplace(device, step_kind(experiment, data, shards))
+    place = DeviceSlot(device, step_kind(experiment, data, shards))
     return build_client(experiment, spec, data[spec.data], shards[name], place)
 
 

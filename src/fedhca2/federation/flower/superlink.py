@@ -12,9 +12,7 @@ import httpx
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import SubStatus
-from flwr.common.serde import fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest, UnregisterNodeRequest
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -22,19 +20,28 @@ from flwr.proto.runtime_pb2 import (
     PushTaskOutputRequest,
     SendTaskHeartbeatRequest,
 )
-from flwr.supercore.constant import TaskType
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.error import FlowerError
-from flwr.supercore.fab import Fab
-from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
 
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.app_bundle import write_app
 from fedhca2.federation.flower.control import OperatorInterceptor, Registration, control_client, list_registrations
+from fedhca2.federation.flower.internals import (
+    ControlHttpClient,
+    Fab,
+    FlowerError,
+    HeartbeatSender,
+    HttpGrid,
+    RuntimeHttpClient,
+    TaskIdentity,
+    TaskType,
+    add_interceptor,
+    build_fab_from_disk,
+    fab_to_proto,
+    give_up_when,
+    public_key_to_bytes,
+    run_from_proto,
+    runtime_client_of,
+    try_once,
+)
 from fedhca2.federation.flower.runtime import runtime_client
 
 POLL = 0.2
@@ -108,8 +115,7 @@ class SuperLink:
         with _runtime(self.address, self.ca, self.secret) as runtime:
             token = acquire(runtime, TaskType.SERVER_APP, run=started.run_id)
         grid = HttpGrid(self.address, root_certificates=self.ca.read_bytes(), token=token)
-        client = grid._runtime_client
-        client._interceptors = (*client._interceptors, OperatorInterceptor(self.secret))
+        add_interceptor(runtime_client_of(grid), OperatorInterceptor(self.secret))
         _raise_when_ended(grid)
         with _task(grid):
             yield grid
@@ -143,14 +149,13 @@ def acquire(client: RuntimeHttpClient, kind: TaskType, run: int) -> str:
 
 def _raise_when_ended(grid: HttpGrid) -> None:
     """Have a run that was ended raise an error; Flower sends SIGINT to its own process, which then ends wordlessly."""
-    theirs = grid._retry_invoker.should_giveup
 
-    def should_give_up(error: Exception) -> bool:
+    def has_ended(error: Exception) -> bool:
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in ENDED:
             raise RunEndedError from None
-        return bool(theirs and theirs(error))
+        return False
 
-    grid._retry_invoker.should_giveup = should_give_up
+    give_up_when(grid, has_ended)
 
 
 def _beat(client: RuntimeHttpClient) -> bool:
@@ -167,7 +172,7 @@ def _beat(client: RuntimeHttpClient) -> bool:
 @contextmanager
 def _task(grid: HttpGrid) -> Iterator[None]:
     """Tell the SuperLink that the task is being carried out, and how it ended."""
-    client = grid._runtime_client
+    client = runtime_client_of(grid)
     pulled = client.PullTaskInput(PullTaskInputRequest())
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = (
         pulled.task_id,
@@ -186,7 +191,7 @@ def _task(grid: HttpGrid) -> Iterator[None]:
         raise
     finally:
         heartbeat.stop()
-        grid._retry_invoker.max_tries = 1
+        try_once(grid)
         pulled.context.ClearField("state")
         with suppress(httpx.HTTPError, RunEndedError):
             client.PushTaskOutput(PushTaskOutputRequest(context=pulled.context, sub_status=status, details=details))

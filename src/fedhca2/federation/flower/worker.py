@@ -17,14 +17,19 @@ from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
-from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.contacts import only_speak_with
+from fedhca2.federation.flower.internals import (
+    HeartbeatSender,
+    RuntimeHttpClient,
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    TaskType,
+    pull_task_input,
+    push_message,
+    push_task_output,
+)
 from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.runtime import runtime_client
 from fedhca2.federation.flower.site import Site

@@ -9,8 +9,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from fedhca2.federation.cells import Cell
-from fedhca2.federation.jobs import Job, log_file
+from fedhca2.federation.comparison_runs import ComparisonRun
+from fedhca2.federation.parallel_runs import RunProcess, log_file
 from fedhca2.reports.comparison.gather import Comparison
 from fedhca2.reports.comparison.layouts import heading, shown
 from fedhca2.run_folder.reader import RunFiles
@@ -56,8 +56,8 @@ def _summary(comparison: Comparison) -> Table:
 EVERY = 60.0  # seconds between two lines that say how it stands, where there is no terminal
 
 
-class JobsConsole:
-    """Shows which cells run, how far they have come and what they came to."""
+class ParallelConsole:
+    """Shows which runs run, how far they have come and what they came to."""
 
     def __init__(self, console: Console, total: int, done: int) -> None:
         self.console = console
@@ -65,7 +65,7 @@ class JobsConsole:
         self.live = Live(console=console, auto_refresh=False, transient=True)
         self.said = monotonic()
 
-    def __enter__(self) -> "JobsConsole":
+    def __enter__(self) -> "ParallelConsole":
         if self.console.is_terminal:
             self.live.start()
         return self
@@ -75,28 +75,28 @@ class JobsConsole:
     ) -> None:
         self.live.stop()
 
-    def ended(self, cell: Cell, seconds: float, fault: str) -> None:
-        """A line for a cell that is over."""
+    def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
+        """A line for a run that is over."""
         self.done += 1
-        what = f"[red]failed: [/]{escape(fault)} ({log_file(cell)})" if fault else _outcome(cell)
+        what = f"[red]failed: [/]{escape(fault)} ({log_file(run)})" if fault else _outcome(run)
         self.console.print(
-            f"{self.done}/{self.total}  {cell.name}: {what}, {seconds:.0f} s", highlight=False, soft_wrap=True
+            f"{self.done}/{self.total}  {run.name}: {what}, {seconds:.0f} s", highlight=False, soft_wrap=True
         )
 
-    def looked(self, running: Sequence[Job], waiting: int) -> None:
+    def looked(self, running: Sequence[RunProcess], waiting: int) -> None:
         """How it stands."""
         if self.console.is_terminal:
             table = Table.grid(padding=(0, 2))
-            for job in running:
-                table.add_row(job.cell.name, job.last_line or "starting", f"{job.seconds:.0f} s")
+            for one in running:
+                table.add_row(one.run.name, one.last_line or "starting", f"{one.seconds:.0f} s")
             table.add_row(f"{waiting} more to come")
             self.live.update(table, refresh=True)
         elif monotonic() - self.said > EVERY:
             self.said = monotonic()
-            lines = "; ".join(f"{job.cell.name}: {job.last_line or 'starting'}" for job in running)
+            lines = "; ".join(f"{one.run.name}: {one.last_line or 'starting'}" for one in running)
             self.console.print(f"running {lines}; {waiting} more to come", highlight=False, soft_wrap=True)
 
 
-def _outcome(cell: Cell) -> str:
-    gain = (RunFiles.open(cell.folder).result or {}).get("delta_m")
+def _outcome(run: ComparisonRun) -> str:
+    gain = (RunFiles.open(run.folder).result or {}).get("delta_m")
     return "finished" if gain is None else f"Δm {gain:+.2f} %"

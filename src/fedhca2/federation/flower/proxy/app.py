@@ -17,11 +17,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from fedhca2.federation.flower.proxy.allowance import Allowance
 from fedhca2.federation.flower.proxy.identity import Register, Site, is_signed, key_in
+from fedhca2.federation.flower.proxy.limits import Allowance, Shapes
 from fedhca2.federation.flower.proxy.refusals import Refusal, Refusals
 from fedhca2.federation.flower.proxy.requests import ROUTES, Route, fault_of
-from fedhca2.federation.flower.proxy.shapes import Shapes
 
 AT_ONCE = 16  # requests of one site; Flower's SuperNode has six
 BODY_TIME = 120.0  # seconds for a request to arrive: a chunk at 0.4 Mbit/s

@@ -8,10 +8,14 @@ from datetime import UTC, datetime
 from time import monotonic
 
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
-from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
 
 from fedhca2.federation.flower.control import Registration
+from fedhca2.federation.flower.internals import (
+    FLEET_HTTP_PUBLIC_KEY_HEADER,
+    FLEET_HTTP_SIGNATURE_HEADER,
+    bytes_to_public_key,
+    verify_signature,
+)
 
 LOOK_EVERY = 1.0  # seconds between two looks at who is registered, however many strangers come
 

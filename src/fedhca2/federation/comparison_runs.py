@@ -1,4 +1,4 @@
-"""Methods × seeds on one experiment, each cell a run of its own that is never run twice."""
+"""Methods × seeds on one experiment, each a run of its own that is never run twice."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from fedhca2.config import suggest
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.run import RunWatcher, resume, run
+from fedhca2.federation.run import RunWatcher, run_or_resume
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
 from fedhca2.run_folder.reader import RunFiles
@@ -17,7 +17,7 @@ LOCAL = "local"
 
 
 @dataclass(frozen=True)
-class Cell:
+class ComparisonRun:
     """One method with one seed, and the folder of its run."""
 
     experiment: Experiment
@@ -43,8 +43,8 @@ class ComparisonStopped(Interrupted):
         self.signal = signal
 
 
-def plan_cells(experiment: Experiment, methods: Sequence[str], seeds: int, out: Path) -> list[Cell]:
-    """All cells, those of Local first: every other one is compared with Local at the same seed.
+def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: Path) -> list[ComparisonRun]:
+    """All runs, those of Local first: every other one is compared with Local at the same seed.
 
     Within a seed all methods have the same data, shards, initial values, shuffling and evaluation, but for decoders
     and heads that a method freezes (FedBABU): these are the same for all clients of a task.
@@ -52,66 +52,62 @@ def plan_cells(experiment: Experiment, methods: Sequence[str], seeds: int, out: 
     unknown = [name for name in methods if name not in METHODS and ":" not in name]
     if unknown:
         raise UserError([f"--methods: {name!r} is not a method. {suggest(name, METHODS)}" for name in unknown])
-    cells = []
+    runs = []
     for method in dict.fromkeys([LOCAL, *methods]):
         own = method == experiment.method_name
         for seed in range(experiment.seed, experiment.seed + seeds):
             chosen = experiment if own else experiment.with_method(method)
             chosen = chosen.parse({**chosen.to_dict(), "seed": seed, "baseline": False})
-            baseline = None if method == LOCAL else cell_folder(out, LOCAL, seed)
-            cells.append(Cell(chosen, cell_folder(out, method, seed), baseline))
-    for cell in cells:
-        _check_known(cell)
-    return cells
+            baseline = None if method == LOCAL else run_folder_of(out, LOCAL, seed)
+            runs.append(ComparisonRun(chosen, run_folder_of(out, method, seed), baseline))
+    for run in runs:
+        _check_known(run)
+    return runs
 
 
-def cell_folder(out: Path, method: str, seed: int) -> Path:
-    """Where a cell's run lies.
+def run_folder_of(out: Path, method: str, seed: int) -> Path:
+    """Where a run lies.
 
-    >>> cell_folder(Path("out"), "my/file.py:MINE", 1).as_posix()
+    >>> run_folder_of(Path("out"), "my/file.py:MINE", 1).as_posix()
     'out/my-file.py-MINE/seed-1'
     """
     return out / re.sub(r"[^A-Za-z0-9_.-]+", "-", method) / f"seed-{seed}"
 
 
-def run_cells(cells: Sequence[Cell], watcher: RunWatcher) -> Iterator[Cell]:
-    """Run what is not finished, one after the other; gives each cell when it is done."""
-    for cell in cells:
+def run_all(runs: Sequence[ComparisonRun], watcher: RunWatcher) -> Iterator[ComparisonRun]:
+    """Run what is not finished, one after the other; gives each run when it is done."""
+    for run in runs:
         try:
-            run_cell(cell, watcher)
+            run_one(run, watcher)
         except Interrupted as interrupted:
             raise ComparisonStopped(interrupted.signal) from None
-        yield cell
+        yield run
 
 
-def run_cell(cell: Cell, watcher: RunWatcher) -> None:
-    """Run a cell that is not finished, from where it was interrupted."""
-    if cell.finished:
-        return
-    if RunFiles(cell.folder).begun:
-        resume(cell.folder, watcher)
-    else:
-        run(cell.experiment, cell.folder, watcher, cell.baseline)
+def run_one(run: ComparisonRun, watcher: RunWatcher) -> None:
+    """Carry out a run that is not finished, from where it was interrupted."""
+    if not run.finished:
+        run_or_resume(run.experiment, run.folder, watcher=watcher, baseline=run.baseline)
 
 
-def complete(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells of methods that have finished with every seed: only their means are of the same runs."""
-    lacking = {cell.experiment.method_name for cell in cells if not cell.finished}
-    return [cell for cell in cells if cell.experiment.method_name not in lacking]
+def complete(runs: Sequence[ComparisonRun]) -> list[ComparisonRun]:
+    """The runs of methods that have finished with every seed: only their means are of the same runs."""
+    lacking = {run.experiment.method_name for run in runs if not run.finished}
+    return [run for run in runs if run.experiment.method_name not in lacking]
 
 
-def known_cells(out: Path) -> list[Path]:
+def known_runs(out: Path) -> list[Path]:
     """The folders of a comparison's runs, those of Local first; empty if this is none."""
     found = sorted(path for path in out.glob("*/seed-*") if RunFiles(path).begun)
     return sorted(found, key=lambda folder: folder.parent.name != LOCAL)
 
 
-def _check_known(cell: Cell) -> None:
+def _check_known(run: ComparisonRun) -> None:
     """A folder that holds a run already should hold this one."""
-    files = RunFiles(cell.folder)
+    files = RunFiles(run.folder)
     if not files.begun:
         return
-    found, wanted = files.config, cell.experiment.to_dict()
+    found, wanted = files.config, run.experiment.to_dict()
     other = [key for key in sorted({*found, *wanted} - {"devices"}) if found.get(key) != wanted.get(key)]
     if other:
-        raise UserError([f"{cell.folder}: should be a run of these settings, found one with other {', '.join(other)}"])
+        raise UserError([f"{run.folder}: should be a run of these settings, found one with other {', '.join(other)}"])

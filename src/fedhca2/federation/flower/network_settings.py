@@ -8,7 +8,7 @@ from fedhca2.config import Config
 from fedhca2.federation.flower.records import Wire
 
 
-class Terms(Config):
+class NetworkSettings(Config):
     """Deadlines and quorum of a federation over a network."""
 
     deadline: Annotated[

@@ -1,4 +1,4 @@
-"""The process of one cell: `python -m fedhca2.federation.cell_process` with an order on standard input."""
+"""The process of one run of a comparison: `python -m` this module, with an order on standard input."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from fedhca2.cores import stay_on
 
 
 def main() -> int:
-    """Run the cell that the first line of the input describes, and end with a checkpoint when the input ends."""
+    """Carry out the run that the first line of the input describes, and end with a checkpoint when the input ends."""
     order = json.loads(sys.stdin.readline())
     stay_on(order["cores"])  # before torch counts them
     Thread(target=_end_with_parent, daemon=True).start()
@@ -36,10 +36,10 @@ def _end_with_parent() -> None:
 
 def _run(order: dict[str, Any]) -> None:
     from fedhca2.experiment import Experiment
-    from fedhca2.federation.cells import Cell, run_cell
+    from fedhca2.federation.comparison_runs import ComparisonRun, run_one
 
     baseline = Path(order["baseline"]) if order["baseline"] else None
-    run_cell(Cell(Experiment.parse(order["experiment"]), Path(order["folder"]), baseline), _Lines())
+    run_one(ComparisonRun(Experiment.parse(order["experiment"]), Path(order["folder"]), baseline), _Lines())
 
 
 class _Lines:

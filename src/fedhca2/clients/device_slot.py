@@ -1,6 +1,6 @@
 """Where a client works, and where it rests: a GPU holds only the client that is working on it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 StepKind = Literal["plain", "captured", "compiled"]
 
 
-class Workplace:
+class DeviceSlot:
     """A device, for one client at a time, with the graphs that were captured on it and the feed of its batches.
 
-    Two workplaces on one GPU let two clients work beside each other.
+    Two device slots on one GPU let two clients work beside each other.
     """
 
     def __init__(self, device: torch.device, step: StepKind = "captured") -> None:
@@ -31,32 +31,22 @@ class Workplace:
 
 
 @contextmanager
-def at_work(client: "Client") -> Iterator[None]:
-    """Bring all that a client holds to its workplace for a while, and back into the host's memory."""
-    device = client.workplace.device
+def at_work(client: "Client", place: DeviceSlot) -> Iterator[None]:
+    """Bring all that a client holds to a device slot for a while, and back into the host's memory."""
+    device = place.device
     if device.type == "cpu" or client.where.type == device.type:
         yield
         return
-    with torch.cuda.device(device), torch.cuda.stream(client.workplace.stream):
+    with torch.cuda.device(device), torch.cuda.stream(place.stream):
         torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())  # that may still be writing what was sent
-        _move(client, lambda tensor: tensor.to(device, non_blocking=True))
+        client.move(lambda tensor: tensor.to(device, non_blocking=True))
         try:
             yield
         finally:
-            _move(client, _pinned)
+            client.move(_pinned)
             torch.cuda.current_stream().synchronize()
 
 
 def _pinned(tensor: Tensor) -> Tensor:
     """A copy in memory that a GPU can read and write by itself; it is complete when the stream has come that far."""
     return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
-
-
-def _move(client: "Client", moved: Callable[[Tensor], Tensor]) -> None:
-    for learner in {client.personal, client.shared}:
-        learner.model._apply(moved)  # type: ignore[no-untyped-call]
-        for moments in learner.optimizer.state.values():
-            moments.update({name: moved(value) for name, value in moments.items()})
-    for rows in (client.start, client.received, client.published):
-        rows.update({slot: moved(row) for slot, row in rows.items()})
-    client.remembered.update({slot: (moved(row), count) for slot, (row, count) in client.remembered.items()})

@@ -1,4 +1,4 @@
-"""The roll of a federation: which nodes are there, which client each of them is, and the messages between.
+"""The registry of a federation: which nodes are there, which client each of them is, and the messages between.
 
 A node is who its key was registered as. Flower never gives a node's number to another key, so what a node was called
 when it was asked holds for its answer. And nobody else can answer: a message has a name that cannot be guessed, and
@@ -18,8 +18,8 @@ from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Failed, Gone
 from fedhca2.federation.flower.arrivals import source_of
 from fedhca2.federation.flower.invitation import Invitation, expected_profile
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import decode_profile, pack
-from fedhca2.federation.flower.terms import Terms
 from fedhca2.federation.flower.wait import Wait
 from fedhca2.federation.gate import NAME, Refused, plain, shown
 from fedhca2.messages import Profile
@@ -47,10 +47,10 @@ class _Sent:
     allowance: Allowance
 
 
-class Roll:
+class SiteRegistry:
     """Sites come and go; who comes is asked to introduce itself, and is taken in or told why not."""
 
-    def __init__(self, grid: Grid, experiment: Experiment, terms: Terms, invitation: Invitation) -> None:
+    def __init__(self, grid: Grid, experiment: Experiment, terms: NetworkSettings, invitation: Invitation) -> None:
         self.grid, self.experiment, self.terms, self.invitation = grid, experiment, terms, invitation
         self.known: dict[str, Profile] = {}
         self._refused: dict[int, tuple[str, str]] = {}  # nodes that do not fit: their names, and why

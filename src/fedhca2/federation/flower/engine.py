@@ -1,0 +1,176 @@
+"""The engine whose clients are at sites that a Flower grid reaches."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, ClassVar
+
+import torch
+from flwr.serverapp.grid import Grid
+from torch import Tensor
+
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, Shard
+from fedhca2.federation.blind import BlindServer
+from fedhca2.federation.engine import RunWatcher
+from fedhca2.federation.flower.admissions import Admissions, Look, nobody
+from fedhca2.federation.flower.fleet import FlowerFleet
+from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.flower.records import DTYPES
+from fedhca2.federation.moves import Reach
+from fedhca2.federation.rounds import Outcome, Watcher
+from fedhca2.federation.run import reopened
+from fedhca2.federation.server import Server
+from fedhca2.messages import Order, Reply
+from fedhca2.run_folder.names import FLOWER
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import Progress, ServerRecord
+from fedhca2.run_folder.writer import RunFolder
+
+Collect = Callable[[str, Path], None]  # brings the models of a run of this name into its folder
+
+
+def leave_models(run: str, folder: Path) -> None:
+    """Models stay at their sites."""
+
+
+def check_resumable(out: Path) -> None:
+    """UserError if this is no run over Flower that can be resumed; before anything is stopped or started for it."""
+    read_note(out)
+    with reopened(out, settings_stay=FlowerEngine.settings_stay):
+        pass
+
+
+def read_note(out: Path) -> dict[str, Any]:
+    """What the folder of a run over Flower says of it: `run`, `engine`, and Flower's own number in `flower_run`."""
+    note = RunFiles(out).flower_note
+    if note is None:
+        raise UserError([f"{out}: should be the folder of a run over Flower, found no {FLOWER} in it"])
+    return note
+
+
+@dataclass(frozen=True)
+class FlowerEngine:
+    """A grid, and how to deal with the sites behind it. They go on from their own states."""
+
+    file_names: ClassVar[Sequence[str]] = (FLOWER,)
+    settings_stay: ClassVar[bool] = True
+
+    grid: Grid
+    terms: NetworkSettings
+    name: str = "flower"  # that the run's folder knows the engine by
+    collect: Collect = leave_models
+    look: Look = nobody  # at who was let in
+
+    def prepare(self, experiment: Experiment, out: Path, *, resumed: bool) -> "FlowerFleets":
+        """Give the run a name for the sites to keep their states by, or find the one that it has."""
+        note = read_note(out) if resumed else {"run": token_hex(8), "engine": self.name}
+        return FlowerFleets(self, str(note["run"]), {FLOWER: {**note, "flower_run": self.grid.run.run_id}})
+
+
+@dataclass(frozen=True)
+class FlowerFleets:
+    """A run by the name that the sites know it by."""
+
+    engine: FlowerEngine
+    run: str
+    files: Mapping[str, Any]
+
+    def open(self, experiment: Experiment, folder: RunFolder, *, baseline: bool) -> "FlowerRun":
+        """The sites of the run, which is told from its baseline by its name."""
+        return FlowerRun(self.engine, experiment, f"{self.run}baseline" if baseline else self.run, folder)
+
+
+class FlowerRun(FlowerFleet):
+    """The sites of one run."""
+
+    device = "sites over Flower"
+    checkpoint_first = False  # sites keep their noise keys themselves
+    checkpoint_every = 1  # a site has the reply of its last round only, so the server must not fall behind
+
+    def __init__(self, engine: FlowerEngine, experiment: Experiment, run: str, folder: RunFolder) -> None:
+        super().__init__(engine.grid, experiment, engine.terms, run, folder.path)
+        self._engine, self._run_folder = engine, folder
+        self.progress: Progress | None = folder.checkpoint.progress if folder.checkpoint else None
+        self.skipped: Mapping[str, list[str]] = {}
+
+    @contextmanager
+    def begin(self, watcher: RunWatcher) -> Iterator[Watcher]:
+        """Wait for the sites; whoever is let in from now on is written down."""
+        folder = self._run_folder
+        with Admissions(self._engine.look, folder) as admissions:
+            self.gather()
+            watcher.started(self.experiment, _shards(self))
+            yield _Tell(self, folder, watcher, admissions, set(folder.checkpoint.clients if folder.checkpoint else ()))
+
+    def server(self) -> Server:
+        """The server for the sites that are there and for those that join later."""
+        experiment = self.experiment
+        if experiment.secure_aggregation:
+            server: Server = BlindServer(experiment, self)
+        else:
+            server = Server(experiment.resolved_method, (), experiment.guard, Reach.of(experiment))
+        server.profiles = self.registry.known
+        return server
+
+    def finish(self, outcome: Outcome) -> Outcome:
+        """Bring the models here, where the sites are on this machine."""
+        self._engine.collect(self.invitation.run, self.folder)
+        return replace(outcome, missing={**self.absent, **outcome.missing})
+
+
+def _shards(fleet: FlowerFleet) -> dict[str, Shard]:
+    """As many images as the sites say that they have; which they are is theirs to know."""
+    samples = {name: profile.samples for name, profile in fleet.profiles.items()}
+    return {spec.name: Shard(range(samples.get(spec.name, 0)), []) for spec in fleet.experiment.specs}
+
+
+@dataclass
+class _Tell:
+    """Tells the folder and whoever watches, with bytes as they travelled and with the clients that were away."""
+
+    fleet: FlowerFleet
+    folder: RunFolder
+    watcher: RunWatcher
+    admissions: Admissions
+    introduced: set[str]
+
+    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
+        self.watcher.batch(client, done, total, loss)
+
+    def replied(self, order: Order, reply: Reply) -> None:
+        if reply.client not in self.introduced:
+            self.introduced.add(reply.client)
+            self.folder.events.introduced([self.fleet.registry.known[reply.client]])
+        as_sent = _order_as_sent(order, self.fleet.terms), _reply_as_sent(reply, self.fleet.terms)
+        self.folder.events.replied(*as_sent, beside=self.fleet.beside.pop(reply.client, (0, 0)))
+        self.watcher.replied(order, reply)
+
+    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
+        self.admissions.write()
+        away = {**self.fleet.registry.refused, **self.fleet.absent, **record.dropped}
+        record = replace(record, refused={**record.refused, **away})
+        self.folder.events.aggregated(round, record, seconds)
+        self.watcher.aggregated(round, record, seconds)
+
+
+def _row_as_sent(row: Tensor, terms: NetworkSettings) -> Tensor:
+    """A stand-in of the size that the row had on the wire."""
+    return torch.empty(row.shape, dtype=DTYPES[terms.wire], device="meta")
+
+
+def _order_as_sent(order: Order, terms: NetworkSettings) -> Order:
+    deliveries = {
+        slot: replace(
+            delivery,
+            addends=tuple(replace(addend, row=_row_as_sent(addend.row, terms)) for addend in delivery.addends),
+        )
+        for slot, delivery in order.deliveries.items()
+    }
+    return replace(order, deliveries=deliveries)
+
+
+def _reply_as_sent(reply: Reply, terms: NetworkSettings) -> Reply:
+    return replace(reply, rows={slot: _row_as_sent(row, terms) for slot, row in reply.rows.items()})

@@ -1,0 +1,90 @@
+"""All that is used of Flower and that Flower does not promise to keep: private modules, and private attributes.
+
+Nothing else reaches for them, so a new version of Flower is met in this file; see
+docs/decisions/0012-flowers-private-modules.md.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from flwr.app.message.arraychunk import ArrayChunk
+from flwr.common.serde import fab_to_proto, run_from_proto
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.error import FlowerError
+from flwr.supercore.fab import Fab
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_all_nested_objects,
+    get_object_body,
+    get_object_children_ids_from_object_content,
+    no_object_id_recompute,
+)
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.primitives.asymmetric import (
+    bytes_to_private_key,
+    bytes_to_public_key,
+    generate_key_pairs,
+    private_key_to_bytes,
+    public_key_to_bytes,
+    verify_signature,
+)
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+
+if TYPE_CHECKING:
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.superlink.cli import flower_superlink
+    from flwr.superlink.grid import HttpGrid
+    from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+# Imported when they are first asked for: each brings hundreds of modules along, and a proxy needs none of them.
+LARGE = {
+    "HttpGrid": "flwr.superlink.grid",
+    "build_fab_from_disk": "flwr.cli.build",
+    "flower_superlink": "flwr.superlink.cli",
+    "pull_task_input": "flwr.supernode.runtime.run_clientapp",
+    "push_message": "flwr.supernode.runtime.run_clientapp",
+    "push_task_output": "flwr.supernode.runtime.run_clientapp",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LARGE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(LARGE[name]), name)
+
+
+def runtime_client_of(grid: "HttpGrid") -> RuntimeHttpClient:
+    """What a grid speaks with its SuperLink through."""
+    return grid._runtime_client
+
+
+def http_client_of(client: RuntimeHttpClient) -> httpx.Client:
+    """What carries a client's requests."""
+    return client._client
+
+
+def add_interceptor(client: RuntimeHttpClient, interceptor: Any) -> None:
+    """Let an interceptor see every request of a client, the last of all; one of a kind is enough."""
+    if not any(type(each) is type(interceptor) for each in client._interceptors):
+        client._interceptors = (*client._interceptors, interceptor)
+
+
+def give_up_when(grid: "HttpGrid", asked: Callable[[Exception], bool]) -> None:
+    """Ask this too before a request that failed is made again."""
+    theirs = grid._retry_invoker.should_giveup
+    grid._retry_invoker.should_giveup = lambda error: asked(error) or bool(theirs and theirs(error))
+
+
+def try_once(grid: "HttpGrid") -> None:
+    """From now on no request is made again."""
+    grid._retry_invoker.max_tries = 1

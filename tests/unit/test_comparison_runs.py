@@ -1,0 +1,110 @@
+import json
+
+import numpy as np
+import pytest
+
+from fedhca2.errors import UserError
+from fedhca2.federation.comparison_runs import complete, known_runs, plan_runs, run_all
+from fedhca2.methods import METHODS
+from fedhca2.reports.comparison import write_comparison
+from made_run import made_run
+from small_run import quickly, small
+
+
+class CrashError(Exception):
+    """What stops a run in the middle."""
+
+
+class Watcher:
+    """Watches nothing, but crashes at the end of one round."""
+
+    def __init__(self, crashes_at=None):
+        self.crashes_at = crashes_at
+
+    def started(self, *_): ...
+
+    def batch(self, *_): ...
+
+    def replied(self, *_): ...
+
+    def aggregated(self, round, *_):
+        if round == self.crashes_at:
+            raise CrashError
+
+
+def test_local_comes_first_and_once(tmp_path):
+    runs = plan_runs(small(), ["fedavg", "local"], 1, tmp_path)
+    assert [run.experiment.method_name for run in runs] == ["local", "fedavg"]
+
+
+def test_every_seed_has_its_own_baseline(tmp_path):
+    runs = plan_runs(small(seed=4), ["fedavg"], 2, tmp_path)
+    assert [run.baseline for run in runs[2:]] == [tmp_path / "local" / "seed-4", tmp_path / "local" / "seed-5"]
+
+
+def test_the_own_method_keeps_its_settings(tmp_path):
+    runs = plan_runs(small({"name": "fedhca2", "c": 0.2}), ["fedhca2"], 1, tmp_path)
+    assert runs[1].experiment.resolved_method.encoder.c == 0.2
+
+
+def test_an_unknown_method_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"'fedagv' is not a method\. Did you mean 'fedavg'"):
+        plan_runs(small(), ["fedagv"], 1, tmp_path)
+
+
+def test_runs_of_other_settings_are_refused(tmp_path):
+    made_run(tmp_path / "local" / "seed-0", "local")
+    with pytest.raises(UserError, match="should be a run of these settings, found one with other"):
+        plan_runs(small(), ["fedavg"], 1, tmp_path)
+
+
+def test_the_tables_are_written(tmp_path):
+    runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2")]
+    write_comparison(runs, tmp_path)
+    assert {"table.md", "table.csv", "table.tex"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.slow
+def test_what_is_finished_is_not_run_again(tmp_path):
+    runs = plan_runs(small(rounds=1), ["fedavg"], 1, tmp_path)
+    list(run_all(runs, Watcher()))
+    list(run_all(runs, Watcher(crashes_at=0)))
+    assert json.loads((runs[1].folder / "result.json").read_text())["baseline"] is not None
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on(tmp_path):
+    runs = plan_runs(small(rounds=2), [], 1, tmp_path)
+    with pytest.raises(CrashError):
+        list(run_all(runs, Watcher(crashes_at=1)))
+    list(run_all(runs, Watcher()))
+    assert runs[0].finished
+
+
+def test_only_methods_with_every_seed_are_compared(tmp_path):
+    runs = plan_runs(small(), ["fedavg"], 2, tmp_path)
+    for run in runs[:3]:
+        run.folder.mkdir(parents=True)
+        (run.folder / "result.json").write_text("{}")
+    assert [run.name for run in complete(runs)] == ["local, seed 0", "local, seed 1"]
+
+
+def test_a_comparison_is_known_by_its_runs_with_local_first(tmp_path):
+    for method in ("fedavg", "local"):
+        made_run(tmp_path / method / "seed-0", method)
+    assert [folder.parent.name for folder in known_runs(tmp_path)] == ["local", "fedavg"]
+
+
+@pytest.mark.slow
+def test_all_methods_begin_with_the_same_images_and_models(tmp_path):
+    runs = list(quickly(list, run_all(plan_runs(small(rounds=1), list(METHODS), 1, tmp_path), Watcher())))
+    own = [run for run in runs if not run.experiment.resolved_method.local.frozen]  # frozen decoders are common
+    images = {(run.folder / "partition.json").read_bytes() + _samples(run, ("image", "label.")) for run in runs}
+    models = {_samples(run, ("before.",)) for run in own}
+    assert (len(runs), len(own), len(images), len(models)) == (len(METHODS), len(METHODS) - 1, 1, 1)
+
+
+def _samples(run, kinds):
+    """What clients show of their images and labels, or of what their models say before they are trained."""
+    files = [np.load(path) for path in sorted((run.folder / "samples").iterdir())]
+    return b"".join(arrays[name].tobytes() for arrays in files for name in arrays.files if name.startswith(kinds))

@@ -1,0 +1,34 @@
+"""What Flower does not promise to keep is reached from one file."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import fedhca2
+from fedhca2.federation.flower import internals
+
+PRIVATE = re.compile(r"flwr\.(supercore|superlink|supernode|cli|common\.serde|app\.)\b")
+ATTRIBUTES = {"_runtime_client", "_retry_invoker", "_interceptors"}
+SOURCE = Path(fedhca2.__file__).parent
+
+
+def reaches(path):
+    """The private modules and attributes of Flower's that a file uses."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        yield from filter(PRIVATE.match, modules)
+        if isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES:
+            yield node.attr
+
+
+def test_one_file_reaches_into_flower():
+    files = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if any(reaches(path))}
+    assert files == {"federation/flower/internals.py"}
+
+
+@pytest.mark.parametrize("name", internals.LARGE)
+def test_names_that_are_imported_late_are_there(name):
+    assert getattr(internals, name).__name__ == name
