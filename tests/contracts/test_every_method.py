@@ -175,16 +175,6 @@ def test_zero_weights_are_local(scenario):
 
 @brief
 @given(scenario=scenarios)
-def test_no_mu_is_fedavg_on_the_server(scenario):
-    method = resolve("fedprox", {"mu": 0})
-    assert method.local.pull == 0
-    assert_same(
-        ArrayFederation(method, *scenario).run(2), ArrayFederation(METHODS["fedavg"], *scenario).run(2), rtol=0, atol=0
-    )
-
-
-@brief
-@given(scenario=scenarios)
 def test_one_cluster_is_fedper(scenario):
     method = resolve("matfl", {"clusters": 1})
     assert_same(

@@ -146,9 +146,12 @@ def test_a_low_temperature_attends_to_itself(data):
     assert_close(cross_attention(torch.stack(data), "cosine", temperature=1e-3), torch.stack(data))
 
 
-def test_fedamp_is_a_convex_mixture_even_of_equal_models():
-    weights = attentive_weights(torch.zeros(5, 5))
+@pytest.mark.parametrize("spread", [0.0, 0.1, 1.0, 100.0])
+def test_fedamp_is_a_convex_mixture(spread, rng):
+    models = 1 + spread * torch.randn(5, 3, generator=rng, dtype=torch.float64)
+    weights = attentive_weights(models @ models.T)
     assert (weights >= 0).all()
+    assert_close(weights.sum(dim=1), torch.ones(5, dtype=torch.float64))
 
 
 def test_fedamp_of_two_models_is_the_formula():

@@ -52,8 +52,3 @@ def test_fixed_weights_do_not_move():
 def test_each_layer_learns_on_its_own():
     learned = HyperWeights(weight_decay=0)
     assert learned.step(Weights.start([0.5, 0.5]), [1.0, 0.0]).value == pytest.approx((0.51, 0.5))
-
-
-def test_agreement_of_another_length_is_an_error():
-    with pytest.raises(ValueError, match="zip"):
-        HyperWeights().step(Weights.start([0.1]), [1.0, 2.0])

@@ -52,19 +52,3 @@ def test_without_strength_there_is_no_pull(objective):
 
 def test_the_strength_of_fedamp_is_lambda_over_alpha():
     assert Attracted(lam=3, alpha=2).pull == 1.5
-
-
-def test_fedbabu_freezes_all_but_the_encoder():
-    assert Frozen().frozen == {"decoder", "decoder_norms", "head"}
-
-
-def test_only_fedbabu_trains_after_the_last_round():
-    assert [name for name, method in METHODS.items() if method.local.final_epochs] == ["fedbabu"]
-
-
-def test_only_ditto_keeps_a_copy():
-    assert [name for name, method in METHODS.items() if method.local.own_copy] == ["ditto"]
-
-
-def test_only_fedamp_is_pulled_towards_what_it_received():
-    assert [name for name, method in METHODS.items() if method.local.anchor == "received"] == ["fedamp"]
