@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from fedhca2.data.scenes import CLASSES, render
+from fedhca2.data.scenes import LABELS, render
 from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
 from fedhca2.losses import cross_entropy
 from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel
@@ -73,7 +73,7 @@ def main() -> None:
         data = {domain: render_all(domain, options.scenes, pool) for domain in DOMAINS}
     print(f"rendered {2 * options.scenes} scenes in {perf_counter() - began:.0f} s", flush=True)
     config = ModelConfig(encoder=EncoderConfig(name=options.encoder), decoder_width=64)
-    model = MultiTaskModel(config, {d: CLASSES[d] for d in DOMAINS}, SIZE).cuda().train()
+    model = MultiTaskModel(config, {d: LABELS[d]["semseg"].classes for d in DOMAINS}, SIZE).cuda().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05, fused=True)
     step = torch.compile(model)
     for number in range(options.steps):

@@ -67,9 +67,9 @@ def compare(
 ) -> Comparison:
     """Run each method with each seed on the same data, and write the table; what is finished is not run again."""
     folder = Path(out) if out else comparison_folder(experiment.name)
-    runs = plan_runs(experiment, methods, seeds, folder)
+    planned = plan_runs(experiment, methods, seeds, folder)
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
-        done = [RunFiles.open(one.folder) for one in run_all(runs, watcher)]
+        done = [RunFiles.open(one.folder) for one in run_all(planned, watcher)]
     return write_comparison(done, folder)
 
 

@@ -103,7 +103,7 @@ def test_fine_tuning_that_diverged_is_undone():
 def test_a_gpu_without_memory_says_what_to_lower(monkeypatch):
     found = client()
 
-    def full(order, watch):
+    def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(found, "perform", full)

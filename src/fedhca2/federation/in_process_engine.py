@@ -51,8 +51,7 @@ class InProcessEngine:
         choose_devices(experiment.devices)
         data = open_data(experiment)
         if resumed:
-            kept = RunFiles(out).partition or {}
-            shards = shards_after(experiment, data, kept)
+            shards = shards_after(experiment, data, RunFiles(out).partition or {})
         else:
             shards = assign_shards(experiment, data)
         shards, skipped = without_broken(experiment, data, shards)

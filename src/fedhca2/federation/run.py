@@ -13,7 +13,7 @@ from fedhca2.federation.in_process_engine import InProcessEngine, choose_devices
 from fedhca2.federation.membership import check_changes
 from fedhca2.federation.resumable_run import ResumableRun
 from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
-from fedhca2.run_folder.names import BASELINE_FILES, BASELINE_FOLDER, CONFIG
+from fedhca2.run_folder.names import BASELINE_FILES, BASELINE_FOLDER
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result, Scores
 from fedhca2.run_folder.writer import RunFolder
@@ -84,9 +84,7 @@ def reopened(
     out: Path, overrides: list[str] | None = None, *, settings_stay: bool = False
 ) -> Iterator[tuple[RunFolder, Experiment]]:
     """The folder of a run that can be resumed, and the settings to go on with; UserError if it cannot."""
-    files = RunFiles(out)
-    if not files.begun:
-        raise UserError([f"{out}: should be the folder of a run, found no {CONFIG} in it"])
+    files = RunFiles.open(out)
     with closing(RunFolder.open(out)) as folder:
         written, experiment = files.experiment(), files.experiment(overrides)
         began = folder.checkpoint.experiment if folder.checkpoint else written

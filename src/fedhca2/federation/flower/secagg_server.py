@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from torch import Tensor
 
 from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.blind import Sum, Summed
 from fedhca2.federation.flower.answers import Answer
+from fedhca2.federation.flower.internals import bytes_to_public_key
 from fedhca2.federation.flower.masks import Steps, Whole, mask
 from fedhca2.federation.flower.secagg_site import (
     MASK,
