@@ -16,7 +16,7 @@ from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.attack]
+pytestmark = [pytest.mark.slow, pytest.mark.attack, pytest.mark.long]
 IN_TURN = ["a header nested 200,000 deep", "5 GB in one chunk", "seconds of 10**400", "a failure in 500,000 letters"]
 
 

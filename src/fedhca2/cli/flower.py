@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from threading import Timer
 from typing import Annotated, Any
 
 import typer
@@ -23,6 +24,7 @@ Quota = Annotated[
     int, typer.Option(min=1, metavar="BYTES", help="How much a site may send for each message that it is given.")
 ]
 PUBLIC, QUOTA = "0.0.0.0:8000", 2 * 2**30
+PATIENCE = 5.0  # seconds that a site has to end in order
 
 
 @flower.command()
@@ -102,7 +104,7 @@ def site(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     for name in ("httpx", "alembic", "flwr"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(BY_SIGNAL + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, leave_in_time)
     with clear_errors():
         from fedhca2.federation.flower.site_config import SiteConfig
         from fedhca2.federation.flower.worker import SiteKeys, work
@@ -112,6 +114,15 @@ def site(
             work(config, superlink, SiteKeys(keys))
         except (KeyboardInterrupt, SystemExit):
             os._exit(BY_SIGNAL + signal.SIGTERM)  # threads may wait for the network; what counts is on the disk
+
+
+def leave_in_time(*_: object) -> None:
+    """End in order, or without it where that takes long: a library may have caught the exit, and gone on."""
+    code = BY_SIGNAL + signal.SIGTERM
+    last = Timer(PATIENCE, os._exit, [code])
+    last.daemon = True
+    last.start()
+    sys.exit(code)
 
 
 @flower.command()

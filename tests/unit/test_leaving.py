@@ -1,0 +1,27 @@
+"""A site that is told to end does, whatever it was doing."""
+
+import os
+import signal
+import subprocess
+import sys
+
+STUBBORN = """
+import signal, time
+from fedhca2.cli import flower
+
+flower.PATIENCE = 0.2
+signal.signal(signal.SIGTERM, flower.leave_in_time)
+print("ready", flush=True)
+while True:
+    try:
+        time.sleep(60)
+    except SystemExit:
+        pass  # as some libraries do when they are imported
+"""
+
+
+def test_an_exit_that_a_library_catches_is_carried_out_all_the_same():
+    process = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.PIPE, env=os.environ)
+    assert process.stdout.readline() == b"ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 128 + signal.SIGTERM
