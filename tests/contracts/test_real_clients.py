@@ -40,6 +40,7 @@ def assert_identical(found, expected):
     assert [key for key in expected if not torch.equal(found[key], expected[key])] == []
 
 
+@pytest.mark.slow
 @every_method
 def test_the_server_changes_the_shared_parts_and_no_other(name):
     keeps_its_own = METHODS[name].local.anchor == "received"  # FedAMP goes on from its own model

@@ -165,6 +165,7 @@ def in_gpu_store(layout, data, chunk):
     return rows
 
 
+@pytest.mark.slow
 @brief
 @given(stack=stacks(), chunk=st.sampled_from([1000, 1 << 20]))
 def test_a_gpu_s_way_gives_the_products_of_float64(stack, chunk):
@@ -179,6 +180,7 @@ def test_a_gpu_s_way_takes_many_rows_block_by_block():
     assert_close(found, plain_products(data, [1100, 400]), rtol=1e-12, atol=1e-11)
 
 
+@pytest.mark.slow
 @brief
 @given(stack=stacks(), count=st.integers(1, 3))
 def test_a_gpu_s_way_gives_the_same_mixtures(stack, count):
@@ -189,6 +191,7 @@ def test_a_gpu_s_way_gives_the_same_mixtures(stack, count):
     assert_close(torch.stack(found), torch.stack(expected), rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.slow
 @brief
 @given(stack=stacks())
 def test_a_gpu_s_way_gives_the_same_norms_and_differences(stack):
