@@ -81,3 +81,21 @@ def flower_federation(experiment, folder, **terms):
     grid = InProcessGrid({name: make_app(site) for name, site in sites.items()})
     fleet = FlowerFleet(grid, experiment, NetworkSettings(**{"poll": 0.001, "deadline": 60, **terms}), "run1", folder)
     return grid, sites, fleet
+
+
+class PowerCutError(Exception):
+    pass
+
+
+class Watching(Nobody):
+    """Lets the power fail at the end of a round, before its checkpoint."""
+
+    def __init__(self, fails_in=None):
+        self.fails_in = fails_in
+
+    def started(self, *_):
+        pass
+
+    def aggregated(self, round, *_):
+        if round == self.fails_in:
+            raise PowerCutError

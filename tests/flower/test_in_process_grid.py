@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 import torch
-from federations import Nobody, flower_federation, in_memory, small_experiment
+from federations import Nobody, PowerCutError, Watching, flower_federation, in_memory, small_experiment
 
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.engine import FlowerEngine
@@ -17,24 +17,6 @@ from small import unifying
 
 pytestmark = pytest.mark.slow
 TERMS = NetworkSettings(poll=0.001, deadline=60)
-
-
-class PowerCutError(Exception):
-    pass
-
-
-class Watching(Nobody):
-    """Lets the power fail at the end of a round, before its checkpoint."""
-
-    def __init__(self, fails_in=None):
-        self.fails_in = fails_in
-
-    def started(self, *_):
-        pass
-
-    def aggregated(self, round, *_):
-        if round == self.fails_in:
-            raise PowerCutError
 
 
 def experiment_of(method):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from deployment import Deployment, impatience
-from federations import Nobody, flower_federation, site_configs, small_experiment
+from federations import Nobody, PowerCutError, Watching, flower_federation, site_configs, small_experiment
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from hostile import Node
 from safetensors.torch import load_file
@@ -212,25 +212,11 @@ def test_noise_is_added_before_rows_are_masked(plain, tmp_path):
     assert 0.9 * 0.1 / 3**0.5 < (found - mean).std() < 1.1 * 0.1 / 3**0.5
 
 
-class Watching(Nobody):
-    """Lets the power fail at the end of a round, before its checkpoint."""
-
-    def __init__(self, fails_in=None):
-        self.fails_in = fails_in
-
-    def started(self, *_):
-        pass
-
-    def aggregated(self, round, *_):
-        if round == self.fails_in:
-            raise KeyboardInterrupt
-
-
 def test_a_round_that_was_added_up_before_a_crash_is_added_up_again_to_the_same_models(tmp_path):
     experiment, terms = secured(FEDAVG, rounds=2), NetworkSettings(poll=0.001, deadline=60)
     straight = Federation(experiment, tmp_path / "straight").clients
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(PowerCutError):
         run(experiment, tmp_path / "run", watcher=Watching(fails_in=0), engine=FlowerEngine(grid, terms))
     grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
     resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, terms))

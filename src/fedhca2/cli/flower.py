@@ -21,9 +21,10 @@ Keys = Annotated[Path, typer.Option(help="The folder that 'fedhca2 flower keys' 
 Address = Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Where the SuperLink is.")]
 Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="The public address, where sites come to.")]
 Quota = Annotated[
-    int, typer.Option(min=1, metavar="BYTES", help="How much a site may send for each message that it is given.")
+    int | None,
+    typer.Option(min=1, metavar="BYTES", help="How much a site may send for each message that it is given; 2 GiB."),
 ]
-PUBLIC, QUOTA = "0.0.0.0:8000", 2 * 2**30
+PUBLIC = "0.0.0.0:8000"
 PATIENCE = 5.0  # seconds that a site has to end in order
 
 
@@ -52,7 +53,7 @@ def register(
     with clear_errors():
         from fedhca2.federation.flower.superlink import SuperLink
 
-        link = SuperLink(superlink, keys / "ca.crt", keys / "secret")
+        link = SuperLink.at(superlink, keys)
         for name in names:
             node = link.register(name, keys / "sites" / name / "node.pub")
             typer.echo(f"{name}: node {node}")
@@ -68,7 +69,7 @@ def evict(
     with clear_errors():
         from fedhca2.federation.flower.superlink import SuperLink
 
-        link = SuperLink(superlink, keys / "ca.crt", keys / "secret")
+        link = SuperLink.at(superlink, keys)
         for name in names:
             typer.echo(f"{name}: no longer node {', '.join(map(str, link.evict(name)))}")
 
@@ -81,7 +82,7 @@ def link(
         str, typer.Option(metavar="HOST:PORT", help="An address of loopback, for the coordinator's commands.")
     ] = "127.0.0.1:8001",
     database: Annotated[Path | None, typer.Option(help="A file that registered keys outlast a restart in.")] = None,
-    quota: Quota = QUOTA,
+    quota: Quota = None,
 ) -> None:
     """Be there for sites and runs until stopped: a SuperLink on loopback, and the proxy that sites come to."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
@@ -134,7 +135,7 @@ def serve(
         typer.Option(metavar="HOST:PORT", help="A SuperLink that runs already; by default one is started."),
     ] = None,
     listen: Listen = PUBLIC,
-    quota: Quota = QUOTA,
+    quota: Quota = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; a new one under runs/ by default.")] = None,
     deadline: Annotated[float, typer.Option(help="Seconds for a round; 0: no end.")] = 3600,

@@ -41,10 +41,7 @@ def run(
         known = read_baseline(baseline, experiment) if baseline else None
         fleets = engine.prepare(experiment, out, resumed=False)
         beside = {**fleets.files, **(baseline_files(baseline, known) if baseline and known is not None else {})}
-        if known is None and experiment.baseline:
-            known = _train_baseline(experiment, engine, fleets, folder, beside, watcher)
-        ready = ResumableRun(experiment, fleets, folder)
-        folder.rewind(experiment, beside)
+        ready, known = _ready(experiment, engine, fleets, folder, beside, watcher, known)
         return ready.train(watcher, known)
 
 
@@ -58,10 +55,7 @@ def resume(
     with reopened(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _files_named():
         known = RunFiles(out).kept_baseline
         fleets = engine.prepare(experiment, out, resumed=True)
-        if known is None and experiment.baseline:
-            known = _train_baseline(experiment, engine, fleets, folder, fleets.files, watcher)
-        ready = ResumableRun(experiment, fleets, folder)
-        folder.rewind(experiment, fleets.files)
+        ready, known = _ready(experiment, engine, fleets, folder, fleets.files, watcher, known)
         return ready.train(watcher, known)
 
 
@@ -98,6 +92,23 @@ def reopened(
             how = "" if settings_stay else f"; --set rounds=… above {began.rounds} goes on"
             raise UserError([f"{out}: has come to its end{how}"])
         yield folder, experiment
+
+
+def _ready(
+    experiment: Experiment,
+    engine: Engine,
+    fleets: Fleets,
+    folder: RunFolder,
+    beside: Mapping[str, Any],
+    watcher: RunWatcher,
+    known: Scores | None,
+) -> tuple[ResumableRun, Scores | None]:
+    """The run in its folder, rewound, and the baseline's scores: trained first where the experiment asks for them."""
+    if known is None and experiment.baseline:
+        known = _train_baseline(experiment, engine, fleets, folder, beside, watcher)
+    ready = ResumableRun(experiment, fleets, folder)
+    folder.rewind(experiment, beside)
+    return ready, known
 
 
 def _train_baseline(

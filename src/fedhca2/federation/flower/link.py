@@ -29,12 +29,12 @@ class Link:
         superlink: str | None = None,
         *,
         logs: Path | None = None,
-        quota: int = QUOTA,
+        quota: int | None = None,
         options: Sequence[str] = (),
     ) -> None:
         """`public` and `superlink` are host:port, of loopback for the SuperLink; `options` are its own."""
-        self.keys, self.public, self.quota, self.options = keys, public, quota, options
-        self.superlink = SuperLink(superlink or f"127.0.0.1:{free_port()}", keys / "ca.crt", keys / "secret")
+        self.keys, self.public, self.quota, self.options = keys, public, quota or QUOTA, options
+        self.superlink = SuperLink.at(superlink or f"127.0.0.1:{free_port()}", keys)
         self._logs = logs
         self._home = tempfile.TemporaryDirectory(prefix="fedhca2-link-")
         self.processes: dict[str, Popen[bytes]] = {}
@@ -94,11 +94,11 @@ class Link:
 
 @contextmanager
 def coordinator_link(
-    superlink: str | None, keys: Path, names: Iterable[str], public: str, quota: int, out: Path
+    superlink: str | None, keys: Path, names: Iterable[str], public: str, quota: int | None, out: Path
 ) -> Iterator[SuperLink]:
     """The SuperLink that runs already at an address, or one for these sites and as long as a run in this folder."""
     if superlink:
-        yield SuperLink(superlink, keys / "ca.crt", keys / "secret")
+        yield SuperLink.at(superlink, keys)
         return
     logs = private_folder(out.with_name(f"{out.name}.link"))
     with Link(keys, public, logs=logs, quota=quota) as link:

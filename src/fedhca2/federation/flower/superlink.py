@@ -63,6 +63,11 @@ class SuperLink:
     ca: Path
     secret: Path
 
+    @classmethod
+    def at(cls, address: str, keys: Path) -> "SuperLink":
+        """The SuperLink at an address, with the coordinator's folder of keys."""
+        return cls(address, keys / "ca.crt", keys / "secret")
+
     def register(self, name: str, public_key: Path) -> int:
         """Let a site in that has this key, under this name; returns its node's number."""
         try:
