@@ -1,0 +1,89 @@
+"""What messages over Flower hold, and how many bytes they are."""
+
+import json
+
+import pytest
+from federations import flower_federation, small_experiment
+
+from fedhca2.federation.flower.records import header_of
+from fedhca2.federation.server import Server
+from fedhca2.messages import Order
+
+pytestmark = pytest.mark.slow
+
+
+def quiet(*_):
+    pass
+
+
+@pytest.fixture
+def experiment():
+    return small_experiment(rounds=2)
+
+
+def orders_for(fleet, round=0):
+    upload = fleet.experiment.resolved_method.uploads(round)
+    return {name: Order(round, upload=upload) for name in fleet.profiles}
+
+
+def second_round(experiment, folder, **terms):
+    """The grid after a round whose aggregate went out with the next orders, and those orders and replies."""
+    grid, _, fleet = flower_federation(experiment, folder, **terms)
+    fleet.gather()
+    server = Server(experiment.resolved_method, fleet.profiles.values())
+    replies = fleet.perform(orders_for(fleet), quiet)
+    _, deliveries, _ = server.step(server.start(), replies.values())
+    grid.down.clear()
+    grid.up.clear()
+    grid.objects.clear()
+    upload = experiment.resolved_method.uploads(1)
+    orders = {name: Order(1, deliveries[name], upload=upload) for name in fleet.profiles}
+    return grid, orders, fleet.perform(orders, quiet)
+
+
+def array_bytes(message):
+    return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
+
+
+def test_a_message_holds_the_bytes_that_the_report_says(experiment, tmp_path):
+    grid, orders, replies = second_round(experiment, tmp_path)
+    scales = sum(8 * len(a.scale) for o in orders.values() for d in o.deliveries.values() for a in d.addends)
+    assert sum(map(array_bytes, grid.down)) == sum(order.nbytes for order in orders.values()) - scales
+    assert sum(map(array_bytes, grid.up)) == sum(
+        row.nbytes for reply in replies.values() for row in reply.rows.values()
+    )
+
+
+def test_the_shared_row_is_sent_as_the_same_bytes(experiment, tmp_path):
+    grid, orders, _ = second_round(experiment, tmp_path)
+    sent = sum(map(array_bytes, grid.down))
+    distinct = sum(len(content) for content in grid.objects.values())
+    encoder = next(iter(orders["home"].deliveries.values())).addends[0].row.nbytes
+    assert distinct < sent - 2 * encoder + 200_000
+
+
+def test_heads_and_paths_are_in_no_message(experiment, tmp_path):
+    grid, _, _ = second_round(experiment, tmp_path)
+    text = "".join(json.dumps(header_of(message.content)) for message in grid.down + grid.up)
+    assert "head" not in text.replace('"head":', "")
+    assert str(tmp_path) not in text
+
+
+def test_bfloat16_halves_the_bytes(experiment, tmp_path):
+    full, _, _ = second_round(experiment, tmp_path / "full")
+    half, _, _ = second_round(experiment, tmp_path / "half", wire="bfloat16")
+    assert 2 * sum(map(array_bytes, half.down)) == sum(map(array_bytes, full.down))
+
+
+def first_replies(experiment, folder, **terms):
+    _, _, fleet = flower_federation(experiment, folder, **terms)
+    fleet.gather()
+    return fleet.perform(orders_for(fleet), quiet)
+
+
+def test_bfloat16_keeps_eight_bits_of_every_number(experiment, tmp_path):
+    full = first_replies(experiment, tmp_path / "full")
+    half = first_replies(experiment, tmp_path / "half", wire="bfloat16")
+    for client, reply in full.items():
+        for slot, row in reply.rows.items():
+            assert ((half[client].rows[slot] - row).abs() <= row.abs() / 2**8).all(), (client, slot)
