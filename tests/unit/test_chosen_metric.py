@@ -1,4 +1,4 @@
-"""A metric that the config chooses is the one that a run is judged by, everywhere."""
+"""Every part of a run uses the metric that the config selects."""
 
 import json
 import shutil

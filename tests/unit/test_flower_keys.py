@@ -1,4 +1,4 @@
-"""Keys and certificates: good for what they are for, and readable by nobody else."""
+"""Keys and certificates work, and only their owner can read them."""
 
 import ssl
 import stat

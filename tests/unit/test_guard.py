@@ -45,7 +45,7 @@ def _first_round():
 
 
 def second_round(replies, **bounds):
-    """What the server does with these replies after a first round in which all was well."""
+    """The server's outcome for these replies after a first round without faults."""
     return server(**bounds).step(_first_round(), replies)
 
 
@@ -124,7 +124,7 @@ def test_without_bounds_long_rows_pass():
 
 
 def after_first_round(first, second, **bounds):
-    """What the server refuses of a second round, when rows were scaled by `first` and then by `second`."""
+    """What the server refuses in the second round, if rows are scaled by `first` and then by `second`."""
     own = server(**bounds)
     state, _, _ = own.step(own.start(), [reply(name, 0, scale=first) for name in NAMES])
     return own.step(state, [*map(reply, "abc"), reply("d", scale=second)])[2].refused
@@ -151,7 +151,7 @@ def test_the_state_keeps_as_many_moves_as_its_window():
 
 
 def test_a_warm_up_that_ends_early_for_one_client_is_no_fault():
-    """The papers' NYUD client has four epochs a round: in round 2 it moves hundreds of times as far as the others."""
+    """The papers' NYUD client has four epochs per round: in round 2 it moves hundreds of times as far as the others."""
     training = Training(schedule=Schedule())
     epochs = {"a": 1, "b": 1, "c": 1, "d": 4}
     reach = Reach(training, Privacy(), rounds=100, epochs=epochs)

@@ -16,20 +16,20 @@ pytestmark = pytest.mark.slow
 
 
 def crashed(experiment, out, at=1):
-    """A run that fell over after this round, before its checkpoint."""
+    """A run that crashed after this round, before its checkpoint."""
     with pytest.raises(CrashError):
         run_small(experiment, out, Silent(at, crash))
     return out
 
 
 def pairs(tmp_path, experiment):
-    """A run that went through, and one that was resumed."""
+    """A straight run and a resumed one."""
     run_small(experiment, tmp_path / "straight")
     resume_small(crashed(experiment, tmp_path / "resumed"))
     return tmp_path / "straight", tmp_path / "resumed"
 
 
-# FedSTA, told so, unites decoders and heads in the round that is lost and run again.
+# FedSTA, configured so, averages decoders and heads in the round that is lost and run again.
 SETTINGS = {name: {} for name in METHODS} | {"fedsta": unifying(every=1)}
 
 
@@ -168,7 +168,7 @@ def test_noise_is_the_same_after_a_resume(tmp_path, monkeypatch):
 
 
 class Mail(Silent):
-    """Keeps what clients send, and may crash after a round."""
+    """Records what clients send, and may crash after a round."""
 
     def __init__(self, at=None):
         super().__init__(at, crash)

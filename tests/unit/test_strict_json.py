@@ -16,7 +16,7 @@ NAN = float("nan")
 
 
 def strictly(text):
-    """JSON as every program reads it."""
+    """Parse JSON strictly, like other programs do."""
 
     def refuse(word):
         raise ValueError(f"{word} is not JSON")
@@ -25,7 +25,7 @@ def strictly(text):
 
 
 def holed_run(path, method="fedhca2"):
-    """A made run in which nobody knows the scores of one client, nor Δm."""
+    """A made run without Δm and without one client's scores."""
     made_run(path, method)
     result = strictly((path / "result.json").read_text())
     for scores in (result["clients"], result["baseline"] or {}):

@@ -9,7 +9,7 @@ from fedhca2.strict_yaml import MOST_BYTES, YamlError, parse_yaml, read_yaml
 
 
 def bomb(line):
-    """Nine lines, each of nine times the one before."""
+    """Nine lines, each repeating the previous one nine times."""
     return "a: &a {x: lol}\n" + "".join(
         line.format(name=name, nine=",".join([f"*{before}"] * 9)) for before, name in pairwise("abcdefghi")
     )
@@ -49,7 +49,7 @@ def test_what_is_no_plain_yaml_is_refused_with_its_place_and_reason(kind):
 
 PLAIN = [
     "a: [1, 2.5, true, null, text]\nb: {c: [d]}\n",
-    "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, y: 4}\n",  # a key of one's own over a merged one
+    "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, y: 4}\n",  # an own key overrides a merged one
     "a: &a [1, 2]\nb: [*a, *a]\n",
     "",
 ]
