@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedhca2.clients import DeviceSlot
+from fedhca2.clients.evaluation import sample_labels, sample_predictions
 from fedhca2.clients.precompile import precompile
 from fedhca2.config import suggest
 from fedhca2.errors import UserError
@@ -29,7 +30,6 @@ from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.membership import shards_after, without_strangers
 from fedhca2.federation.moves import Reach
 from fedhca2.federation.rounds import Outcome, Watcher
-from fedhca2.federation.samples import sample_labels, sample_predictions
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply
 from fedhca2.run_folder.names import PARTITION
