@@ -84,7 +84,7 @@ def quickly(work, *args, **options):
     """Run with models and scenes that are made once for all tests."""
     with ExitStack() as stack:
         stack.enter_context(patch("fedhca2.experiment.build.build_model", _copied))
-        stack.enter_context(patch("fedhca2.federation.in_process_engine.open_data", _open))
+        stack.enter_context(patch("fedhca2.federation.in_process.open_data", _open))
         return work(*args, **options)
 
 

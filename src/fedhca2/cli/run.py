@@ -22,7 +22,7 @@ WandbProject = Annotated[
 
 
 if TYPE_CHECKING:
-    from fedhca2.federation.run import RunWatcher
+    from fedhca2.federation.engine import RunWatcher
     from fedhca2.run_folder.result import Result
 
 BY_SIGNAL = 128  # what shells add to the number of the signal that ended a process

@@ -8,7 +8,8 @@ from pathlib import Path
 from fedhca2.config import suggest
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.run import RunWatcher, run_or_resume
+from fedhca2.federation.engine import RunWatcher
+from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
 from fedhca2.run_folder.reader import RunFiles

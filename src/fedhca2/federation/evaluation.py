@@ -12,8 +12,8 @@ from fedhca2.data.dataset import Split
 from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, OpenData, Shard, build_client, open_data
+from fedhca2.federation.in_process import choose_devices
 from fedhca2.federation.membership import shards_after
-from fedhca2.federation.run import choose_devices
 from fedhca2.run_folder.names import PARTITION
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result, Scores, overall_gain

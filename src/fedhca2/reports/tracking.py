@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
-from fedhca2.federation.run import RunWatcher
+from fedhca2.federation.engine import RunWatcher
 from fedhca2.messages import Order, Reply
 from fedhca2.run_folder.event_log import Event, parse_events
 from fedhca2.run_folder.reader import RunFiles

@@ -8,10 +8,10 @@ import httpx
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
+from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.flower.engine import check_resumable, read_note
 from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.network_settings import NetworkSettings
-from fedhca2.federation.run import RunWatcher
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result
 from fedhca2.run_folder.writer import RunFolder

@@ -13,6 +13,7 @@ import yaml
 from flwr.serverapp.grid import Grid
 
 from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS
 from fedhca2.federation.flower.engine import Collect, FlowerEngine
 from fedhca2.federation.flower.keys import make_keys
@@ -21,7 +22,7 @@ from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.site import MODEL
 from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
-from fedhca2.federation.run import RunWatcher, run_or_resume
+from fedhca2.federation.run import run_or_resume
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result
 from fedhca2.run_folder.writer import keep_model

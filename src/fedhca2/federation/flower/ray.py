@@ -8,11 +8,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
+from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.local import collecting, sites_folder, write_sites
 from fedhca2.federation.flower.network_settings import NetworkSettings
-from fedhca2.federation.run import RunWatcher, run_or_resume
+from fedhca2.federation.run import run_or_resume
 from fedhca2.run_folder.result import Result
 
 

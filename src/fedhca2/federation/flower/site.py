@@ -13,6 +13,7 @@ from safetensors.torch import save
 
 from fedhca2.clients import Client, ClientState, DeviceSlot, load_state, save_state
 from fedhca2.experiment import Experiment, assign_shards, build_client, open_data, step_kind
+from fedhca2.federation.blind import Sketcher
 from fedhca2.federation.flower.consent import check_order
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.ledger import SPENT, Ledger, Sent, cost
@@ -20,7 +21,6 @@ from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
 from fedhca2.federation.flower.scores import noised_scores
 from fedhca2.federation.flower.secagg_site import SHARE, UNMASK, Secrets, conceal, new_keys, share, unmask
 from fedhca2.federation.flower.site_config import SiteConfig
-from fedhca2.federation.sketch import Sketcher
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
 from fedhca2.whole_files import private_folder, write_whole
