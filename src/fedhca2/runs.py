@@ -43,7 +43,7 @@ def run(
         if engine == "in-process":
             run_experiment(experiment, folder, watcher=watcher, baseline=other)
         else:
-            from fedhca2.federation.flower.launch import run_on
+            from fedhca2.federation.flower.local import run_on
 
             run_on(engine, experiment, folder, watcher, other)
     return Run(folder)
@@ -56,7 +56,7 @@ def resume(folder: Place, overrides: list[str] | None = None, *, quiet: bool = F
         if found.files.flower_note is None:
             resume_run(found.folder, watcher=watcher, overrides=overrides)
         else:
-            from fedhca2.federation.flower.launch import resume_on
+            from fedhca2.federation.flower.local import resume_on
 
             resume_on(found.folder, watcher, overrides)
     return Run(found.folder)

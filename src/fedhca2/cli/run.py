@@ -57,7 +57,7 @@ def run(
             if engine == "in-process":
                 result = run_experiment(experiment, folder, watcher=watcher, baseline=baseline)
             else:
-                from fedhca2.federation.flower.launch import run_on
+                from fedhca2.federation.flower.local import run_on
 
                 result = run_on(engine, experiment, folder, watcher, baseline)
     conclude(console, result, folder)
@@ -133,7 +133,7 @@ def resume(
 
         with watched(console, run, tensorboard, wandb) as watcher:
             if RunFiles(run).flower_note is not None:
-                from fedhca2.federation.flower.launch import resume_on
+                from fedhca2.federation.flower.local import resume_on
 
                 result = resume_on(run, watcher, overrides)
             else:
