@@ -17,7 +17,7 @@ from fedhca2.data.files import FileError, open_image, read_file, to_rgb
 from fedhca2.data.transforms import for_evaluation
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment
-from fedhca2.models import ModelConfig, MultiTaskModel
+from fedhca2.models import MultiTaskModel
 from fedhca2.reports.pictures import overlay, paint
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, get_task
@@ -76,10 +76,8 @@ class Trained:
         return self._built[size]
 
     def _build(self, size: tuple[int, int]) -> MultiTaskModel:
-        encoder = self.experiment.model.encoder.model_copy(update={"weights": "none", "sha256": None})
-        config: ModelConfig = self.experiment.model.model_copy(update={"encoder": encoder})
         channels = {task: get_task(task).channels_for(space) for task, space in self.spaces.items()}
-        model = MultiTaskModel(config, channels, size)
+        model = MultiTaskModel(self.experiment.model.blank, channels, size)
         try:
             model.load_state_dict(self._tensors)
         except RuntimeError as error:

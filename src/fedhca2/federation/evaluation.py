@@ -38,7 +38,8 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     """
     files = RunFiles(run)
     result = Result(**files.finished_result)
-    experiment = _without_first_weights(files.experiment())
+    began = files.experiment()
+    experiment = began.model_copy(update={"model": began.model.blank})  # trained values replace the first ones
     names = [spec.name for spec in experiment.specs]
     if wanted.client is not None and wanted.client not in names:
         raise UserError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])
@@ -64,12 +65,6 @@ def _known_baseline(run: RunFiles, wanted: Evaluation) -> Scores | None:
     if (wanted.split, wanted.thresholds) != ("val", 99) or known is None:
         return None
     return {client: scores for client, scores in known.items() if wanted.client in (None, client)}
-
-
-def _without_first_weights(experiment: Experiment) -> Experiment:
-    """The encoder's first values need not be there any more: the trained ones replace them."""
-    encoder = experiment.model.encoder.model_copy(update={"weights": "none", "sha256": None})
-    return experiment.model_copy(update={"model": experiment.model.model_copy(update={"encoder": encoder})})
 
 
 def _scores(

@@ -40,13 +40,15 @@ RUNS_IN_VAIN = 2  # runs of Flower's that may end one after the other without a 
 log = logging.getLogger("fedhca2.server")
 
 
-def run_on(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path | None) -> Result:
+def run_over_flower(
+    experiment: Experiment, out: Path, *, watcher: RunWatcher, engine: Engine, baseline: Path | None = None
+) -> Result:
     """Run an experiment on this machine over Flower."""
     RunFolder.new(out)  # before anything is started
     return _launch(engine, experiment, out, watcher, baseline)
 
 
-def resume_on(out: Path, watcher: RunWatcher, overrides: Sequence[str] | None = None) -> Result:
+def resume_over_flower(out: Path, *, watcher: RunWatcher, overrides: Sequence[str] | None = None) -> Result:
     """Go on with a run over Flower on the engine that it began on, without overrides."""
     if overrides:
         raise UserError([f"--set: a run over Flower goes on as it was, found {overrides[0]}"])

@@ -23,7 +23,7 @@ from fedhca2.federation.flower.ledger import SPENT, Ledger, Sent, cost
 from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
 from fedhca2.federation.flower.secagg_site import SHARE, UNMASK, Secrets, conceal, new_keys, share, unmask
 from fedhca2.federation.flower.site_config import SiteConfig
-from fedhca2.messages import Order, Profile, Reply
+from fedhca2.messages import Order, Profile, Reply, reply_as_data
 from fedhca2.params import Slot
 from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.whole_files import private_folder, write_whole
@@ -217,17 +217,7 @@ def _build(experiment: Experiment, name: str, device: torch.device) -> Client:
 
 
 def _save_reply(path: Path, reply: Reply) -> None:
-    values = {
-        "client": reply.client,
-        "round": reply.round,
-        "agreement": {str(slot): values for slot, values in reply.agreement.items()},
-        "losses": dict(reply.losses),
-        "metrics": {task: dict(scores) for task, scores in reply.metrics.items()},
-        "seconds": reply.seconds,
-        "failed": reply.failed,
-        "declined": reply.declined,
-    }
-    save_state(path, ClientState({str(slot): row for slot, row in reply.rows.items()}, values))
+    save_state(path, ClientState({str(slot): row for slot, row in reply.rows.items()}, reply_as_data(reply)))
 
 
 def _load_reply(path: Path) -> Reply:
