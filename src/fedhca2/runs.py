@@ -105,7 +105,7 @@ class Run:
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page that shows what happened, by default report.html in the run's folder."""
-        from fedhca2.reports.page import write_page
+        from fedhca2.reports.page.write import write_page
 
         return write_page([self.files], Path(path) if path else self.folder / "report.html")
 

@@ -10,7 +10,7 @@ import torch
 from federations import Nobody, flower_federation, small_experiment
 
 from fedhca2.aggregation import MappedRow
-from fedhca2.federation.flower import spool
+from fedhca2.federation.flower import fleet as spool
 from fedhca2.federation.flower.fleet import spooled
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server

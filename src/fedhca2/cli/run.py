@@ -142,7 +142,7 @@ def watch(
 
     console = Console()
     with clear_errors(), ExitStack() as stack:
-        from fedhca2.reports.live_status import LiveStatus
+        from fedhca2.reports.console import LiveStatus
         from fedhca2.reports.tracking import Sinks, follow, send
         from fedhca2.run_folder.reader import RunFiles
 

@@ -19,7 +19,7 @@ from fedhca2.reports.figures.figure import (
     matrix_layout,
     thinned,
 )
-from fedhca2.reports.figures.members import by_members, spread
+from fedhca2.reports.figures.mixing import by_members, spread
 from fedhca2.run_folder.reader import Array, RunFiles
 
 WORDS = {"rows": "updates", "differences": "models, less their mean"}
