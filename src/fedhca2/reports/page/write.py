@@ -15,10 +15,16 @@ from fedhca2.reports.comparison.variants import differing, flat, variants
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.attendance import attendance_figures
 from fedhca2.reports.figures.conflict import conflict_figures
-from fedhca2.reports.figures.curves import cost_figures, curves, headline_name, loss_curves, metric_curves
+from fedhca2.reports.figures.curves import (
+    cost_figures,
+    curves,
+    headline_name,
+    loss_curves,
+    metric_curves,
+    weight_figures,
+)
 from fedhca2.reports.figures.figure import COLOURS, axes, line, round_axes
 from fedhca2.reports.figures.mixing import attention_figures, grouping_figures
-from fedhca2.reports.figures.weights import weight_figures
 from fedhca2.reports.names import metric_title
 from fedhca2.reports.page.blocks import Cell, Gallery, Section, Table, Text, address
 from fedhca2.reports.page.tables import (
