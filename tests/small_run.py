@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.experiment import Experiment, OpenData, assign_shards, build_clients
+from fedhca2.experiment import Experiment, OpenData, assign_shards
+from fedhca2.experiment.build import build_clients
 from fedhca2.federation.run import resume, run
 from fedhca2.models import build_model
 

@@ -18,7 +18,8 @@ from fedhca2.data.dataset import Split
 from fedhca2.data.files import FileError, open_image, read_file, to_rgb
 from fedhca2.data.transforms import for_evaluation
 from fedhca2.errors import UserError
-from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, build_client, open_data
+from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, open_data
+from fedhca2.experiment.build import build_client
 from fedhca2.federation.in_process import choose_devices
 from fedhca2.federation.membership import shards_after
 from fedhca2.models import MultiTaskModel

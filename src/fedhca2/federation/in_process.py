@@ -17,17 +17,8 @@ from fedhca2.clients.precompile import precompile
 from fedhca2.config import suggest
 from fedhca2.cores import usable_cores
 from fedhca2.errors import UserError
-from fedhca2.experiment import (
-    Experiment,
-    OpenData,
-    Shard,
-    assign_shards,
-    build_clients,
-    open_data,
-    partition_as_data,
-    step_kind,
-    without_broken,
-)
+from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
+from fedhca2.experiment.build import build_clients, step_kind
 from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.membership import shards_after, without_strangers
 from fedhca2.federation.moves import Reach

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fedhca2.clients import Client, ClientState, DeviceSlot, load_state, save_state
 from fedhca2.clients.privacy import Privacy, privatise
-from fedhca2.experiment import Experiment, assign_shards, build_client, open_data, step_kind
+from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.experiment.build import build_client, step_kind
 from fedhca2.federation.blind import Sketcher
 from fedhca2.federation.flower.consent import check_order
 from fedhca2.federation.flower.invitation import Invitation
