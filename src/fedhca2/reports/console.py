@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from time import monotonic
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -61,9 +60,7 @@ class ConsoleWatcher:
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
@@ -184,9 +181,7 @@ class ParallelConsole:
             self.live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.live.stop()
 
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
