@@ -30,6 +30,7 @@ from fedhca2.run_folder.result import Result, Scores, overall_gain
 from fedhca2.tasks import LabelSpace, get_task
 
 STRIDE = 32
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,6 @@ def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw
             if raw:
                 np.save(folder / f"{path.stem}.{task}.npy", prediction)
                 yield folder / f"{path.stem}.{task}.npy"
-
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
