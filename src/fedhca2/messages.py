@@ -43,7 +43,7 @@ class Addend:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A slot's next value: base + Σ scale · row. The base is the client's value after or before training, or nothing."""
+    """A slot's next value: base + Σ scale · row. The base is the client's value after or before training, or none."""
 
     base: Base
     addends: tuple[Addend, ...]
