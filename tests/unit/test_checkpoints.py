@@ -120,7 +120,7 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path):
     checkpoints = saved(tmp_path, [1, 2])
     file = tmp_path / "checkpoints" / "round-000002" / "server.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"remove .*round-000002 to go on from the checkpoint before it"):
+    with pytest.raises(UserError, match=r"remove .*round-000002 to continue from the checkpoint before it"):
         checkpoints.latest()
 
 

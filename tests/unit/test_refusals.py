@@ -211,6 +211,6 @@ def test_a_folder_with_files_of_others_stays_as_it_was(tmp_path, name):
 
 
 def test_a_run_with_another_baseline_makes_no_folder(runs, tmp_path):
-    with pytest.raises(UserError, match="should have the same settings as this run, found other rounds"):
+    with pytest.raises(UserError, match="should have the same settings as this run, found different rounds"):
         run_small(small(), tmp_path / "run", baseline=runs["against another"] / "local")
     assert tree(tmp_path / "run") == {}

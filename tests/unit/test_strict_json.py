@@ -67,7 +67,7 @@ def test_a_score_that_is_null_is_read_as_one_that_is_not_known(tmp_path):
 def test_the_page_of_such_a_run_says_what_is_not_known(tmp_path):
     holed_run(tmp_path)
     assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 0
-    assert "Δm is not known" in (tmp_path / "report.html").read_text("utf-8")
+    assert "Δm is unknown" in (tmp_path / "report.html").read_text("utf-8")
 
 
 def test_the_page_of_several_such_runs_is_written(tmp_path):

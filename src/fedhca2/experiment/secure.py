@@ -53,7 +53,7 @@ class SecureAggregation(Config):
         for part, aggregator in method.all_aggregators.items():
             if not aggregator.sums_once:
                 yield (
-                    f"secure_aggregation: does not work with {aggregator.kind} for method.{part}, which puts a row into "
+                    f"secure_aggregation: does not work with {aggregator.kind} for method.{part}, which puts a row in "
                     f"several sums, and these reveal the rows; {part} should be null, mean or group_mean"
                 )
             elif aggregator.measure != "nothing" and not self.sketch:
