@@ -235,5 +235,5 @@ def test_an_unknown_score_makes_delta_m_unknown():
 
 
 def test_delta_m_wants_the_same_pairs():
-    with pytest.raises(ValueError, match="should be of the baseline's clients and tasks"):
+    with pytest.raises(ValueError, match="should have the baseline's clients and tasks"):
         delta_m({"a": {"semseg": 1.0}}, {"a": {"semseg": 1.0, "depth": 1.0}}, {"semseg": True, "depth": False})

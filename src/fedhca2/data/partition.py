@@ -51,7 +51,7 @@ def keep(indices: Sequence[int], usable: Sequence[int]) -> list[int]:
 
 
 class Partition(Config):
-    """How images are divided: among the single-task clients of a data set, and separately among its multi-task clients."""
+    """How images are divided: among a data set's single-task clients, and separately among its multi-task clients."""
 
     kind: str
 

@@ -83,8 +83,7 @@ def from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     [200.0, 29.0, 92.0]
     """
     primaries = torch.arange(0.0, HUES, 2 * SECTOR, device=hue.device).view(3, 1, 1)
-    # A channel is at full value within one sector of its own hue, around the circle, and at its lowest from two sectors
-    # on.
+    # A channel is at full value within one sector of its own hue, around the circle, and lowest from two sectors on.
     loss = (hue - primaries).abs_().sub_(HUES / 2).abs_().neg_().add_(2 * SECTOR).clamp_(0, SECTOR)
     # Levels are multiples of 1 / WHOLE; adding half of that keeps whole levels whole, however products are rounded.
     return loss.mul_(value * saturation * (-1 / WHOLE)).add_(value + 0.5 / WHOLE).floor_()

@@ -120,8 +120,7 @@ def _ellipsoid_covers(ellipsoid: Ellipsoid, point: Tensor) -> Tensor:
 
 
 def _capsule_covers(capsule: Capsule, point: Tensor) -> Tensor:
-    # Seen along the light, a capsule is a flat stadium: is the point inside, and is that part of the axis in front of
-    # it?
+    # Seen along the light, a capsule is a flat stadium: is the point inside, and that part of the axis before it?
     x, y = point[0] - capsule.light_centre[0], point[1] - capsule.light_centre[1]
     share = (x * capsule.light_share[0]).addcmul_(y, capsule.light_share[1]).clamp_(-1, 1)
     x.addcmul_(share, capsule.light_arm[0], value=-1)
