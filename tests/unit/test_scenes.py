@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedhca2.data.scenes import ray_casting
+from fedhca2.data.scenes import rendering as ray_casting
 from fedhca2.data.scenes.dice import Dice
 from fedhca2.data.scenes.indoor import draw_room
 from fedhca2.data.scenes.labels import CONTEXT_NAMES, LABELS, decode_normals, encode_normals, salient
