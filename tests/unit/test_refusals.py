@@ -89,10 +89,15 @@ LANE = [*SETTINGS["clients"], {"name": "lane", "data": "outdoor", "tasks": ["edg
 SERVER, CLIENT = "checkpoints/round-*/server.safetensors", "checkpoints/round-*/client-road.safetensors"
 # the run, the fault in its folder, the request, the message
 REFUSED = {
-    "fewer rounds than it has come": ("stopped", nothing, ["rounds=1"], "rounds: should be at least 2, as far as"),
+    "fewer rounds than it has come": (
+        "stopped",
+        nothing,
+        ["rounds=1"],
+        "rounds: should be at least 2, which the run has",
+    ),
     "no rounds": ("stopped", nothing, ["rounds=0"], "rounds: input should be greater"),
-    "another seed": ("stopped", nothing, ["seed=1"], "seed: should be what the run began with, 0, found 1"),
-    "another method": ("stopped", nothing, ["method=fedavg"], "should be what the run began with"),
+    "another seed": ("stopped", nothing, ["seed=1"], "seed: should be what the run started with, 0, found 1"),
+    "another method": ("stopped", nothing, ["method=fedavg"], "should be what the run started with"),
     "another model": ("stopped", nothing, ["model.decoder_width=16"], "model.decoder_width: should be"),
     "other images": ("stopped", nothing, ["data.outdoor.train=5"], "data.outdoor.train: should be"),
     "an unknown key": ("stopped", nothing, ["round=5"], "unknown key 'round'"),
@@ -110,7 +115,7 @@ REFUSED = {
     "a damaged baseline": ("stopped", cut(f"baseline/{CLIENT}"), ["rounds=4"], "client-road.safetensors"),
     "a damaged server of the baseline": ("stopped", cut(f"baseline/{SERVER}"), ["rounds=4"], "server.safetensors"),
     "a damaged client before a baseline": ("stopped", cut(CLIENT), ["rounds=4"], "client-road.safetensors"),
-    "a finished run": ("finished", nothing, [], "has come to its end"),
+    "a finished run": ("finished", nothing, [], "is finished"),
     "a finished run that is damaged": ("finished", cut(SERVER), ["rounds=2"], "server.safetensors"),
     "a finished run with a damaged client": ("finished", cut(CLIENT), ["rounds=2"], "client-road.safetensors"),
     "more rounds than a baseline from elsewhere": ("against another", nothing, ["rounds=2"], "as in the baseline"),

@@ -74,7 +74,7 @@ def test_a_finished_baseline_is_not_trained_again(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_waits_for_the_rounds_checkpoint(tmp_path, number):
     watcher = Silent(1, lambda: os.kill(os.getpid(), number))
-    with pytest.raises(Interrupted, match=f"after round 2; go on with: fedhca2 resume {tmp_path}"):
+    with pytest.raises(Interrupted, match=f"after round 2; resume with: fedhca2 resume {tmp_path}"):
         run_small(small(checkpoints={"every": 0}), tmp_path / "run", watcher)
 
 
@@ -95,7 +95,7 @@ def test_the_command_ends_as_the_signal_says(tmp_path, number, code):
 
 def test_a_finished_run_is_not_resumed(tmp_path):
     run_small(small(rounds=1), tmp_path)
-    with pytest.raises(UserError, match="has come to its end"):
+    with pytest.raises(UserError, match="is finished"):
         resume_small(tmp_path)
 
 
@@ -131,7 +131,7 @@ def test_what_is_no_run_is_not_resumed(tmp_path):
 )
 def test_what_a_run_rests_on_does_not_change(tmp_path, override):
     crashed(small(), tmp_path)
-    with pytest.raises(UserError, match="should be what the run began with"):
+    with pytest.raises(UserError, match="should be what the run started with"):
         resume_small(tmp_path, [override])
 
 
