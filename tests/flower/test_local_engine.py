@@ -128,7 +128,7 @@ def test_a_resumed_run_has_the_models_of_one_process(resumed, experiment):
 
 
 def test_a_run_says_that_it_goes_on_when_the_clock_jumps(resumed):
-    assert "the SuperLink has ended this run of Flower's; going on in a new run" in resumed[0].output
+    assert "the SuperLink has ended this Flower run; continuing in a new run" in resumed[0].output
 
 
 def test_nothing_but_loopback_is_contacted(resumed):

@@ -79,7 +79,7 @@ def failing_orders(app):
 def test_a_round_names_the_sites_that_were_late_away_failed_and_refused(record):
     away = next(event["refused"] for event in events(record) if event["event"] == "round")
     assert away["outdoor-normals"] == "no reply in time"
-    assert away["hut"] == "not there"
+    assert away["hut"] == "offline"
     assert "the disk is full" in away["home"]
     assert "tasks: the experiment has depth, normals for 'house', this site has depth" in away["house"]
 
