@@ -184,13 +184,13 @@ ATTACKS = {
         "which this site has agreed to, needs",
     ),
     "scores in every round": Attack(
-        lambda server: server.order("planted", evaluate=True), "scores stay at the site: it tells final"
+        lambda server: server.order("planted", evaluate=True), "scores stay at the site: it sends final"
     ),
     "scores before the end": Attack(
         lambda server: server.order("planted", finish=True, evaluate=True, train=False), "needs finish: False"
     ),
     "scores of a site with a budget": Attack(
-        lambda server: finish(server, "told", FRUGAL), "scores stay at the site: it tells none"
+        lambda server: finish(server, "told", FRUGAL), "scores stay at the site: it sends none"
     ),
     "more updates than a budget allows": Attack(many_updates, "the privacy budget is spent"),
     "rows of NaN": Attack(lambda server: server.plant(nan), "rows should be finite"),

@@ -82,7 +82,7 @@ class Answers:
         except NotYetError:
             return None
         except LostError:
-            answer = Gone("its answer never came to its end")
+            answer = Gone("its answer was never completed")
         except MisfitError as error:
             answer = Refused(str(error))
         except Exception as error:  # nothing in an answer may stop the server

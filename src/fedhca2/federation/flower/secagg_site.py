@@ -44,9 +44,7 @@ class Secrets(Config):
     agreeing: str = ""  # the private key for agreeing on masks
     reading: str = ""  # the private key for decrypting shares
     seed: str = ""  # of its own mask
-    public: dict[str, tuple[str, str]] = Field(
-        default_factory=dict
-    )  # public keys of all that take part, including its own
+    public: dict[str, tuple[str, str]] = Field(default_factory=dict)  # of all that take part, including itself
     sent: dict[str, str] = Field(default_factory=dict)  # shares of its seed and agreeing key, encrypted for others
     held: dict[str, tuple[str, str]] = Field(default_factory=dict)  # shares of others' seeds and keys, and of its own
     members: tuple[str, ...] = ()  # who has shared its keys, and may send rows

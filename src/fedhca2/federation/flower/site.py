@@ -156,7 +156,7 @@ class Site:
         """The reply with the scores that this site reports; their noise is in the ledger before they leave."""
         told, ledger, budget = self.config.told_scores, Ledger.of(self.config), self.config.privacy
         if order.evaluate and not self._tells_scores(order):
-            return _without_scores(reply, f"it tells {told.send} (scores in site.yaml)")
+            return _without_scores(reply, f"it sends {told.send} (scores in site.yaml)")
         if not reply.metrics or not told.noise:
             return reply
         if not ledger.affords(seat.run, order.round, told.noise, budget, "scores"):

@@ -183,9 +183,7 @@ async def _pass_back(response: httpx.Response, send: Send) -> None:
         await send({"type": "http.response.body", "body": b""})
     finally:
         await response.aclose()
-        response.stream = httpx.ByteStream(
-            b""
-        )  # breaks a reference cycle that would keep the request's body for a while
+        response.stream = httpx.ByteStream(b"")  # breaks a reference cycle that would keep the request's body
 
 
 def _is_kept(name: str) -> bool:
@@ -204,9 +202,7 @@ class Refusals:
     """Logs a line for each refusal, and one for many of the same, so that no one can fill the disk with them."""
 
     def __init__(self) -> None:
-        self._seen: dict[
-            tuple[str, str], tuple[float, int]
-        ] = {}  # when it was last logged, and how often it has happened since
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # when it was last logged, and the count since
 
     def tell(self, who: str, asked: str, why: str) -> None:
         """Log that someone was refused a path."""
