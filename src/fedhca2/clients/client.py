@@ -87,7 +87,7 @@ class Client:
 
     @property
     def load(self) -> int:
-        """A rough measure of the work in a round: images times decoders."""
+        """A rough measure of the work in a round: images times encoder and decoders."""
         return len(self.data.train.indices) * self.data.epochs * (1 + len(self.personal.model.decoders))
 
     @property
