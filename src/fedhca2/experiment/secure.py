@@ -49,10 +49,10 @@ class SecureAggregation(Config):
                 f"noise on each value, found {self.clip:g}"
             )
         for part, aggregator in method.all_aggregators.items():
-            if not aggregator.sums_once:
+            if aggregator.tells_rows:
                 yield (
-                    f"secure_aggregation: cannot go with {aggregator.kind} for method.{part}, which puts a row into "
-                    f"several sums, and these tell the rows; {part} should be null, mean or group_mean"
+                    f"secure_aggregation: cannot go with {aggregator.kind} for method.{part}, {aggregator.tells_rows}; "
+                    f"{part} should be null, mean or group_mean"
                 )
             elif aggregator.measure != "nothing" and not self.sketch:
                 yield (

@@ -13,7 +13,9 @@ from fedhca2.aggregation import (
     Measure,
     Member,
     Mixing,
+    Robust,
     Voting,
+    Weighted,
 )
 from fedhca2.messages import Kind
 from fedhca2.methods.catalogue import METHODS
@@ -44,7 +46,9 @@ __all__ = [
     "Objective",
     "PersonalCopy",
     "Proximal",
+    "Robust",
     "Voting",
+    "Weighted",
     "components_of",
     "resolve",
     "settings_of",
