@@ -10,7 +10,7 @@ from fedhca2.federation.sketch import Sketcher
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
 
-SUMS = {"local", "fedavg", "fedprox", "fedper", "ditto", "fedbabu", "fedsta", "single_task_fl"}
+SUMS = {"local", "fedavg", "fedprox", "fedper", "fedrep", "ditto", "fedbabu", "fedsta", "single_task_fl"}
 SKETCHES = {"matfl", "cagrad", "pcgrad", "upgrad", "dualproj"}
 REASONS = {
     **dict.fromkeys(("fedamp", "matfl_voting", "fedhca2", "colnet"), "puts a row into several sums"),

@@ -21,7 +21,7 @@ from fedhca2.messages import Kind
 from fedhca2.methods.catalogue import METHODS
 from fedhca2.methods.method import Method
 from fedhca2.methods.resolve import components_of, resolve, settings_of
-from fedhca2.objectives import Attracted, Frozen, Objective, PersonalCopy, Proximal
+from fedhca2.objectives import Attracted, Frozen, HeadsFirst, Objective, PersonalCopy, Proximal
 from fedhca2.params import Layout
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "CrossAttention",
     "Frozen",
     "GroupMean",
+    "HeadsFirst",
     "HyperWeights",
     "Kind",
     "Layout",

@@ -13,13 +13,14 @@ from fedhca2.aggregation import (
     Weighted,
 )
 from fedhca2.methods.method import Method
-from fedhca2.objectives import Attracted, Frozen, PersonalCopy, Proximal
+from fedhca2.objectives import Attracted, Frozen, HeadsFirst, PersonalCopy, Proximal
 
 METHODS: dict[str, Method] = {
     "local": Method(reference="every client on its own"),
     "fedavg": Method(encoder=Mean(), decoder=Mean(), reference="McMahan et al., AISTATS 2017"),
     "fedprox": Method(encoder=Mean(), decoder=Mean(), local=Proximal(), reference="Li et al., MLSys 2020"),
     "fedper": Method(encoder=Mean(), reference="Arivazhagan et al., arXiv:1912.00818"),
+    "fedrep": Method(encoder=Mean(), local=HeadsFirst(), reference="Collins et al., ICML 2021"),
     "ditto": Method(encoder=Mean(), decoder=Mean(), local=PersonalCopy(), reference="Li et al., ICML 2021"),
     "fedamp": Method(encoder=Attentive(), decoder=Attentive(), local=Attracted(), reference="Huang et al., AAAI 2021"),
     "fedbabu": Method(encoder=Mean(), local=Frozen(), reference="Oh et al., ICLR 2022"),
