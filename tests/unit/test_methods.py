@@ -44,6 +44,11 @@ def test_what_the_page_of_methods_writes_is_a_method(line):
 
 
 @pytest.mark.parametrize("name", METHODS)
+def test_the_page_of_methods_has_every_method(name):
+    assert re.search(rf"^(\| |## |\*\*).*`{name}`", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_reference(name):
     assert METHODS[name].reference
 
