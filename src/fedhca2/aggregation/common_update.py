@@ -96,7 +96,7 @@ class Weighted(CommonUpdate):
         Field(description="how the weights come from the inner products of updates"),
     ] = "mean"
     unit: Annotated[bool, Field(description="every update is first divided by its length")] = False
-    fairness: Annotated[float, Field(gt=0, description="α of fairgrad: 1 is nash_mtl, the limit is mgda")] = 2.0
+    fairness: Annotated[float, Field(gt=0, le=10, description="α of fairgrad: 1 is nash_mtl, the limit is mgda")] = 2.0
 
     @property
     def tells_rows(self) -> str:

@@ -16,7 +16,8 @@ Weighting = Callable[[Array], Array]
 
 TOLERANCE = 1e-9
 RANK = 1e-12  # eigenvalues below this share of the largest are taken for 0
-PIVOTS = NEWTON = 50  # steps at most; five are usual
+PIVOTS = 50  # steps at most; five are usual
+NEWTON = 100  # likewise; ten are usual
 ALL_ORDERS = 7  # updates of which PCGrad goes through all orders
 DRAWN = 250_000  # products in the orders that are drawn where there are more
 
@@ -122,9 +123,8 @@ def aligned_mtl(gram: Array) -> Array:
 def fairgrad(gram: Array, fairness: float) -> Array:
     r"""Fair shares (Ban and Ji 2024, Eq. 4): $(Gw)_i = w_i^{-1/\alpha}$, then $\sum w = 1$; α = 1 is Nash-MTL.
 
-    It is the minimum of a convex function, $\frac12 w^\top G w - \sum_i \phi(w_i)$ with $\phi' = w^{-1/\alpha}$, by
-    Newton's method. Updates of length 0 have no share. Where 0 is in the convex hull of the updates the function has no
-    minimum, and weights tend to those of `mgda`, whose update is 0.
+    Updates of length 0 have no share. Where 0 is in the convex hull of the updates there is no solution, and weights
+    tend to those of `mgda`, whose update is 0.
 
     >>> fairgrad(np.diag([1.0, 4.0]), fairness=1).round(3)
     array([0.667, 0.333])
@@ -150,25 +150,38 @@ def nash_mtl(gram: Array) -> Array:
 
 
 def _fair(gram: Array, power: float) -> Array:
-    r"""The w > 0 with $(Gw)_i = w_i^{-p}$, over its sum: by Newton's steps, in units in which updates have length 1."""
+    r"""The w > 0 with $(Gw)_i = w_i^{-p}$, over its sum, in units in which updates have length 1.
+
+    A small p is hard from afar, so the way there begins at 1.
+    """
     lengths, cosines = _unit(gram)
-    target = (lengths / lengths.max()) ** (power - 1)
+    short = lengths / lengths.max()
+    now = max(power, 1.0)
+    x = short ** ((now - 1) / (now + 1))  # the solution where all are orthogonal
+    while True:
+        x = _newton(cosines, short ** (now - 1), now, x)
+        if now == power:
+            return _shares(x / lengths)
+        now = max(power, now / 1.5)
+
+
+def _newton(gram: Array, target: Array, power: float, x: Array) -> Array:
+    r"""The x > 0 with $(Gx)_i = t_i x_i^{-p}$, from an x > 0: the minimum of a convex function, by Newton's steps."""
 
     def slope(x: Array) -> Array:
-        ahead: Array = cosines @ x - target * x**-power
+        ahead: Array = gram @ x - target * x**-power
         return ahead
 
-    x = target ** (1 / (1 + power))  # the solution where all are orthogonal
     for _ in range(NEWTON):
         share = target * x**-power
-        if np.abs(slope(x)).max() <= 0.01 * TOLERANCE * share.min():
+        if (np.abs(slope(x)) <= 0.01 * TOLERANCE * share).all():
             break
-        step = -np.linalg.solve(cosines + np.diag(power * share / x), slope(x))
+        step = -np.linalg.solve(gram + np.diag(power * share / x), slope(x))
         size = min(1.0, 0.9 / max(float((-step / x).max()), 0.9))  # x stays positive
         while slope(x + size * step) @ step > 0 and size > TOLERANCE:  # beyond the least value along this line
             size /= 2
         x = x + size * step
-    return _shares(x / lengths)
+    return x
 
 
 def _projected(gram: Array, u: Array) -> Array:
