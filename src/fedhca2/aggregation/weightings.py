@@ -6,6 +6,7 @@ exact to `TOLERANCE`, relative to the lengths of the updates, of which one at le
 
 from collections.abc import Callable
 from itertools import permutations
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,7 @@ def pcgrad(gram: Array) -> Array:
     n = len(gram)
     total = np.zeros(n)
     orders = _orders(n)
-    for some in np.array_split(orders, -(-len(orders) * n**2 // DRAWN)):
+    for some in np.array_split(orders, ceil(len(orders) * n**2 / DRAWN)):
         each, squares = np.arange(len(some)), gram.diagonal()
         weights = np.tile(np.eye(n), (len(some), 1, 1))
         products = np.tile(gram, (len(some), 1, 1))
@@ -101,7 +102,7 @@ def imtl_g(gram: Array) -> Array:
     array([0.667, 0.333])
     """
     lengths = np.sqrt(gram.diagonal())
-    found = np.linalg.pinv(gram, hermitian=True) @ lengths
+    found = np.linalg.pinv(gram, RANK, hermitian=True) @ lengths
     total = found.sum()
     return found / total if abs(total) > TOLERANCE * np.abs(found).sum() else np.zeros(len(gram))
 
@@ -115,7 +116,8 @@ def aligned_mtl(gram: Array) -> Array:
     array([0.5 , 0.25])
     """
     values, vectors = np.linalg.eigh(gram)
-    vectors, values = vectors[:, values > RANK * values[-1]], values[values > RANK * values[-1]]
+    some = values > RANK * values[-1]
+    values, vectors = values[some], vectors[:, some]
     found: Array = vectors @ (np.sqrt(values[0] / values) * (mean(gram) @ vectors))
     return found
 
