@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.experiment import assign_shards, build_clients
+from fedhca2.experiment import assign_shards
+from fedhca2.experiment.build import build_clients
 from small_run import _open as open_data
 from small_run import events, quickly, resume_small, run_small, same_models, small
 

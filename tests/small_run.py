@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.experiment import Experiment, OpenData, assign_shards, build_clients
+from fedhca2.experiment import Experiment, OpenData, assign_shards
+from fedhca2.experiment.build import build_clients
 from fedhca2.federation.run import resume, run
 from fedhca2.models import build_model
 
@@ -84,7 +85,7 @@ def quickly(work, *args, **options):
     """Run with models and scenes that are made once for all tests."""
     with ExitStack() as stack:
         stack.enter_context(patch("fedhca2.experiment.build.build_model", _copied))
-        stack.enter_context(patch("fedhca2.federation.in_process_engine.open_data", _open))
+        stack.enter_context(patch("fedhca2.federation.in_process.open_data", _open))
         return work(*args, **options)
 
 

@@ -1,8 +1,8 @@
-"""Experiments that run, and runs to look at: what a notebook or a script uses."""
+"""Running experiments and opening runs, from a notebook or a script."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,8 +11,8 @@ from rich.console import Console
 
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import plan_runs, run_all
-from fedhca2.federation.run import resume as resume_run
-from fedhca2.federation.run import run as run_experiment
+from fedhca2.federation.run import resume as resume_here
+from fedhca2.federation.run import run as run_here
 from fedhca2.reports.comparison import Comparison, write_comparison
 from fedhca2.reports.console import ConsoleWatcher
 from fedhca2.reports.page.tables import result_table
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Place = str | Path
+EngineName = Literal["in-process", "flower-local", "flower-ray"]
 
 
 def run(
@@ -31,7 +32,7 @@ def run(
     out: Place | None = None,
     *,
     baseline: Place | None = None,
-    engine: Literal["in-process", "flower-local", "flower-ray"] = "in-process",
+    engine: EngineName = "in-process",
     quiet: bool = False,
 ) -> "Run":
     """Train, evaluate and write the run's folder: `out`, or a new one under runs/.
@@ -40,32 +41,22 @@ def run(
     """
     folder, other = Path(out) if out else default_folder(experiment.name), Path(baseline) if baseline else None
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
-        if engine == "in-process":
-            run_experiment(experiment, folder, watcher=watcher, baseline=other)
-        else:
-            from fedhca2.federation.flower.launch import run_on
-
-            run_on(engine, experiment, folder, watcher, other)
+        run_function(engine)(experiment, folder, watcher=watcher, baseline=other)
     return Run(folder)
 
 
 def resume(folder: Place, overrides: list[str] | None = None, *, quiet: bool = False) -> "Run":
-    """Go on with a run that was interrupted, or with a finished one for more rounds: `overrides=["rounds=50"]`."""
+    """Continue an interrupted run, or a finished one for more rounds: `overrides=["rounds=50"]`."""
     found = Run.open(folder)
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
-        if found.files.flower_note is None:
-            resume_run(found.folder, watcher=watcher, overrides=overrides)
-        else:
-            from fedhca2.federation.flower.launch import resume_on
-
-            resume_on(found.folder, watcher, overrides)
+        resume_function(found.folder)(found.folder, watcher=watcher, overrides=overrides)
     return Run(found.folder)
 
 
 def compare(
     experiment: Experiment, methods: Sequence[str], out: Place | None = None, *, seeds: int = 1, quiet: bool = False
 ) -> Comparison:
-    """Run each method with each seed on the same data, and write the table; what is finished is not run again."""
+    """Run each method with each seed on the same data, and write the table. Finished runs are not repeated."""
     folder = Path(out) if out else comparison_folder(experiment.name)
     planned = plan_runs(experiment, methods, seeds, folder)
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
@@ -73,35 +64,53 @@ def compare(
     return write_comparison(done, folder)
 
 
+def run_function(engine: EngineName) -> Callable[..., Result]:
+    """The function that runs an experiment on the named engine, with the arguments of `federation.run.run`."""
+    if engine == "in-process":
+        return run_here
+    from fedhca2.federation.flower.local import run_over_flower
+
+    return partial(run_over_flower, engine=engine)
+
+
+def resume_function(folder: Path) -> Callable[..., Result]:
+    """The function that continues a run on its original engine, with the arguments of `federation.run.resume`."""
+    if RunFiles(folder).flower_note is None:
+        return resume_here
+    from fedhca2.federation.flower.local import resume_over_flower
+
+    return resume_over_flower
+
+
 @dataclass(frozen=True)
 class Run:
-    """A run by its folder. In a notebook it shows its table of results."""
+    """A run and its folder. In a notebook it shows its table of results."""
 
     folder: Path
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        """A run that was made before."""
+        """Open an existing run."""
         return cls(RunFiles.open(folder).path)
 
     @cached_property
     def files(self) -> RunFiles:
-        """What the run wrote down: config, events, scores, samples."""
+        """The run's files: config, events, scores, samples."""
         return RunFiles.open(self.folder)
 
     @cached_property
     def result(self) -> Result:
-        """What the run came to: every client's scores, Δm, time and bytes."""
+        """The outcome of the run: every client's scores, Δm, time and bytes."""
         return Result(**self.files.finished_result)
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the page that shows what happened, by default report.html in the run's folder."""
-        from fedhca2.reports.page import write_page
+        """Write the report page, by default report.html in the run's folder."""
+        from fedhca2.reports.page.write import write_page
 
         return write_page([self.files], Path(path) if path else self.folder / "report.html")
 
     def picture(self, client: str, sample: int = 0) -> "Image":
-        """A client's sample: input, label, and the predictions before and after training."""
+        """Paint a client's sample: input, label, and the predictions before and after training."""
         from fedhca2.reports.pictures import samples_panel
 
         return samples_panel(self.files, client, sample)

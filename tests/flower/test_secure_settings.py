@@ -5,17 +5,17 @@ import torch
 from federations import small_experiment
 
 from fedhca2.errors import UserError
+from fedhca2.federation.blind import Sketcher
 from fedhca2.federation.run import run
-from fedhca2.federation.sketch import Sketcher
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
 
 SUMS = {"local", "fedavg", "fedprox", "fedper", "fedrep", "ditto", "fedbabu", "fedsta", "single_task_fl"}
 SKETCHES = {"matfl", "cagrad", "pcgrad", "upgrad", "dualproj"}
 REASONS = {
-    **dict.fromkeys(("fedamp", "matfl_voting", "fedhca2", "colnet"), "puts a row into several sums"),
-    **dict.fromkeys(("mgda", "imtl_g", "aligned_mtl", "nash_mtl", "fairgrad"), "give one row all the weight"),
-    **dict.fromkeys(("krum", "multi_krum", "geometric_median", "norm_clipping"), "has to see the rows"),
+    **dict.fromkeys(("fedamp", "matfl_voting", "fedhca2", "colnet"), "puts a row in several sums"),
+    **dict.fromkeys(("mgda", "imtl_g", "aligned_mtl", "nash_mtl", "fairgrad"), "give one row nearly all the weight"),
+    **dict.fromkeys(("krum", "multi_krum", "geometric_median", "norm_clipping"), "must see the rows"),
 }
 ENCODER = Slot("encoder")
 
@@ -42,7 +42,7 @@ def test_methods_that_compare_updates_need_sketches(method):
 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS) - SUMS - SKETCHES))
-def test_methods_whose_sums_tell_rows_are_refused_with_the_reason(method):
+def test_methods_whose_sums_reveal_rows_are_refused_with_the_reason(method):
     assert REASONS[method] in refusal({"name": method}, {"sketch": 1024})
 
 
@@ -61,7 +61,7 @@ def test_running_statistics_are_not_added_up():
 
 def test_noise_has_to_fit_into_the_clip():
     noisy = {"clip": 1.0, "noise": 4.0}
-    assert "clip: should be at least 32, 8 deviations" in refusal({"name": "fedper"}, privacy=noisy)
+    assert "clip: should be at least 32, 8 standard deviations" in refusal({"name": "fedper"}, privacy=noisy)
     assert secured({"name": "fedper"}, {"clip": 64}, privacy=noisy)
 
 
@@ -70,7 +70,7 @@ def test_a_run_in_one_process_has_nobody_to_hide_from(tmp_path):
         def started(self, *_):
             pass
 
-    with pytest.raises(UserError, match="hides rows from a server elsewhere"):
+    with pytest.raises(UserError, match="hides rows from a remote server"):
         run(secured({"name": "fedper"}, rounds=1), tmp_path / "run", watcher=Nobody())
 
 

@@ -1,4 +1,4 @@
-"""Every embedded experiment: at its real size without memory, and one short round of it in the small."""
+"""Every embedded experiment: at full size on the meta device, and one short round of a small version."""
 
 from copy import deepcopy
 from functools import cache
@@ -10,7 +10,8 @@ import torch
 from fedhca2.clients import DeviceSlot
 from fedhca2.configs import embedded_experiments
 from fedhca2.data import ScenesData
-from fedhca2.experiment import Experiment, OpenData, assign_shards, build, build_clients
+from fedhca2.experiment import Experiment, OpenData, assign_shards, build
+from fedhca2.experiment.build import build_clients
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 from fedhca2.models import ModelConfig, MultiTaskModel, build_model
@@ -60,7 +61,7 @@ def built(config, channels, size):
 
 @pytest.fixture
 def short_round(monkeypatch):
-    """Runs a round of an experiment in the small; gives its clients at the end, what they were sent, and the record."""
+    """Run a round of a small version of an experiment; return its clients, what they were sent, and the record."""
 
     def once(config, channels, size, **_):
         return deepcopy(built(config, tuple(channels.items()), size))
@@ -112,11 +113,11 @@ def test_experiments_of_mat_fl_train_as_its_released_code(name):
     assert experiment.training.optimizer.model_dump() == optimizer
     assert (experiment.training.loss_weights, experiment.training.weight_decay) == (False, 1e-4)
     assert experiment.metrics == {"sal": "miou_of_images"}
-    assert ("encoder_norms" in experiment.resolved_method.uploads(0)) == (name != "matfl/figure2")  # that has no mean
+    assert ("encoder_norms" in experiment.resolved_method.uploads(0)) == (name != "matfl/figure2")  # which has no mean
 
 
 def first(shard):
-    """A client's first training image alone."""
+    """Only a client's first training image."""
     return type(shard)(shard.train[:1], shard.val, shard.dealt)
 
 

@@ -1,4 +1,4 @@
-"""What a site lets a server ask of it."""
+"""What a site allows a server to ask for."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
 from fedhca2.federation.flower.consent import OWN_FILES, RefusalError, check_order
 from fedhca2.federation.flower.invitation import Invitation
-from fedhca2.federation.flower.scores import noised_scores
+from fedhca2.federation.flower.site import noised_scores
 from fedhca2.federation.flower.site_config import ENCODERS, SiteConfig
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
@@ -161,7 +161,7 @@ SCORES = {"depth": {"rmse": 2.0}, "edge": {"ods_f": 60.0, "ois_f": 61.0}}
 
 
 def test_noised_scores_are_the_main_ones_with_the_deviation_that_is_paid_for():
-    """In ranges, 80 m and 100 %, times the root of two."""
+    """The noise is in ranges, 80 m and 100 %, times the root of two."""
     drawn = [noised_scores(SCORES, 1.5, bytes([n]) * 32, round=0)[0] for n in range(250)]
     assert [list(scores) for scores in drawn[0].values()] == [["rmse"], ["ods_f"]]
     for task, metric, width in (("depth", "rmse", 80), ("edge", "ods_f", 100)):
@@ -183,7 +183,7 @@ def test_scores_outside_their_range_count_as_its_end():
 
 SPEAKING = """
 import socket, sys, threading
-from fedhca2.federation.flower.contacts import StrangerError, only_speak_with
+from fedhca2.federation.flower.worker import StrangerError, only_speak_with
 
 with socket.create_server(("127.0.0.1", 0)) as friend, socket.create_server(("127.0.0.1", 0)) as stranger:
     only_speak_with({friend.getsockname()[1]})

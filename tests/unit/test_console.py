@@ -1,4 +1,4 @@
-"""What the terminal shows of text from elsewhere."""
+"""How the terminal shows text from outside."""
 
 from io import StringIO
 from types import SimpleNamespace

@@ -14,11 +14,9 @@ from fedhca2.reports.figures.conflict import (
     principal_map,
     tsne_map,
 )
-from fedhca2.reports.figures.cost import cost_figures
-from fedhca2.reports.figures.curves import loss_curves, metric_curves
+from fedhca2.reports.figures.curves import cost_figures, loss_curves, metric_curves, weight_figures
 from fedhca2.reports.figures.figure import COLOURS, SYMBOLS
 from fedhca2.reports.figures.mixing import attention_figures, entropy, grouping_figures
-from fedhca2.reports.figures.weights import weight_figures
 from fedhca2.run_folder.baseline import baseline_files
 from fedhca2.run_folder.names import BASELINE_METRICS
 from made_run import made_run
@@ -113,7 +111,7 @@ def test_a_map_is_turned_towards_the_one_before():
 
 
 def alike(groups, copies=3):
-    """Cosines of vectors that come in groups of alike ones."""
+    """Cosines of vectors in groups of similar ones."""
     rng = np.random.default_rng(0)
     rows = np.repeat(rng.standard_normal((groups, 40)), copies, axis=0) + 0.3 * rng.standard_normal(
         (groups * copies, 40)
@@ -139,7 +137,7 @@ def test_a_tsne_map_leaves_out_who_was_away():
 
 
 def crowd(count):
-    """So many clients of four kinds, and the figures of their updates' map."""
+    """`count` clients of four kinds, and the figures that map their updates."""
     kinds = [Kind(data, task) for data in ("outdoor", "indoor") for task in ("semseg", "edge")] * count
     points = Points([f"c{i}" for i in range(count)], kinds[:count], ["1"])
     return by_id(map_figures([np.eye(count)], points, "encoder", "Map"))

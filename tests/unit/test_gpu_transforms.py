@@ -1,4 +1,4 @@
-"""Batches prepared as a whole, as on a GPU, against each sample prepared by itself."""
+"""Batches prepared as a whole, as on a GPU, compared with samples prepared one by one."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.data.batch_augmentation import plan
-from fedhca2.data.feed import on_canvas
-from fedhca2.data.gpu_transforms import Preparation
+from fedhca2.data.feed import Preparation, on_canvas
 from fedhca2.data.transforms import UNCHANGED, collate, draw_augmentation, for_evaluation, for_training
 from fedhca2.tasks import TASKS
 
@@ -17,7 +16,7 @@ TASK_LISTS = [("semseg",), ("normals", "depth"), tuple(TASKS)]
 
 
 def blocks(rng, size, classes):
-    """A map of large patches, so that crops of one class alone are common."""
+    """A map of large patches, so that crops with only one class are common."""
     coarse = torch.from_numpy(rng.integers(0, classes, (1, 3, 3)).astype(np.uint8))
     return torch.nn.functional.interpolate(coarse[None].float(), size=size).to(torch.uint8)[0]
 

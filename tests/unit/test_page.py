@@ -3,11 +3,8 @@ import re
 
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.attendance import LEFT_OUT, NOT_ASKED, TOOK_PART, attendance_figures, left_out
-from fedhca2.reports.page import write_page
 from fedhca2.reports.page.blocks import Section, Text
-from fedhca2.reports.page.several import several_sections
-from fedhca2.reports.page.single import single_sections
-from fedhca2.reports.page.write import render
+from fedhca2.reports.page.write import render, several_sections, single_sections, write_page
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import privacy_spent
 from made_run import made_run, with_twin
@@ -48,7 +45,7 @@ def test_with_several_clients_of_a_kind_both_gains_are_told(tmp_path):
     run = with_twin(made_run(tmp_path), delta_m=5.0, delta_m_by_client=20.0)
     note = single_sections(run)[0].blocks[0].note
     assert note.startswith("Δm +5.00 %")
-    assert note.endswith("by client Δm is +20.00 %.")
+    assert note.endswith("by client, Δm is +20.00 %.")
 
 
 def test_with_one_client_of_a_kind_one_gain_is_told(tmp_path):

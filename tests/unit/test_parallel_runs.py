@@ -13,7 +13,7 @@ from small_run import events, run_small, same_models, small
 
 
 class Notes:
-    """Keeps which runs ended, and how many ran at once."""
+    """Records which runs ended, and how many ran at once."""
 
     def __init__(self):
         self.ends, self.most = {}, 0
@@ -26,7 +26,7 @@ class Notes:
 
 
 def acting(fails=(), wait=""):
-    """A `start` whose processes only write a result, or fail, after they have waited."""
+    """A `start` whose processes wait and then write a result or fail."""
 
     def start(run, cores):
         run.folder.mkdir(parents=True)

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedhca2.data.partition import Dirichlet, Draws, Even, Lists, Shares
+from fedhca2.data.partition import Dirichlet, Draws, Even, Lists, Shares, label_groups
 from fedhca2.data.rendered import ScenesData
-from fedhca2.data.statistics import label_groups
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data, partition_as_data
 from small import SMALL, small
@@ -98,7 +97,7 @@ def with_partition(partition):
         ({"kind": "lists"}, "data.outdoor.partition: a partition by lists should have either"),
         (
             {"kind": "lists", "lists": {"road": list(range(50_001))}},
-            "50000 images or fewer, found 50001; put them in a",
+            "at most 50000 images, found 50001; put them in a",
         ),
         ({"kind": "lists", "file": "nowhere.json"}, "nowhere.json: should be JSON"),
         ({"kind": "evn"}, "data.outdoor.partition.kind: should be 'even'"),

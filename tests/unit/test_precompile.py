@@ -1,4 +1,4 @@
-"""Compiling in several processes: what is taken for done."""
+"""Compiling in several processes: which parts count as done."""
 
 import json
 

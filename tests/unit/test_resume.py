@@ -15,20 +15,20 @@ pytestmark = pytest.mark.slow
 
 
 def crashed(experiment, out, at=1):
-    """A run that fell over after this round, before its checkpoint."""
+    """A run that crashed after this round, before its checkpoint."""
     with pytest.raises(CrashError):
         run_small(experiment, out, Silent(at, crash))
     return out
 
 
 def pairs(tmp_path, experiment):
-    """A run that went through, and one that was resumed."""
+    """A straight run and a resumed one."""
     run_small(experiment, tmp_path / "straight")
     resume_small(crashed(experiment, tmp_path / "resumed"))
     return tmp_path / "straight", tmp_path / "resumed"
 
 
-# FedSTA, told so, unites decoders and heads in the round that is lost and run again.
+# FedSTA, configured so, averages decoders and heads in the round that is lost and run again.
 SETTINGS = {name: {} for name in MECHANISMS} | {"fedsta": unifying(every=1), "upgrad": {"memory": 0.5}}
 
 
@@ -73,7 +73,7 @@ def test_a_finished_baseline_is_not_trained_again(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_waits_for_the_rounds_checkpoint(tmp_path, number):
     watcher = Silent(1, lambda: os.kill(os.getpid(), number))
-    with pytest.raises(Interrupted, match=f"after round 2; go on with: fedhca2 resume {tmp_path}"):
+    with pytest.raises(Interrupted, match=f"after round 2; resume with: fedhca2 resume {tmp_path}"):
         run_small(small(checkpoints={"every": 0}), tmp_path / "run", watcher)
 
 
@@ -94,7 +94,7 @@ def test_the_command_ends_as_the_signal_says(tmp_path, number, code):
 
 def test_a_finished_run_is_not_resumed(tmp_path):
     run_small(small(rounds=1), tmp_path)
-    with pytest.raises(UserError, match="has come to its end"):
+    with pytest.raises(UserError, match="is finished"):
         resume_small(tmp_path)
 
 
@@ -130,7 +130,7 @@ def test_what_is_no_run_is_not_resumed(tmp_path):
 )
 def test_what_a_run_rests_on_does_not_change(tmp_path, override):
     crashed(small(), tmp_path)
-    with pytest.raises(UserError, match="should be what the run began with"):
+    with pytest.raises(UserError, match="should be what the run started with"):
         resume_small(tmp_path, [override])
 
 
@@ -167,7 +167,7 @@ def test_noise_is_the_same_after_a_resume(tmp_path, monkeypatch):
 
 
 class Mail(Silent):
-    """Keeps what clients send, and may crash after a round."""
+    """Records what clients send, and may crash after a round."""
 
     def __init__(self, at=None):
         super().__init__(at, crash)

@@ -103,9 +103,9 @@ class Aggregator(Config, ABC):
         return False
 
     @property
-    def tells_rows(self) -> str:
-        """Why its sums of rows tell rows; nothing where every row goes, with others, into one sum and no other."""
-        return "which puts a row into several sums, and these tell the rows"
+    def reveals_rows(self) -> str:
+        """Explain why its sums reveal rows; empty if every row goes into one sum with others, and into no other."""
+        return "which puts a row in several sums, and these reveal the rows"
 
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """Where a member's learned weights start: one for the row, one per layer, or none where it learns none."""

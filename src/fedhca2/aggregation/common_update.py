@@ -50,9 +50,9 @@ class CommonUpdate(Aggregator):
         return self.alpha is not None
 
     @property
-    def tells_rows(self) -> str:
+    def reveals_rows(self) -> str:
         """With the means of groups, a row is in two sums."""
-        return super().tells_rows if self.groups and self.learns else ""
+        return super().reveals_rows if self.groups and self.learns else ""
 
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """One α, or none."""
@@ -99,11 +99,11 @@ class Weighted(CommonUpdate):
     fairness: Annotated[float, Field(gt=0, le=10, description="α of fairgrad: 1 is nash_mtl, the limit is mgda")] = 2.0
 
     @property
-    def tells_rows(self) -> str:
+    def reveals_rows(self) -> str:
         """Where weights may be negative, or next to nothing for all but one row."""
         if self.weighting in ("mean", "pcgrad", "upgrad", "dualproj"):  # no weight is below 1/N
-            return super().tells_rows
-        return "which can give one row all the weight but next to nothing, and the sum then tells it"
+            return super().reveals_rows
+        return "which can give one row nearly all the weight, and the sum then reveals it"
 
     def weights(self, gram: Tensor) -> Tensor:
         """The chosen function, of the Gram matrix over its largest entry."""

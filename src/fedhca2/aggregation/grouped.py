@@ -69,7 +69,7 @@ class GroupMean(Aggregator):
     by: By = "clients"
 
     @property
-    def tells_rows(self) -> str:
+    def reveals_rows(self) -> str:
         """One sum per group."""
         return ""
 
@@ -90,7 +90,7 @@ class Clustered(Aggregator):
     clusters: Annotated[int, Field(ge=1, description="number of clusters")] = 2
 
     @property
-    def tells_rows(self) -> str:
+    def reveals_rows(self) -> str:
         """One sum per group."""
         return ""
 

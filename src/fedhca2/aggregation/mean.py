@@ -31,7 +31,7 @@ class Mean(Aggregator):
     by: By = "clients"
 
     @property
-    def tells_rows(self) -> str:
+    def reveals_rows(self) -> str:
         """One sum of all."""
         return ""
 

@@ -95,9 +95,9 @@ class Robust(CommonUpdate):
     bound: Annotated[float, Field(gt=0, description="clipped_mean: longest update, in median lengths")] = 1.0
 
     @property
-    def tells_rows(self) -> str:
+    def reveals_rows(self) -> str:
         """What it judges it has to see."""
-        return "which has to see the rows that it judges: what a hostile client sends in the clear need not be its row"
+        return "which must see the rows it judges: a hostile client's sketch need not be of its row"
 
     def weights(self, gram: Tensor) -> Tensor:
         """The chosen function."""

@@ -1,4 +1,4 @@
-"""Batches for a GPU: read early by a thread, and prepared on a stream of their own while the GPU trains."""
+"""Batches for a GPU: a thread reads them early, and a separate stream prepares them while the GPU trains."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,25 +6,29 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import fields
 
 import torch
+from torch import Tensor
 
-from fedhca2.data.batch_augmentation import Plan, Raw, plan
+from fedhca2.compiling import compiled
+from fedhca2.data.batch_augmentation import Axes, Plan, Raw, axes, choose_starts, plan
 from fedhca2.data.dataset import Sample
-from fedhca2.data.gpu_transforms import Preparation
+from fedhca2.data.photometric import Distortion, distort
+from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
+from fedhca2.tasks import TASKS, crop_chooser
 
-AHEAD = 3  # batches that are read from memory or disk early
+AHEAD = 3  # batches that are read early from memory or disk
 
 
 class DeviceFeed:
-    """Reads batches early, and prepares them on a stream of its own beside the training."""
+    """Reads batches early, and prepares them on a stream of its own while the GPU trains."""
 
     def __init__(self, device: torch.device, *, compile: bool) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.prepare = Preparation(compile=compile)
-        self.prepare_odd = Preparation()  # a last batch that is smaller is not worth compiling for
+        self.prepare_odd = Preparation()  # a smaller last batch is not worth compiling for
 
     def batches(self, raw: Iterable[Raw], size: tuple[int, int], classes: int) -> Iterator[Sample]:
-        """The batches, each ready on the current stream. Reading begins at once."""
+        """Yield the batches, each ready on the current stream. Reading starts at once."""
         return self._in_turn(_read_ahead(raw, size), size, classes)
 
     def _in_turn(self, read: Iterable[tuple[Sample, Plan]], size: tuple[int, int], classes: int) -> Iterator[Sample]:
@@ -42,12 +46,12 @@ class DeviceFeed:
         while waiting:
             yield _on(current, *waiting.popleft())
 
-    @torch.inference_mode(False)  # tensors of one kind, whoever asks: code is compiled for a kind
+    @torch.inference_mode(False)  # always the same kind of tensors, whoever calls: code is compiled per kind
     @torch.no_grad()
     def prepared(
-        self, packed: Sample, planned: Plan, size: tuple[int, int], classes: int, prepare: Preparation
+        self, packed: Sample, planned: Plan, size: tuple[int, int], classes: int, prepare: "Preparation"
     ) -> Sample:
-        """A batch that was packed on the CPU, moved and prepared on the current stream."""
+        """Move a batch that was packed on the CPU, and prepare it on the current stream."""
         sample = {name: value.to(self.device, non_blocking=True) for name, value in packed.items()}
         moved = {f.name: getattr(planned, f.name).to(self.device, non_blocking=True) for f in fields(Plan)}
         return prepare(sample, Plan(**moved), size, classes)
@@ -61,7 +65,7 @@ def _on(stream: torch.cuda.Stream, sample: Sample, ready: torch.cuda.Event) -> S
 
 
 def _read_ahead(raw: Iterable[Raw], size: tuple[int, int]) -> Iterator[tuple[Sample, Plan]]:
-    """Batches packed into memory that the GPU reads by itself, by a thread that is a few of them ahead."""
+    """Pack batches into pinned memory, in a thread that stays a few batches ahead."""
     source = iter(raw)
 
     def pack() -> tuple[Sample, Plan] | None:
@@ -83,7 +87,7 @@ def _read_ahead(raw: Iterable[Raw], size: tuple[int, int]) -> Iterator[tuple[Sam
 
 
 def on_canvas(samples: Sequence[Sample], size: tuple[int, int], *, pin: bool = False) -> Sample:
-    """Samples of any size in the corners of canvases of one size, which is mostly the network's."""
+    """Put samples of any size into the corners of canvases of one size, usually the network's."""
     shapes = [sample["image"].shape[-2:] for sample in samples]
     height, width = (max(length, *(shape[i] for shape in shapes)) for i, length in enumerate(size))
     canvases = {}
@@ -93,3 +97,60 @@ def on_canvas(samples: Sequence[Sample], size: tuple[int, int], *, pin: bool = F
             place[:, :h, :w].copy_(sample[name])
         canvases[name] = canvas
     return canvases
+
+
+def _taken(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """The values [B, C, rows, columns] at these positions of each sample."""
+    batch, channels, _, width = source.shape
+    places = (rows[:, :, None] * width + columns[:, None, :]).view(batch, 1, -1)
+    found = source.flatten(2).gather(2, places.expand(-1, channels, -1))
+    return found.view(batch, channels, rows.shape[1], columns.shape[1])
+
+
+def places(classes: Tensor | None, plan: Plan, size: tuple[int, int], count: int) -> tuple[Axes, Axes, Tensor]:
+    """The rows and columns that every sample reads, and where it lies outside its image."""
+    starts = plan.starts[:, 0]
+    if classes is not None and plan.starts.shape[1] > 1:
+        starts = choose_starts(classes, plan, size, count)
+    still = torch.zeros_like(plan.mirrored)[:, None]
+    rows = axes(plan.length[:, :1], plan.scaled[:, :1], starts[:, :1], size[0], still)
+    columns = axes(plan.length[:, 1:], plan.scaled[:, 1:], starts[:, 1:], size[1], plan.mirrored[:, None])
+    return rows, columns, ~(rows.inside[:, None, :, None] & columns.inside[:, None, None, :])
+
+
+def picture(image: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tensor) -> Tensor:
+    """Prepare the images for the network."""
+    down = rows.share[:, None, :, None]
+    left, right = (
+        torch.lerp(_taken(image, rows.low, column).float(), _taken(image, rows.high, column).float(), down)
+        for column in (columns.low, columns.high)
+    )
+    image = torch.lerp(left, right, columns.share[:, None, None, :])
+    image = torch.where(plan.distorted, distort(image, Distortion(*plan.distortion)), image)
+    mean, deviation = IMAGE_MEAN.to(image.device), IMAGE_DEVIATION.to(image.device)
+    return ((image - mean) / deviation).masked_fill(outside, 0.0)
+
+
+def target(name: str, label: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tensor) -> Tensor:
+    """Prepare the training labels of one task."""
+    task = TASKS[name]
+    label = task.rescaled(_taken(label, rows.nearest, columns.nearest), plan.scale)
+    label = torch.where(plan.mirrored.view(-1, 1, 1, 1), task.flipped(label), label)
+    return task.ignored(label.masked_fill(outside, task.fill))
+
+
+class Preparation:
+    """Prepares batches for training or evaluation from images and labels on canvases of one size."""
+
+    def __init__(self, *, compile: bool = False) -> None:
+        self.places = compiled(places, compile)
+        self.picture = compiled(picture, compile)
+        self.target = compiled(target, compile)
+
+    def __call__(self, raw: Sample, plan: Plan, size: tuple[int, int], classes: int) -> Sample:
+        """Prepare one batch; `classes` is the number of classes of the task that chooses crops."""
+        chooser = crop_chooser(raw)
+        crop_by = raw[chooser][:, 0] if chooser else None
+        rows, columns, outside = self.places(crop_by, plan, size, classes)
+        labels = {name: self.target(name, raw[name], rows, columns, plan, outside) for name in raw if name != "image"}
+        return {"image": self.picture(raw["image"], rows, columns, plan, outside), **labels}

@@ -1,7 +1,7 @@
-"""A client's trained model, from its run's folder; the data it was trained on need not be there."""
+"""A client's trained model from its run's folder, and re-evaluation of all of a run's models."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,17 +12,25 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedhca2.clients import Client, DeviceSlot
 from fedhca2.config import suggest
+from fedhca2.data.dataset import Split
 from fedhca2.data.files import FileError, open_image, read_file, to_rgb
 from fedhca2.data.transforms import for_evaluation
 from fedhca2.errors import UserError
-from fedhca2.experiment import ClientSpec, Experiment
-from fedhca2.models import ModelConfig, MultiTaskModel
+from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, open_data
+from fedhca2.experiment.build import build_client
+from fedhca2.federation.in_process import choose_devices
+from fedhca2.federation.membership import shards_after
+from fedhca2.models import MultiTaskModel
 from fedhca2.reports.pictures import overlay, paint
+from fedhca2.run_folder.names import PARTITION
 from fedhca2.run_folder.reader import Array, RunFiles
+from fedhca2.run_folder.result import Result, Scores, overall_gain
 from fedhca2.tasks import LabelSpace, get_task
 
 STRIDE = 32
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Trained:
 
     @classmethod
     def open(cls, run: str | Path, client: str) -> "Trained":
-        """The trained model of this client; UserError if there is none."""
+        """Open this client's trained model; raises UserError if there is none."""
         files = RunFiles.open(run)
         experiment = files.experiment()
         specs = {spec.name: spec for spec in experiment.specs}
@@ -46,17 +54,17 @@ class Trained:
 
     @property
     def path(self) -> Path:
-        """The file of its parameters."""
+        """The file with its parameters."""
         return self.run.model_file(self.spec.name)
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of the images that it was trained on."""
+        """Height and width of its training images."""
         return self.experiment.data[self.spec.data].size
 
     @property
     def spaces(self) -> Mapping[str, LabelSpace]:
-        """What the labels of its tasks look like."""
+        """The label formats of its tasks."""
         labels = self.experiment.data[self.spec.data].labels
         return {task: labels[task] for task in self.spec.tasks}
 
@@ -68,18 +76,16 @@ class Trained:
             raise UserError([f"{self.path}: should be a trained model, found {error}"]) from None
 
     def model(self, size: tuple[int, int] | None = None) -> MultiTaskModel:
-        """The model for images of this size, in evaluation mode. Windows of a Swin V2 depend on the size."""
+        """Build the model for images of this size, in evaluation mode. Windows of a Swin V2 depend on the size."""
         size = size or self.size
         if size not in self._built:
-            self._built.clear()  # images mostly come in one size
+            self._built.clear()  # images usually have one size
             self._built[size] = self._build(size)
         return self._built[size]
 
     def _build(self, size: tuple[int, int]) -> MultiTaskModel:
-        encoder = self.experiment.model.encoder.model_copy(update={"weights": "none", "sha256": None})
-        config: ModelConfig = self.experiment.model.model_copy(update={"encoder": encoder})
         channels = {task: get_task(task).channels_for(space) for task, space in self.spaces.items()}
-        model = MultiTaskModel(config, channels, size)
+        model = MultiTaskModel(self.experiment.model.blank, channels, size)
         try:
             model.load_state_dict(self._tensors)
         except RuntimeError as error:
@@ -89,7 +95,7 @@ class Trained:
 
     @torch.inference_mode()
     def predict(self, image: Array) -> dict[str, Array]:
-        """What the client predicts for an image, uint8 [3, H, W] of any size: {task: [C, H, W]}."""
+        """Predict an image, uint8 [3, H, W] of any size: {task: [C, H, W]}."""
         height, width = image.shape[-2:]
         padded = padded_size((height, width), self.size)
         sample = for_evaluation({"image": torch.from_numpy(np.ascontiguousarray(image))}, padded)
@@ -100,7 +106,7 @@ class Trained:
 
 
 def padded_size(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
-    """The smallest size that holds an image, is no smaller than what was trained on, and fits the network's strides.
+    """The smallest size that holds an image, is at least the training size, and fits the network's strides.
 
     >>> padded_size((100, 20), (64, 64))
     (128, 64)
@@ -110,7 +116,7 @@ def padded_size(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int
 
 
 def read_image(path: Path) -> Image.Image:
-    """An image in RGB, the right way up; UserError if it cannot be read."""
+    """Read an image as RGB in its correct orientation; raises UserError if it cannot be read."""
 
     def read(path: Path) -> Image.Image:
         with open_image(path) as image:
@@ -123,7 +129,7 @@ def read_image(path: Path) -> Image.Image:
 
 
 def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw: bool = False) -> Iterator[Path]:
-    """Write a coloured map and an overlay for each image and task, and with `raw` the array; gives what it wrote."""
+    """Write a coloured map and an overlay for each image and task, and with `raw` the array; returns the paths."""
     stems = [path.stem for path in images]
     if repeated := sorted({stem for stem in stems if stems.count(stem) > 1}):
         raise UserError([f"images should have different names, found {', '.join(repeated)} more than once"])
@@ -139,3 +145,84 @@ def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw
             if raw:
                 np.save(folder / f"{path.stem}.{task}.npy", prediction)
                 yield folder / f"{path.stem}.{task}.npy"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What to evaluate: a split, a number of thresholds for edges, and all clients or one."""
+
+    split: Split = "val"
+    thresholds: int = 99
+    client: str | None = None
+
+
+def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
+    """Score the run's models again, and those of the Local baseline if the run trained one; returns the new result.
+
+    A baseline from another run has no models here; its scores are used if they are of the same kind. `progress` is
+    called with the next client's name.
+    """
+    files = RunFiles(run)
+    result = Result(**files.finished_result)
+    began = files.experiment()
+    experiment = began.model_copy(update={"model": began.model.blank})  # trained values replace the initial ones
+    names = [spec.name for spec in experiment.specs]
+    if wanted.client is not None and wanted.client not in names:
+        raise UserError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])
+    data = open_data(experiment)
+    if files.partition is None:
+        raise UserError([f"{run}: should say which images each client has, found no {PARTITION} in it"])
+    shards = shards_after(experiment, data, files.partition)
+    scores = _scores(files, experiment, data, shards, wanted, progress)
+    baseline = _known_baseline(files, wanted)
+    if files.baseline.begun:
+        baseline = _scores(files.baseline, experiment, data, shards, wanted, progress)
+    return replace(
+        result,
+        clients=scores,
+        baseline=baseline,
+        delta_m=overall_gain(scores, baseline or {}, experiment.kinds),
+        delta_m_by_client=overall_gain(scores, baseline or {}),
+    )
+
+
+def _known_baseline(run: RunFiles, wanted: Evaluation) -> Scores | None:
+    known = run.kept_baseline
+    if (wanted.split, wanted.thresholds) != ("val", 99) or known is None:
+        return None
+    return {client: scores for client, scores in known.items() if wanted.client in (None, client)}
+
+
+def _scores(
+    run: RunFiles,
+    experiment: Experiment,
+    data: Mapping[str, OpenData],
+    shards: Mapping[str, Shard],
+    wanted: Evaluation,
+    progress: Progress,
+) -> Scores:
+    scores = {}
+    for spec in experiment.specs:
+        if wanted.client in (None, spec.name):
+            progress(spec.name)
+            client = build_client(experiment, spec, data[spec.data], shards[spec.name], DeviceSlot(choose_devices()[0]))
+            _load(client, run.model_file(spec.name))
+            try:
+                scores[spec.name] = _evaluate(client, wanted)
+            except FileError as error:
+                raise UserError([str(error)]) from None
+    return scores
+
+
+def _load(client: Client, path: Path) -> None:
+    try:
+        client.personal.model.load_state_dict(load_file(path))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError([f"{path}: should be the trained model of {client.name!r}, found {reason}"]) from None
+
+
+def _evaluate(client: Client, wanted: Evaluation) -> dict[str, dict[str, float]]:
+    batches = client.data.val if wanted.split == "val" else client.data.train
+    labels = {task: replace(space, edge_thresholds=wanted.thresholds) for task, space in batches.data.labels.items()}
+    return client.evaluate_on(batches, labels)

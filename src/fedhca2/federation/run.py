@@ -1,24 +1,25 @@
-"""One run from an experiment to its folder, on any engine."""
+"""One run on any engine: from an experiment or a saved state, through its rounds, to its result."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.engine import Engine, Fleets, RunWatcher
-from fedhca2.federation.in_process_engine import InProcessEngine, choose_devices
+from fedhca2.federation.in_process import InProcessEngine
 from fedhca2.federation.membership import check_changes
-from fedhca2.federation.resumable_run import ResumableRun
+from fedhca2.federation.rounds import Outcome, run_rounds
+from fedhca2.federation.stopping import Interrupted, stop_between_rounds
 from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
 from fedhca2.run_folder.names import BASELINE_FILES, BASELINE_FOLDER
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import Result, Scores
+from fedhca2.run_folder.records import Progress
+from fedhca2.run_folder.result import Result, Scores, overall_gain, privacy_spent, versions
 from fedhca2.run_folder.writer import RunFolder
-
-__all__ = ["RunWatcher", "choose_devices", "reopened", "resume", "run", "run_or_resume"]
 
 IN_PROCESS = InProcessEngine()
 
@@ -33,7 +34,7 @@ def run(
 ) -> Result:
     """Train, evaluate and write the run's folder.
 
-    The Local baseline comes from a finished run where one is given, is trained along where the experiment says so, and
+    The Local baseline comes from a finished run if one is given, is trained first if the experiment asks for one, and
     is absent otherwise.
     """
     early = (*engine.file_names, *BASELINE_FILES) if baseline else engine.file_names
@@ -48,9 +49,9 @@ def run(
 def resume(
     out: Path, *, watcher: RunWatcher, engine: Engine = IN_PROCESS, overrides: list[str] | None = None
 ) -> Result:
-    """Go on with a run that was interrupted, or with a finished one for more rounds; some settings may be changed.
+    """Continue an interrupted run, or a finished one for more rounds; some settings may change.
 
-    Everything is checked before anything is changed: a folder that cannot be resumed stays as it was.
+    Everything is checked before anything changes: a folder that cannot be resumed stays unchanged.
     """
     with reopened(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _files_named():
         known = RunFiles(out).kept_baseline
@@ -67,7 +68,7 @@ def run_or_resume(
     engine: Engine = IN_PROCESS,
     baseline: Path | None = None,
 ) -> Result:
-    """Run an experiment, or go on with it as it was if its folder has been begun."""
+    """Run an experiment, or continue it if its folder holds a run."""
     if RunFiles(out).begun:
         return resume(out, watcher=watcher, engine=engine)
     return run(experiment, out, watcher=watcher, engine=engine, baseline=baseline)
@@ -77,7 +78,7 @@ def run_or_resume(
 def reopened(
     out: Path, overrides: list[str] | None = None, *, settings_stay: bool = False
 ) -> Iterator[tuple[RunFolder, Experiment]]:
-    """The folder of a run that can be resumed, and the settings to go on with; UserError if it cannot."""
+    """Open the folder of a resumable run, with the settings to continue with; raises UserError if there is none."""
     files = RunFiles.open(out)
     with closing(RunFolder.open(out)) as folder:
         written, experiment = files.experiment(), files.experiment(overrides)
@@ -89,8 +90,8 @@ def reopened(
                 [f"rounds: should be {began.rounds}, as in the baseline of this run, found {experiment.rounds}"]
             )
         if files.finished and experiment.rounds <= began.rounds:
-            how = "" if settings_stay else f"; --set rounds=… above {began.rounds} goes on"
-            raise UserError([f"{out}: has come to its end{how}"])
+            how = "" if settings_stay else f"; --set rounds=… above {began.rounds} continues it"
+            raise UserError([f"{out}: is finished{how}"])
         yield folder, experiment
 
 
@@ -102,8 +103,8 @@ def _ready(
     beside: Mapping[str, Any],
     watcher: RunWatcher,
     known: Scores | None,
-) -> tuple[ResumableRun, Scores | None]:
-    """The run in its folder, rewound, and the baseline's scores: trained first where the experiment asks for them."""
+) -> tuple["ResumableRun", Scores | None]:
+    """Prepare the run in its rewound folder, and get the baseline's scores, trained first if the experiment says so."""
     if known is None and experiment.baseline:
         known = _train_baseline(experiment, engine, fleets, folder, beside, watcher)
     ready = ResumableRun(experiment, fleets, folder)
@@ -119,7 +120,7 @@ def _train_baseline(
     beside: Mapping[str, Any],
     watcher: RunWatcher,
 ) -> Scores:
-    """The scores of Local, which is trained in a folder within the run's unless it has come to its end there."""
+    """The scores of Local, trained in a folder within the run's unless it is already finished there."""
     local, place = experiment.with_method("local"), folder.path / BASELINE_FOLDER
     if (known := finished_scores(place, local)) is not None:
         return known
@@ -127,7 +128,7 @@ def _train_baseline(
         if aside.checkpoint:
             check_changes(aside.checkpoint.experiment, local, f"{place}: ", settings_stay=engine.settings_stay)
         if folder.checkpoint:
-            ResumableRun(experiment, fleets, folder)  # what is refused is refused before the baseline changes
+            ResumableRun(experiment, fleets, folder)  # every refusal comes before the baseline changes
         ready = ResumableRun(local, fleets, aside, baseline_of=folder.path)
         folder.rewind(experiment, beside)
         aside.rewind(local)
@@ -136,8 +137,88 @@ def _train_baseline(
 
 @contextmanager
 def _files_named() -> Iterator[None]:
-    """A file that cannot be read is a line that names it and says how to go on without it."""
+    """Report an unreadable file in one line that names it and says how to continue without it."""
     try:
         yield
     except FileError as error:
-        raise UserError([f"{error} (skip_broken: true leaves such files out)"]) from None
+        raise UserError([f"{error} (skip_broken: true skips such files)"]) from None
+
+
+class ResumableRun:
+    """A run that can continue from its last checkpoint. All checks have passed, and no file has changed."""
+
+    def __init__(
+        self, experiment: Experiment, fleets: Fleets, folder: RunFolder, *, baseline_of: Path | None = None
+    ) -> None:
+        """`baseline_of` is the folder of the run whose baseline this is: the one to resume after an interruption."""
+        self.experiment, self.folder, self.to_resume = experiment, folder, baseline_of or folder.path
+        self._began = perf_counter()
+        self._before = float(folder.checkpoint.notes["seconds"]) if folder.checkpoint else 0.0
+        done = folder.checkpoint.progress.state.round if folder.checkpoint else 0
+        if done > experiment.rounds:
+            raise UserError(
+                [f"rounds: should be at least {done}, which the run has already done, found {experiment.rounds}"]
+            )
+        self.fleet = fleets.open(experiment, folder, baseline=baseline_of is not None)
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken so far, including before interruptions."""
+        return self._before + perf_counter() - self._began
+
+    def train(self, watcher: RunWatcher, baseline: Scores | None) -> Result:
+        """Train all remaining rounds in a rewound folder; stops between two rounds on request."""
+        experiment, fleet = self.experiment, self.fleet
+
+        def choose(names: Iterable[str], round: int) -> list[str]:
+            return experiment.participation.choose(names, round, experiment.seed)
+
+        with fleet.begin(watcher) as told:
+            if fleet.checkpoint_first:
+                self.folder.commit(Progress(), fleet, self.seconds)
+            with stop_between_rounds() as stopping:
+
+                def passed(progress: Progress) -> None:
+                    done, every = progress.state.round, fleet.checkpoint_every
+                    if stopping.signal or (every and done % every == 0) or done == experiment.rounds:
+                        self.folder.commit(progress, fleet, self.seconds)
+                    if stopping.signal:
+                        raise Interrupted(stopping.signal, self.to_resume, done)
+
+                outcome = run_rounds(
+                    fleet.server(),
+                    fleet,
+                    experiment.rounds,
+                    experiment.evaluate_every,
+                    told,
+                    choose=choose,
+                    progress=fleet.progress,
+                    passed=passed,
+                )
+        return self._conclude(fleet.finish(outcome), baseline)
+
+    def _conclude(self, outcome: Outcome, baseline: Scores | None) -> Result:
+        """Write the result of the run."""
+        if outcome.missing:
+            self.folder.events.log("absent", round=self.experiment.rounds, clients=outcome.missing)
+        privacy = privacy_spent(self.experiment.privacy.noise, self.folder.events.updates)
+        result = Result(
+            name=self.experiment.name,
+            method=self.experiment.method_name,
+            rounds=self.experiment.rounds,
+            seed=self.experiment.seed,
+            clients=outcome.scores,
+            baseline=baseline,
+            delta_m=overall_gain(outcome.scores, baseline or {}, self.experiment.kinds),
+            delta_m_by_client=overall_gain(outcome.scores, baseline or {}),
+            seconds=self.seconds,
+            bytes={"up": self.folder.events.bytes_up, "down": self.folder.events.bytes_down},
+            versions=versions(),
+            device=self.fleet.device,
+            skipped=dict(self.fleet.skipped),
+            missing=dict(outcome.missing),
+            epsilon=privacy["epsilon"] if privacy else None,
+            privacy=privacy,
+        )
+        self.folder.finish(result.to_dict())
+        return result

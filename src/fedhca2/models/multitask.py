@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedhca2.models.config import ModelConfig
-from fedhca2.models.decoder import Decoder, DeepLab, Head
 from fedhca2.models.encoder import Encoder
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.seeds import derive
@@ -27,13 +26,13 @@ class MultiTaskModel(nn.Module):
         self.heads = nn.ModuleDict({task: Head(width, count) for task, count in channels.items()})
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
-        """Raw outputs of all tasks at the size of the image."""
+        """Compute raw outputs of all tasks at the size of the image."""
         features = self.encoder(image)
         size = image.shape[-2:]
         return {task: apply_head(self.heads[task], decoder(features), size) for task, decoder in self.decoders.items()}
 
     def slots(self) -> dict[Slot, dict[str, Tensor]]:
-        """All tensors by slot: parameters, and running statistics of normalisation layers where there are any."""
+        """All tensors by slot: parameters, and running statistics of normalisation layers, if any."""
         slots: dict[Slot, dict[str, Tensor]] = {}
         for part, task in [("encoder", ""), *(("decoder", task) for task in self.decoders)]:
             module = self.get_submodule(slot_prefix(Slot(part, task)).removesuffix("."))  # type: ignore[arg-type]
@@ -45,7 +44,7 @@ class MultiTaskModel(nn.Module):
 
 
 def slot_prefix(slot: Slot) -> str:
-    """What the names of a slot's parameters begin with in the whole model.
+    """The prefix of a slot's parameter names in the whole model.
 
     >>> slot_prefix(Slot("encoder")), slot_prefix(Slot("decoder", "depth"))
     ('encoder.', 'decoders.depth.')
@@ -54,7 +53,7 @@ def slot_prefix(slot: Slot) -> str:
 
 
 def apply_head(head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
-    """A task's raw output at this size, from its decoder's features."""
+    """Compute a task's raw output at this size from its decoder's features."""
     output: Tensor = head(decoded)
     if output.shape[-2:] == size:
         return output
@@ -68,7 +67,7 @@ def _decoder(config: ModelConfig, channels: Sequence[int], width: int) -> nn.Mod
 
 
 def layouts(model: MultiTaskModel) -> dict[Slot, Layout]:
-    """How each slot's tensors lie in a row."""
+    """The layout of each slot's row."""
     return {slot: Layout.of(tensors) for slot, tensors in model.slots().items()}
 
 
@@ -81,7 +80,7 @@ def build_model(
     client: str,
     common: frozenset[Part] = frozenset(),
 ) -> MultiTaskModel:
-    """A model whose encoder is the same for every client of an experiment, and whose decoders and heads are its own.
+    """Build a model with the same encoder for every client of an experiment, and its own decoders and heads.
 
     Decoders or heads in `common` are the same for every client that has the task.
     """
@@ -95,3 +94,93 @@ def build_model(
                     if isinstance(layer, (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase)):
                         layer.reset_parameters()
     return model
+
+
+def interpolation(length: int, target: int, device: torch.device) -> Tensor:
+    """The matrix [target, length] of linear interpolation between pixel centres.
+
+    >>> interpolation(2, 4, torch.device("cpu"))
+    tensor([[1.0000, 0.0000],
+            [0.7500, 0.2500],
+            [0.2500, 0.7500],
+            [0.0000, 1.0000]])
+    """
+    place = (torch.arange(target, device=device) + 0.5) * (length / target) - 0.5
+    distance = place.clamp(0, length - 1)[:, None] - torch.arange(length, device=device)
+    return (1 - distance.abs()).clamp(min=0)
+
+
+def upsample(maps: Tensor, size: torch.Size) -> Tensor:
+    """Bilinear interpolation to `size` as two matrix products, so that its gradient needs no scattered sums.
+
+    The weights are exact in bfloat16 if the scale is a power of two.
+    """
+    batch, channels, height, width = maps.shape
+    rows, columns = (
+        interpolation(*pair, maps.device).to(maps.dtype) for pair in zip((height, width), size, strict=True)
+    )
+    tall = rows @ maps.permute(0, 2, 3, 1).reshape(batch, height, width * channels)
+    full = columns @ tall.view(-1, width, channels)
+    return full.view(batch, *size, channels).permute(0, 3, 1, 2)
+
+
+class Decoder(nn.Module):
+    """The papers' simple FCN: its six layers are the four projections, the fusing convolution and its BatchNorm.
+
+    Interpolation and a 1×1 convolution commute: each map is fused at its own size, then upsampled and added.
+    """
+
+    def __init__(self, channels: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.projections = nn.ModuleList(nn.Conv2d(c, width, kernel_size=1) for c in channels)
+        self.fuse = nn.Conv2d(len(channels) * width, width, kernel_size=1)
+        self.norm = nn.BatchNorm2d(width)
+
+    def forward(self, features: Sequence[Tensor]) -> Tensor:
+        """Features of the task at the size of the finest map."""
+        weights = torch.split(self.fuse.weight, self.fuse.out_channels, dim=1)
+        pairs = zip(self.projections, features, weights, strict=True)
+        fused, *others = [functional.conv2d(project(feature), weight) for project, feature, weight in pairs]
+        for maps in others:
+            fused = fused + upsample(maps, fused.shape[-2:])
+        if self.fuse.bias is not None:
+            fused = fused + self.fuse.bias[:, None, None]
+        return functional.leaky_relu(self.norm(fused), negative_slope=0.01)
+
+
+RATES = {8: (12, 24, 36), 16: (6, 12, 18), 32: (3, 6, 9)}  # the same field of view at every output stride
+
+
+class DeepLab(nn.Module):
+    """The coarsest map at five scales: by itself, through three dilated convolutions, and as its mean."""
+
+    def __init__(self, channels: Sequence[int], width: int, stride: int) -> None:
+        super().__init__()
+        self.point = nn.Conv2d(channels[-1], width, kernel_size=1)
+        self.atrous = nn.ModuleList(
+            nn.Conv2d(channels[-1], width, kernel_size=3, padding=rate, dilation=rate) for rate in RATES[stride]
+        )
+        self.pooled = nn.Conv2d(channels[-1], width, kernel_size=1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in range(1 + len(self.atrous)))
+        self.fuse = nn.Conv2d(5 * width, width, kernel_size=1)
+        self.norm = nn.BatchNorm2d(width)
+
+    def forward(self, features: Sequence[Tensor]) -> Tensor:
+        """Features of the task at the size of the finest map."""
+        coarse = features[-1]
+        convolutions = [self.point, *self.atrous]
+        maps = [functional.relu(norm(each(coarse))) for each, norm in zip(convolutions, self.norms, strict=True)]
+        mean = functional.relu(self.pooled(coarse.mean(dim=(2, 3), keepdim=True)))
+        fused = functional.relu(self.norm(self.fuse(torch.cat([*maps, mean.expand_as(maps[0])], dim=1))))
+        return functional.interpolate(fused, size=features[0].shape[-2:], mode="bilinear", align_corners=False)
+
+
+class Head(nn.Sequential):
+    """Maps [B, width, H/4, W/4] to [B, channels, H, W]."""
+
+    def __init__(self, width: int, channels: int) -> None:
+        super().__init__(
+            nn.ConvTranspose2d(width, width // 2, kernel_size=2, stride=2),
+            nn.ConvTranspose2d(width // 2, width // 4, kernel_size=2, stride=2),
+            nn.Conv2d(width // 4, channels, kernel_size=1),
+        )

@@ -1,4 +1,8 @@
-"""Names as the papers write them."""
+"""Formatting metrics, scores and gains for tables."""
+
+from math import isfinite
+
+from fedhca2.tasks import get_task
 
 METRICS = {
     "miou": "mIoU",
@@ -9,8 +13,8 @@ METRICS = {
     "rmse": "RMSE",
     "ods_f": "odsF",
 }
-UNKNOWN = "—"  # a score that is not known, or a gain over a score of 0
-UNKNOWN_GAIN = "Δm is not known: a score is missing, or training alone came to 0, over which no gain can be measured."
+UNKNOWN = "—"  # an unknown score, or a gain over a score of 0
+UNKNOWN_GAIN = "Δm is unknown: a score is missing, or training alone scored 0, so no relative gain exists."
 ARROWS = {True: "↑", False: "↓"}
 
 
@@ -21,3 +25,35 @@ def metric_title(name: str) -> str:
     ('mIoU', 'accuracy')
     """
     return METRICS.get(name, name)
+
+
+def metric_heading(name: str, higher_is_better: bool) -> str:
+    """A metric's name, with an arrow in its better direction.
+
+    >>> metric_heading("rmse", higher_is_better=False)
+    'RMSE ↓'
+    """
+    return f"{metric_title(name)} {ARROWS[higher_is_better]}"
+
+
+def decimals(score: float) -> int:
+    """The number of decimals for a score."""
+    return 2 if abs(score) >= 1 else 3
+
+
+def score_text(task: str, value: float) -> str:
+    """A score with its unit, or a dash if it is unknown.
+
+    >>> score_text("depth", 0.7124), score_text("semseg", 13.5)
+    ('0.712 m', '13.50 %')
+    """
+    return f"{value:.{decimals(value)}f} {get_task(task).unit}" if isfinite(value) else UNKNOWN
+
+
+def gain_text(gain: float) -> str:
+    """A relative gain in percent, or a dash if it is unknown, as over a score of 0.
+
+    >>> gain_text(2.04)
+    '+2.0 %'
+    """
+    return f"{gain:+.1f} %" if isfinite(gain) else UNKNOWN

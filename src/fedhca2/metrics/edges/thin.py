@@ -1,18 +1,23 @@
-"""Morphological thinning to convergence, Guo and Hall's two-pass algorithm (`bwmorph thin`).
+"""Making edges thin: ridges of raw edge maps, and drawn edges thinned to convergence.
 
-Maps live in flat arrays with a margin of zeros. `code` holds, for every pixel, which of its 8 neighbours are on, so a
-pixel's fate is one look into a table, and after the first two passes only neighbours of deleted pixels are looked at.
+Thinning is Guo and Hall's two-pass algorithm (`bwmorph thin`). Maps are flat arrays with a margin of zeros. `code`
+records which of every pixel's 8 neighbours are on, so one table look-up decides whether to delete it. After the first
+two passes only neighbours of deleted pixels are checked.
 """
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from scipy.ndimage import correlate1d
 
 Flags = NDArray[np.uint8]
+Image = NDArray[np.float32]
+CONSERVATIVE = np.float32(1.01)
+ORIENTATION_RADIUS = 4
 
 
 def _deletable() -> Flags:
-    """For each pass and each code of neighbours, bit k − 1 being x_k, E first and then counter-clockwise: delete?"""
+    """Whether to delete, for each pass and code of neighbours; bit k − 1 is x_k, E first and then counter-clockwise."""
     table = np.zeros((2, 256), np.uint8)
     for code in range(256):
         x = [code >> (k - 1) & 1 for k in (8, 1, 2, 3, 4, 5, 6, 7, 8, 1)]
@@ -37,7 +42,7 @@ def neighbour(k, stride):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def switch(on, code, pixel, stride):  # type: ignore[no-untyped-def]
-    """Turn a pixel on or off, and tell its neighbours."""
+    """Turn a pixel on or off, and update its neighbours."""
     on[pixel] ^= 1
     for k in range(8):
         code[pixel + neighbour(k, stride)] ^= 1 << ((k + 4) % 8)
@@ -45,7 +50,7 @@ def switch(on, code, pixel, stride):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def thin_in_place(on, code, pixels, stride, work, queued, gone):  # type: ignore[no-untyped-def]
-    """Thin the map whose pixels are listed; gives the number of deletions, which are listed in `gone`.
+    """Thin the map whose pixels are listed; returns the number of deletions, which are listed in `gone`.
 
     `work` [2, n] and `queued` [2, map] are scratch; `queued` is all zeros before and after.
     """
@@ -88,7 +93,7 @@ def _thinned(mask, stride):  # type: ignore[no-untyped-def]
 
 
 def thin(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The mask thinned until nothing more can go.
+    """Thin the mask until nothing more can be deleted.
 
     >>> thin(np.ones((3, 5), bool)).astype(int)
     array([[0, 0, 0, 0, 0],
@@ -98,3 +103,83 @@ def thin(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     padded = np.pad(mask, 1)
     on: Flags = _thinned(padded.ravel(), padded.shape[1])
     return on.reshape(padded.shape)[1:-1, 1:-1].astype(bool)
+
+
+def triangle(image: Image, radius: int) -> Image:
+    """Smooth with the kernel [1 … r, r + 1, r … 1]/(r + 1)² along both axes, with symmetric borders.
+
+    >>> triangle(np.array([[0, 4, 0, 0]], np.float32), 1)
+    array([[1., 2., 1., 0.]], dtype=float32)
+    """
+    kernel = (radius + 1 - np.abs(np.arange(-radius, radius + 1))) / (radius + 1) ** 2
+    for axis in (0, 1):
+        image = correlate1d(image, kernel, axis=axis, output=np.float32, mode="reflect")
+    return image
+
+
+def slope(image: Image) -> Image:
+    r"""Tangent of the direction across the edge, $O_{yy}\operatorname{sign}(-O_{xy})/(O_{xx} + 10^{-5})$.
+
+    It represents the angle atan(slope) mod π: a line through the pixel only needs the tangent.
+    """
+    smooth = triangle(image, ORIENTATION_RADIUS)
+    dy, dx = np.gradient(smooth)
+    dxy, dyy = np.gradient(dy, axis=1), np.gradient(dy, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a vertical direction has no finite tangent
+        across: Image = dyy * np.sign(-dxy) / (np.gradient(dx, axis=1) + np.float32(1e-5))
+    return across
+
+
+@njit(cache=True, nogil=True)
+def _at(image, y, x):  # type: ignore[no-untyped-def]
+    """Bilinear value; positions outside take the border's value."""
+    height, width = image.shape
+    y = min(max(y, np.float32(0)), np.float32(height - 1.001))
+    x = min(max(x, np.float32(0)), np.float32(width - 1.001))
+    top, left = int(y), int(x)
+    dy, dx = y - np.float32(top), x - np.float32(left)
+    one = np.float32(1)
+    above = image[top, left] * (one - dx) + image[top, left + 1] * dx
+    below = image[top + 1, left] * (one - dx) + image[top + 1, left + 1] * dx
+    return above * (one - dy) + below * dy
+
+
+@njit(cache=True, nogil=True)
+def _suppress(image, slope, radius):  # type: ignore[no-untyped-def]
+    height, width = image.shape
+    ridge = np.zeros_like(image)
+    for i in range(height):
+        for j in range(width):
+            value = image[i, j]
+            if value == 0:
+                continue
+            along_x = np.float32(1) / np.sqrt(np.float32(1) + slope[i, j] * slope[i, j])
+            along_y = slope[i, j] * along_x
+            bar = CONSERVATIVE * value
+            kept = True
+            for d in range(1, radius + 1):
+                y, x = np.float32(d) * along_y, np.float32(d) * along_x
+                if bar < _at(image, i + y, j + x) or bar < _at(image, i - y, j - x):
+                    kept = False
+                    break
+            if kept:
+                ridge[i, j] = value
+    return ridge
+
+
+def _fade(length: int, border: int) -> Image:
+    """Factors i/border at distance i from both ends of a row, and 1 further in."""
+    ramp = np.minimum(np.arange(length) / border, 1) if border else np.ones(length)
+    return (ramp * ramp[::-1]).astype(np.float32)
+
+
+def suppress_non_maxima(image: Image, radius: int, border: int, smooth: bool) -> Image:
+    """Keep a value if none up to `radius` away, straight across the edge, is 1 % larger; otherwise set it to 0.
+
+    Within `border` pixels of the rim, the remaining values fade to 0. `smooth` applies `triangle(·, 1)` first.
+    """
+    if min(image.shape) < 2:
+        raise ValueError(f"an edge map should be 2×2 or larger, found {image.shape[0]}×{image.shape[1]}")
+    image = triangle(image, 1) if smooth else np.ascontiguousarray(image)
+    ridge: Image = _suppress(image, slope(image), radius)
+    return ridge * _fade(len(ridge), border)[:, None] * _fade(ridge.shape[1], border)

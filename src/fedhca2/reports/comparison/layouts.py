@@ -1,4 +1,4 @@
-"""A comparison as Markdown, CSV and LaTeX."""
+"""A comparison as Markdown, CSV, LaTeX, and as a table in the terminal."""
 
 import csv
 from collections.abc import Sequence
@@ -7,10 +7,13 @@ from itertools import groupby
 from math import isfinite
 from pathlib import Path
 
+from rich.table import Table
+
 from fedhca2.reports.comparison.gather import Column, Comparison, Entry, gather
-from fedhca2.reports.names import ARROWS, UNKNOWN, metric_title
+from fedhca2.reports.names import ARROWS, UNKNOWN, decimals, metric_title
 from fedhca2.run_folder.reader import RunFiles
 
+BESIDE = 4  # methods that fit side by side in the terminal
 LATEX = {
     "—": "--",
     "↑": r"$\uparrow$",
@@ -34,14 +37,14 @@ def shown(entry: Entry, column: Column) -> str:
     """
     if not isfinite(entry.mean):
         return UNKNOWN
-    digits = 2 if column.is_gain or abs(entry.mean) >= 1 else 3
+    digits = 2 if column.is_gain else decimals(entry.mean)
     sign = "+" if column.is_gain else ""
     spread = f" ± {entry.deviation:.{digits}f}" if entry.deviation is not None else ""
     return f"{entry.mean:{sign}.{digits}f}{spread}"
 
 
 def heading(column: Column) -> str:
-    """What stands over a column."""
+    """The heading of a column."""
     return _measured(column) if column.is_gain else f"{column.task} {_measured(column)}"
 
 
@@ -50,7 +53,7 @@ def _measured(column: Column) -> str:
 
 
 def to_markdown(comparison: Comparison) -> str:
-    """A Markdown table with the best of each column in bold."""
+    """Write a Markdown table with the best value of each column in bold."""
     top = [
         "method",
         *(f"{column.group}: {heading(column)}" if column.group else heading(column) for column in comparison.columns),
@@ -69,7 +72,7 @@ def _line(cells: list[str]) -> str:
 
 
 def to_csv(comparison: Comparison) -> str:
-    """One line per method and column, with every digit and nothing for what is not known: easy to read in again."""
+    """Write one line per method and column, with all digits and an empty field for unknown values."""
     held = StringIO()
     writer = csv.writer(held, lineterminator="\n")
     writer.writerow(
@@ -84,12 +87,12 @@ def to_csv(comparison: Comparison) -> str:
 
 
 def _digits(value: float | None) -> str:
-    """All digits of a number that is known."""
+    """All digits of a number, or an empty text if it is unknown."""
     return "" if value is None or not isfinite(value) else repr(value)
 
 
 def to_latex(comparison: Comparison) -> str:
-    """The papers' layout for the booktabs package: groups over tasks over metrics, the best in bold."""
+    """Write the papers' layout for the booktabs package: groups over tasks over metrics, the best in bold."""
     groups = [(group, len(list(columns))) for group, columns in groupby(comparison.columns, key=lambda c: c.group)]
     spans = " & ".join(rf"\multicolumn{{{count}}}{{c}}{{{_tex(group)}}}" for group, count in groups)
     tasks = " & ".join(_tex(column.task) for column in comparison.columns)
@@ -108,6 +111,41 @@ def to_latex(comparison: Comparison) -> str:
 
 def _tex(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Make a table with a column per method and the best of each row in bold, or a summary of many methods."""
+    if len(comparison.entries) > BESIDE:
+        return _summary(comparison)
+    table = Table(title="Comparison", title_justify="left")
+    table.add_column("group")
+    table.add_column("metric")
+    for method in comparison.entries:
+        table.add_column(method, justify="right")
+    group = ""
+    for column in comparison.columns:
+        cells = [
+            f"[bold]{shown(row[column], column)}[/]"
+            if comparison.is_best(method, column)
+            else shown(row[column], column)
+            for method, row in comparison.entries.items()
+        ]
+        table.add_row(column.group if column.group != group else "", heading(column), *cells)
+        group = column.group
+    return table
+
+
+def _summary(comparison: Comparison) -> Table:
+    gains = [column for column in comparison.columns if column.is_gain]
+    scores = [column for column in comparison.columns if not column.is_gain]
+    table = Table(title="Comparison", title_justify="left")
+    table.add_column("method")
+    for name in (*map(heading, gains), f"best in, of {len(scores)}"):
+        table.add_column(name, justify="right")
+    for method, row in comparison.entries.items():
+        best = sum(comparison.is_best(method, column) for column in scores)
+        table.add_row(method, *(shown(row[gain], gain) for gain in gains), str(best))
+    return table
 
 
 def write_comparison(runs: Sequence[RunFiles], folder: Path) -> Comparison:
