@@ -13,13 +13,15 @@ from fedhca2.aggregation import (
     Measure,
     Member,
     Mixing,
+    Robust,
     Voting,
+    Weighted,
 )
 from fedhca2.messages import Kind
 from fedhca2.methods.catalogue import METHODS
 from fedhca2.methods.method import Method
 from fedhca2.methods.resolve import components_of, resolve, settings_of
-from fedhca2.objectives import Attracted, Frozen, Objective, PersonalCopy, Proximal
+from fedhca2.objectives import Attracted, Frozen, HeadsFirst, Objective, PersonalCopy, Proximal
 from fedhca2.params import Layout
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "CrossAttention",
     "Frozen",
     "GroupMean",
+    "HeadsFirst",
     "HyperWeights",
     "Kind",
     "Layout",
@@ -44,7 +47,9 @@ __all__ = [
     "Objective",
     "PersonalCopy",
     "Proximal",
+    "Robust",
     "Voting",
+    "Weighted",
     "components_of",
     "resolve",
     "settings_of",
