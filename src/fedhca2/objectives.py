@@ -1,4 +1,4 @@
-"""What a method asks of local training beside the tasks' own losses: one class for each kind."""
+"""What a method adds to local training besides the tasks' own losses: one class for each kind."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ DECODER_AND_HEAD: frozenset[Part] = frozenset({"decoder", "decoder_norms", "head
 
 @dataclass(frozen=True)
 class Epoch:
-    """A pass over a client's images: its place in the schedule, what its batches are drawn by, and parts that rest."""
+    """A pass over a client's images: its place in the schedule, the seed of its batches, and the resting parts."""
 
     number: int
     draw: int
@@ -26,12 +26,12 @@ class Epoch:
 
 
 class Objective(Config):
-    """Plain local training, and the base of every other kind.
+    """Plain local training, and the base class of all other kinds.
 
-    `anchor` says what the pull is towards: the shared model at the start of the round, or the rows that the server sent
-    (which then do not replace the client's own). With `own_copy` the client trains a copy that the server aggregates,
-    beside a personal model that is never overwritten. Parts that are `frozen` do not train before the last round; all
-    clients with the same task start with the same.
+    `anchor` is the target of the pull: the shared model at the start of the round, or the rows that the server sent
+    (which then do not replace the client's own). With `own_copy`, the client trains a copy that the server aggregates,
+    and a personal model that is never overwritten. `frozen` parts do not train before the last round, and are the same
+    for all clients of a task.
     """
 
     anchor: ClassVar[Anchor] = "none"
@@ -42,7 +42,7 @@ class Objective(Config):
 
     @property
     def replaces(self) -> bool:
-        """Whether what the server sends takes the place of the client's own rows."""
+        """Whether the server's rows replace the client's own."""
         return self.anchor != "received" or self.own_copy
 
     @property
@@ -52,11 +52,11 @@ class Objective(Config):
 
     @property
     def final_epochs(self) -> int:
-        """Epochs that each client fine-tunes its whole model for after the last round."""
+        """Epochs for which each client fine-tunes its whole model after the last round."""
         return 0
 
     def epochs(self, round: int, count: int) -> list[Epoch]:
-        """The epochs of a round, in order, of a client with so many a round."""
+        """The epochs of a round, in order, for a client with `count` epochs per round."""
         return [Epoch(number, number, self.frozen) for number in range(round * count, (round + 1) * count)]
 
 
@@ -75,7 +75,7 @@ class Proximal(Objective):
 
 
 class PersonalCopy(Objective):
-    """Ditto: a copy w trains as in FedAvg; the personal model v, which counts, with loss + (λ/2)·‖v − w_received‖²."""
+    """Ditto: a copy w trains as in FedAvg; the personal model v, which counts, has loss + (λ/2)·‖v − w_received‖²."""
 
     anchor: ClassVar[Anchor] = "start"
     own_copy: ClassVar[bool] = True
@@ -105,9 +105,9 @@ class Attracted(Objective):
 
 
 class Frozen(Objective):
-    """FedBABU: decoders and heads stay as initialised, the same for all clients of a task, until a last fine-tuning.
+    """FedBABU: decoders and heads keep their initial values, shared by all clients of a task, until a last fine-tuning.
 
-    The running statistics of their normalisation stay as well. The fine-tuning trains the whole model.
+    The running statistics of their normalisation do not change either. The fine-tuning trains the whole model.
     """
 
     frozen: ClassVar[frozenset[Part]] = DECODER_AND_HEAD
@@ -122,13 +122,13 @@ class Frozen(Objective):
 
 
 class HeadsFirst(Objective):
-    """FedRep: a round begins with epochs of decoders and heads alone, and goes on with those of the encoder alone."""
+    """FedRep: a round starts with epochs of only decoders and heads, followed by epochs of only the encoder."""
 
     kind: Literal["heads_first"] = "heads_first"
-    head_epochs: Annotated[int, Field(ge=1, description="epochs on decoders and heads that begin a round")] = 1
+    head_epochs: Annotated[int, Field(ge=1, description="epochs on decoders and heads at the start of a round")] = 1
 
     def epochs(self, round: int, count: int) -> list[Epoch]:
-        """Those of heads have the rate of the round's first epoch, and batches of their own."""
+        """The epochs of heads use the rate of the round's first epoch, and batches of their own."""
         first = -1 - round * self.head_epochs
         heads = [Epoch(round * count, first - each, ENCODER) for each in range(self.head_epochs)]
         return heads + [replace(epoch, frozen=DECODER_AND_HEAD) for epoch in super().epochs(round, count)]

@@ -13,7 +13,7 @@ from fedhca2.params import Layout
 
 
 def group_weights(groups: Sequence[str | int], samples: Sequence[int] | None = None) -> tuple[Tensor, tuple[int, ...]]:
-    """Weights of each group's mean, [M, N], and which of them each member gets.
+    """Weights of each group's mean, [M, N], and which mean each member gets.
 
     >>> group_weights(["a", "b", "a"])
     (tensor([[0.5000, 0.0000, 0.5000],
@@ -28,7 +28,7 @@ def group_weights(groups: Sequence[str | int], samples: Sequence[int] | None = N
 
 
 def cosines(gram: Tensor) -> Tensor:
-    """Cosines between vectors from their Gram matrix; 0 with a zero vector, and 1 of every vector with itself.
+    """Cosines between vectors from their Gram matrix; 0 with a zero vector, but 1 of every vector with itself.
 
     >>> cosines(torch.tensor([[4.0, 2.0], [2.0, 4.0]]))
     tensor([[1.0000, 0.5000],
@@ -74,7 +74,7 @@ class GroupMean(Aggregator):
         return ""
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """One mixed row per group."""
+        """Mix one row per group."""
         samples = [member.samples for member in members] if self.by == "samples" else None
         return Mixing("nothing", (Blend(*group_weights([member.group for member in members], samples)),))
 
@@ -95,5 +95,5 @@ class Clustered(Aggregator):
         return ""
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """One mixed row per cluster."""
+        """Mix one row per cluster."""
         return Mixing("nothing", (Blend(*group_weights(clusters_of(products.sum(dim=0), self.clusters))),))

@@ -1,4 +1,4 @@
-"""The mean of all rows: FedAvg, and what most other methods are built on."""
+"""The mean of all rows: FedAvg, and the basis of most other methods."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -32,10 +32,10 @@ class Mean(Aggregator):
 
     @property
     def reveals_rows(self) -> str:
-        """One sum of all."""
+        """One sum of all rows."""
         return ""
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """One mixed row for all, in place of their own."""
+        """Mix one row for all, which replaces their own."""
         weights = mean_weights([member.samples if self.by == "samples" else 1 for member in members])
         return Mixing("nothing", (Blend(weights[None], (0,) * len(members)),))

@@ -1,7 +1,7 @@
 r"""Weights w [N] of a common update $\sum_i w_i \Delta_i$, from the Gram matrix G [N, N] of all updates.
 
-None depends on the scale of the updates, or on their order (`pcgrad` beyond seven updates: only nearly). Solutions are
-exact to `TOLERANCE`, relative to the lengths of the updates, of which one at least is not 0.
+None depends on the scale of the updates, or on their order (with more than seven updates, `pcgrad` only nearly).
+Solutions are exact to `TOLERANCE`, relative to the lengths of the updates. At least one update must not be 0.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ Array = NDArray[np.float64]
 Weighting = Callable[[Array], Array]
 
 TOLERANCE = 1e-9
-RANK = 1e-12  # eigenvalues below this share of the largest are taken for 0
-PIVOTS = 50  # steps at most; five are usual
-NEWTON = 100  # likewise; ten are usual
-ALL_ORDERS = 7  # updates of which PCGrad goes through all orders
-DRAWN = 250_000  # products in the orders that are drawn where there are more
+RANK = 1e-12  # eigenvalues below this share of the largest count as 0
+PIVOTS = 50  # most steps; five are usual
+NEWTON = 100  # most steps; ten are usual
+ALL_ORDERS = 7  # most updates for which PCGrad uses all orders
+DRAWN = 250_000  # products in the orders that are drawn if there are more updates
 
 
 def mean(gram: Array) -> Array:
@@ -35,7 +35,7 @@ def mean(gram: Array) -> Array:
 def mgda(gram: Array) -> Array:
     r"""The shortest convex combination (Désidéri 2012): $\min_{w \in \Delta_N} w^\top G w$.
 
-    With any root A of G it is, but for its length, the $x \ge 0$ of least
+    With any root A of G it is, up to its length, the $x \ge 0$ with the least
     $\lVert Ax \rVert^2 + (1^\top x - 1)^2$.
 
     >>> mgda(np.diag([1.0, 4.0])).round(3)
@@ -48,12 +48,12 @@ def mgda(gram: Array) -> Array:
 
 
 def pcgrad(gram: Array) -> Array:
-    r"""The mean of all updates after gradient surgery (Yu et al. 2020), on average over the orders of surgery.
+    r"""The mean of all updates after gradient surgery (Yu et al. 2020), averaged over the orders of surgery.
 
     Every update in turn loses its component along each other update that it conflicts with: for j in order,
     $v \leftarrow v - \min(\langle v, \Delta_j \rangle, 0)\, \Delta_j / \lVert \Delta_j \rVert^2$. The paper draws an
-    order at random, and adds up. Here all orders count alike up to seven updates; of more, some are drawn, always the
-    same.
+    order at random, and adds up. Here all orders count equally for up to seven updates; for more, a fixed sample is
+    used.
 
     >>> pcgrad(np.array([[1.0, -0.5], [-0.5, 1.0]]))
     array([0.75, 0.75])
@@ -96,7 +96,7 @@ def dualproj(gram: Array) -> Array:
 def imtl_g(gram: Array) -> Array:
     r"""The update with the same component along all (Liu et al. 2021): $w \propto G^+ d$ with lengths d, $\sum w = 1$.
 
-    Weights can be negative. Where they sum to 0 there is no such update, and all are 0.
+    Weights can be negative. If they sum to 0, there is no such update, and all are 0.
 
     >>> imtl_g(np.diag([1.0, 4.0])).round(3)
     array([0.667, 0.333])
@@ -108,9 +108,9 @@ def imtl_g(gram: Array) -> Array:
 
 
 def aligned_mtl(gram: Array) -> Array:
-    r"""The mean in coordinates whose axes are made as short as the shortest (Senushkin et al. 2023, Algorithm 1).
+    r"""The mean in coordinates whose axes are all made as short as the shortest (Senushkin et al. 2023, Algorithm 1).
 
-    $$w = \sqrt{\lambda_{\min}}\, V \Lambda^{-1/2} V^\top b, \quad b = 1/N$$, over the eigenvalues that are not 0.
+    $$w = \sqrt{\lambda_{\min}}\, V \Lambda^{-1/2} V^\top b, \quad b = 1/N$$, over the non-zero eigenvalues.
 
     >>> aligned_mtl(np.diag([1.0, 4.0]))
     array([0.5 , 0.25])
@@ -125,7 +125,7 @@ def aligned_mtl(gram: Array) -> Array:
 def fairgrad(gram: Array, fairness: float) -> Array:
     r"""Fair shares (Ban and Ji 2024, Eq. 4): $(Gw)_i = w_i^{-1/\alpha}$, then $\sum w = 1$; α = 1 is Nash-MTL.
 
-    Updates of length 0 have no share. Where 0 is in the convex hull of the updates there is no solution, and weights
+    Updates of length 0 have no share. If 0 is in the convex hull of the updates, there is no solution, and the weights
     tend to those of `mgda`, whose update is 0.
 
     >>> fairgrad(np.diag([1.0, 4.0]), fairness=1).round(3)
@@ -152,14 +152,14 @@ def nash_mtl(gram: Array) -> Array:
 
 
 def _fair(gram: Array, power: float) -> Array:
-    r"""The w > 0 with $(Gw)_i = w_i^{-p}$, over its sum, in units in which updates have length 1.
+    r"""The w > 0 with $(Gw)_i = w_i^{-p}$, divided by its sum, for updates scaled to length 1.
 
-    A small p is hard from afar, so the way there begins at 1.
+    A small p converges only from close by, so p is lowered step by step from 1.
     """
     lengths, cosines = _unit(gram)
     short = lengths / lengths.max()
     now = max(power, 1.0)
-    x = short ** ((now - 1) / (now + 1))  # the solution where all are orthogonal
+    x = short ** ((now - 1) / (now + 1))  # the solution if all are orthogonal
     while True:
         x = _newton(cosines, short ** (now - 1), now, x)
         if now == power:
@@ -168,7 +168,7 @@ def _fair(gram: Array, power: float) -> Array:
 
 
 def _newton(gram: Array, target: Array, power: float, x: Array) -> Array:
-    r"""The x > 0 with $(Gx)_i = t_i x_i^{-p}$, from an x > 0: the minimum of a convex function, by Newton's steps."""
+    r"""The x > 0 with $(Gx)_i = t_i x_i^{-p}$, from an x > 0: the minimum of a convex function, by Newton's method."""
 
     def slope(x: Array) -> Array:
         ahead: Array = gram @ x - target * x**-power
@@ -180,7 +180,7 @@ def _newton(gram: Array, target: Array, power: float, x: Array) -> Array:
             break
         step = -np.linalg.solve(gram + np.diag(power * share / x), slope(x))
         size = min(1.0, 0.9 / max(float((-step / x).max()), 0.9))  # x stays positive
-        while slope(x + size * step) @ step > 0 and size > TOLERANCE:  # beyond the least value along this line
+        while slope(x + size * step) @ step > 0 and size > TOLERANCE:  # past the minimum along this line
             size /= 2
         x = x + size * step
     return x
@@ -190,7 +190,7 @@ def _projected(gram: Array, u: Array) -> Array:
     r"""Weights v of the projection of $\sum u_i \Delta_i$ onto the updates that conflict with none.
 
     It is $\min_{v \ge u} v^\top G v$ (Quinton and Rey 2024, Proposition 1), solved in units in which updates have
-    length 1: fast where that ends, and else by an active-set method that always does.
+    length 1: by a fast method if that ends, and otherwise by an active-set method that always does.
     """
     lengths, cosines = _unit(gram)
     units = np.where(lengths > 0, lengths, 1)
@@ -202,7 +202,7 @@ def _projected(gram: Array, u: Array) -> Array:
 
 
 def _by_pivots(gram: Array, low: Array) -> Array | None:
-    """The v ≥ low of least vᵀGv: either v = low or Gv = 0. All that are on the wrong side change it at once."""
+    """The v ≥ low with the least vᵀGv: either v = low or Gv = 0. All entries on the wrong side switch at once."""
     enough = 0.01 * TOLERANCE * float(np.linalg.norm(low))
     slope = gram @ low
     free = slope < -enough
@@ -226,7 +226,7 @@ def _shares(found: Array) -> Array:
 
 
 def _unit(gram: Array) -> tuple[Array, Array]:
-    """Lengths, and the Gram matrix of updates of length 1; of those that are 0 it has zeros."""
+    """Lengths, and the Gram matrix of updates scaled to length 1; zeros for updates of length 0."""
     lengths = np.sqrt(gram.diagonal())
     over = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     return lengths, gram * over[:, None] * over
@@ -240,7 +240,7 @@ def _root(gram: Array) -> Array:
 
 
 def _orders(n: int) -> NDArray[np.int64]:
-    """Orders of n things: all, or some that are always the same."""
+    """Orders of n items: all of them, or a fixed sample."""
     if n <= ALL_ORDERS:
         return np.array(list(permutations(range(n))))
     dice = np.random.default_rng(0)
