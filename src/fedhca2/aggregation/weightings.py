@@ -10,7 +10,6 @@ from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 Array = NDArray[np.float64]
 Weighting = Callable[[Array], Array]
@@ -42,8 +41,7 @@ def mgda(gram: Array) -> Array:
     """
     lengths, cosines = _unit(gram)
     root = _root(cosines) * (lengths / lengths.max())
-    found: Array = nnls(np.vstack([root, np.ones(len(gram))]), np.append(np.zeros(len(root)), 1.0))[0]
-    return _shares(found)
+    return _shares(_nonnegative(np.vstack([root, np.ones(len(gram))]), np.append(np.zeros(len(root)), 1.0)))
 
 
 def pcgrad(gram: Array) -> Array:
@@ -196,7 +194,7 @@ def _projected(gram: Array, u: Array) -> Array:
     found = _by_pivots(cosines, units * u)
     if found is None:
         root = _root(cosines)
-        found = units * u + nnls(root, -root @ (units * u))[0]
+        found = units * u + _nonnegative(root, -root @ (units * u))
     return found / units
 
 
@@ -217,6 +215,14 @@ def _by_pivots(gram: Array, low: Array) -> Array | None:
             return v if np.abs(along[free]).max(initial=0) <= enough else None
         free ^= wrong
     return None
+
+
+def _nonnegative(matrix: Array, target: Array) -> Array:
+    """Minimise ‖Ax − b‖ with x ≥ 0."""
+    from scipy.optimize import nnls  # slow to import, and most methods do without it
+
+    found: Array = nnls(matrix, target)[0]
+    return found
 
 
 def _shares(found: Array) -> Array:
