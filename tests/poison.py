@@ -2,7 +2,7 @@
 
     python tests/poison.py                                        # the whole table
     python tests/poison.py --methods fedavg fedhca2 --markdown
-    python tests/poison.py --methods fedper krum --defence "no guard"     # methods beside each other
+    python tests/poison.py --methods "upgrad weighting=mean" krum --defence "no guard"   # a column for each method
 
 Clients learn by Adam from noisy gradients, each towards an optimum of its own that is near the others'; rounds, weights
 and guard are the server's own. One client plays an attack in every round. Drift is |θ − θ'| / |θ'| over all values that
@@ -226,10 +226,16 @@ ATTACKS = {
 }
 
 
+def method_of(text: str, **settings: str) -> Method:
+    """A method by its name, or by its name and settings: `upgrad weighting=mean`."""
+    name, *pairs = text.split()
+    return resolve(name, dict(pair.split("=") for pair in pairs) | settings)
+
+
 def applies(attack: str, method: str) -> bool:
     """Whether an attack is about something that a method shares."""
-    shared = METHODS[method].aggregators(0)
-    return "decoder" in shared and METHODS[method].local.replaces if ATTACKS[attack].statistics else bool(shared)
+    shared = method_of(method).aggregators(0)
+    return "decoder" in shared and method_of(method).local.replaces if ATTACKS[attack].statistics else bool(shared)
 
 
 @dataclass(frozen=True)
@@ -291,7 +297,7 @@ class Cell:
 def played(attack: str, statistics: bool, method: str, defence: str) -> Ended:
     """How a run ends, with an attack or with none."""
     settings = {**DEFENCES[defence].method} | ({"batch_norm": "average"} if statistics else {})
-    return federate(resolve(method, settings), DEFENCES[defence].guard, ATTACKS[attack] if attack else None)
+    return federate(method_of(method, **settings), DEFENCES[defence].guard, ATTACKS[attack] if attack else None)
 
 
 def cell(attack: str, method: str, defence: str) -> Cell:
@@ -315,7 +321,7 @@ def cells(methods: Sequence[str] = tuple(METHODS), defences: Sequence[str] = tup
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="METHOD")
     parser.add_argument("--defence", choices=DEFENCES, help="this one alone, with a column for each method")
     parser.add_argument("--markdown", action="store_true", help="as it stands in docs/security.md")
     options = parser.parse_args()

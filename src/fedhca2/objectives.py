@@ -18,7 +18,7 @@ DECODER_AND_HEAD: frozenset[Part] = frozenset({"decoder", "decoder_norms", "head
 
 @dataclass(frozen=True)
 class Epoch:
-    """A pass over a client's images: its place in the schedule, the seed of its batches, and the resting parts."""
+    """One pass over a client's images: its number in the schedule, the number that seeds its batches, frozen parts."""
 
     number: int
     draw: int
@@ -56,7 +56,7 @@ class Objective(Config):
         return 0
 
     def epochs(self, round: int, count: int) -> list[Epoch]:
-        """The epochs of a round, in order, for a client with `count` epochs per round."""
+        """List the epochs of a round, in order, for a client with `count` epochs per round."""
         return [Epoch(number, number, self.frozen) for number in range(round * count, (round + 1) * count)]
 
 
@@ -122,13 +122,13 @@ class Frozen(Objective):
 
 
 class HeadsFirst(Objective):
-    """FedRep: a round starts with epochs of only decoders and heads, followed by epochs of only the encoder."""
+    """FedRep: each round first trains decoders and heads with the encoder frozen, then the encoder with them frozen."""
 
     kind: Literal["heads_first"] = "heads_first"
-    head_epochs: Annotated[int, Field(ge=1, description="epochs on decoders and heads at the start of a round")] = 1
+    head_epochs: Annotated[int, Field(ge=1, description="epochs of decoders and heads at the start of a round")] = 1
 
     def epochs(self, round: int, count: int) -> list[Epoch]:
-        """The epochs of heads use the rate of the round's first epoch, and batches of their own."""
+        """Epochs of heads use the rate of the round's first epoch, and batches of their own."""
         first = -1 - round * self.head_epochs
         heads = [Epoch(round * count, first - each, ENCODER) for each in range(self.head_epochs)]
         return heads + [replace(epoch, frozen=DECODER_AND_HEAD) for epoch in super().epochs(round, count)]

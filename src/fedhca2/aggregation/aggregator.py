@@ -23,7 +23,7 @@ By = Annotated[Literal["clients", "samples"], Field(description="what counts equ
 class Member:
     """The owner of a row. Members of one group have the same data set and the same task or tasks.
 
-    `kept` is what the aggregator stored for this member (`Mixing.keeps`) when it last took part.
+    `kept` is the number the aggregator kept for this member (`Mixing.keeps`) when it last took part.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Blend:
 class Mixing:
     """Every member's next value: `base` plus its blends.
 
-    If layers vote, `votes` [L, N, N] holds the votes for reports. `keeps` is empty or has a number for each member,
-    which the aggregator gets back in the next round.
+    Where layers vote, `votes` [L, N, N] says how: for reports. `keeps` holds one number per member, or none, which
+    the aggregator gets back in the next round.
     """
 
     base: Base

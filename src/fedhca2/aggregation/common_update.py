@@ -1,4 +1,4 @@
-"""One update for all clients: a weighted sum of all updates, with weights from their Gram matrix."""
+"""One update for all clients: a weighted sum of their updates, with weights from the Gram matrix."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from fedhca2.params import Layout
 
 
 class CommonUpdate(Aggregator):
-    """All clients continue with U = Σ w_i·Δ_i instead of their own update, or add it to their own with a learned α."""
+    """One update for all, U = Σ w_i·Δ_i, in place of a client's own, or added to it with a learned share α."""
 
     sends: ClassVar[Kind] = "updates"
     measure: ClassVar[Measure] = "rows"
@@ -24,27 +24,25 @@ class CommonUpdate(Aggregator):
 
     alpha: Annotated[
         float | None,
-        Field(
-            ge=0, le=1, description="initial value of a client's learned share α of U; with none, U replaces its update"
-        ),
+        Field(ge=0, le=1, description="initial value of the learned share α; null: U replaces the client's own update"),
     ] = None
     groups: Annotated[
-        bool, Field(description="with α: clients with the same data set and tasks continue from their mean")
+        bool, Field(description="with α: clients with the same data set and tasks continue from their mean update")
     ] = False
-    across: Annotated[
-        Literal["clients", "groups"], Field(description="what is weighted: updates, or groups' means")
-    ] = "clients"
+    across: Annotated[Literal["clients", "groups"], Field(description="weights for clients, or for groups' means")] = (
+        "clients"
+    )
     length: Annotated[Literal["own", "mean"], Field(description="length of U: its own, or that of the mean update")] = (
         "own"
     )
     rate: Annotated[float, Field(gt=0, description="factor of U")] = 1.0
     memory: Annotated[
-        float, Field(ge=0, lt=1, description="share of the past in a moving average of the weights over rounds")
+        float, Field(ge=0, lt=1, description="share of past rounds in a moving average of the weights")
     ] = 0.0
 
     @abstractmethod
     def weights(self, gram: Tensor) -> Tensor:
-        """The weights w, [N], of updates with this Gram matrix, [N, N]."""
+        """Compute the weights w, [N], from the Gram matrix of the updates, [N, N]."""
 
     @property
     def learns(self) -> bool:
@@ -53,7 +51,7 @@ class CommonUpdate(Aggregator):
 
     @property
     def reveals_rows(self) -> str:
-        """With the means of groups, a row is in two sums."""
+        """Group means put a row in a second sum."""
         return super().reveals_rows if self.groups and self.learns else ""
 
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
@@ -61,7 +59,7 @@ class CommonUpdate(Aggregator):
         return () if self.alpha is None else (self.alpha,)
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """U for all, times α if there is one; with `groups`, the group's mean update replaces the client's own."""
+        """Give all U, times α if there is one; with `groups` the group's mean update replaces the client's own."""
         gram = products.sum(dim=0)
         means, gets = group_weights([member.group for member in members])
         found = self.weights(means @ gram @ means.T) @ means if self.across == "groups" else self.weights(gram)
@@ -74,7 +72,7 @@ class CommonUpdate(Aggregator):
         return Mixing("start", (Blend(means, gets), added), keeps=kept)
 
     def _averaged(self, weights: Tensor, members: Sequence[Member]) -> tuple[Tensor, tuple[float, ...]]:
-        """The moving average (CR-MOGM) of weights times N, since clients may miss rounds; and what to keep."""
+        """Average over rounds (CR-MOGM): of N·w, since N differs between rounds. Also returns what to keep."""
         if not self.memory:
             return weights, ()
         new = (len(members) * weights).tolist()
@@ -90,25 +88,25 @@ class CommonUpdate(Aggregator):
 
 
 class Weighted(CommonUpdate):
-    """A common update with one of the weightings of multi-task learning."""
+    """One update for all, by a weighting from multi-task learning."""
 
     kind: Literal["weighted"] = "weighted"
     weighting: Annotated[
         Literal["mean", "mgda", "pcgrad", "upgrad", "dualproj", "imtl_g", "aligned_mtl", "nash_mtl", "fairgrad"],
-        Field(description="how to compute the weights from the inner products of updates"),
+        Field(description="how inner products of updates become weights"),
     ] = "mean"
-    unit: Annotated[bool, Field(description="first divide every update by its length")] = False
+    unit: Annotated[bool, Field(description="divide every update by its length first")] = False
     fairness: Annotated[float, Field(gt=0, le=10, description="α of fairgrad: 1 is nash_mtl, the limit is mgda")] = 2.0
 
     @property
     def reveals_rows(self) -> str:
-        """Reveals a row if weights may be negative, or close to zero for all rows but one."""
+        """Some weights can be negative, or nearly 0 for all rows but one."""
         if self.weighting in ("mean", "pcgrad", "upgrad", "dualproj"):  # no weight is below 1/N
             return super().reveals_rows
         return "which can give one row nearly all the weight, and the sum then reveals it"
 
     def weights(self, gram: Tensor) -> Tensor:
-        """Apply the chosen function to the Gram matrix divided by its largest entry."""
+        """Apply the chosen function to the Gram matrix, scaled; equal weights if all updates are 0."""
         squares = gram.double().diagonal().clamp(min=0)
         if not squares.any():
             return torch.full((len(gram),), 1 / len(gram), dtype=torch.float64)

@@ -64,9 +64,10 @@ class ConflictAverse(CommonUpdate):
         "released"
     )
     alpha: Annotated[
-        float | None, Field(ge=0, le=1, description="initial value of α; with none, Ũ replaces the client's own update")
+        float | None,
+        Field(ge=0, le=1, description="initial value of the learned α; null: Ũ replaces the own update"),
     ] = 0.1
 
     def weights(self, gram: Tensor) -> Tensor:
-        """The weights of Ũ."""
+        """Weights of Ũ."""
         return conflict_averse_mixing(gram, self.c, self.rescale == "released")

@@ -1,4 +1,4 @@
-"""Common updates that one or a few hostile clients cannot move far, with weights from the updates' Gram matrix."""
+"""Weights of a common update that a few hostile clients cannot move far, from the Gram matrix of the updates."""
 
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ STEPS = 1000
 
 
 def squared_distances(gram: Tensor, weights: Tensor) -> Tensor:
-    r"""Squared distances of every update from each of some weighted sums of updates, [M, N] from weights [M, N].
+    r"""Squared distances of N updates from M weighted sums of them, [M, N], from the weights of the sums, [M, N].
 
     >>> squared_distances(torch.eye(2), torch.eye(2))
     tensor([[0., 2.],
@@ -25,10 +25,10 @@ def squared_distances(gram: Tensor, weights: Tensor) -> Tensor:
 
 
 def krum(gram: Tensor, hostile: int, chosen: int) -> Tensor:
-    r"""The mean of the `chosen` updates that are closest to their neighbours (Blanchard et al. 2017).
+    r"""Weights of the mean of the `chosen` updates nearest to their neighbours (Blanchard et al. 2017).
 
-    The score of an update is the sum of its squared distances to the N − f − 2 nearest others, where f is `hostile`, or
-    to the nearest one if there are too few. Updates with equal scores share their places.
+    An update's score is the sum of its squared distances to the N − f − 2 nearest others, where f is `hostile`, or to
+    the nearest one if there are too few. Updates with equal scores share their places.
 
     >>> krum(torch.tensor([[1.0, 1.0, -9.0], [1.0, 1.0, -9.0], [-9.0, -9.0, 81.0]]), hostile=1, chosen=1)
     tensor([0.5000, 0.5000, 0.0000], dtype=torch.float64)
@@ -50,7 +50,7 @@ def krum(gram: Tensor, hostile: int, chosen: int) -> Tensor:
 def geometric_median(gram: Tensor) -> Tensor:
     r"""Weights of the point with the least sum of distances to all updates (Pillutla et al. 2022).
 
-    Smoothed Weiszfeld steps, from the point 0 until w no longer changes:
+    Weiszfeld's iteration, smoothed, from the point 0 until w stays the same:
     $$w_i \propto 1 / \max(\nu, \lVert \Delta_i - \textstyle\sum_j w_j \Delta_j \rVert)$$
 
     >>> geometric_median(torch.tensor([[1.0, 1.0, 9.0], [1.0, 1.0, 9.0], [9.0, 9.0, 81.0]])).round(decimals=3)
@@ -71,7 +71,7 @@ def geometric_median(gram: Tensor) -> Tensor:
 
 
 def clipped_mean(gram: Tensor, bound: float) -> Tensor:
-    r"""The mean of updates, none of which counts as longer than `bound` median lengths (Sun et al. 2019).
+    r"""Weights of the mean of updates clipped to `bound` times their median length (Sun et al. 2019).
 
     >>> clipped_mean(torch.diag(torch.tensor([1.0, 1.0, 100.0])), bound=1)
     tensor([0.3333, 0.3333, 0.0333], dtype=torch.float64)
@@ -82,25 +82,26 @@ def clipped_mean(gram: Tensor, bound: float) -> Tensor:
 
 
 class Robust(CommonUpdate):
-    """A common update that a few hostile clients cannot move far."""
+    """One update for all that a few hostile clients cannot move far."""
 
     kind: Literal["robust"] = "robust"
     rule: Annotated[
-        Literal["krum", "geometric_median", "clipped_mean"], Field(description="how updates are weighted")
+        Literal["krum", "geometric_median", "clipped_mean"],
+        Field(description="how the weights are computed"),
     ] = "geometric_median"
     hostile: Annotated[int, Field(ge=0, description="krum: number of clients that may be hostile")] = 1
     chosen: Annotated[
-        int | None, Field(ge=1, description="krum: number of updates to average; none: all except the hostile ones")
+        int | None, Field(ge=1, description="krum: number of updates to average; null: all but the hostile")
     ] = 1
-    bound: Annotated[float, Field(gt=0, description="clipped_mean: longest update, in median lengths")] = 1.0
+    bound: Annotated[float, Field(gt=0, description="clipped_mean: maximum length, in median lengths")] = 1.0
 
     @property
     def reveals_rows(self) -> str:
-        """It must see the rows that it judges."""
+        """It must see what it judges."""
         return "which must see the rows it judges: a hostile client's sketch need not be of its row"
 
     def weights(self, gram: Tensor) -> Tensor:
-        """Apply the chosen function."""
+        """Apply the chosen rule."""
         match self.rule:
             case "krum":
                 return krum(gram, self.hostile, self.chosen or max(len(gram) - self.hostile, 1))

@@ -1,6 +1,6 @@
-r"""Weights w [N] of a common update $\sum_i w_i \Delta_i$, from the Gram matrix G [N, N] of all updates.
+r"""Weights w [N] of a common update $\sum_i w_i \Delta_i$, from the Gram matrix G [N, N] of the updates.
 
-None depends on the scale of the updates, or on their order (with more than seven updates, `pcgrad` only nearly).
+They do not depend on the updates' scale, nor on their order (with more than seven updates `pcgrad` does, slightly).
 Solutions are exact to `TOLERANCE`, relative to the lengths of the updates. At least one update must not be 0.
 """
 
@@ -10,17 +10,16 @@ from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 Array = NDArray[np.float64]
 Weighting = Callable[[Array], Array]
 
 TOLERANCE = 1e-9
-RANK = 1e-12  # eigenvalues below this share of the largest count as 0
-PIVOTS = 50  # most steps; five are usual
-NEWTON = 100  # most steps; ten are usual
-ALL_ORDERS = 7  # most updates for which PCGrad uses all orders
-DRAWN = 250_000  # products in the orders that are drawn if there are more updates
+RANK = 1e-12  # relative to the largest eigenvalue; smaller ones count as 0
+PIVOTS = 50  # maximum; typically five
+NEWTON = 100  # maximum; typically ten
+ALL_ORDERS = 7  # most updates for which PCGrad tries all orders
+DRAWN = 250_000  # inner products to compute for the orders that are drawn with more updates
 
 
 def mean(gram: Array) -> Array:
@@ -35,25 +34,23 @@ def mean(gram: Array) -> Array:
 def mgda(gram: Array) -> Array:
     r"""The shortest convex combination (Désidéri 2012): $\min_{w \in \Delta_N} w^\top G w$.
 
-    With any root A of G it is, up to its length, the $x \ge 0$ with the least
-    $\lVert Ax \rVert^2 + (1^\top x - 1)^2$.
+    With $G = A^\top A$ it is proportional to the $x \ge 0$ that minimises $\lVert Ax \rVert^2 + (1^\top x - 1)^2$.
 
     >>> mgda(np.diag([1.0, 4.0])).round(3)
     array([0.8, 0.2])
     """
     lengths, cosines = _unit(gram)
     root = _root(cosines) * (lengths / lengths.max())
-    found: Array = nnls(np.vstack([root, np.ones(len(gram))]), np.append(np.zeros(len(root)), 1.0))[0]
-    return _shares(found)
+    return _shares(_nonnegative(np.vstack([root, np.ones(len(gram))]), np.append(np.zeros(len(root)), 1.0)))
 
 
 def pcgrad(gram: Array) -> Array:
     r"""The mean of all updates after gradient surgery (Yu et al. 2020), averaged over the orders of surgery.
 
-    Every update in turn loses its component along each other update that it conflicts with: for j in order,
+    Every update loses its component along each other update that it conflicts with, one after the other:
     $v \leftarrow v - \min(\langle v, \Delta_j \rangle, 0)\, \Delta_j / \lVert \Delta_j \rVert^2$. The paper draws an
-    order at random, and adds up. Here all orders count equally for up to seven updates; for more, a fixed sample is
-    used.
+    order at random and returns the sum. This averages over all orders of up to seven updates; for more, over a fixed
+    sample of orders.
 
     >>> pcgrad(np.array([[1.0, -0.5], [-0.5, 1.0]]))
     array([0.75, 0.75])
@@ -75,7 +72,7 @@ def pcgrad(gram: Array) -> Array:
 
 
 def upgrad(gram: Array) -> Array:
-    r"""The mean of all updates, each first projected onto those that conflict with none (Quinton and Rey 2024).
+    r"""The mean of all updates, each first projected onto the set without conflicts (Quinton and Rey 2024).
 
     >>> upgrad(np.array([[1.0, -0.5], [-0.5, 1.0]]))
     array([0.75, 0.75])
@@ -85,7 +82,7 @@ def upgrad(gram: Array) -> Array:
 
 
 def dualproj(gram: Array) -> Array:
-    """The mean update, projected onto those that conflict with none (Lopez-Paz and Ranzato 2017, Eq. 11).
+    """The mean update, projected onto the set without conflicts (Lopez-Paz and Ranzato 2017, Eq. 11).
 
     >>> dualproj(np.array([[1.0, -1.0], [-1.0, 4.0]]))
     array([0.5, 0.5])
@@ -96,7 +93,7 @@ def dualproj(gram: Array) -> Array:
 def imtl_g(gram: Array) -> Array:
     r"""The update with the same component along all (Liu et al. 2021): $w \propto G^+ d$ with lengths d, $\sum w = 1$.
 
-    Weights can be negative. If they sum to 0, there is no such update, and all are 0.
+    Weights can be negative. If they sum to 0 there is no such update, and all weights are 0.
 
     >>> imtl_g(np.diag([1.0, 4.0])).round(3)
     array([0.667, 0.333])
@@ -108,9 +105,9 @@ def imtl_g(gram: Array) -> Array:
 
 
 def aligned_mtl(gram: Array) -> Array:
-    r"""The mean in coordinates whose axes are all made as short as the shortest (Senushkin et al. 2023, Algorithm 1).
+    r"""The mean after all principal components are shortened to the shortest (Senushkin et al. 2023, Algorithm 1).
 
-    $$w = \sqrt{\lambda_{\min}}\, V \Lambda^{-1/2} V^\top b, \quad b = 1/N$$, over the non-zero eigenvalues.
+    $w = \sqrt{\lambda_{\min}}\, V \Lambda^{-1/2} V^\top b$ with $b = 1/N$, over the eigenvalues that are not 0.
 
     >>> aligned_mtl(np.diag([1.0, 4.0]))
     array([0.5 , 0.25])
@@ -125,8 +122,8 @@ def aligned_mtl(gram: Array) -> Array:
 def fairgrad(gram: Array, fairness: float) -> Array:
     r"""Fair shares (Ban and Ji 2024, Eq. 4): $(Gw)_i = w_i^{-1/\alpha}$, then $\sum w = 1$; α = 1 is Nash-MTL.
 
-    Updates of length 0 have no share. If 0 is in the convex hull of the updates, there is no solution, and the weights
-    tend to those of `mgda`, whose update is 0.
+    Zero updates get weight 0. If 0 is in the convex hull of the updates there is no solution; the weights tend to those
+    of `mgda`, whose update is 0.
 
     >>> fairgrad(np.diag([1.0, 4.0]), fairness=1).round(3)
     array([0.667, 0.333])
@@ -152,14 +149,14 @@ def nash_mtl(gram: Array) -> Array:
 
 
 def _fair(gram: Array, power: float) -> Array:
-    r"""The w > 0 with $(Gw)_i = w_i^{-p}$, divided by its sum, for updates scaled to length 1.
+    r"""Solve $(Gw)_i = w_i^{-p}$ for w > 0, and divide w by its sum.
 
-    A small p converges only from close by, so p is lowered step by step from 1.
+    Newton's method is slow for a small p, so p starts at 1 and decreases step by step.
     """
     lengths, cosines = _unit(gram)
     short = lengths / lengths.max()
     now = max(power, 1.0)
-    x = short ** ((now - 1) / (now + 1))  # the solution if all are orthogonal
+    x = short ** ((now - 1) / (now + 1))  # the solution for orthogonal updates
     while True:
         x = _newton(cosines, short ** (now - 1), now, x)
         if now == power:
@@ -168,7 +165,7 @@ def _fair(gram: Array, power: float) -> Array:
 
 
 def _newton(gram: Array, target: Array, power: float, x: Array) -> Array:
-    r"""The x > 0 with $(Gx)_i = t_i x_i^{-p}$, from an x > 0: the minimum of a convex function, by Newton's method."""
+    r"""Solve $(Gx)_i = t_i x_i^{-p}$ for x > 0, the minimum of a convex function, by Newton's method."""
 
     def slope(x: Array) -> Array:
         ahead: Array = gram @ x - target * x**-power
@@ -180,29 +177,29 @@ def _newton(gram: Array, target: Array, power: float, x: Array) -> Array:
             break
         step = -np.linalg.solve(gram + np.diag(power * share / x), slope(x))
         size = min(1.0, 0.9 / max(float((-step / x).max()), 0.9))  # x stays positive
-        while slope(x + size * step) @ step > 0 and size > TOLERANCE:  # past the minimum along this line
+        while slope(x + size * step) @ step > 0 and size > TOLERANCE:  # beyond the minimum along this line
             size /= 2
         x = x + size * step
     return x
 
 
 def _projected(gram: Array, u: Array) -> Array:
-    r"""Weights v of the projection of $\sum u_i \Delta_i$ onto the updates that conflict with none.
+    r"""Weights v of the projection of $\sum u_i \Delta_i$ onto the set without conflicts.
 
-    It is $\min_{v \ge u} v^\top G v$ (Quinton and Rey 2024, Proposition 1), solved in units in which updates have
-    length 1: by a fast method if that ends, and otherwise by an active-set method that always does.
+    They minimise $v^\top G v$ with $v \ge u$ (Quinton and Rey 2024, Proposition 1). Block pivoting is fast but may not
+    converge; the fallback is an active-set method, which does.
     """
     lengths, cosines = _unit(gram)
     units = np.where(lengths > 0, lengths, 1)
     found = _by_pivots(cosines, units * u)
     if found is None:
         root = _root(cosines)
-        found = units * u + nnls(root, -root @ (units * u))[0]
+        found = units * u + _nonnegative(root, -root @ (units * u))
     return found / units
 
 
 def _by_pivots(gram: Array, low: Array) -> Array | None:
-    """The v ≥ low with the least vᵀGv: either v = low or Gv = 0. All entries on the wrong side switch at once."""
+    """Minimise vᵀGv with v ≥ low: for each entry v = low or Gv = 0. All violations are swapped at once."""
     enough = 0.01 * TOLERANCE * float(np.linalg.norm(low))
     slope = gram @ low
     free = slope < -enough
@@ -220,13 +217,21 @@ def _by_pivots(gram: Array, low: Array) -> Array | None:
     return None
 
 
+def _nonnegative(matrix: Array, target: Array) -> Array:
+    """Minimise ‖Ax − b‖ with x ≥ 0."""
+    from scipy.optimize import nnls  # slow to import, and most methods do without it
+
+    found: Array = nnls(matrix, target)[0]
+    return found
+
+
 def _shares(found: Array) -> Array:
     shares: Array = found / found.sum()
     return shares
 
 
 def _unit(gram: Array) -> tuple[Array, Array]:
-    """Lengths, and the Gram matrix of updates scaled to length 1; zeros for updates of length 0."""
+    """Lengths of the updates, and the Gram matrix of the updates scaled to length 1; zero updates stay zero."""
     lengths = np.sqrt(gram.diagonal())
     over = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     return lengths, gram * over[:, None] * over
@@ -240,7 +245,7 @@ def _root(gram: Array) -> Array:
 
 
 def _orders(n: int) -> NDArray[np.int64]:
-    """Orders of n items: all of them, or a fixed sample."""
+    """All orders of n items, or a fixed sample."""
     if n <= ALL_ORDERS:
         return np.array(list(permutations(range(n))))
     dice = np.random.default_rng(0)

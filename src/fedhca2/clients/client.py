@@ -225,9 +225,8 @@ class Client:
         losses: dict[str, float] = {}
         for epoch, learner, batches in turns:
             rate = self.training.schedule.rate(epoch.number, total, self.training.learning_rate)
-            terms = LocalTerms(epoch.frozen)
-            if learner is self.personal:
-                terms = replace(terms, pull=self.objective.pull, pulled=pulled)
+            shared, own = LocalTerms(epoch.frozen), LocalTerms(epoch.frozen, self.objective.pull, pulled)
+            terms = own if learner is self.personal else shared
             losses = learner.train_epoch(batches, rate, terms, watch=steps, captures=place.captures)
         for learner in learners:
             learner.end_round()
