@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fedhca2.methods import METHODS
 from fedhca2.params import PARTS
-from small import unifying
+from small import MECHANISMS, unifying
 
 ROUNDS = 2
-every_method = pytest.mark.parametrize("name", METHODS)
+every_method = pytest.mark.parametrize("name", MECHANISMS)
 
 
 def changed(turns, first, second):

@@ -13,7 +13,7 @@ from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
 from fedhca2.methods import METHODS
-from small import unifying
+from small import MECHANISMS, unifying
 
 pytestmark = pytest.mark.slow
 TERMS = NetworkSettings(poll=0.001, deadline=60)
@@ -49,7 +49,7 @@ def test_flower_gives_the_same_models_and_scores_as_in_process(method, tmp_path)
     assert_equal(models(sites), expected(method)[0])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MECHANISMS)
 def test_a_run_whose_server_and_sites_all_crash_resumes_to_the_same_models_and_scores(method, tmp_path):
     experiment = experiment_of(method)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")

@@ -15,7 +15,6 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from hostile import Node
 from safetensors.torch import load_file
 
-from fedhca2.aggregation import conflict_averse_mixing
 from fedhca2.errors import UserError
 from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.flower.client_app import make_app
@@ -153,17 +152,19 @@ def test_below_the_threshold_a_round_is_skipped_and_everybody_keeps_what_it_lear
         assert torch.equal(client.rows([ENCODER])[ENCODER], plain(FEDPER).heard[0][name][ENCODER])
 
 
-def test_fedhca2_adds_the_weighted_sum_that_its_sketches_ask_for(plain, tmp_path):
-    found = Federation(secured(HCA, sketch=1024, clip=1.0), tmp_path)
+@pytest.mark.parametrize(("method", "scale"), [(HCA, 0.1), ({"name": "upgrad"}, 1.0)])
+def test_what_is_added_is_the_weighted_sum_that_sketches_ask_for(method, scale, plain, tmp_path):
+    experiment = secured(method, sketch=1024, clip=1.0)
+    found = Federation(experiment, tmp_path)
     names = sorted(found.clients)
     sketches = torch.stack([found.heard[0][name][ENCODER] for name in names]).double()
-    weights = conflict_averse_mixing(sketches @ sketches.T, c=0.4)
+    weights = experiment.resolved_method.encoder.weights(sketches @ sketches.T)
     wanted = sum(
-        weight * plain(HCA).heard[0][name][ENCODER].double() for weight, name in zip(weights, names, strict=True)
+        weight * plain(method).heard[0][name][ENCODER].double() for weight, name in zip(weights, names, strict=True)
     )
     added = found.sent[0]["home"][ENCODER].addends[0]
     assert (added.row - wanted).abs().max() <= 3 * weights.max() * Steps(1.0, 3).size / 2 + 1e-9
-    assert added.scale == (0.1,)
+    assert added.scale == (scale,)
 
 
 def test_a_sketch_is_all_that_the_server_hears_of_an_update(tmp_path):

@@ -44,6 +44,11 @@ def test_what_the_page_of_methods_writes_is_a_method(line):
 
 
 @pytest.mark.parametrize("name", METHODS)
+def test_the_page_of_methods_has_every_method(name):
+    assert re.search(rf"^(\| |## |\*\*).*`{name}`", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_reference(name):
     assert METHODS[name].reference
 
@@ -93,7 +98,7 @@ def test_how_weights_are_learned_can_be_set():
         ("fedhca3", {}, "unknown method 'fedhca3'. Did you mean 'fedhca2'?"),
         ("fedhca2", {"alhpa": 0.2}, "fedhca2: unknown setting 'alhpa'. Did you mean 'alpha'?"),
         ("fedhca2", {"c": 1.5}, "fedhca2: encoder.c should be less than 1, found 1.5"),
-        ("fedhca2", {"encoder": {"radius": 1}}, "fedhca2: encoder: unknown key 'radius'. (kind, every, c"),
+        ("fedhca2", {"encoder": {"radius": 1}}, "fedhca2: encoder: unknown key 'radius'. (kind, every, alpha"),
         ("fedhca2", {"encoder": {"kind": "maen"}}, "found 'maen'. Did you mean 'mean'?"),
         ("fedhca2", {"encoder": 3}, "fedhca2: encoder should be settings by name, found 3"),
         (

@@ -8,8 +8,7 @@ import typer
 from fedhca2.cli.run import stopped
 from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
-from fedhca2.methods import METHODS
-from small import unifying
+from small import MECHANISMS, unifying
 from small_run import CrashError, Silent, crash, events, resume_small, run_small, same_models, small
 
 pytestmark = pytest.mark.slow
@@ -30,10 +29,10 @@ def pairs(tmp_path, experiment):
 
 
 # FedSTA, configured so, averages decoders and heads in the round that is lost and run again.
-SETTINGS = {name: {} for name in METHODS} | {"fedsta": unifying(every=1)}
+SETTINGS = {name: {} for name in MECHANISMS} | {"fedsta": unifying(every=1), "upgrad": {"memory": 0.5}}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SETTINGS)
 def test_a_resumed_run_equals_a_straight_one_bit_for_bit(tmp_path, method):
     straight, resumed = pairs(tmp_path, small({"name": method, **SETTINGS[method]}, rounds=2))
     assert same_models(straight, resumed)

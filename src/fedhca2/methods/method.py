@@ -8,7 +8,7 @@ from pydantic import Field, SerializeAsAny, model_validator
 from fedhca2.aggregation import Aggregator, HyperWeights
 from fedhca2.config import Config
 from fedhca2.messages import BatchNorm, Kind
-from fedhca2.objectives import Objective
+from fedhca2.objectives import HeadsFirst, Objective
 from fedhca2.params import STATISTICS, Part
 
 
@@ -31,6 +31,12 @@ class Method(Config):
             raise ValueError(
                 f"batch_norm should be 'local' where clients keep their own parameters, found {self.batch_norm!r}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _heads_that_train_first_stay(self) -> "Method":
+        if isinstance(self.local, HeadsFirst) and (self.decoder or self.head):
+            raise ValueError("decoder and head should be null where they train before the encoder, found an aggregator")
         return self
 
     @property
