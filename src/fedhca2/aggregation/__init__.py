@@ -13,6 +13,7 @@ from fedhca2.aggregation.grouped import Clustered, GroupMean, clusters_of, group
 from fedhca2.aggregation.hyper_weights import HyperWeights, Weights
 from fedhca2.aggregation.mean import Mean, mean_weights
 from fedhca2.aggregation.pages import MappedRow
+from fedhca2.aggregation.pull import Pull, pull_weights
 from fedhca2.aggregation.rows import Rows
 from fedhca2.aggregation.solver import relative_gap
 from fedhca2.aggregation.voting import Voting, voting_weights
@@ -31,6 +32,7 @@ __all__ = [
     "Measure",
     "Member",
     "Mixing",
+    "Pull",
     "Rows",
     "Voting",
     "Weights",
@@ -43,6 +45,7 @@ __all__ = [
     "cross_attention",
     "group_weights",
     "mean_weights",
+    "pull_weights",
     "relative_gap",
     "voting_weights",
 ]

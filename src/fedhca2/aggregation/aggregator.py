@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -96,6 +96,10 @@ class Aggregator(Config, ABC):
     def sums_once(self) -> bool:
         """Whether every row goes into one sum of whole rows and no other, so that the sums tell no row."""
         return False
+
+    def at(self, done: float) -> Self:
+        """Itself, as it aggregates after this part (0 to 1) of a run's rounds."""
+        return self
 
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """Where a member's learned weights start: one for the row, one per layer, or none where it learns none."""

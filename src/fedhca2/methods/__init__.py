@@ -13,6 +13,7 @@ from fedhca2.aggregation import (
     Measure,
     Member,
     Mixing,
+    Pull,
     Voting,
 )
 from fedhca2.messages import Kind
@@ -44,6 +45,7 @@ __all__ = [
     "Objective",
     "PersonalCopy",
     "Proximal",
+    "Pull",
     "Voting",
     "components_of",
     "resolve",

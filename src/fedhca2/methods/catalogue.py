@@ -1,6 +1,6 @@
 """Every method, one value each."""
 
-from fedhca2.aggregation import Attentive, Clustered, ConflictAverse, CrossAttention, GroupMean, Mean, Voting
+from fedhca2.aggregation import Attentive, Clustered, ConflictAverse, CrossAttention, GroupMean, Mean, Pull, Voting
 from fedhca2.methods.method import Method
 from fedhca2.objectives import Attracted, Frozen, PersonalCopy, Proximal
 
@@ -16,5 +16,6 @@ METHODS: dict[str, Method] = {
     "matfl": Method(encoder=Clustered(), reference="Cai et al., CVPRW 2023, released code"),
     "matfl_voting": Method(encoder=Voting(), reference="Cai et al., CVPRW 2023"),
     "single_task_fl": Method(encoder=GroupMean(), decoder=GroupMean(), reference="baseline of Cai et al., CVPRW 2023"),
+    "fedpull": Method(encoder=Pull(), decoder=GroupMean(), reference="ours: docs/methods.md"),
     "fedhca2": Method(encoder=ConflictAverse(), decoder=CrossAttention(), reference="Lu et al., CVPR 2024"),
 }
