@@ -1,4 +1,4 @@
-"""An encoder as small as can be, for timm to find as `tiny`: four convolutions, each with a path that can be dropped."""
+"""An encoder as small as can be, `tiny` by its name in timm: four convolutions, and four paths that can be dropped."""
 
 from itertools import pairwise
 

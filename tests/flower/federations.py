@@ -18,6 +18,8 @@ from fedhca2.federation.server import Server
 from tiny_encoder import TINY
 
 CPU = torch.device("cpu")
+# For processes, which do not know the tests' own encoder, and where numbers of bytes matter.
+SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
 
 
 def small_experiment(**changes) -> Experiment:
