@@ -51,7 +51,7 @@ def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
             state=folder,
             data={"partition": {"kind": "lists", "lists": {spec.name: list(shards[spec.name].dealt)}}},
             share=("encoder", "decoder", "head"),
-            encoders=(TINY,),
+            encoders=(experiment.model.encoder.name,),
             device="cpu",
         )
         for spec in experiment.specs
