@@ -7,7 +7,8 @@ from time import process_time
 import torch
 from row import Row, show
 
-from fedhca2.data.scenes import Domain, render
+from fedhca2.data.scenes.labels import Domain
+from fedhca2.data.scenes.rendering import render
 
 DOMAINS: tuple[Domain, ...] = ("outdoor", "indoor")
 SCENES = 16

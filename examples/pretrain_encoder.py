@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from fedhca2.data.scenes import LABELS, render
+from fedhca2.data.scenes.labels import LABELS
+from fedhca2.data.scenes.rendering import render
 from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
 from fedhca2.losses import cross_entropy
 from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel

@@ -3,7 +3,8 @@
 import torch
 
 from fedhca2.clients import Client, DeviceSlot
-from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data
+from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.experiment.build import build_clients
 from tiny_encoder import TINY
 
 SMALL = {

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.experiment import Experiment, OpenData, assign_shards, build_clients
+from fedhca2.experiment import Experiment, OpenData, assign_shards
+from fedhca2.experiment.build import build_clients
 from fedhca2.federation.run import resume, run
 from tiny_encoder import TINY
 
@@ -72,7 +73,7 @@ def _open(experiment):
 
 def quickly(work, *args, **options):
     """Run with scenes that are rendered once for all tests."""
-    with patch("fedhca2.federation.in_process_engine.open_data", _open):
+    with patch("fedhca2.federation.in_process.open_data", _open):
         return work(*args, **options)
 
 

@@ -3,9 +3,9 @@
 No other thing crosses. Rows are flat tensors in the layout that the profile names; the rest are small numbers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -97,3 +97,46 @@ class Reply:
         numbers += sum(len(values) for values in self.metrics.values())
         words = len(self.failed.encode()) + len(self.declined.encode())
         return sum(row.nbytes for row in self.rows.values()) + 8 * numbers + words
+
+
+def deliveries_as_data(
+    deliveries: Mapping[Slot, Delivery], place: Callable[[Tensor], Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Deliveries as JSON can hold them; `place` says where a row lies."""
+
+    def addend(each: Addend) -> dict[str, Any]:
+        return {**place(each.row), "scale": each.scale, "remember": each.remember}
+
+    return {
+        str(slot): {"base": delivery.base, "addends": [addend(each) for each in delivery.addends]}
+        for slot, delivery in deliveries.items()
+    }
+
+
+def deliveries_from_data(
+    data: Mapping[str, Any], row: Callable[[Slot, Mapping[str, Any]], Tensor]
+) -> dict[Slot, Delivery]:
+    """What `deliveries_as_data` gave; `row` finds a slot's row where it lies."""
+
+    def addend(slot: Slot, each: Mapping[str, Any]) -> Addend:
+        return Addend(row(slot, each), tuple(map(float, each["scale"])), bool(each["remember"]))
+
+    slots = {Slot.parse(text): delivery for text, delivery in data.items()}
+    return {
+        slot: Delivery(delivery["base"], tuple(addend(slot, each) for each in delivery["addends"]))
+        for slot, delivery in slots.items()
+    }
+
+
+def reply_as_data(reply: Reply) -> dict[str, Any]:
+    """All of a reply but its rows, as JSON can hold it."""
+    return {
+        "client": reply.client,
+        "round": reply.round,
+        "agreement": {str(slot): values for slot, values in reply.agreement.items()},
+        "losses": dict(reply.losses),
+        "metrics": {task: dict(scores) for task, scores in reply.metrics.items()},
+        "seconds": reply.seconds,
+        "failed": reply.failed,
+        "declined": reply.declined,
+    }

@@ -1,8 +1,8 @@
 """Experiments that run, and runs to look at: what a notebook or a script uses."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -11,8 +11,8 @@ from rich.console import Console
 
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import plan_runs, run_all
-from fedhca2.federation.run import resume as resume_run
-from fedhca2.federation.run import run as run_experiment
+from fedhca2.federation.run import resume as resume_here
+from fedhca2.federation.run import run as run_here
 from fedhca2.reports.comparison import Comparison, write_comparison
 from fedhca2.reports.console import ConsoleWatcher
 from fedhca2.reports.page.tables import result_table
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Place = str | Path
+EngineName = Literal["in-process", "flower-local", "flower-ray"]
 
 
 def run(
@@ -31,7 +32,7 @@ def run(
     out: Place | None = None,
     *,
     baseline: Place | None = None,
-    engine: Literal["in-process", "flower-local", "flower-ray"] = "in-process",
+    engine: EngineName = "in-process",
     quiet: bool = False,
 ) -> "Run":
     """Train, evaluate and write the run's folder: `out`, or a new one under runs/.
@@ -40,12 +41,7 @@ def run(
     """
     folder, other = Path(out) if out else default_folder(experiment.name), Path(baseline) if baseline else None
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
-        if engine == "in-process":
-            run_experiment(experiment, folder, watcher=watcher, baseline=other)
-        else:
-            from fedhca2.federation.flower.launch import run_on
-
-            run_on(engine, experiment, folder, watcher, other)
+        run_function(engine)(experiment, folder, watcher=watcher, baseline=other)
     return Run(folder)
 
 
@@ -53,12 +49,7 @@ def resume(folder: Place, overrides: list[str] | None = None, *, quiet: bool = F
     """Go on with a run that was interrupted, or with a finished one for more rounds: `overrides=["rounds=50"]`."""
     found = Run.open(folder)
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
-        if found.files.flower_note is None:
-            resume_run(found.folder, watcher=watcher, overrides=overrides)
-        else:
-            from fedhca2.federation.flower.launch import resume_on
-
-            resume_on(found.folder, watcher, overrides)
+        resume_function(found.folder)(found.folder, watcher=watcher, overrides=overrides)
     return Run(found.folder)
 
 
@@ -71,6 +62,24 @@ def compare(
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
         done = [RunFiles.open(one.folder) for one in run_all(planned, watcher)]
     return write_comparison(done, folder)
+
+
+def run_function(engine: EngineName) -> Callable[..., Result]:
+    """What runs an experiment on the engine of this name, with the arguments of `federation.run.run`."""
+    if engine == "in-process":
+        return run_here
+    from fedhca2.federation.flower.local import run_over_flower
+
+    return partial(run_over_flower, engine=engine)
+
+
+def resume_function(folder: Path) -> Callable[..., Result]:
+    """What goes on with a run on the engine that it began on, with the arguments of `federation.run.resume`."""
+    if RunFiles(folder).flower_note is None:
+        return resume_here
+    from fedhca2.federation.flower.local import resume_over_flower
+
+    return resume_over_flower
 
 
 @dataclass(frozen=True)
@@ -96,7 +105,7 @@ class Run:
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the page that shows what happened, by default report.html in the run's folder."""
-        from fedhca2.reports.page import write_page
+        from fedhca2.reports.page.write import write_page
 
         return write_page([self.files], Path(path) if path else self.folder / "report.html")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from chromium import launched, wait_until_drawn
 
-from fedhca2.reports.page import write_page
+from fedhca2.reports.page.write import write_page
 from made_run import made_run
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,8 @@ from functools import cache
 import torch
 
 from fedhca2.clients import Client, DeviceSlot
-from fedhca2.experiment import Experiment, OpenData, assign_shards, build_clients
+from fedhca2.experiment import Experiment, OpenData, assign_shards
+from fedhca2.experiment.build import build_clients
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply

@@ -50,7 +50,7 @@ sys.addaudithook(hear)
 import small_run
 from fedhca2.deployment import Trained
 from fedhca2.federation.run import resume, run
-from fedhca2.reports.page import write_page
+from fedhca2.reports.page.write import write_page
 from fedhca2.run_folder.reader import RunFiles
 
 out = Path(sys.argv[1]) / "run"

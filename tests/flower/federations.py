@@ -6,7 +6,8 @@ import torch
 from in_process_grid import InProcessGrid
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data
+from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.experiment.build import build_clients
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.network_settings import NetworkSettings

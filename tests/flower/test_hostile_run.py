@@ -11,7 +11,8 @@ from hostile_sites import HONEST, HOSTILE, node, relative_drift
 from safetensors.torch import load_file
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.experiment import assign_shards, build_clients, open_data
+from fedhca2.experiment import assign_shards, open_data
+from fedhca2.experiment.build import build_clients
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server

@@ -10,8 +10,8 @@ import torch
 from federations import Nobody, flower_federation, small_experiment
 
 from fedhca2.aggregation import MappedRow
-from fedhca2.federation.flower import spool
-from fedhca2.federation.flower.spool import spooled
+from fedhca2.federation.flower import fleet as spool
+from fedhca2.federation.flower.fleet import spooled
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply
@@ -78,7 +78,7 @@ MANY = """
 import sys
 from pathlib import Path
 import torch
-from fedhca2.federation.flower.spool import spooled
+from fedhca2.federation.flower.fleet import spooled
 from fedhca2.messages import Reply
 from fedhca2.params import Slot
 

@@ -9,7 +9,7 @@ from fedhca2.data.archive_writer import write_scenes
 from fedhca2.data.nyud import Nyud
 from fedhca2.data.pascal_context import PascalContext, training_edges
 from fedhca2.data.rendered import FIRST_VAL_SCENE, ScenesData
-from fedhca2.data.scenes import render
+from fedhca2.data.scenes.rendering import render
 from fedhca2.tasks import TASKS
 
 SIZE, SEED, TRAIN, VAL = (48, 64), 3, 6, 2

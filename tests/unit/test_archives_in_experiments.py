@@ -11,7 +11,8 @@ from fedhca2.data.archive_writer import write_scenes
 from fedhca2.data.partition import even_split
 from fedhca2.data.pascal_context import PERSON
 from fedhca2.errors import UserError
-from fedhca2.experiment import assign_shards, build_client, open_data
+from fedhca2.experiment import assign_shards, open_data
+from fedhca2.experiment.build import build_client
 from small import small
 
 IMAGES = 40

@@ -9,7 +9,7 @@ import torch
 from fedhca2.data.files import BrokenFileError
 from fedhca2.data.transforms import draw_augmentation, for_evaluation, for_training
 from fedhca2.errors import UserError
-from fedhca2.federation.in_process_engine import build_clients
+from fedhca2.federation.in_process import build_clients
 from fedhca2.messages import Order
 from small_run import (
     CrashError,
@@ -119,7 +119,7 @@ def test_a_client_that_diverges_is_left_out_and_named(tmp_path):
         clients[0].training = clients[0].training.model_copy(update={"learning_rate": 1e38})
         return clients
 
-    with patch("fedhca2.federation.in_process_engine.build_clients", spoilt):
+    with patch("fedhca2.federation.in_process.build_clients", spoilt):
         run_small(small(rounds=1), tmp_path)
     refused = [event["refused"] for event in events(tmp_path) if event["event"] == "round"]
     assert [list(each) for each in refused] == [["road"]]

@@ -5,8 +5,8 @@ import pytest
 
 from fedhca2.errors import UserError
 from fedhca2.reports.comparison import Column, Comparison, Entry, gather, to_csv, to_latex, to_markdown
-from fedhca2.reports.comparison.console import comparison_table
 from fedhca2.reports.comparison.gather import BY_CLIENT, DELTA_M
+from fedhca2.reports.comparison.layouts import comparison_table
 from made_run import made_run, with_twin
 
 

@@ -9,7 +9,8 @@ import torch
 from fedhca2.clients import DeviceSlot
 from fedhca2.configs import embedded_experiments
 from fedhca2.data import ScenesData
-from fedhca2.experiment import Experiment, OpenData, assign_shards, build_clients
+from fedhca2.experiment import Experiment, OpenData, assign_shards
+from fedhca2.experiment.build import build_clients
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 from fedhca2.models import ModelConfig, MultiTaskModel

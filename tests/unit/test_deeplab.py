@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel, build_model
-from fedhca2.models.decoder import DeepLab
+from fedhca2.models.multitask import DeepLab
 
 
 @pytest.mark.parametrize("stride", [8, 16, 32])

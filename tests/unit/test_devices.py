@@ -5,9 +5,9 @@ import torch
 
 from fedhca2.clients import DeviceSlot
 from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment, assign_shards, build_clients, open_data, step_kind
-from fedhca2.federation.in_process import InProcess
-from fedhca2.federation.in_process_engine import choose_devices
+from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.experiment.build import build_clients, step_kind
+from fedhca2.federation.in_process import InProcess, choose_devices
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import run
 from fedhca2.federation.server import Server

@@ -7,8 +7,8 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from fedhca2.models import ModelConfig, build_model
-from fedhca2.models.decoder import Decoder, upsample
 from fedhca2.models.fast import AlignedAttention, align_attention, parts
+from fedhca2.models.multitask import Decoder, upsample
 
 
 def with_gradients(module, *inputs):

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from fedhca2.reports.page import write_page
+from fedhca2.reports.page.write import write_page
 from fedhca2.run_folder.reader import RunFiles
 from in_the_small import in_the_small
 from small_run import models, run_small

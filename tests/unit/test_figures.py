@@ -14,11 +14,9 @@ from fedhca2.reports.figures.conflict import (
     principal_map,
     tsne_map,
 )
-from fedhca2.reports.figures.cost import cost_figures
-from fedhca2.reports.figures.curves import loss_curves, metric_curves
+from fedhca2.reports.figures.curves import cost_figures, loss_curves, metric_curves, weight_figures
 from fedhca2.reports.figures.figure import COLOURS, SYMBOLS
 from fedhca2.reports.figures.mixing import attention_figures, entropy, grouping_figures
-from fedhca2.reports.figures.weights import weight_figures
 from fedhca2.run_folder.baseline import baseline_files
 from fedhca2.run_folder.names import BASELINE_METRICS
 from made_run import made_run

@@ -14,7 +14,7 @@ from fedhca2.metrics import (
     delta_m,
     relative_gain,
 )
-from fedhca2.metrics.pixel_errors import angle
+from fedhca2.metrics.pixels import angle
 
 
 @pytest.fixture

@@ -3,11 +3,8 @@ import re
 
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.attendance import LEFT_OUT, NOT_ASKED, TOOK_PART, attendance_figures, left_out
-from fedhca2.reports.page import write_page
 from fedhca2.reports.page.blocks import Section, Text
-from fedhca2.reports.page.several import several_sections
-from fedhca2.reports.page.single import single_sections
-from fedhca2.reports.page.write import render
+from fedhca2.reports.page.write import render, several_sections, single_sections, write_page
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import privacy_spent
 from made_run import made_run, with_twin

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedhca2.data.partition import Dirichlet, Draws, Even, Lists, Shares
+from fedhca2.data.partition import Dirichlet, Draws, Even, Lists, Shares, label_groups
 from fedhca2.data.rendered import ScenesData
-from fedhca2.data.statistics import label_groups
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data, partition_as_data
 from small import SMALL, small

@@ -9,9 +9,17 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhca2.federation.flower.proxy.limits import PUSHES, Allowance, Shapes
-from fedhca2.federation.flower.proxy.refusals import Refusals
-from fedhca2.federation.flower.proxy.requests import DEPTH, INLINE, OBJECTS, fault_of, fault_of_tree
+from fedhca2.federation.flower.proxy.app import Refusals
+from fedhca2.federation.flower.proxy.requests import (
+    DEPTH,
+    INLINE,
+    OBJECTS,
+    PUSHES,
+    Allowance,
+    Shapes,
+    fault_of,
+    fault_of_tree,
+)
 
 NODE, KEY = 7, b"key"
 names = st.integers(0, 15).map(lambda n: f"{n:064x}")

@@ -6,19 +6,12 @@ import torch
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedhca2.data.scenes import (
-    CONTEXT_NAMES,
-    LABELS,
-    decode_normals,
-    encode_normals,
-    ray_casting,
-    render,
-)
+from fedhca2.data.scenes import rendering as ray_casting
 from fedhca2.data.scenes.dice import Dice
 from fedhca2.data.scenes.indoor import draw_room
-from fedhca2.data.scenes.labels import salient
+from fedhca2.data.scenes.labels import CONTEXT_NAMES, LABELS, decode_normals, encode_normals, salient
 from fedhca2.data.scenes.outdoor import draw_street
-from fedhca2.data.scenes.rendering import see
+from fedhca2.data.scenes.rendering import render, see
 from fedhca2.data.scenes.scene import photographed
 from fedhca2.data.scenes.solids import AXES, CENTRE, UPRIGHT, Paint, box, capsule, ellipsoid, plane, sky, turn
 from fedhca2.data.scenes.tiles import TILES

@@ -5,7 +5,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.reports.live_status import LiveStatus
+from fedhca2.reports.console import LiveStatus
 from fedhca2.reports.tracking import Scalar, follow, scalars
 from made_run import made_run
 

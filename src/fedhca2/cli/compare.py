@@ -37,7 +37,7 @@ def compare(
         from fedhca2.federation.comparison_runs import complete, plan_runs
         from fedhca2.methods import METHODS
         from fedhca2.reports.comparison import write_comparison
-        from fedhca2.reports.comparison.console import comparison_table
+        from fedhca2.reports.comparison.layouts import comparison_table
         from fedhca2.run_folder.names import comparison_folder
         from fedhca2.run_folder.reader import RunFiles
 
@@ -62,7 +62,7 @@ def _run_all(console: Console, planned: Sequence["ComparisonRun"], jobs: int, do
     """Run what is not finished; returns what is wrong with the runs that failed while others went on."""
     if jobs > 1:
         from fedhca2.federation.parallel_runs import run_in_parallel
-        from fedhca2.reports.comparison.console import ParallelConsole
+        from fedhca2.reports.console import ParallelConsole
 
         with ParallelConsole(console, len(planned), done) as side_by_side:
             return run_in_parallel(planned, jobs, side_by_side)
@@ -87,7 +87,7 @@ def report(
     """Make a page that shows what happened: one HTML file that needs no network."""
     with clear_errors():
         from fedhca2.federation.comparison_runs import known_runs
-        from fedhca2.reports.page import write_page
+        from fedhca2.reports.page.write import write_page
         from fedhca2.run_folder.reader import RunFiles
 
         found = [folder for run in runs for folder in known_runs(run) or [run]]

@@ -18,6 +18,7 @@ flower = typer.Typer(name="flower", help="Run a federation over a network with F
 app.add_typer(flower)
 
 Keys = Annotated[Path, typer.Option(help="The folder that 'fedhca2 flower keys' wrote.")]
+Names = Annotated[list[str], typer.Argument(help="The sites' names.")]
 Address = Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Where the SuperLink is.")]
 Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="The public address, where sites come to.")]
 Quota = Annotated[
@@ -45,7 +46,7 @@ def keys(
 
 @flower.command()
 def register(
-    names: Annotated[list[str], typer.Argument(help="The sites' names.")],
+    names: Names,
     superlink: Address,
     keys: Keys,
 ) -> None:
@@ -61,7 +62,7 @@ def register(
 
 @flower.command()
 def evict(
-    names: Annotated[list[str], typer.Argument(help="The sites' names.")],
+    names: Names,
     superlink: Address,
     keys: Keys,
 ) -> None:

@@ -25,7 +25,7 @@ def evaluate(
     if split not in ("train", "val"):
         raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
     with clear_errors():
-        from fedhca2.federation.evaluation import Evaluation, evaluated
+        from fedhca2.deployment.trained import Evaluation, evaluated
         from fedhca2.reports.tables import conclusion, result_table
         from fedhca2.run_folder.writer import write_evaluation
 

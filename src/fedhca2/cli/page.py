@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def draw_page(console: Console, runs: Sequence["RunFiles"], folder: Path) -> None:
     """Write report.html into a folder and say where it is, or where plotly is missing how to draw it later."""
-    from fedhca2.reports.page import NoPlotly, write_page
+    from fedhca2.reports.page.write import NoPlotly, write_page
 
     try:
         page = write_page(runs, folder / "report.html")

@@ -22,7 +22,7 @@ WandbProject = Annotated[
 
 
 if TYPE_CHECKING:
-    from fedhca2.federation.run import RunWatcher
+    from fedhca2.federation.engine import RunWatcher
     from fedhca2.run_folder.result import Result
 
 BY_SIGNAL = 128  # what shells add to the number of the signal that ended a process
@@ -48,18 +48,13 @@ def run(
     console = Console()
     with clear_errors(), stopped():
         from fedhca2.experiment import Experiment
-        from fedhca2.federation.run import run as run_experiment
         from fedhca2.run_folder.names import default_folder
+        from fedhca2.runs import run_function
 
         experiment = Experiment.load(config, overrides or [])
         folder = out or default_folder(experiment.name)
         with watched(console, folder, tensorboard, wandb) as watcher:
-            if engine == "in-process":
-                result = run_experiment(experiment, folder, watcher=watcher, baseline=baseline)
-            else:
-                from fedhca2.federation.flower.launch import run_on
-
-                result = run_on(engine, experiment, folder, watcher, baseline)
+            result = run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
     conclude(console, result, folder)
 
 
@@ -128,16 +123,10 @@ def resume(
     """Go on with a run that was interrupted, from its last checkpoint."""
     console = Console()
     with clear_errors(), stopped():
-        from fedhca2.federation.run import resume as resume_run
-        from fedhca2.run_folder.reader import RunFiles
+        from fedhca2.runs import resume_function
 
         with watched(console, run, tensorboard, wandb) as watcher:
-            if RunFiles(run).flower_note is not None:
-                from fedhca2.federation.flower.launch import resume_on
-
-                result = resume_on(run, watcher, overrides)
-            else:
-                result = resume_run(run, watcher=watcher, overrides=overrides)
+            result = resume_function(run)(run, watcher=watcher, overrides=overrides)
     conclude(console, result, run)
 
 
@@ -153,7 +142,7 @@ def watch(
 
     console = Console()
     with clear_errors(), ExitStack() as stack:
-        from fedhca2.reports.live_status import LiveStatus
+        from fedhca2.reports.console import LiveStatus
         from fedhca2.reports.tracking import Sinks, follow, send
         from fedhca2.run_folder.reader import RunFiles
 

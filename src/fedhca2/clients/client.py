@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from fedhca2.clients.device_slot import DeviceSlot, at_work
-from fedhca2.clients.evaluation import evaluate
+from fedhca2.clients.evaluation import evaluate, recalibrate
 from fedhca2.clients.exchange import Exchange
-from fedhca2.clients.normalisation import recalibrate
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.reach import RowLimits, first_rows
 from fedhca2.clients.state_file import ClientState

@@ -1,16 +1,28 @@
-"""Scores of a model over a whole split."""
+"""What a client's model makes of images: scores of a whole split, a few samples to look at, running statistics."""
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedhca2.clients.capture import CapturedForward, Captures
+from fedhca2.clients.device_slot import at_work
 from fedhca2.clients.step import autocast
+from fedhca2.data.batches import Batches
 from fedhca2.data.dataset import Sample
 from fedhca2.metrics import Metric
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.tasks import TASKS
+
+if TYPE_CHECKING:
+    from fedhca2.clients.client import Client
+
+SAMPLES = 4  # images of a client that are kept to look at
+
+Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 @torch.inference_mode()
@@ -41,3 +53,54 @@ def evaluate(
         for task, prediction in predictions(batch["image"]).items():
             metrics[task].update(prediction, batch[task])
     return {task: metric.compute() for task, metric in metrics.items()}
+
+
+def sample_indices(client: "Client") -> list[int]:
+    """Images spread evenly over the client's validation split; a single one if sizes differ, as arrays must stack."""
+    indices, data = client.data.val.indices, client.data.val.data
+    chosen = [indices[i * len(indices) // SAMPLES] for i in range(min(SAMPLES, len(indices)))]
+    sizes = {data.load(index, ())["image"].shape for index in chosen}
+    return chosen if len(sizes) == 1 else chosen[:1]
+
+
+def sample_labels(client: "Client") -> Arrays:
+    """Images and labels: `image`, `label.TASK`."""
+    data, tasks = client.data.val.data, client.data.val.tasks
+    samples = [data.load(index, tasks) for index in sample_indices(client)]
+    keys = {"image": "image"} | {task: f"label.{task}" for task in tasks}
+    return {key: torch.stack([sample[name] for sample in samples]).numpy() for name, key in keys.items()}
+
+
+@torch.inference_mode()
+def sample_predictions(client: "Client", when: str) -> Arrays:
+    """What the client's model makes of these images now, without the padding: `WHEN.TASK`."""
+    val = client.data.val
+    indices = sample_indices(client)
+    batch = next(Batches(val.data, indices, val.tasks, batch_size=SAMPLES).evaluation())
+    with at_work(client, client.device_slot):
+        outputs = client.personal.model.eval()(batch["image"].to(client.where))
+    height, width = val.data.load(indices[0], ())["image"].shape[-2:]
+    top, left = ((padded - own) // 2 for padded, own in zip(val.data.size, (height, width), strict=True))
+    predictions = {task: TASKS[task].predict(output).cpu() for task, output in outputs.items()}
+    return {
+        f"{when}.{task}": prediction[..., top : top + height, left : left + width].numpy()
+        for task, prediction in predictions.items()
+    }
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, batches: Iterable[Sample]) -> None:
+    """Measure the running statistics of BatchNorm layers anew, as plain averages, after parameters have changed."""
+    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if not layers:
+        return
+    momenta = [layer.momentum for layer in layers]
+    model.eval()  # nothing is dropped
+    for layer in layers:
+        layer.train()
+        layer.reset_running_stats()
+        layer.momentum = None  # a cumulative average
+    for batch in batches:
+        model(batch["image"])
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum

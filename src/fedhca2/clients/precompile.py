@@ -91,11 +91,6 @@ def _channels(client: Client, task: str) -> int:
     return TASKS[task].channels_for(client.data.train.data.labels[task])
 
 
-def _blank(model: ModelConfig) -> ModelConfig:
-    """The same model without first weights: code does not depend on them."""
-    return model.model_copy(update={"encoder": model.encoder.model_copy(update={"weights": "none", "sha256": None})})
-
-
 def _compile(device: torch.device, job: Job) -> None:
     """One job, on noise."""
     torch.compiler.reset()
@@ -108,7 +103,7 @@ def _compile(device: torch.device, job: Job) -> None:
     if job["part"] == INPUT:
         _compile_input(device, sample, (height, width), training.batch_size, channels)
     else:
-        model = build_model(_blank(ModelConfig(**job["model"])), channels, (height, width), seed=0, client="")
+        model = build_model(ModelConfig(**job["model"]).blank, channels, (height, width), seed=0, client="")
         _compile_step(model.to(device).train(), job["part"], training, sample)
     torch.cuda.synchronize()
 

@@ -14,7 +14,8 @@ from fedhca2.data.dataset import Sample
 from fedhca2.data.label_spaces import PASCAL_CLASSES
 from fedhca2.data.pascal_context import PART_CLASS, PERSON
 from fedhca2.data.rendered import FIRST_VAL_SCENE
-from fedhca2.data.scenes import CONTEXT_IDS, Domain, encode_normals, render
+from fedhca2.data.scenes.labels import CONTEXT_IDS, Domain, encode_normals
+from fedhca2.data.scenes.rendering import render
 from fedhca2.painting import voc_palette
 
 ArchiveKind = Literal["pascal_context", "nyud"]

@@ -2,21 +2,24 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, model_validator
+from torch import Tensor
 
 from fedhca2.config import Config, suggest
 from fedhca2.data.dataset import Dataset
-from fedhca2.data.statistics import label_groups
-from fedhca2.tasks import TASKS
+from fedhca2.labels import IGNORE
+from fedhca2.tasks import TASKS, Grouping
 
 Parts = dict[str, list[int]]  # {client: indices of images}
 DRAWS = 100
+BINS = 10  # of images by a mean value
 MOST_LISTED = 50_000  # in a config, whose reader is slow
 
 
@@ -207,3 +210,37 @@ def _names_fault(key: str, given: Mapping[str, object], clients: Sequence[str]) 
         return f"{key}: {unknown[0]!r} is not a client of this data set. {suggest(unknown[0], clients)}"
     missing = [name for name in clients if name not in given]
     return f"{key}: should name every client of this data set, found nothing for {missing[0]!r}" if missing else ""
+
+
+def largest_class(label: Tensor) -> float:
+    """The class with most pixels; class 0 (background, wall), which is nearly everywhere, only where it is alone.
+
+    >>> largest_class(torch.tensor([0, 0, 0, 2, 2, 5, 255]))
+    2.0
+    """
+    counts = torch.bincount(label[label != IGNORE].long().flatten(), minlength=1)
+    if len(counts) > 1 and counts[1:].any():
+        counts[0] = 0
+    return float(counts.argmax())
+
+
+def mean_value(label: Tensor) -> float:
+    """The mean over pixels that are known; 0 without any."""
+    known = label[label != IGNORE].double()
+    return float(known.mean()) if len(known) else 0.0
+
+
+STATISTICS: dict[Grouping, Callable[[Tensor], float]] = {"class": largest_class, "value": mean_value}
+
+
+def label_groups(data: Dataset, task: str) -> NDArray[np.int64]:
+    """A group for every image: its largest class, or which tenth of the images its mean value falls into."""
+    found = TASKS[task]
+    if found.grouped_by is None:
+        raise ValueError(f"{task}: its labels have no one number to group images by")
+    statistic = STATISTICS[found.grouped_by]
+    values = np.array([statistic(found.ignored(data.load(i, [task])[task])) for i in range(len(data))])
+    if found.grouped_by == "class":
+        return values.astype(np.int64)
+    groups: NDArray[np.int64] = values.argsort(kind="stable").argsort(kind="stable") * BINS // len(values)
+    return groups

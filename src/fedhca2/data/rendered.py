@@ -13,7 +13,8 @@ from fedhca2.config import Config
 from fedhca2.cores import usable_cores
 from fedhca2.data.dataset import Sample, Split
 from fedhca2.data.partition import Even, PartitionConfig
-from fedhca2.data.scenes import LABELS, Domain, render
+from fedhca2.data.scenes.labels import LABELS, Domain
+from fedhca2.data.scenes.rendering import render
 from fedhca2.tasks import LabelSpace, skips_empty
 
 FIRST_VAL_SCENE = 1_000_000  # scenes of the two splits never meet

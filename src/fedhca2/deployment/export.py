@@ -13,8 +13,8 @@ from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
 from fedhca2.deployment.trained import Trained
 from fedhca2.errors import UserError
 from fedhca2.models import MultiTaskModel
-from fedhca2.reports.names import ARROWS, metric_title
-from fedhca2.reports.page.tables import latest_scores, number
+from fedhca2.reports.names import metric_heading, score_text
+from fedhca2.reports.page.tables import latest_scores
 from fedhca2.run_folder.result import headline
 from fedhca2.tasks import get_task
 
@@ -66,7 +66,7 @@ def _row(trained: Trained, task: str) -> str:
     shown = ""
     if scores:
         main = headline(task, scores)
-        shown = f"{metric_title(main.metric)} {ARROWS[main.higher_is_better]} {number(task, main.value)}"
+        shown = f"{metric_heading(main.metric, main.higher_is_better)} {score_text(task, main.value)}"
     return f"| {task} | {get_task(task).channels_for(trained.spaces[task])} | {get_task(task).reading} | {shown} |"
 
 

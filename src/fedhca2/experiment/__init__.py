@@ -1,6 +1,5 @@
 """Experiments: config files, their checks, and what is built from them."""
 
-from fedhca2.experiment.build import build_client, build_clients, step_kind
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
@@ -17,10 +16,7 @@ __all__ = [
     "SecureAggregation",
     "Shard",
     "assign_shards",
-    "build_client",
-    "build_clients",
     "open_data",
     "partition_as_data",
-    "step_kind",
     "without_broken",
 ]

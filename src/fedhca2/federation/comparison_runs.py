@@ -8,9 +8,11 @@ from pathlib import Path
 from fedhca2.config import suggest
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.run import RunWatcher, run_or_resume
+from fedhca2.federation.engine import RunWatcher
+from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
+from fedhca2.run_folder.baseline import other_settings
 from fedhca2.run_folder.reader import RunFiles
 
 LOCAL = "local"
@@ -107,7 +109,5 @@ def _check_known(run: ComparisonRun) -> None:
     files = RunFiles(run.folder)
     if not files.begun:
         return
-    found, wanted = files.config, run.experiment.to_dict()
-    other = [key for key in sorted({*found, *wanted} - {"devices"}) if found.get(key) != wanted.get(key)]
-    if other:
+    if other := other_settings(files, run.experiment, {"devices"}):
         raise UserError([f"{run.folder}: should be a run of these settings, found one with other {', '.join(other)}"])

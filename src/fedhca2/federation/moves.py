@@ -1,4 +1,4 @@
-"""How far a client's rows moved in a round, and how far its training can have moved them."""
+"""How far a client's rows moved in a round, how far training can have moved them, and whose replies are used."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,12 @@ from fedhca2.aggregation import Rows
 from fedhca2.clients import Privacy, Training
 from fedhca2.clients.reach import ALIKE, noise_reach, trained_reach
 from fedhca2.experiment import Experiment
-from fedhca2.messages import Profile
-from fedhca2.params import Part
+from fedhca2.experiment.reliability import GuardBounds
+from fedhca2.messages import Profile, Reply
+from fedhca2.params import Part, Slot
 
 STATISTICS = 100.0  # honest statistics differ by data and by what was trained since: 7 times has been seen
+QUIET = 1e-3  # a smaller share of what a round can move says nothing of the next: there was nothing to learn from
 BY_LENGTH = f"{ALIKE:g} times the others' usual length"
 
 
@@ -165,3 +167,51 @@ def _from_most_others(rows: Rows) -> list[float]:
     squares = gram.diagonal()
     distances = (squares[:, None] + squares - 2 * gram).clamp(min=0).sqrt()
     return [median_low(each[:number] + each[number + 1 :]) for number, each in enumerate(distances.tolist())]
+
+
+Moves = Mapping[str, Mapping[Slot, Move]]  # of each row of each client
+Shares = Mapping[str, tuple[float, ...]]  # by 'client/slot': recent moves as shares of what was possible
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The replies that are used, by client and in the order of names; why others are not; and the shares after them."""
+
+    used: dict[str, Reply]
+    refused: dict[str, str]
+    shares: dict[str, tuple[float, ...]]
+
+
+def admit(replies: Mapping[str, Reply], moves: Moves, shares: Shares, bounds: GuardBounds) -> Admission:
+    """Sort well-formed replies by how far their rows moved.
+
+    A client is judged by what it declared and by its own past, never by others, which may train on another schedule.
+    """
+    refused = {client: why for client in replies if (why := _excess(client, moves[client], shares, bounds))}
+    used = {client: reply for client, reply in replies.items() if client not in refused}
+    seen = dict(shares)
+    for client in used:
+        for slot, move in moves[client].items():
+            if (share := _share(move)) >= QUIET:
+                seen[f"{client}/{slot}"] = (*seen.get(f"{client}/{slot}", ()), share)[-bounds.window :]
+    return Admission(used, refused, seen)
+
+
+def _share(move: Move) -> float:
+    """How much of what was possible a row moved; 0 where that cannot be said."""
+    possible = move.limit.within(1.0)
+    return move.distance / possible if move.followed and 0 < possible < inf else 0.0
+
+
+def _excess(client: str, moves: Mapping[Slot, Move], shares: Shares, bounds: GuardBounds) -> str:
+    for slot, move in moves.items():
+        if not isfinite(move.distance):
+            return f"{slot}: row should be finite, found NaN or infinite values"
+        if bounds.reach and move.distance > move.limit.within(bounds.reach):
+            far = f"at most {move.limit.within(bounds.reach):.4g}, {move.by} (guard.reach)"
+            return f"{slot}: row should have moved by {far}, found {move.distance:.4g}"
+        recent = shares.get(f"{client}/{slot}")
+        if bounds.jump and recent and _share(move) > bounds.jump * max(recent):
+            far = f"at most {bounds.jump:g} times as far as in recent rounds (guard.jump)"
+            return f"{slot}: row should have moved {far}, found {_share(move) / max(recent):.4g} times"
+    return ""

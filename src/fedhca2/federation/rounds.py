@@ -12,8 +12,8 @@ from fedhca2.federation.gate import Expected, fault_of
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.records import Progress, ServerRecord
+from fedhca2.run_folder.result import Scores
 
-Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}
 Choose = Callable[[Iterable[str], int], Iterable[str]]  # of all clients, those that are asked in this round
 
 

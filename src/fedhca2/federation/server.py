@@ -9,13 +9,13 @@ from fedhca2.aggregation import Aggregator, Mean, Member, Mixing, Rows, Weights
 from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.gate import Expected, well_formed
-from fedhca2.federation.guard import admit
 from fedhca2.federation.moves import (
     NO_LIMIT,
     Limit,
     Move,
     Reach,
     Trained,
+    admit,
     moves_of_parameters,
     moves_of_statistics,
     moves_of_updates,

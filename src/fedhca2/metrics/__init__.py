@@ -3,8 +3,7 @@
 from fedhca2.metrics.delta_m import delta_m, relative_gain
 from fedhca2.metrics.edges.ods_f import OdsF, edge_rules
 from fedhca2.metrics.metric import Metric
-from fedhca2.metrics.miou import MeanIoU
-from fedhca2.metrics.pixel_errors import AngularError, DepthRMSE
+from fedhca2.metrics.pixels import AngularError, DepthRMSE, MeanIoU
 from fedhca2.metrics.saliency import MaxF, SalientIoU, SalientIoUOfImages
 
 __all__ = [

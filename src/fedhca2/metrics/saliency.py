@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fedhca2.labels import IGNORE
 from fedhca2.metrics.metric import Sums, histogram
-from fedhca2.metrics.miou import MeanIoU
+from fedhca2.metrics.pixels import MeanIoU
 
 THRESHOLDS = torch.arange(1, 20) / 20
 IOU_THRESHOLDS = torch.arange(4, 19) / 20

@@ -35,3 +35,8 @@ class ModelConfig(Config):
         int | None,
         Field(ge=4, multiple_of=4, description="by default the encoder's first channels, for deeplab 256"),
     ] = None
+
+    @property
+    def blank(self) -> "ModelConfig":
+        """The same model without first weights, whose file need not be there."""
+        return self.model_copy(update={"encoder": self.encoder.model_copy(update={"weights": "none", "sha256": None})})

@@ -1,10 +1,12 @@
-"""Progress of a run in the terminal: live bars where there is one, a line per round where there is not."""
+"""A run in the terminal, as it goes: its own bars or lines, the table of one that is followed, several side by side."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import isfinite
 from time import monotonic
-from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -14,14 +16,23 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
 from fedhca2.experiment import Experiment, Shard
+from fedhca2.federation.comparison_runs import ComparisonRun
+from fedhca2.federation.parallel_runs import RunProcess, log_file
 from fedhca2.messages import Order, Reply
+from fedhca2.reports.names import UNKNOWN, metric_heading, score_text
+from fedhca2.run_folder.event_log import Event
+from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.result import headline
 
+EVERY = 60.0  # seconds between two lines about several runs, where there is no terminal
 REFRESH = 0.2  # seconds between two readings of a loss, which has to be waited for on a GPU
+WIDTH = 60
 
 
 class ConsoleWatcher:
@@ -49,9 +60,7 @@ class ConsoleWatcher:
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
@@ -99,3 +108,104 @@ class ConsoleWatcher:
             self.console.print(
                 f"{self.label} round {round + 1}/{self.total}  {seconds:.1f} s  loss: {losses}", soft_wrap=True
             )
+
+
+def _shown(loss: float | None) -> str:
+    """A loss, if there is one."""
+    if loss is None:
+        return ""
+    return f"{loss:.4f}" if isfinite(loss) else UNKNOWN
+
+
+class LiveStatus:
+    """Rounds done, time left, and every client's last loss and score."""
+
+    def __init__(self, run: RunFiles) -> None:
+        self.run = run
+        self.done = 0
+        self.seconds: dict[int, float] = {}
+        self.losses: dict[tuple[str, str], float] = {}
+        self.scores: dict[tuple[str, str], dict[str, float]] = {}
+        self.refused: dict[str, str] = {}
+
+    def add(self, event: Event) -> None:
+        """Take note of an event."""
+        match event["event"]:
+            case "loss":
+                self.losses[event["client"], event["task"]] = event["value"]
+            case "metric":
+                self.scores.setdefault((event["client"], event["task"]), {})[event["metric"]] = event["value"]
+            case "round":
+                self.done = event["round"] + 1
+                self.seconds[event["round"]] = event["seconds"]
+                self.refused = event["refused"]
+
+    def __rich__(self) -> Group:
+        """What a terminal shows."""
+        left = self.run.rounds - self.done
+        each = sum(self.seconds.values()) / len(self.seconds) if self.seconds else 0.0
+        state = f"{self.run.method}: round {self.done} of {self.run.rounds}, {each:.1f} s each"
+        state += f", {left * each:.0f} s left" if left else ", done"
+        table = Table("client", "task", "loss", "metric", "score")
+        for client, task in dict.fromkeys([*self.losses, *self.scores]):
+            loss, scores = self.losses.get((client, task)), self.scores.get((client, task))
+            cells = ["", ""]
+            if scores:
+                main = headline(task, scores)
+                cells = [metric_heading(main.metric, main.higher_is_better), score_text(task, main.value)]
+            table.add_row(client, task, _shown(loss), *cells)
+        away = [Text(f"{client} was left out: {why}", "yellow") for client, why in self.refused.items()]
+        filled = round(WIDTH * self.done / self.run.rounds)
+        bar = Text("━" * filled, "blue") + Text("━" * (WIDTH - filled), "bright_black")
+        return Group(Text(state, "bold"), bar, *self._before(), table, *away)
+
+    def _before(self) -> list[Text]:
+        """What happens while nothing is to be seen yet."""
+        baseline = self.run.baseline
+        if self.done or not baseline.path.is_dir() or baseline.finished:
+            return []
+        return [Text(f"The Local baseline is trained first: fedhca2 watch {baseline.path}")]
+
+
+class ParallelConsole:
+    """Shows which runs run, how far they have come and what they came to."""
+
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        self.console = console
+        self.total, self.done = total, done
+        self.live = Live(console=console, auto_refresh=False, transient=True)
+        self.said = monotonic()
+
+    def __enter__(self) -> "ParallelConsole":
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.live.stop()
+
+    def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
+        """A line for a run that is over."""
+        self.done += 1
+        what = f"[red]failed: [/]{escape(fault)} ({log_file(run)})" if fault else _outcome(run)
+        self.console.print(
+            f"{self.done}/{self.total}  {run.name}: {what}, {seconds:.0f} s", highlight=False, soft_wrap=True
+        )
+
+    def looked(self, running: Sequence[RunProcess], waiting: int) -> None:
+        """How it stands."""
+        if self.console.is_terminal:
+            table = Table.grid(padding=(0, 2))
+            for one in running:
+                table.add_row(one.run.name, one.last_line or "starting", f"{one.seconds:.0f} s")
+            table.add_row(f"{waiting} more to come")
+            self.live.update(table, refresh=True)
+        elif monotonic() - self.said > EVERY:
+            self.said = monotonic()
+            lines = "; ".join(f"{one.run.name}: {one.last_line or 'starting'}" for one in running)
+            self.console.print(f"running {lines}; {waiting} more to come", highlight=False, soft_wrap=True)
+
+
+def _outcome(run: ComparisonRun) -> str:
+    gain = (RunFiles.open(run.folder).result or {}).get("delta_m")
+    return "finished" if gain is None else f"Δm {gain:+.2f} %"

@@ -5,7 +5,7 @@ from math import isfinite
 from rich.table import Table
 
 from fedhca2.metrics import relative_gain
-from fedhca2.reports.names import ARROWS, UNKNOWN, UNKNOWN_GAIN, metric_title
+from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text
 from fedhca2.run_folder.result import Headline, Result, headline
 from fedhca2.tasks import TASKS
 
@@ -24,14 +24,18 @@ def result_table(result: Result) -> Table:
     for client, tasks in result.clients.items():
         for i, (task, scores) in enumerate(tasks.items()):
             ours = headline(task, scores)
-            cells = [client if i == 0 else "", task, f"{metric_title(ours.metric)} {ARROWS[ours.higher_is_better]}"]
+            cells = [client if i == 0 else "", task, metric_heading(ours.metric, ours.higher_is_better)]
             if result.baseline and client in result.baseline:
                 theirs = headline(task, result.baseline[client][task])
-                cells += [_number(task, theirs), _number(task, ours), _gain(ours, theirs)]
+                cells += [
+                    score_text(task, theirs.value, narrow=True),
+                    score_text(task, ours.value, narrow=True),
+                    _gain(ours, theirs),
+                ]
             elif result.baseline:  # a site that was away when the others were evaluated
-                cells += [UNKNOWN, _number(task, ours), UNKNOWN]
+                cells += [UNKNOWN, score_text(task, ours.value, narrow=True), UNKNOWN]
             else:
-                cells.append(_number(task, ours))
+                cells.append(score_text(task, ours.value, narrow=True))
             table.add_row(*cells)
     return table
 
@@ -49,15 +53,7 @@ def conclusion(result: Result) -> str:
     return f"Δm {result.delta_m:+.2f} %: the mean gain over training alone, all clients and tasks{besides}."
 
 
-def _number(task: str, score: Headline) -> str:
-    if not isfinite(score.value):
-        return UNKNOWN
-    return f"{score.value:.4g}{TASKS[task].unit}" if abs(score.value) < 1 else f"{score.value:.2f}{TASKS[task].unit}"
-
-
 def _gain(ours: Headline, theirs: Headline) -> str:
     gain = relative_gain(ours.value, theirs.value, ours.higher_is_better)
-    if not isfinite(gain):  # over a score of 0
-        return UNKNOWN
     colour = "green" if gain > 0 else "red"
-    return f"[{colour}]{gain:+.1f} %[/]"
+    return f"[{colour}]{gain_text(gain)}[/]" if isfinite(gain) else UNKNOWN

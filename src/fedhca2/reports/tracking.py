@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
-from fedhca2.federation.run import RunWatcher
+from fedhca2.federation.engine import RunWatcher
 from fedhca2.messages import Order, Reply
 from fedhca2.run_folder.event_log import Event, parse_events
 from fedhca2.run_folder.reader import RunFiles
@@ -165,9 +164,7 @@ class Sending:
     def __enter__(self) -> "Sending":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Send the rest, however the run ended."""
         if self.sinks is not None:
             send(self.follower.look(), self.sinks)

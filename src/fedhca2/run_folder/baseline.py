@@ -1,5 +1,6 @@
-"""Local scores that a run is compared with: of another run, or of one that it trained along."""
+"""Local scores that a run is compared with: of another run, or of one that it trained along; and what may differ."""
 
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,9 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
     """The Local scores of a finished run, if it had the same data, clients, seed and rounds."""
     try:
         files = RunFiles.open(run)
-        result, config = files.finished_result, files.config
+        result, other = files.finished_result, other_settings(files, experiment, FREE)
     except (OSError, UserError) as error:
         raise UserError([f"--baseline {run}: not a finished run: {error}"]) from None
-    ours = experiment.to_dict()
-    other = [key for key in sorted({*ours, *config} - FREE) if ours.get(key) != config.get(key)]
     if other:
         raise UserError(
             [f"--baseline {run}: should have the same settings as this run, found other {', '.join(other)}"]
@@ -43,6 +42,12 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
             [f"--baseline {run}: should be a run of 'local', found {result['method']!r} without a baseline"]
         )
     return scores
+
+
+def other_settings(files: RunFiles, experiment: Experiment, free: Set[str]) -> list[str]:
+    """In which settings, apart from those that are free, a run is not one of this experiment."""
+    found, wanted = files.config, experiment.to_dict()
+    return [key for key in sorted({*found, *wanted} - free) if found.get(key) != wanted.get(key)]
 
 
 def baseline_files(run: Path, scores: Scores) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedhca2.clients import ClientState, load_state, save_state
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.messages import Addend, Delivery
+from fedhca2.messages import Delivery, deliveries_as_data, deliveries_from_data
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import Progress, ServerState
 from fedhca2.whole_files import private_folder, sync_folder
@@ -115,33 +115,17 @@ def _pack(pending: Mapping[str, Mapping[Slot, Delivery]]) -> tuple[dict[str, Ten
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
 
-    def name(row: Tensor) -> str:
+    def place(row: Tensor) -> dict[str, str]:
         if id(row) not in names:
             names[id(row)] = f"row/{len(names)}"
             tensors[names[id(row)]] = row.detach().cpu().clone()
-        return names[id(row)]
+        return {"row": names[id(row)]}
 
-    def addend(each: Addend) -> dict[str, Any]:
-        return {"row": name(each.row), "scale": each.scale, "remember": each.remember}
-
-    packed = {
-        client: {
-            str(slot): {"base": delivery.base, "addends": [addend(each) for each in delivery.addends]}
-            for slot, delivery in deliveries.items()
-        }
-        for client, deliveries in pending.items()
-    }
-    return tensors, packed
+    return tensors, {client: deliveries_as_data(deliveries, place) for client, deliveries in pending.items()}
 
 
 def _unpack(state: ClientState) -> dict[str, dict[Slot, Delivery]]:
-    def addend(each: Mapping[str, Any]) -> Addend:
-        return Addend(state.tensors[each["row"]], tuple(each["scale"]), each["remember"])
+    def row(slot: Slot, each: Mapping[str, Any]) -> Tensor:
+        return state.tensors[each["row"]]
 
-    return {
-        client: {
-            Slot.parse(slot): Delivery(each["base"], tuple(map(addend, each["addends"])))
-            for slot, each in deliveries.items()
-        }
-        for client, deliveries in state.values["pending"].items()
-    }
+    return {client: deliveries_from_data(data, row) for client, data in state.values["pending"].items()}

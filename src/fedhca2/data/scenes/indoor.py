@@ -2,11 +2,12 @@
 
 import numpy as np
 
+from fedhca2.data.label_spaces import NYUD_CLASSES
 from fedhca2.data.scenes.dice import Dice
-from fedhca2.data.scenes.furniture import ID, KINDS, in_the_middle, on_wall
 from fedhca2.data.scenes.scene import Scene, mixed_paint, photographed, tinted_paint
-from fedhca2.data.scenes.solids import Row, moved, plane, sky, turn
+from fedhca2.data.scenes.solids import Row, Table, box, capsule, ellipsoid, moved, plane, sky, turn
 
+ID = {name: number for number, name in enumerate(NYUD_CLASSES)}
 _X, _Y, _Z = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
 
 
@@ -63,3 +64,138 @@ def _along_wall(dice: Dice, reach: float, high: float) -> list[Row]:
             rows.append(on_wall(dice, at + width / 2, min(high - 0.4, top + 0.55), width / 2))
         at += width + dice.uniform(0.05, 0.5)
     return rows or [on_wall(dice, 0.0, 1.5, 0.8)]
+
+
+# A piece of furniture from x = `at` on, its back against the wall z = 0; its width, and the height of its top.
+Piece = tuple[list[Row], float, float]
+
+
+def _block(dice: Dice, name: str, at: float, width: float, depth: float, height: float) -> Row:
+    half = (width / 2, height / 2, depth / 2)
+    return box((at + width / 2, height / 2, depth / 2), half, mixed_paint(dice), ID[name])
+
+
+def _cabinet(dice: Dice, at: float) -> Piece:
+    width, depth, height = dice.uniform(0.6, 1.3), dice.uniform(0.35, 0.6), dice.uniform(0.7, 1.2)
+    rows = [_block(dice, "cabinet", at, width, depth, height)]
+    rows.append(box((at + width / 2, height / 2, depth), (0.015, height * 0.4, 0.02), mixed_paint(dice), ID["cabinet"]))
+    if dice.chance(0.4):
+        rows += _lamp(dice, at + width * dice.uniform(0.25, 0.75), depth / 2, height)
+    elif dice.chance(0.5):
+        wide, tall = dice.uniform(0.12, 0.25), dice.uniform(0.1, 0.2)
+        rows.append(box((at + width / 2, height + tall, depth / 2), (wide, tall, 0.12), mixed_paint(dice), ID["box"]))
+    return rows, width, height + 0.4
+
+
+def _lamp(dice: Dice, x: float, z: float, y: float) -> list[Row]:
+    shade = dice.uniform(0.13, 0.2)
+    return [
+        capsule((x, y, z), (x, y + 0.3, z), 0.03, mixed_paint(dice), ID["lamp"]),
+        ellipsoid((x, y + 0.35, z), (shade, shade * 0.8, shade), mixed_paint(dice), ID["lamp"]),
+    ]
+
+
+def _bed(dice: Dice, at: float) -> Piece:
+    width, length, height = dice.uniform(1.0, 1.6), dice.uniform(1.5, 1.9), dice.uniform(0.4, 0.6)
+    rows = [_block(dice, "bed", at, width, length, height), _block(dice, "bed", at, width, 0.08, height + 0.45)]
+    for x in (0.28, 0.72):
+        soft = (width * 0.19, 0.11, 0.18)
+        rows.append(ellipsoid((at + width * x, height + 0.05, 0.32), soft, mixed_paint(dice), ID["pillow"]))
+    return rows, width, height + 0.45
+
+
+def _sofa(dice: Dice, at: float) -> Piece:
+    width, depth, seat, paint = (
+        dice.uniform(1.2, 1.8),
+        dice.uniform(0.7, 0.9),
+        dice.uniform(0.36, 0.46),
+        mixed_paint(dice),
+    )
+    middle, arm = at + width / 2, 0.1
+    rows = [
+        box((middle, seat / 2, depth / 2), (width / 2, seat / 2, depth / 2), paint, ID["sofa"]),
+        box((middle, seat, 0.14), (width / 2, 0.42, 0.14), paint, ID["sofa"]),
+    ]
+    for x in (at + arm, at + width - arm):
+        rows.append(capsule((x, seat + 0.1, 0.1), (x, seat + 0.1, depth), arm, paint, ID["sofa"]))
+    if dice.chance(0.6):
+        soft = (0.2, 0.18, 0.09)
+        rows.append(
+            ellipsoid((middle + dice.uniform(-0.4, 0.4), seat + 0.16, 0.37), soft, mixed_paint(dice), ID["pillow"])
+        )
+    return rows, width, seat + 0.45
+
+
+def _bookshelf(dice: Dice, at: float) -> Piece:
+    width, depth, height, shelves = dice.uniform(0.6, 1.1), dice.uniform(0.28, 0.38), dice.uniform(1.4, 2.0), 3
+    rows = [_block(dice, "bookshelf", at, width, depth, height)]
+    for i in range(shelves):
+        half = (width * 0.42 * dice.uniform(0.5, 1.0), height / shelves * 0.34, 0.02)
+        y = height * (i + 0.5) / shelves
+        rows.append(box((at + width / 2, y, depth), half, mixed_paint(dice, 2)._replace(frequency=14.0), ID["books"]))
+    return rows, width, height
+
+
+def _door(dice: Dice, at: float) -> Piece:
+    width, height = dice.uniform(0.75, 0.95), dice.uniform(1.9, 2.1)
+    return [_block(dice, "door", at, width, 0.05, height)], width, height
+
+
+def _curtain(dice: Dice, at: float) -> Piece:
+    width, height, paint = dice.uniform(0.5, 0.9), dice.uniform(1.8, 2.2), mixed_paint(dice, 2)
+    folds = [at + width * (i + 0.5) / 3 for i in range(3)]
+    rows = [capsule((x, 0.15, 0.1), (x, height, 0.1), width / 5, paint, ID["curtain"]) for x in folds]
+    return rows, width, height
+
+
+KINDS = (_cabinet, _bed, _sofa, _bookshelf, _door, _curtain)
+
+
+def _table(dice: Dice) -> list[Row]:
+    x, z, height, paint = dice.uniform(0.35, 0.6), dice.uniform(0.3, 0.5), dice.uniform(0.45, 0.75), mixed_paint(dice)
+    rows = [box((0.0, height, 0.0), (x, 0.03, z), mixed_paint(dice), ID["table"])]
+    for sx in (-0.9, 0.9):
+        for sz in (-0.9, 0.9):
+            rows.append(box((sx * x, height / 2, sz * z), (0.035, height / 2, 0.035), paint, ID["table"]))
+    if dice.chance(0.5):
+        tall = dice.uniform(0.08, 0.16)
+        rows.append(box((0.0, height + tall, 0.0), (0.14, tall, 0.1), mixed_paint(dice), ID["box"]))
+    return rows
+
+
+def _chair(dice: Dice) -> list[Row]:
+    wide, seat, back, paint = (
+        dice.uniform(0.2, 0.26),
+        dice.uniform(0.4, 0.5),
+        dice.uniform(0.22, 0.32),
+        mixed_paint(dice),
+    )
+    rows = [
+        box((0.0, seat, 0.0), (wide, 0.04, wide), paint, ID["chair"]),
+        box((0.0, seat + back, -wide), (wide, back, 0.03), mixed_paint(dice), ID["chair"]),
+    ]
+    for sx in (-0.85, 0.85):
+        for sz in (-0.85, 0.85):
+            rows.append(box((sx * wide, seat / 2, sz * wide), (0.028, seat / 2, 0.028), paint, ID["chair"]))
+    return rows
+
+
+def in_the_middle(dice: Dice) -> list[Row]:
+    """A table, a chair, or a table with a chair beside it; sometimes a mat below."""
+    choice = dice.below(3)
+    rows = _chair(dice) if choice == 0 else _table(dice)
+    if choice == 2:
+        beside: Table = moved(np.array(_chair(dice)), turn(dice.uniform(-0.5, 0.5)), (0.0, 0.0, -0.75))
+        rows += beside.tolist()
+    if dice.chance(0.5):
+        half = (dice.uniform(0.7, 1.1), 0.01, dice.uniform(0.6, 0.9))
+        rows.append(box((0.0, 0.0, 0.0), half, mixed_paint(dice), ID["floor mat"]))
+    return rows
+
+
+def on_wall(dice: Dice, x: float, y: float, room: float) -> Row:
+    """A picture, window, television or mirror about (x, y) on the wall z = 0, no wider than 2 room."""
+    name = dice.pick(("picture", "picture", "window", "window", "television", "mirror"))
+    half = (min(room, dice.uniform(0.3, 0.7)), dice.uniform(0.25, 0.4), dice.uniform(0.01, 0.04))
+    bright = tinted_paint(dice, (0.75, 0.82, 0.9)) if name == "window" else mixed_paint(dice)
+    return box((x, y, 0.0), half, bright, ID[name])

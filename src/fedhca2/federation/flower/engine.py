@@ -1,12 +1,14 @@
-"""The engine whose clients are at sites that a Flower grid reaches."""
+"""The engine whose clients are at sites that a Flower grid reaches, and its record of who was let in."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, ClassVar
 
+import httpx
 import torch
 from flwr.serverapp.grid import Grid
 from torch import Tensor
@@ -15,25 +17,33 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.engine import RunWatcher
-from fedhca2.federation.flower.admissions import Admissions, Look, nobody
+from fedhca2.federation.flower.control import Registration
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES
+from fedhca2.federation.gate import NAME, plain
 from fedhca2.federation.moves import Reach
 from fedhca2.federation.rounds import Outcome, Watcher
 from fedhca2.federation.run import reopened
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply
+from fedhca2.run_folder.event_log import EVICTED, REGISTERED
 from fedhca2.run_folder.names import FLOWER
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress, ServerRecord
 from fedhca2.run_folder.writer import RunFolder
 
 Collect = Callable[[str, Path], None]  # brings the models of a run of this name into its folder
+Look = Callable[[], Iterable[Registration]]  # at who was let in, and put out
 
 
 def leave_models(run: str, folder: Path) -> None:
     """Models stay at their sites."""
+
+
+def nobody() -> tuple[()]:
+    """In a simulation there are no keys."""
+    return ()
 
 
 def check_resumable(out: Path) -> None:
@@ -134,7 +144,7 @@ class _Tell:
     fleet: FlowerFleet
     folder: RunFolder
     watcher: RunWatcher
-    admissions: Admissions
+    admissions: "Admissions"
     introduced: set[str]
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
@@ -174,3 +184,44 @@ def _order_as_sent(order: Order, terms: NetworkSettings) -> Order:
 
 def _reply_as_sent(reply: Reply, terms: NetworkSettings) -> Reply:
     return replace(reply, rows={slot: _row_as_sent(row, terms) for slot, row in reply.rows.items()})
+
+
+class Admissions:
+    """Who was let in and put out, in the run's record: every key that the SuperLink was told of, in whatever way.
+
+    What is new is written down from the beginning of a run to its end, however it ends.
+
+    The SuperLink keeps who was evicted, and when, so nothing is missed between two looks.
+    """
+
+    def __init__(self, look: Look, folder: RunFolder) -> None:
+        self._look, self._folder = look, folder
+        before = map(json.loads, RunFiles(folder.path).events_file.read_text("utf-8").splitlines())
+        self._written = {_mark(event) for event in before if event["event"] in (REGISTERED, EVICTED)}
+
+    def __enter__(self) -> "Admissions":
+        self.write()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(UserError, httpx.HTTPError):  # the SuperLink may be what ended it
+            self.write()
+
+    def write(self) -> None:
+        """Look, and write down what is new."""
+        for event in _events(self._look()):
+            if _mark(event) not in self._written:
+                self._written.add(_mark(event))
+                self._folder.events.log(**event)
+
+
+def _events(registrations: Iterable[Registration]) -> Iterator[dict[str, Any]]:
+    for one in registrations:
+        who = {"client": plain(one.name, NAME), "key": one.fingerprint, "node": str(one.node)}  # of 64 bits
+        yield {"event": REGISTERED, "time": one.registered, **who}
+        if one.evicted:
+            yield {"event": EVICTED, "time": one.evicted, **who}
+
+
+def _mark(event: dict[str, Any]) -> tuple[str, str, str]:
+    return event["event"], event["time"], event["node"]

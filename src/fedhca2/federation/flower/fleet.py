@@ -3,14 +3,18 @@
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, Generic, TypeVar
 
+import torch
 from flwr.app import RecordDict
 from flwr.serverapp.grid import Grid
+from torch import Tensor
 
+from fedhca2.aggregation import MappedRow
 from fedhca2.clients import BatchWatch
 from fedhca2.experiment import Experiment
 from fedhca2.federation.blind import Sum, Summed, seen_of
@@ -20,7 +24,6 @@ from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, decode_reply, encode_orders, pack
 from fedhca2.federation.flower.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.site_registry import SiteRegistry
-from fedhca2.federation.flower.spool import spooled
 from fedhca2.federation.flower.wait import Wait
 from fedhca2.federation.gate import Refused, shown
 from fedhca2.messages import Order, Profile, Reply
@@ -210,3 +213,21 @@ class FlowerFleet:
         layouts = seen_of(self.registry.known[client], self.experiment).layouts
         values = sum(layout.numel for slot, layout in layouts.items() if slot.part in order.upload)
         return Allowance(values, self.terms.wire)
+
+
+def spooled(reply: Reply, folder: Path, dtype: torch.dtype) -> Reply:
+    """The same reply, its rows in files of a folder; `dtype` is what they had on the wire.
+
+    The files have no name any more, so that nothing is left of them when nobody reads them, even after a crash.
+    """
+    return replace(reply, rows={slot: _in_file(row.to(dtype), folder) for slot, row in reply.rows.items()})
+
+
+def _in_file(row: Tensor, folder: Path) -> MappedRow:
+    try:
+        with NamedTemporaryFile(dir=folder) as file:
+            file.write(row.contiguous().view(torch.uint8).numpy().data)
+            file.flush()
+            return MappedRow.open(file.name, row.numel(), row.dtype)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(folder)) from None

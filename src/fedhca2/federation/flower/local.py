@@ -1,34 +1,71 @@
-"""A whole federation on this machine: a SuperLink, and a process for every site, on loopback with TLS and keys."""
+"""A whole federation on this machine over Flower: a process for every site, or a simulation with Ray."""
 
 import json
 import logging
+import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
+from typing import Literal, get_args
 
 import httpx
+import torch
 import yaml
-from flwr.serverapp.grid import Grid
+from flwr.app import ConfigRecordValues, Context
+from flwr.serverapp import Grid, ServerApp
 
+from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.federation.engine import RunWatcher
+from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS
-from fedhca2.federation.flower.engine import Collect, FlowerEngine
+from fedhca2.federation.flower.engine import Collect, FlowerEngine, check_resumable, read_note
+from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.site import MODEL
 from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
-from fedhca2.federation.run import RunWatcher, run_or_resume
+from fedhca2.federation.run import run_or_resume
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result
-from fedhca2.run_folder.writer import keep_model
+from fedhca2.run_folder.writer import RunFolder, keep_model
 from fedhca2.whole_files import private_folder
 
+Engine = Literal["flower-local", "flower-ray"]
 RUNS_IN_VAIN = 2  # runs of Flower's that may end one after the other without a round being over
 log = logging.getLogger("fedhca2.server")
+
+
+def run_over_flower(
+    experiment: Experiment, out: Path, *, watcher: RunWatcher, engine: Engine, baseline: Path | None = None
+) -> Result:
+    """Run an experiment on this machine over Flower."""
+    RunFolder.new(out)  # before anything is started
+    return _launch(engine, experiment, out, watcher, baseline)
+
+
+def resume_over_flower(out: Path, *, watcher: RunWatcher, overrides: Sequence[str] | None = None) -> Result:
+    """Go on with a run over Flower on the engine that it began on, without overrides."""
+    if overrides:
+        raise UserError([f"--set: a run over Flower goes on as it was, found {overrides[0]}"])
+    check_resumable(out)  # before anything is started
+    engine = read_note(out)["engine"]
+    if engine not in get_args(Engine):
+        raise UserError([f"{out}: go on with: fedhca2 flower serve {out} --keys DIR"])
+    return _launch(engine, RunFiles(out).experiment(), out, watcher, None)
+
+
+def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path | None) -> Result:
+    engines = {"flower-local": run_local, "flower-ray": run_ray}
+    try:
+        return engines[engine](experiment, out, watcher, NetworkSettings(), baseline)
+    except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError([f"{reason}; go on with: fedhca2 resume {out}"]) from None
 
 
 def run_local(
@@ -140,3 +177,38 @@ def collecting(experiment: Experiment, out: Path) -> Collect:
                 keep_model(folder, spec.name, found.read_bytes())
 
     return collect
+
+
+def run_ray(
+    experiment: Experiment, out: Path, watcher: RunWatcher, terms: NetworkSettings, baseline: Path | None = None
+) -> Result:
+    """Run an experiment in a simulation, or go on with it if its folder is there; a client gets one CPU, or one GPU."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray reads it when it is imported
+    try:
+        import ray
+    except ImportError:
+        raise UserError(
+            ["--engine flower-ray: should have ray, found none; pip install 'fedhca2[flower-ray]'"]
+        ) from None
+    from flwr.simulation import run_simulation
+
+    terms = terms.model_copy(update={"named": False})  # the simulation's nodes have no keys
+    files = list(write_sites(experiment, sites_folder(out)).values())
+    server = ServerApp()
+    collect = collecting(experiment, out)
+    results: list[Result] = []
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        engine = FlowerEngine(grid, terms, "flower-ray", collect)
+        results.append(run_or_resume(experiment, out, watcher=watcher, engine=engine, baseline=baseline))
+
+    gpus = torch.cuda.device_count()
+    resources: dict[str, ConfigRecordValues] = {"num_cpus": 1, "num_gpus": 1.0 if gpus else 0.0}
+    try:
+        run_simulation(server, make_app(files=files), len(files), backend_config={"client_resources": resources})
+    finally:
+        ray.shutdown()
+    if not results:
+        raise RuntimeError("the simulation ended without a result; its log says why")
+    return results[0]

@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedhca2.federation.gate import Refused, plain, read_json, shown
-from fedhca2.messages import Addend, Delivery, Order, Profile, Reply
+from fedhca2.messages import Addend, Order, Profile, Reply, deliveries_as_data, deliveries_from_data, reply_as_data
 from fedhca2.params import Layout, Slot
 
 Wire = Literal["float32", "bfloat16"]
@@ -117,36 +117,22 @@ def encode_orders(orders: Mapping[str, Order], wire: Wire, common: Header) -> di
 def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
     """The order in a message."""
     header, arrays = header_of(content)["order"], to_rows(content)
-    deliveries = {}
-    for text, delivery in header["deliveries"].items():
-        slot = Slot.parse(text)
-        if slot not in layouts:
-            raise MalformedMessageError(f"deliveries should be of {', '.join(map(str, layouts))}, found {slot}")
-        size = layouts[slot].numel
-        addends = [
-            Addend(
-                _cut(arrays, one["array"], one["start"], size), tuple(map(float, one["scale"])), bool(one["remember"])
-            )
-            for one in delivery["addends"]
-        ]
-        deliveries[slot] = Delivery(delivery["base"], tuple(addends))
+
+    def row(slot: Slot, place: Mapping[str, Any]) -> Tensor:
+        return _cut(arrays, place["array"], place["start"], layouts[slot].numel)
+
+    unknown = [slot for slot in map(Slot.parse, header["deliveries"]) if slot not in layouts]
+    if unknown:
+        raise MalformedMessageError(f"deliveries should be of {', '.join(map(str, layouts))}, found {unknown[0]}")
+    deliveries = deliveries_from_data(header["deliveries"], row)
     flags = {key: bool(header[key]) for key in ("finish", "evaluate", "train")}
     return Order(header["round"], deliveries, **flags, upload=header["upload"])
 
 
 def encode_reply(reply: Reply, wire: Wire, keys: Sequence[str] = ()) -> RecordDict:
     """A reply as a message's content, with public keys where a sum follows."""
-    header = {
-        "client": reply.client,
-        "round": reply.round,
-        "slots": [str(slot) for slot in reply.rows],
-        "agreement": {str(slot): values for slot, values in reply.agreement.items()},
-        "losses": dict(reply.losses),
-        "metrics": {task: dict(scores) for task, scores in reply.metrics.items()},
-        "seconds": reply.seconds,
-        "failed": reply.failed,
-        "declined": reply.declined,
-    } | ({"keys": list(keys)} if keys else {})
+    header = {**reply_as_data(reply), "slots": [str(slot) for slot in reply.rows]}
+    header |= {"keys": list(keys)} if keys else {}
     return pack(header, {OWN: to_array(list(reply.rows.values()), wire)} if reply.rows else None)
 
 
@@ -211,14 +197,11 @@ def _addends(order: Order) -> list[Addend]:
 
 
 def _order(order: Order, places: Mapping[int, _Place]) -> Header:
-    def one(addend: Addend) -> Header:
-        place = places[addend.row.data_ptr()]
-        return {"array": place.array, "start": place.start, "scale": addend.scale, "remember": addend.remember}
+    def where(row: Tensor) -> Header:
+        place = places[row.data_ptr()]
+        return {"array": place.array, "start": place.start}
 
-    deliveries = {
-        str(slot): {"base": delivery.base, "addends": [one(addend) for addend in delivery.addends]}
-        for slot, delivery in order.deliveries.items()
-    }
+    deliveries = deliveries_as_data(order.deliveries, where)
     flags = {"finish": order.finish, "evaluate": order.evaluate, "train": order.train}
     return {"round": order.round, "deliveries": deliveries, **flags, "upload": dict(order.upload)}
 

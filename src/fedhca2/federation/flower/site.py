@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +11,29 @@ import numpy as np
 import torch
 from flwr.app import RecordDict
 from safetensors.torch import save
+from torch import Tensor
 
 from fedhca2.clients import Client, ClientState, DeviceSlot, load_state, save_state
-from fedhca2.experiment import Experiment, assign_shards, build_client, open_data, step_kind
+from fedhca2.clients.privacy import Privacy, privatise
+from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.experiment.build import build_client, step_kind
+from fedhca2.federation.blind import Sketcher
 from fedhca2.federation.flower.consent import check_order
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.ledger import SPENT, Ledger, Sent, cost
 from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
-from fedhca2.federation.flower.scores import noised_scores
 from fedhca2.federation.flower.secagg_site import SHARE, UNMASK, Secrets, conceal, new_keys, share, unmask
 from fedhca2.federation.flower.site_config import SiteConfig
-from fedhca2.federation.sketch import Sketcher
-from fedhca2.messages import Order, Profile, Reply
+from fedhca2.messages import Order, Profile, Reply, reply_as_data
 from fedhca2.params import Slot
+from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.whole_files import private_folder, write_whole
 
 STATE, REPLY, MODEL = "state.safetensors", "reply.safetensors", "model.safetensors"
 SECRETS = "sum.json"  # of secure aggregation, in this round
 NO_FILE = (0, 0)
 log = logging.getLogger("fedhca2.site")
+Metrics = Mapping[str, Mapping[str, float]]  # {task: {metric: value}}
 
 
 class RoundIsOverError(ValueError):
@@ -213,17 +218,7 @@ def _build(experiment: Experiment, name: str, device: torch.device) -> Client:
 
 
 def _save_reply(path: Path, reply: Reply) -> None:
-    values = {
-        "client": reply.client,
-        "round": reply.round,
-        "agreement": {str(slot): values for slot, values in reply.agreement.items()},
-        "losses": dict(reply.losses),
-        "metrics": {task: dict(scores) for task, scores in reply.metrics.items()},
-        "seconds": reply.seconds,
-        "failed": reply.failed,
-        "declined": reply.declined,
-    }
-    save_state(path, ClientState({str(slot): row for slot, row in reply.rows.items()}, values))
+    save_state(path, ClientState({str(slot): row for slot, row in reply.rows.items()}, reply_as_data(reply)))
 
 
 def _load_reply(path: Path) -> Reply:
@@ -231,3 +226,20 @@ def _load_reply(path: Path) -> Reply:
     rows = {Slot.parse(slot): row for slot, row in state.tensors.items()}
     agreement = {Slot.parse(slot): tuple(values) for slot, values in state.values["agreement"].items()}
     return Reply(**{**state.values, "rows": rows, "agreement": agreement})
+
+
+def noised_scores(metrics: Metrics, noise: float, key: bytes, round: int) -> tuple[Metrics, dict[Slot, Tensor]]:
+    """Each task's main score with noise, and what was noised, as the ledger writes it down.
+
+    Scores are taken as shares of their range, cut to it. So all k of them together are a vector no longer than √k,
+    whatever the data are, and get the noise of an update with that clip: one that tells as much costs as much.
+    """
+    main = {task: next(name for name in TASKS[task].metrics if name in scores) for task, scores in metrics.items()}
+    ranges = {task: TASKS[task].metrics[name](LabelSpace(classes=1)).largest for task, name in main.items()}
+    shares = {Slot("head", task): _share(metrics[task][name] / ranges[task]) for task, name in main.items()}
+    sent = privatise(shares, Privacy(clip=sqrt(len(shares)), noise=noise), key, round)
+    return {task: {name: float(sent[Slot("head", task)]) * ranges[task]} for task, name in main.items()}, sent
+
+
+def _share(value: float) -> Tensor:
+    return torch.tensor([min(max(value, 0.0), 1.0) if isfinite(value) else 0.0], dtype=torch.float64)

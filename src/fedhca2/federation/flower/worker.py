@@ -6,6 +6,7 @@ code that a run brings along is not looked at: what is installed here runs.
 
 import logging
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -19,7 +20,6 @@ from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
 
 from fedhca2.federation.flower.client_app import make_app
-from fedhca2.federation.flower.contacts import only_speak_with
 from fedhca2.federation.flower.internals import (
     HeartbeatSender,
     RuntimeHttpClient,
@@ -38,6 +38,8 @@ from fedhca2.federation.flower.site_config import SiteConfig
 POLL = 0.2
 RESTART = 5.0  # seconds before a SuperNode that went away is started again
 log = logging.getLogger("fedhca2.site")
+LOOPBACK = "127.0.0.1"
+LOOKUPS = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo")
 
 
 @dataclass(frozen=True)
@@ -155,3 +157,26 @@ def _beat(client: RuntimeHttpClient) -> bool:
     except httpx.HTTPStatusError as error:
         log.info("a task is over: %s", error)
     return True
+
+
+class StrangerError(ConnectionError):
+    """Something in this process wanted to reach another computer, or another program on this one."""
+
+
+def only_speak_with(ports: set[int]) -> None:
+    """Refuse every other contact of this process, for as long as it lives: the set of ports may change.
+
+    Whatever an experiment names, no library fetches it; what is on this machine's disk already is used.
+    """
+
+    def refuse_strangers(event: str, arguments: tuple[object, ...]) -> None:
+        if event in LOOKUPS:
+            host = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
+            if host not in (LOOPBACK, LOOPBACK.encode()):
+                raise StrangerError(f"a site should look up nobody, found {host!r:.100}")
+        elif event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
+            address = arguments[1]
+            if isinstance(address, tuple) and (address[0] != LOOPBACK or address[1] not in ports):
+                raise StrangerError(f"a site should speak with its SuperNode alone, found {address!r:.100}")
+
+    sys.addaudithook(refuse_strangers)

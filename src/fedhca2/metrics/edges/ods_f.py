@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedhca2.cores import usable_cores
 from fedhca2.labels import IGNORE
+from fedhca2.metrics.edges.boundaries import boundaries
 from fedhca2.metrics.metric import Sums
 
 Counts = NDArray[np.int64]
@@ -72,13 +73,36 @@ def crop(label: NDArray[np.uint8]) -> tuple[slice, slice]:
     return slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
 
 
+def levels(edges: NDArray[np.uint8], rules: EdgeRules) -> NDArray[np.uint8]:
+    """How many thresholds each pixel reaches after non-maximum suppression."""
+    from fedhca2.metrics.edges.thin import suppress_non_maxima  # numba takes a second to import
+
+    ridge = suppress_non_maxima(edges.astype(np.float32) / np.float32(255), rules.radius, rules.border, rules.smooth)
+    thresholds = np.array(rules.thresholds)
+    side: Literal["left", "right"] = "left" if rules.strict else "right"
+    if not rules.in_bytes:
+        return np.searchsorted(thresholds, ridge.astype(np.float64), side).astype(np.uint8)
+    reached = np.searchsorted(thresholds, np.arange(256) / 255, side).astype(np.uint8)
+    return reached[(ridge * np.float32(255) + np.float32(0.5)).astype(np.uint8)]
+
+
+def counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: float, rules: EdgeRules) -> NDArray[np.int64]:
+    """Matched, predicted and true pixels [thresholds, 3] of an image without padding."""
+    from fedhca2.metrics.edges.sweep import sweep
+    from fedhca2.metrics.edges.thin import thin
+
+    drawn = label == 1 if rules.ground_truth == "edges" else boundaries(torch.from_numpy(label)).numpy()
+    truth = thin(drawn)
+    count = len(rules.thresholds)
+    matched, predicted = sweep(levels(edges, rules), truth, count, max_dist * float(np.hypot(*label.shape)))
+    return np.stack((matched, predicted, np.full(count, truth.sum())), axis=1)
+
+
 def image_counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: float, rules: EdgeRules) -> Counts:
     """Counts [thresholds + 2, 3] of one image: each threshold's, the best one's, and (1, 0, 0) for the image itself.
 
     The padding of an image is where its label is 255; an image of nothing else counts nowhere.
     """
-    from fedhca2.metrics.edges.evaluate import counts  # numba takes a second to import
-
     box = crop(label)
     if not label[box].size:
         return np.zeros((len(rules.thresholds) + 2, 3), np.int64)

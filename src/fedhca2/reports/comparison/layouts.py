@@ -1,4 +1,4 @@
-"""A comparison as Markdown, CSV and LaTeX."""
+"""A comparison as Markdown, CSV and LaTeX, and as a table in the terminal."""
 
 import csv
 from collections.abc import Sequence
@@ -7,10 +7,13 @@ from itertools import groupby
 from math import isfinite
 from pathlib import Path
 
+from rich.table import Table
+
 from fedhca2.reports.comparison.gather import Column, Comparison, Entry, gather
-from fedhca2.reports.names import ARROWS, UNKNOWN, metric_title
+from fedhca2.reports.names import ARROWS, UNKNOWN, decimals, metric_title
 from fedhca2.run_folder.reader import RunFiles
 
+BESIDE = 4  # methods that have room beside each other in the terminal
 LATEX = {
     "—": "--",
     "↑": r"$\uparrow$",
@@ -34,7 +37,7 @@ def shown(entry: Entry, column: Column) -> str:
     """
     if not isfinite(entry.mean):
         return UNKNOWN
-    digits = 2 if column.is_gain or abs(entry.mean) >= 1 else 3
+    digits = 2 if column.is_gain else decimals(entry.mean)
     sign = "+" if column.is_gain else ""
     spread = f" ± {entry.deviation:.{digits}f}" if entry.deviation is not None else ""
     return f"{entry.mean:{sign}.{digits}f}{spread}"
@@ -108,6 +111,41 @@ def to_latex(comparison: Comparison) -> str:
 
 def _tex(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """A column per method with the best of each row in bold, or of many methods what they come to."""
+    if len(comparison.entries) > BESIDE:
+        return _summary(comparison)
+    table = Table(title="Comparison", title_justify="left")
+    table.add_column("group")
+    table.add_column("metric")
+    for method in comparison.entries:
+        table.add_column(method, justify="right")
+    group = ""
+    for column in comparison.columns:
+        cells = [
+            f"[bold]{shown(row[column], column)}[/]"
+            if comparison.is_best(method, column)
+            else shown(row[column], column)
+            for method, row in comparison.entries.items()
+        ]
+        table.add_row(column.group if column.group != group else "", heading(column), *cells)
+        group = column.group
+    return table
+
+
+def _summary(comparison: Comparison) -> Table:
+    gains = [column for column in comparison.columns if column.is_gain]
+    scores = [column for column in comparison.columns if not column.is_gain]
+    table = Table(title="Comparison", title_justify="left")
+    table.add_column("method")
+    for name in (*map(heading, gains), f"best in, of {len(scores)}"):
+        table.add_column(name, justify="right")
+    for method, row in comparison.entries.items():
+        best = sum(comparison.is_best(method, column) for column in scores)
+        table.add_row(method, *(shown(row[gain], gain) for gain in gains), str(best))
+    return table
 
 
 def write_comparison(runs: Sequence[RunFiles], folder: Path) -> Comparison:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
+from fedhca2.aggregation import grouped
 from fedhca2.reports.figures.figure import (
     COLOURS,
     DIVERGING,
@@ -17,7 +19,7 @@ from fedhca2.reports.figures.figure import (
     matrix_layout,
     thinned,
 )
-from fedhca2.reports.figures.members import by_members, spread
+from fedhca2.reports.figures.mixing import by_members, spread
 from fedhca2.run_folder.reader import Array, RunFiles
 
 WORDS = {"rows": "updates", "differences": "models, less their mean"}
@@ -51,8 +53,7 @@ def cosines(products: Array, measure: str) -> Array:
     if measure == "differences":
         centre = np.eye(len(products)) - 1 / len(products)
         products = centre @ products @ centre
-    lengths = np.sqrt(np.clip(products.diagonal(), 0, None))
-    return np.clip(products / np.maximum(np.outer(lengths, lengths), np.finfo(float).tiny), -1, 1)
+    return grouped.cosines(torch.from_numpy(products)).numpy()
 
 
 def _cosine_figure(states: list[Array], rounds: list[str], names: list[str], mark: str, title: str) -> Figure:

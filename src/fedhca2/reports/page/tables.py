@@ -1,16 +1,15 @@
-"""Tables of a run: who took part, what it came to."""
+"""Tables of a run: who took part, what it came to, how and where it ran."""
 
 from collections.abc import Iterable
 from math import isfinite
 
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.figures.attendance import left_out
-from fedhca2.reports.names import ARROWS, UNKNOWN, UNKNOWN_GAIN, metric_title
+from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text
 from fedhca2.reports.page.blocks import Cell, Table
 from fedhca2.run_folder.names import EVENTS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Headline, headline
-from fedhca2.tasks import get_task
 
 SHOWN = 100  # rows of a table that could have any number
 PARTS = ("encoder", "decoder", "head")
@@ -50,18 +49,56 @@ def result_table(run: RunFiles) -> Table:
     for client, tasks in result["clients"].items():
         for task, scores in tasks.items():
             ours = headline(task, scores)
-            metric = f"{metric_title(ours.metric)} {ARROWS[ours.higher_is_better]}"
+            metric = metric_heading(ours.metric, ours.higher_is_better)
             row = [Cell(run.short_name(f"{client}/{task}")), Cell(metric)]
             if baseline and client in baseline:
                 theirs = headline(task, baseline[client][task])
-                row += [Cell(number(task, theirs.value)), Cell(number(task, ours.value)), gain_cell(ours, theirs)]
+                row += [
+                    Cell(score_text(task, theirs.value)),
+                    Cell(score_text(task, ours.value)),
+                    gain_cell(ours, theirs),
+                ]
             elif baseline:  # a site that was away when the others were evaluated
-                row += [Cell(UNKNOWN), Cell(number(task, ours.value)), Cell(UNKNOWN)]
+                row += [Cell(UNKNOWN), Cell(score_text(task, ours.value)), Cell(UNKNOWN)]
             else:
-                row.append(Cell(number(task, ours.value)))
+                row.append(Cell(score_text(task, ours.value)))
             rows.append(row)
     told = delta_note(run) if run.result else "The run is not finished."
     return Table("Results", columns, rows, told)
+
+
+def facts_table(runs: list[RunFiles]) -> Table:
+    """Rounds, seed, time, traffic and device of each run."""
+    rows = []
+    for run in runs:
+        result = run.result
+        traffic = [f"{result['bytes'][way] / 2**20:.1f} MiB" for way in ("up", "down")] if result else ["", ""]
+        seconds = f"{result['seconds']:.0f} s" if result else "not finished"
+        facts = [
+            str(run.config["rounds"]),
+            str(run.config["seed"]),
+            seconds,
+            *traffic,
+            str(len(left_out(run))),
+            result["device"] if result else "",
+        ]
+        rows.append([Cell(run.method), *map(Cell, facts)])
+    return Table(
+        "The run" if len(runs) == 1 else "The runs",
+        ["method", "rounds", "seed", "time", "up", "down", "left out", "device"],
+        rows,
+    )
+
+
+def versions_table(runs: list[RunFiles]) -> Table:
+    """The software that was used."""
+    names = list(dict.fromkeys(name for run in runs if run.result for name in run.result["versions"]))
+    rows = [
+        [Cell(run.method), *(Cell(str(run.result["versions"].get(name, ""))) for name in names)]
+        for run in runs
+        if run.result
+    ]
+    return Table("Versions", ["method", *names], rows)
 
 
 def left_out_table(run: RunFiles) -> list[Table]:
@@ -157,15 +194,5 @@ def marked(gain: float) -> Cell:
     >>> marked(-2.0), marked(0.04)
     (Cell(text='-2.0 %', mark='worse'), Cell(text='+0.0 %', mark=''))
     """
-    if not isfinite(gain):  # over a score of 0
-        return Cell(UNKNOWN)
-    mark = "" if abs(gain) < 0.05 else "better" if gain > 0 else "worse"
-    return Cell(f"{gain:+.1f} %", mark)
-
-
-def number(task: str, value: float) -> str:
-    """A score with its unit, where it is known."""
-    if not isfinite(value):
-        return UNKNOWN
-    unit = get_task(task).unit
-    return f"{value:.3f} {unit}" if abs(value) < 1 else f"{value:.2f} {unit}"
+    mark = "" if abs(gain) < 0.05 or not isfinite(gain) else "better" if gain > 0 else "worse"
+    return Cell(gain_text(gain), mark)

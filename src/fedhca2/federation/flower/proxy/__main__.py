@@ -21,8 +21,8 @@ from fedhca2.federation.flower.control import (
     operator_token,
 )
 from fedhca2.federation.flower.proxy.app import WHOLE_TIME, Proxy
-from fedhca2.federation.flower.proxy.identity import Register
 from fedhca2.federation.flower.proxy.listener import HEAD, HEAD_TIME, Listener
+from fedhca2.federation.flower.proxy.requests import Register
 
 UPSTREAM = 64  # connections to the SuperLink, which works on 40 requests at a time
 

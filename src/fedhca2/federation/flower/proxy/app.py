@@ -1,8 +1,11 @@
 """One request after another: who asks, what for, whether it may, and then the SuperLink's answer."""
 
 import asyncio
+import logging
+import re
 from collections import Counter
 from collections.abc import Mapping
+from time import monotonic
 
 import httpx
 from flwr.proto.fleet_pb2 import (
@@ -17,15 +20,26 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from fedhca2.federation.flower.proxy.identity import Register, Site, is_signed, key_in
-from fedhca2.federation.flower.proxy.limits import Allowance, Shapes
-from fedhca2.federation.flower.proxy.refusals import Refusal, Refusals
-from fedhca2.federation.flower.proxy.requests import ROUTES, Route, fault_of
+from fedhca2.federation.flower.proxy.requests import (
+    ROUTES,
+    Allowance,
+    Register,
+    Route,
+    Shapes,
+    Site,
+    fault_of,
+    is_signed,
+    key_in,
+)
 
 AT_ONCE = 16  # requests of one site; Flower's SuperNode has six
 BODY_TIME = 120.0  # seconds for a request to arrive: a chunk at 0.4 Mbit/s
 WHOLE_TIME = 300.0  # seconds until it has its answer
 Headers = Mapping[str, str]
+AGAIN = 10.0  # seconds until the same is said again, with how often it happened
+KINDS = 1024  # of refusals that are told apart
+NUMBER = re.compile(r"\d+")
+log = logging.getLogger("fedhca2.proxy")
 
 
 class Proxy:
@@ -171,3 +185,30 @@ async def _pass_back(response: httpx.Response, send: Send) -> None:
 
 def _is_kept(name: str) -> bool:
     return name in ("content-type", "content-length") or name.startswith("flwr-")
+
+
+class Refusal(Exception):  # noqa: N818 - it is an answer
+    """What a request is answered that is not passed on."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status, self.why = status, why
+
+
+class Refusals:
+    """Writes a line for each, and one for many of the same: nobody fills a disk with them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # when it was last told of, and how often since
+
+    def tell(self, who: str, asked: str, why: str) -> None:
+        """Somebody asked for a path and was refused."""
+        kind = who, NUMBER.sub("#", why)
+        told, count = self._seen.get(kind, (-AGAIN, 0))
+        if monotonic() - told < AGAIN:
+            self._seen[kind] = told, count + 1
+            return
+        log.warning("refused %s, %s: %s%s", who, asked, why, f" ({count} times more before)" if count else "")
+        if len(self._seen) >= KINDS:
+            self._seen.clear()
+        self._seen[kind] = monotonic(), 0
