@@ -2,7 +2,7 @@ import os
 import signal
 import subprocess
 import sys
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
@@ -101,5 +101,6 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path):
     job = parallel_runs.start(run, sorted(os.sched_getaffinity(0))[:1])
     while not job.last_line.startswith("round 1"):
         assert job.process.poll() is None
+        sleep(0.05)
     job.process.stdin.close()
     assert job.process.wait(60) == 128 + signal.SIGTERM
