@@ -1,4 +1,4 @@
-# Everything a newcomer types. Each target sets itself up: a virtual environment in .venv with the package and its tools.
+# The commands a newcomer needs. Each target first creates .venv, a virtual environment with the package and its tools.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower]'
 	@touch $(READY)
 
-demo: $(READY)  ## train six clients with FedHCA² on rendered scenes, and compare with training alone
+demo: $(READY)  ## train six clients with FedHCA² on rendered scenes and compare with training alone
 	$(BIN)/fedhca2 run demo
 
 test: check browser  ## run every test
@@ -31,11 +31,11 @@ check: $(READY)  ## format, lint, imports, types, fast tests
 	$(BIN)/mypy
 	$(BIN)/pytest -m 'not slow'
 
-attack: $(READY)  ## play every attack on a federation of real processes, and all poison, and print what came of each
+attack: $(READY)  ## run every attack on a federation of real processes, and every poisoning, and print the outcomes
 	$(BIN)/pytest -m attack
 	$(BIN)/python tests/poison.py
 
-bench: $(READY)  ## measure speed, memory and bytes against their bounds (4 minutes on 2 cores; more where CUDA is)
+bench: $(READY)  ## measure speed, memory and bytes against their bounds (4 minutes on 2 cores; longer with CUDA)
 	$(BIN)/python benchmarks/run.py --json build/bench.json
 
 browser:

@@ -17,7 +17,7 @@ SIZES = (("PASCAL", (375, 500), 0.0075, 80.0), ("NYUD", (425, 560), 0.011, None)
 
 
 def scene(height: int, width: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """A map of about 40 regions, and edges as a network draws them: wide, uneven, shifted, with false ones."""
+    """Make a map of about 40 regions, and edges as a network predicts them: wide, uneven, shifted, some false."""
     seeds = rng.uniform(0, 1, (40, 2)) * (height, width)
     grid = np.moveaxis(np.mgrid[:height, :width], 0, -1)
     grid = grid + np.stack([gaussian_filter(rng.normal(0, 60, (height, width)), 12) for _ in range(2)], axis=-1)
@@ -31,7 +31,7 @@ def scene(height: int, width: int, rng: np.random.Generator) -> tuple[NDArray[np
 
 
 def rows(quick: bool = False, repeats: int = 5) -> Iterator[Row]:
-    """Images of the sizes of both data sets; if `quick`, one of each."""
+    """Measure images of both data sets' sizes; if `quick`, one of each."""
     rng = np.random.default_rng(0)
     for name, size, max_dist, at_most in SIZES:
         images = [scene(*size, rng) for _ in range(1 if quick else repeats)]
@@ -40,7 +40,7 @@ def rows(quick: bool = False, repeats: int = 5) -> Iterator[Row]:
         for image in images:
             image_counts(*image, max_dist, PRESETS["seism"])
         ms = 1000 * (process_time() - start) / len(images)
-        yield Row(f"odsF, {name} {size[0]}×{size[1]}", ms, "CPU-ms an image", at_most)
+        yield Row(f"odsF, {name} {size[0]}×{size[1]}", ms, "CPU-ms per image", at_most)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The paper's first scenario at full size on a GPU, with rendered scenes: `python benchmarks/gpu.py`.
 
-A step is one batch of 8, compiled and captured as a CUDA graph, on a batch that is there already; `input` is how much
-of that speed is left of a client's work in a round, where batches come from memory through the augmentation, and rows
-are received and sent. Models moving to the GPU and back are in the round's time, and not in the client's.
+A step is one batch of 8, compiled and captured as a CUDA graph, on a batch that is already loaded. `input` is how
+much of that speed is left over a client's work in a round, in which batches come from memory through the augmentation,
+and rows are received and sent. The round's time includes moving models to the GPU and back; the client's does not.
 `evaluation` is one pass over 5,105 images (16 different ones), as many as PASCAL's validation split has.
 """
 
@@ -27,7 +27,7 @@ VALIDATION = 5105
 
 
 def seconds(work: Any) -> float:
-    """How long some work takes on the GPU."""
+    """Return the seconds that some work takes on the GPU."""
     torch.cuda.synchronize()
     began = perf_counter()
     work()
@@ -36,18 +36,18 @@ def seconds(work: Any) -> float:
 
 
 def batches(client: Client) -> Any:
-    """An epoch of the client's batches, on the GPU."""
+    """Load an epoch of the client's batches on the GPU."""
     return client.batches(epoch=0)
 
 
 def title(client: Client) -> str:
-    """What a row calls a client's kind."""
+    """Name a client's kind for a row."""
     tasks = client.data.train.tasks
     return f"{'four tasks' if len(tasks) > 1 else tasks[0]}, {'×'.join(map(str, client.data.train.data.size))}"
 
 
 def plain_row(client: Client) -> Row:
-    """A step as PyTorch takes it by itself."""
+    """Measure a plain PyTorch step."""
     with at_work(client, client.device_slot):
         learner, batch = client.personal, next(iter(batches(client)))
         set_mode(learner.model, frozenset())
@@ -61,7 +61,7 @@ def plain_row(client: Client) -> Row:
 
 
 def first_steps(setting: Experiment, clients: list[Client]) -> Iterator[Row]:
-    """Seconds until every kind of client has taken its first step: compiling and capturing."""
+    """Measure the seconds until every kind of client has taken its first step: compiling and capturing."""
     began = perf_counter()
     precompile(setting.model, clients, clients[0].device_slot.device)
     yield Row("compiling in several processes", perf_counter() - began, "s")
@@ -74,7 +74,7 @@ def first_steps(setting: Experiment, clients: list[Client]) -> Iterator[Row]:
 
 
 def pure_step(client: Client) -> float:
-    """Seconds of a captured step on a batch that is there already."""
+    """Return the seconds of a captured step on a batch that is already loaded."""
     assert client.device_slot.captures is not None
     with at_work(client, client.device_slot):
         batch = next(iter(batches(client)))
@@ -89,7 +89,7 @@ def pure_step(client: Client) -> float:
 
 
 def round_rows(setting: Experiment, clients: list[Client], pure: dict[str, float]) -> Iterator[Row]:
-    """The second round, whose orders bring what the server made of the first."""
+    """Measure the second round, whose orders carry the rows that the server mixed in the first."""
     fleet = InProcess(clients)
     server = Server(setting.resolved_method, fleet.profiles.values())
     state = server.start()
@@ -114,7 +114,7 @@ def round_rows(setting: Experiment, clients: list[Client], pure: dict[str, float
 
 
 def evaluation_row(client: Client) -> Row:
-    """One pass over as many images as PASCAL's validation split has."""
+    """Measure one pass over as many images as PASCAL's validation split has."""
     val = client.data.val
     few = val.indices
     client.evaluate()
@@ -123,7 +123,7 @@ def evaluation_row(client: Client) -> Row:
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
-    """All of it, as it is measured; if `quick`, without the round and the evaluation."""
+    """Yield every row as it is measured; if `quick`, without the round and the evaluation."""
     setting = Experiment.load("scenes_full")
     began = perf_counter()
     data = open_data(setting)

@@ -15,7 +15,7 @@ KEY = bytes(32)
 
 
 def least(work: Callable[[], object], repeats: int) -> float:
-    """The least seconds of the processor."""
+    """Return the least processor seconds."""
     found = []
     for _ in range(repeats):
         start = process_time()
@@ -25,7 +25,7 @@ def least(work: Callable[[], object], repeats: int) -> float:
 
 
 def rows(quick: bool = False, repeats: int = 3) -> Iterator[Row]:
-    """A whole update, and how much of it is drawing; if `quick`, a hundredth of the values."""
+    """Measure a whole update and the part spent on drawing; if `quick`, with a hundredth of the values."""
     count = VALUES // 100 if quick else VALUES
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -42,7 +42,7 @@ def rows(quick: bool = False, repeats: int = 3) -> Iterator[Row]:
         privatise(update, Privacy(clip=1.0, noise=1.0), KEY, round=0)
 
     yield Row(f"{name}: clipped and noised", least(noised, repeats), "CPU-s", 3.0)
-    yield Row(f"{name}: of it, drawing", least(draw, repeats), "CPU-s")
+    yield Row(f"{name}: of which drawing", least(draw, repeats), "CPU-s")
     yield Row(f"{name}: torch.randn, 32 bits of seed", least(lambda: torch.randn(count), repeats), "CPU-s")
     torch.set_num_threads(threads)
 

@@ -1,9 +1,9 @@
-"""What the proxy in front of the SuperLink costs: an answer up and a message down, through it and past it, on loopback.
+"""Cost of the proxy in front of the SuperLink: an answer up and a message down on loopback, with and without it.
 
     python benchmarks/proxy.py
 
-Bytes move as a SuperNode moves them: objects of 5 MB over TLS, two at a time. Past the proxy it shows the operator's
-token. The two ways take turns, and the best of each counts.
+Bytes are sent as a SuperNode sends them: objects of 5 MB over TLS, two at a time. Without the proxy, requests carry the
+operator's token. The two ways alternate, and the best of each counts.
 """
 
 import os
@@ -32,7 +32,7 @@ SIGNED = fleet_http_connection.NodeAuthHttpInterceptor
 
 
 def moved(connection: Any, grid: Any, size: int) -> tuple[float, float]:
-    """Seconds for so many bytes down to a site, and up again."""
+    """Return the seconds to send this many bytes down to a site, and up again."""
     node, receive, send, _, _, pull, push, confirm = connection
     content = RecordDict({"rows": ArrayRecord({"own": Array("uint8", (size,), "raw", os.urandom(size))})})
     grid.push_messages([Message(content, node, "query")])
@@ -53,12 +53,12 @@ def moved(connection: Any, grid: Any, size: int) -> tuple[float, float]:
         wanted, session = send(reply, get_object_tree(reply), 0.0)
         list(several.map(lambda name: push(message.metadata.run_id, session, name, contents[name]), wanted))
         up = time.perf_counter() - began
-    list(grid.pull_messages([tree.object_id]))  # so that the SuperLink lets go of it
+    list(grid.pull_messages([tree.object_id]))  # so that the SuperLink frees it
     return up, down
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
-    """Seconds through the proxy as multiples of those past it, and the memory that it took."""
+    """Measure the time through the proxy as a multiple of the time without it, and the proxy's memory."""
     size = int((25 if quick else 110) * MB)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         keys = Path(folder) / "keys"

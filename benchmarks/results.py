@@ -8,7 +8,7 @@ from fedhca2.run_folder.reader import RunFiles
 
 
 def section(folder):
-    """Title, setting and table of one comparison."""
+    """Format the title, setting and table of one comparison."""
     runs = [RunFiles.open(path.parent) for path in sorted(folder.glob("*/seed-*/result.json"))]
     runs.sort(key=lambda run: run.method != "local")
     config, results = runs[0].config, [run.result for run in runs]

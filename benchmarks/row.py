@@ -1,4 +1,4 @@
-"""What every benchmark gives: rows of a name, a figure, and the bound that it should keep."""
+"""A benchmark's result: rows with a name, a figure and an optional bound."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """One measured figure; a bound is on one side at most."""
+    """One measured figure, with at most one bound."""
 
     name: str
     value: float
@@ -22,21 +22,21 @@ class Row:
 
     @property
     def ok(self) -> bool | None:
-        """Whether the bound is kept, where there is one."""
+        """Whether the bound holds; None without a bound."""
         if self.ratio is None:
             return None
         return self.ratio <= 1 if self.at_least is None else self.ratio >= 1
 
     @property
     def bound(self) -> str:
-        """The bound as a reader sees it."""
+        """The bound as text."""
         if self.at_most is not None:
             return f"≤ {self.at_most:.4g}"
         return "" if self.at_least is None else f"≥ {self.at_least:.4g}"
 
     @property
     def verdict(self) -> str:
-        """ok or missed, where there is a bound."""
+        """The text `ok` or `missed`; empty without a bound."""
         return {None: "", True: "ok", False: "missed"}[self.ok]
 
     def line(self) -> str:
@@ -50,7 +50,7 @@ class Row:
 
 
 def show(rows: Iterable[Row]) -> list[Row]:
-    """Print rows as they are measured, and keep them."""
+    """Print rows as they are measured, and return them."""
     kept = []
     for row in rows:
         print(row.line(), flush=True)

@@ -1,10 +1,10 @@
-"""All benchmarks in one table, each figure beside its bound: `make bench`, or
+"""Run all benchmarks and show each figure beside its bound: `make bench`, or
 
     python benchmarks/run.py --json bench.json
     python benchmarks/run.py --only start-up server
 
-Each part runs in a process of its own, so that none sees another's threads and memory. A missed bound is said and is no
-failure, since other work on the machine can cause one; a part that breaks is, with exit code 1.
+Each part runs in its own process, so that no part sees another's threads and memory. A missed bound is reported but is
+not a failure, since other work on the machine can cause it. A part that breaks is a failure, with exit code 1.
 """
 
 import argparse
@@ -36,16 +36,16 @@ PARTS = {  # name: module with rows()
     "gpu": "gpu",
 }
 Found = dict[str, list[Row]]
-WIDTH = 120  # of the table, where it goes to a file
+WIDTH = 120  # of the table, if the output is a file
 COLOURS = {None: "", True: "green", False: "red"}
 
 
 class BrokenPartError(Exception):
-    """A part that ended before its time; it has said why on standard error."""
+    """A part that failed; its reason is on standard error."""
 
 
 def measured(part: str, quick: bool) -> Iterator[Row]:
-    """A part's rows, as its process measures them."""
+    """Yield a part's rows as its process measures them."""
     context = get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_measure, args=(PARTS[part], quick, there))
@@ -67,7 +67,7 @@ def _measure(module: str, quick: bool, to: Connection) -> None:
 
 
 def machine() -> dict[str, str | int | float | None]:
-    """What the figures belong to; the load is that of the last minute, before anything was measured."""
+    """Describe the machine; the load is that of the last minute before the measurements."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return {
@@ -82,13 +82,13 @@ def machine() -> dict[str, str | int | float | None]:
 
 
 def add(table: Table, row: Row) -> None:
-    """Put a row into the table."""
+    """Add a row to the table."""
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
     table.add_row(row.name, f"{row.value:.4g}", row.unit, row.bound, ratio, row.verdict, style=COLOURS[row.ok])
 
 
 def measure_all(parts: Iterable[str], quick: bool, console: Console, title: str) -> tuple[Found, list[str]]:
-    """Rows by part, in a table that grows as they are measured; and what went wrong."""
+    """Measure rows by part, in a table that grows with them; also return the errors."""
     table = Table("name", title=title)
     for name in ("value", "unit", "bound", "ratio", "verdict"):
         table.add_column(name, justify="right" if name in ("value", "ratio") else "left", no_wrap=name != "unit")
@@ -111,7 +111,7 @@ def main() -> int:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=", ".join(PARTS))
-    parser.add_argument("--quick", action="store_true", help="once each, and the small sizes alone")
+    parser.add_argument("--quick", action="store_true", help="measure once, and only small sizes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows and the machine to this file")
     options = parser.parse_args()
     console, about = Console(width=None if sys.stdout.isatty() else WIDTH), machine()
@@ -119,7 +119,7 @@ def main() -> int:
     title = "{cpu}, {cores} cores, load {load}, torch {torch}".format(**about)
     found, wrong = measure_all(parts, options.quick, console, title)
     if parts != options.only:
-        console.print("There is no GPU here: the part gpu is left out.")
+        console.print("No GPU found: skipping the part gpu.")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         whole = {"machine": about, "parts": {part: [row.to_dict() for row in rows] for part, rows in found.items()}}

@@ -15,7 +15,7 @@ SCENES = 16
 
 
 def ms_an_image(domain: Domain, repeats: int) -> float:
-    """Least milliseconds for each image of a batch; the first call is left out."""
+    """Return the least milliseconds per image of a batch; the first call is not counted."""
     found = []
     for _ in range(repeats + 1):
         start = process_time()
@@ -25,11 +25,11 @@ def ms_an_image(domain: Domain, repeats: int) -> float:
 
 
 def rows(quick: bool = False, repeats: int = 20) -> Iterator[Row]:
-    """Both domains; if `quick`, once each."""
+    """Measure both domains; if `quick`, once each."""
     torch.set_num_threads(1)
     for domain in DOMAINS:
         ms = ms_an_image(domain, 1 if quick else repeats)
-        yield Row(f"rendering, {domain} 64×64", ms, "CPU-ms an image", at_most=10.0)
+        yield Row(f"rendering, {domain} 64×64", ms, "CPU-ms per image", at_most=10.0)
 
 
 if __name__ == "__main__":

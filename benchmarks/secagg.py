@@ -1,9 +1,9 @@
-"""What secure aggregation costs, how exact it is, and why its masks are not Flower's.
+"""Measure the cost and error of secure aggregation, and show why it does not use Flower's masks.
 
-python benchmarks/secagg.py sums            # one sum of six clients: Flower's SecAgg+ as it is, and ours
-python benchmarks/secagg.py sketch          # the weights of FedHCA² from sketches, against the exact ones
+python benchmarks/secagg.py sums            # one sum of six clients: Flower's SecAgg+ as is, and ours
+python benchmarks/secagg.py sketch          # FedHCA²'s weights from sketches, compared with the exact ones
 python benchmarks/secagg.py rounds          # rounds of six small sites over loopback, with and without
-python benchmarks/secagg.py masks           # find a mask of Flower's by trying all (two minutes of one core)
+python benchmarks/secagg.py masks           # find one of Flower's masks by brute force (two minutes on one core)
 """
 
 import argparse
@@ -48,7 +48,7 @@ TARGET, MODULUS, MOST = 2**22, 2**32, 1000.0  # Flower's defaults
 
 
 class Flower:
-    """Clients of Flower's SecAgg+, by the functions of its own mod."""
+    """Clients of Flower's SecAgg+, built from the functions of its mod."""
 
     def __init__(self, rows):
         self.mod = import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")
@@ -61,7 +61,7 @@ class Flower:
             state.public_keys_dict = {}
 
     def masked(self):
-        """What the server gets of each client, as it travels."""
+        """Return what the server gets from each client, as sent."""
         keys = {str(state.nid): [state.pk1, state.pk2] for state in self.states}
         sent = [self.mod._share_keys(state, keys) for state in self.states]
         found = []
@@ -79,7 +79,7 @@ class Flower:
         return found
 
     def mean(self, masked):
-        """What its workflow makes of them when all have stayed."""
+        """Compute what its workflow computes if no client drops out."""
         everybody = [state.nid for state in self.states]
         record = ConfigRecord({Key.ACTIVE_NODE_ID_LIST: everybody, Key.DEAD_NODE_ID_LIST: []})
         told = [self.mod._unmask(state, record)[Key.SHARE_LIST] for state in self.states]
@@ -96,7 +96,9 @@ def sums() -> None:
     rng = np.random.default_rng(0)
     rows = [rng.normal(0, 0.05, VALUES).astype(np.float32) for _ in range(CLIENTS)]
     exact = np.mean(np.stack(rows), axis=0, dtype=np.float64)
-    table = Table("", "s", "MB up a client", "largest error", title=f"one mean of {CLIENTS} rows of {VALUES:,} values")
+    table = Table(
+        "", "s", "MB up per client", "largest error", title=f"one mean of {CLIENTS} rows of {VALUES:,} values"
+    )
     began = perf_counter()
     flower = Flower(rows)
     masked = flower.masked()
@@ -114,7 +116,7 @@ def sums() -> None:
 
 @njit
 def find(observed, count):
-    """The 28 bits that a mask between two clients of Flower's comes from: MT19937 of each, until all values fit."""
+    """Find the 28-bit seed of the mask between two Flower clients: try MT19937 with each until all values fit."""
     state = np.empty(398 + len(observed) + 1, np.uint32)
     for packed in range(count):
         seed = (packed & 127) | (packed >> 7 & 127) << 8 | (packed >> 14 & 127) << 16 | (packed >> 21 & 127) << 24
@@ -141,7 +143,7 @@ def find(observed, count):
 
 
 def masks() -> None:
-    """Three clients; the server and the third of them look at the row of the first, which SecAgg hides from both."""
+    """Recover the first of three clients' row from what the server and the third know; SecAgg should prevent it."""
     rng = np.random.default_rng(0)
     rows = [rng.normal(0, 0.05, 1000) for _ in range(3)]
     flower = Flower(rows)
@@ -152,7 +154,7 @@ def masks() -> None:
         return np.concatenate(pseudo_rand_gen(seed, MODULUS, flower.shapes))
 
     agreed = generate_shared_key(bytes_to_private_key(third.sk1), bytes_to_public_key(first.pk1))
-    left = (values - stream(first.rd_seed) + stream(agreed)) % MODULUS  # the seed is told when sums are unmasked
+    left = (values - stream(first.rd_seed) + stream(agreed)) % MODULUS  # unmasking reveals this seed
     observed = left[1:9].astype(np.uint32)
     find(observed, 1)
     began = process_time()
@@ -185,7 +187,7 @@ def small(method: dict, secure: dict | None, rounds: int) -> Experiment:
 
 
 def farthest(ours: dict, theirs: dict) -> float:
-    """The largest difference of any value of any model."""
+    """Return the largest difference of any value in any model."""
     return max(float((theirs[file][key] - tensor).abs().max()) for file in ours for key, tensor in ours[file].items())
 
 
@@ -215,7 +217,7 @@ def rounds() -> None:
 
 
 def guessed(sketched: torch.Tensor, size: int, seed: int, numel: int) -> torch.Tensor:
-    """What a sketch tells of its row to somebody who knows nothing else: each value by the sums that it is in."""
+    """Guess a row from its sketch alone: each value from the sums that contain it."""
     dice = np.random.default_rng(derive(seed, "sketch", 0, str(ENCODER)))
     blocks, row = sketched.numpy().reshape(BLOCKS, -1), np.zeros(numel)
     for start in range(0, numel, PIECE):
@@ -227,7 +229,7 @@ def guessed(sketched: torch.Tensor, size: int, seed: int, numel: int) -> torch.T
 
 
 def sketch() -> None:
-    """Real updates of six small clients; every size of sketch with fifty projections."""
+    """Compare sketches of real updates of six small clients; fifty projections for each sketch size."""
     experiment = small({"name": "fedhca2", "decoder": None}, None, 1)
     data = open_data(experiment)
     fleet = InProcess(build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu"))))

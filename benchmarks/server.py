@@ -1,13 +1,13 @@
-"""The server's step for Swin-T clients beside a plain copy of their updates: time and memory, by number of clients.
+"""Time and memory of the server's step for Swin-T clients, relative to a plain copy of their updates.
 
-    python benchmarks/server.py                          # 6 and 24 clients whole, of 100 and 1,000 a part of each row
+    python benchmarks/server.py                          # 6 and 24 clients with whole rows; 100 and 1,000 with parts
     python benchmarks/server.py --clients 100 --values 5000000 --threads 2
     python benchmarks/server.py --device cuda --clients 24
 
-A step is all that the server does in FedHCA²'s second round: guard, learned weights, solver, aggregation. A copy
+A step is everything the server does in FedHCA²'s second round: guard, learned weights, solver, aggregation. A copy
 writes every client's rows over the same target, in memory that was written before. Rows of 1,000 clients are bfloat16
-in files; there are 16 different ones, and each is mapped for many clients. Times are the least of several, taken in
-turns.
+in files; there are 16 different ones, and each is mapped for many clients. Times are the least of several, measured
+alternately.
 """
 
 import argparse
@@ -31,15 +31,15 @@ from fedhca2.params import Layout, Slot
 from fedhca2.run_folder.records import ServerRecord, ServerState
 
 ENCODER = 27_520_698  # values of Swin-T
-LAYERS = ((96, 96), (96, 192), (96, 384), (96, 768), (96, 384), (96,))  # weights of its decoder; each has a bias
+LAYERS = ((96, 96), (96, 192), (96, 384), (96, 768), (96, 384), (96,))  # weights of its decoder; each also has a bias
 TASKS = ("semseg", "normals", "edge", "depth")  # every sixth client has all of them, others have one
-MAPPED = 1000  # so many clients have their rows in files
+MAPPED = 1000  # this many clients keep their rows in files
 DISTINCT = 16
 T = TypeVar("T")
 
 
 def federation(clients: int, values: int) -> list[Profile]:
-    """Clients as in the paper's first scenario, with encoders of so many values and decoders to match."""
+    """Clients as in the paper's first scenario, with encoders of `values` values and decoders to match."""
     share = values / ENCODER
     shapes = [(max(1, int(rows * share)), *rest) for rows, *rest in LAYERS]
     named = {f"layer{i}.{kind}": shape for i, shape in enumerate(shapes) for kind, shape in _pair(shape)}
@@ -58,7 +58,7 @@ def _pair(shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def make_rows(profiles: list[Profile], device: str, folder: Path) -> list[dict[Slot, Tensor]]:
-    """Every client's update: one part common to all, and one of its own."""
+    """Make every client's update: a part common to all, plus its own part."""
     longest = max(layout.numel for profile in profiles for layout in profile.layouts.values())
     noise = 1e-3 * torch.randn(longest, generator=torch.Generator().manual_seed(0))
 
@@ -81,7 +81,7 @@ def make_rows(profiles: list[Profile], device: str, folder: Path) -> list[dict[S
 
 
 def replies_of(profiles: list[Profile], rows: list[dict[Slot, Tensor]], state: ServerState) -> list[Reply]:
-    """What every client sends; after the first round with numbers to learn from."""
+    """Make every client's reply; from the second round on with the products to learn weights from."""
     return [
         Reply(
             profile.client,
@@ -94,7 +94,7 @@ def replies_of(profiles: list[Profile], rows: list[dict[Slot, Tensor]], state: S
 
 
 def seconds(work: Callable[[], object], device: str) -> float:
-    """Of the clock, but for one thread on a CPU: of the processor, which others on the machine do not disturb."""
+    """Read the clock, or for one CPU thread the processor time, which other processes do not disturb."""
     clock = process_time if device == "cpu" and torch.get_num_threads() == 1 else perf_counter
     began = clock()
     work()
@@ -104,13 +104,13 @@ def seconds(work: Callable[[], object], device: str) -> float:
 
 
 def peak(work: Callable[[], T], device: str) -> tuple[T, float, float]:
-    """What work gives, and the bytes that it needs at most: beyond those that were in use before, and in all."""
+    """Return the work's result and its peak memory in bytes: beyond what was in use before, and in total."""
     if device == "cuda":
         held = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         found = work()
         return found, torch.cuda.max_memory_allocated() - held, torch.cuda.max_memory_allocated()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status("VmRSS")
     found = work()
     return found, _status("VmHWM") - before, _status("VmHWM")
@@ -122,7 +122,7 @@ def _status(name: str) -> float:
 
 
 def measure(clients: int, values: int, threads: int, device: str = "cpu", repeats: int = 5) -> list[Row]:
-    """Time, ratio and memory of one size of federation."""
+    """Measure time, ratio and memory for one number of clients."""
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as folder:
         profiles = federation(clients, values)
@@ -170,7 +170,7 @@ def measure(clients: int, values: int, threads: int, device: str = "cpu", repeat
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
-    """The table; if `quick`, of six clients alone."""
+    """Measure all rows; if `quick`, only for six clients."""
     threads = sorted({1, len(os.sched_getaffinity(0))})
     sizes = [(6, ENCODER, 5)] if quick else [(6, ENCODER, 5), (24, ENCODER, 3), (100, ENCODER // 10, 3)]
     for clients, values, repeats in sizes:
@@ -185,11 +185,11 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Print the table, or one size of it."""
+    """Print the table, or only one size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="six clients alone")
-    parser.add_argument("--clients", type=int, help="so many clients alone")
-    parser.add_argument("--values", type=int, default=ENCODER, help="values of each encoder")
+    parser.add_argument("--quick", action="store_true", help="only six clients")
+    parser.add_argument("--clients", type=int, help="only this number of clients")
+    parser.add_argument("--values", type=int, default=ENCODER, help="values per encoder")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--repeats", type=int, default=5)

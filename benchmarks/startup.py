@@ -1,7 +1,7 @@
-"""Seconds that starting takes, each time in a new process: `python benchmarks/startup.py [repeats]`.
+"""Start-up times, each measured in a new process: `python benchmarks/startup.py [repeats]`.
 
-Of the clock, the least of several: that is what a user waits for. Of the processor beside it, which other work on the
-machine disturbs less. The demo is run by the command itself, up to the first batch that a client has trained on.
+Clock time, the least of several, is what a user waits for. Processor time is less disturbed by other work on the
+machine. The demo is run by the command itself, up to the first batch that a client has trained on.
 """
 
 import subprocess
@@ -13,7 +13,7 @@ from time import perf_counter
 
 from row import Row, show
 
-SEEN = 42  # how the demo's process ends once there was a batch
+SEEN = 42  # exit code of the demo's process after its first batch
 DEMO = f"""
 import os, sys
 from fedhca2.cli import app
@@ -24,7 +24,7 @@ app(["run", "demo", "--set", "rounds=1", "--out", f"{{sys.argv[1]}}/{{os.getpid(
 
 
 def least(command: Sequence[str], repeats: int, code: int = 0) -> tuple[float, float]:
-    """Least seconds of the clock and of the processor that a process takes, which should end with this code."""
+    """Return the least clock and processor seconds of a process that should exit with this code."""
     found = []
     for _ in range(repeats):
         used, began = _processor(), perf_counter()
@@ -42,13 +42,13 @@ def _processor() -> float:
 
 
 def pair(name: str, found: tuple[float, float], at_most: float) -> Iterator[Row]:
-    """Both times of a way to start; the bound is on the clock's."""
+    """Make the rows of both times; the bound applies to the clock."""
     yield Row(f"start-up, {name}", found[0], "s", at_most)
     yield Row(f"start-up, {name}", found[1], "CPU-s")
 
 
 def rows(quick: bool = False, repeats: int = 7) -> Iterator[Row]:
-    """Importing, help, and the demo up to its first batch; if `quick`, once each and without the demo."""
+    """Measure importing, help, and the demo up to its first batch; if `quick`, once each and without the demo."""
     repeats = 1 if quick else repeats
     yield from pair("import fedhca2", least(["-c", "import fedhca2"], repeats), 0.3)
     yield from pair("fedhca2 --help", least(["-m", "fedhca2", "--help"], repeats), 0.5)

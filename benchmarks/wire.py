@@ -1,11 +1,11 @@
-"""Bytes and seconds of a round with Swin-T clients: in one process, and over Flower on loopback with TLS.
+"""Bytes and seconds of a round with Swin-T clients, in one process and over Flower on loopback with TLS.
 
     python benchmarks/wire.py                                   # bytes, and seconds in one process
-    python benchmarks/wire.py --loopback float32 bfloat16       # also over a SuperLink and a process for each site
+    python benchmarks/wire.py --loopback float32 bfloat16       # also over a SuperLink with one process per site
 
-A client trains on one image of 32 x 32, so that a round is what it costs to move and to aggregate rows; how long the
-slowest client was at work is said beside it. Bytes are those of the second round: what went down with its orders and up
-with its replies. Distinct bytes are those that differ between clients' orders.
+A client trains on one image of 32 x 32, so a round costs what moving and aggregating rows costs; the slowest client's
+working time is shown beside it. Bytes are those of the second round: down with its orders and up with its replies.
+Distinct bytes are those that differ between clients' orders.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from fedhca2.federation.run import run
 
 SINGLE = [("semseg", 0), ("sal", 0), ("normals", 0), ("edge", 0), ("semseg", 1)]
 MB = 1e6
-AROUND = 1.01  # times what must cross: names, shapes and scalars come with it
+AROUND = 1.01  # times the required bytes: names, shapes and scalars are sent too
 
 
 def experiment(clients: int) -> Experiment:
@@ -58,7 +58,7 @@ def events(out: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def second_round(out: Path) -> tuple[float, float, float, float]:
-    """Bytes up and down, seconds, and those that the slowest client was at work."""
+    """Return bytes up and down, seconds, and the slowest client's working seconds."""
     clients = [event for event in events(out, "client") if event["round"] == 1]
     seconds = next(event["seconds"] for event in events(out, "round") if event["round"] == 1)
     at_work = max(client["seconds"] for client in clients)
@@ -66,16 +66,16 @@ def second_round(out: Path) -> tuple[float, float, float, float]:
 
 
 def parameters(out: Path, part: str) -> list[int]:
-    """Every client's number of parameters of a part."""
+    """Return every client's number of parameters in a part."""
     profiles = [event["parameters"] for event in events(out, "profile")]
     return [sum(count for slot, count in found.items() if slot.split(".")[0] == part) for found in profiles]
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
-    """Six Swin-T clients in one process, second round; if `quick`, two.
+    """Measure the second round of six Swin-T clients in one process; if `quick`, of two.
 
-    What must cross is every client's update up, and down one encoder's update for all and each decoder's own. Whole
-    models are what the papers send: θ and Δ up, a model down.
+        The required bytes are every client's update up, and down one encoder update for all and each decoder's own. The
+    papers send whole models: θ and Δ up, a model down.
     """
     count = 2 if quick else 6
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""How the embedded weights of `swin_micro` were made: semantic segmentation of many other rendered scenes.
+"""Train the embedded weights of `swin_micro` on semantic segmentation of other rendered scenes.
 
-The papers start from an encoder that was trained on another data set (ADE20K); this is the same for rendered scenes.
-No scene here is a scene of any experiment: they have another seed. Needs a GPU and about four minutes:
+The papers start from an encoder that was trained on another data set (ADE20K); this does the same for rendered scenes.
+The scenes use a seed of their own, so no experiment has any of them. It needs a GPU and about four minutes:
 
     python examples/pretrain_encoder.py swin_micro.safetensors
 """
@@ -28,14 +28,14 @@ DOMAINS = ("outdoor", "indoor")
 
 
 def render_chunk(domain: str, indices: range) -> tuple[Tensor, Tensor]:
-    """Images and class maps of these scenes."""
+    """Render the images and class maps of these scenes."""
     torch.set_num_threads(1)
     scenes = render(domain, indices, size=SIZE, seed=SEED)
     return scenes["image"], scenes["semseg"]
 
 
 def render_all(domain: str, count: int, pool: ProcessPoolExecutor) -> tuple[Tensor, Tensor]:
-    """The same of many scenes, on the GPU."""
+    """Render many scenes in parallel and put them on the GPU."""
     ranges = [range(start, min(start + 50, count)) for start in range(0, count, 50)]
     chunks = pool.map(render_chunk, [domain] * len(ranges), ranges)
     images, labels = zip(*chunks, strict=True)
@@ -43,7 +43,7 @@ def render_all(domain: str, count: int, pool: ProcessPoolExecutor) -> tuple[Tens
 
 
 def augmented(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """A random part of each picture, mirrored half of the time, in changed light."""
+    """Take a random part of each image, mirror half of them, and change the light."""
     count = len(images)
     scale = torch.empty(count, device="cuda").uniform_(0.5, 1.2)
     shift = (1 - scale).clamp(min=0)[:, None] * torch.empty(count, 2, device="cuda").uniform_(-1, 1)
@@ -64,9 +64,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out")
     parser.add_argument("--encoder", default="swin_micro")
-    parser.add_argument("--scenes", type=int, default=16_000, help="of each domain")
+    parser.add_argument("--scenes", type=int, default=16_000, help="scenes per domain")
     parser.add_argument("--steps", type=int, default=6_000)
-    parser.add_argument("--batch", type=int, default=64, help="of each domain")
+    parser.add_argument("--batch", type=int, default=64, help="images per domain")
     options = parser.parse_args()
     torch.manual_seed(0)
     began = perf_counter()

@@ -1,4 +1,4 @@
-"""Train a small federation from Python, and look at what came of it: python examples/quickstart.py [ROUNDS]"""
+"""Train a small federation from Python and print its results: python examples/quickstart.py [ROUNDS]"""
 
 import sys
 
@@ -8,7 +8,7 @@ SMALL = ["data.outdoor.train=80", "data.indoor.train=16", "data.outdoor.val=20",
 
 
 def main() -> None:
-    """Run the demo on fewer images, say what it gave each client, and make the page."""
+    """Run the demo on fewer images, print each client's scores, and write the page."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     run = fedhca2.run(fedhca2.Experiment.load("demo", [f"rounds={rounds}", *SMALL]))
 

@@ -1,6 +1,6 @@
-"""Federated multi-task learning among clients that do not share a task list.
+"""Federated multi-task learning for clients that do not share a task list.
 
-`docs/api.md` lists what is public: these names, and those of `fedhca2.methods`, `fedhca2.tasks` and `fedhca2.data`.
+`docs/api.md` lists the public names: these, and those of `fedhca2.methods`, `fedhca2.tasks` and `fedhca2.data`.
 """
 
 from importlib import import_module
@@ -33,7 +33,7 @@ __all__ = [
     "run",
 ]
 
-# Each name is imported when it is first used: `import fedhca2` alone costs nothing.
+# Each name is imported on first use, so that `import fedhca2` alone is fast.
 _HOMES = {
     "METHODS": "methods",
     "TASKS": "tasks",

@@ -8,15 +8,15 @@ import torch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-ALIGNMENT = 8  # of the sizes of matrices, for the tensor cores
-# Sizes never change within a run. Trying several forms of each elementwise kernel would double the time of compiling.
+ALIGNMENT = 8  # matrix sizes are rounded up to a multiple of this, for the tensor cores
+# Sizes never change within a run. Autotuning each elementwise kernel would double the compile time.
 SETTINGS: dict[str, Any] = {"dynamic": False, "options": {"triton.autotune_pointwise": False}}
 
 
-# Remarks on single kernels, which nobody who trains can do anything about.
+# Warnings about single kernels, which users can do nothing about.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inductor")
 
 
 def compiled(function: F, wanted: bool = True) -> F:
-    """The function, compiled when it is first called; as it is where that is not wanted."""
+    """Compile the function on its first call, or return it unchanged if that is not wanted."""
     return cast(F, torch.compile(function, **SETTINGS)) if wanted else function

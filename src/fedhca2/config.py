@@ -1,4 +1,4 @@
-"""The base of everything that a config file can say: frozen data with bounds, where unknown keys are errors."""
+"""The base of everything in a config file: frozen data with bounds, in which unknown keys are errors."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The known word that is closest, if one is close, and all that are known.
+    """Suggest the closest known word, if one is close, and list all known words.
 
     >>> suggest("detph", ["semseg", "depth"])
     "Did you mean 'depth'? (semseg, depth)"
@@ -21,7 +21,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def has_boolean_for_number(value: Any, *kinds: Any) -> bool:
-    """Whether a value has a boolean where its type has a number, which Python would take for 0 or 1.
+    """Whether a value has a boolean where its type expects a number; Python would accept it as 0 or 1.
 
     >>> has_boolean_for_number([3, True], tuple[int, int]), has_boolean_for_number(True, int | bool)
     (True, False)
@@ -35,7 +35,7 @@ def has_boolean_for_number(value: Any, *kinds: Any) -> bool:
 
 
 def _options(kind: Any) -> list[Any]:
-    """The types that a value may have, of `Annotated[int, …] | None` and the like."""
+    """List the types that a value may have, for `Annotated[int, …] | None` and the like."""
     if get_origin(kind) is Annotated:
         return _options(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
@@ -44,7 +44,7 @@ def _options(kind: Any) -> list[Any]:
 
 
 class Config(BaseModel):
-    """A frozen record; an unknown key is an error, and equal values are equal records."""
+    """A frozen record: an unknown key is an error, and records with equal values are equal."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 
 
 def usable_cores() -> list[int]:
-    """Their numbers. Where the system does not say which ones a process may use, all of them."""
+    """Return the numbers of the usable cores, or all of them if the system cannot tell which ones a process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def stay_on(cores: Iterable[int]) -> None:
-    """Use no other cores from now on, where the system can be asked for that."""
+    """Restrict this process to these cores, if the system supports it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

@@ -1,10 +1,10 @@
-"""What a user is told of: something that was expected, and what was found instead."""
+"""Errors to show to a user: what was expected, and what was found instead."""
 
 from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """What is wrong with a user's input, one line per mistake: the place, what was expected, what was found."""
+    """Mistakes in a user's input, one line each: the place, what was expected, what was found."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = list(lines)

@@ -1,3 +1,3 @@
-"""What all label maps have in common."""
+"""The constant shared by all label maps."""
 
-IGNORE = 255  # a pixel that counts neither in a loss nor in a metric
+IGNORE = 255  # a pixel that is ignored by losses and metrics

@@ -1,7 +1,7 @@
 """Losses of the six tasks: `(output [B, C, H, W], label [B, 1 or 3, H, W]) -> scalar`, with 255 = ignore.
 
-A batch without a valid pixel costs 0 and has a zero gradient. All are computed in float32 whatever the autocast, and
-none waits for the device, so a training step can be compiled or captured.
+A batch without a valid pixel has loss 0 and a zero gradient. All losses are computed in float32 regardless of autocast.
+None waits for the device, so a training step can be compiled or captured.
 """
 
 import torch
@@ -30,7 +30,7 @@ def cross_entropy(output: Tensor, label: Tensor) -> Tensor:
 
 
 def balanced_cross_entropy(output: Tensor, label: Tensor) -> Tensor:
-    """Two-class cross entropy in which each class weighs the other's share of the batch's valid pixels.
+    """Two-class cross entropy in which each class is weighted by the other's share of the batch's valid pixels.
 
     >>> balanced_cross_entropy(torch.zeros(1, 2, 1, 4), torch.tensor([[[[1, 0, 0, 0]]]]))
     tensor(0.2599)

@@ -1,6 +1,6 @@
-"""What crosses between server and clients: orders down, replies up, and the profile a client introduces itself with.
+"""The messages between server and clients: orders down, replies up, and the profile that introduces a client.
 
-No other thing crosses. Rows are flat tensors in the layout that the profile names; the rest are small numbers.
+Nothing else is sent. Rows are flat tensors in the layout that the profile names; the rest are small numbers.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ Kind = Literal["updates", "parameters"]
 Base = Literal["trained", "start", "nothing"]
 BatchNorm = Literal[
     "local", "average", "recalibrate"
-]  # what becomes of running statistics when parameters are aggregated
+]  # how running statistics are handled when parameters are aggregated
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Who a client is, as far as the server needs to know."""
+    """What the server needs to know about a client."""
 
     client: str
     dataset: str
@@ -33,7 +33,7 @@ class Profile:
 class Addend:
     """A row to add, scaled by one number or by one per layer.
 
-    A client keeps a remembered row, and reports how its next update agrees with it.
+    A client keeps a row marked `remember`, and reports its inner product with the next update.
     """
 
     row: Tensor
@@ -43,23 +43,23 @@ class Addend:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A slot's next value: base + Σ scale · row, where base is its own after or before training."""
+    """A slot's next value: base + Σ scale · row. The base is the client's value after or before training, or none."""
 
     base: Base
     addends: tuple[Addend, ...]
 
     @property
     def row(self) -> Tensor | None:
-        """The next value itself, where it is one row as it was sent."""
+        """The next value itself, if it is a single unscaled row."""
         alone = self.base == "nothing" and len(self.addends) == 1 and self.addends[0].scale == (1.0,)
         return self.addends[0].row if alone else None
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the server asks of one client: take these rows, then evaluate, then train, then send those parts.
+    """An order to one client: take these rows, then evaluate, then train, then send those parts.
 
-    `finish` comes with the last rows: the client fine-tunes first if the method has it so.
+    `finish` marks the order with the last rows: the client fine-tunes first if the method says so.
     """
 
     round: int
@@ -78,7 +78,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client sends back."""
+    """A client's answer to an order."""
 
     client: str
     round: int
@@ -88,11 +88,11 @@ class Reply:
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: float = 0.0
     failed: str = ""  # why the client has nothing to send
-    declined: str = ""  # what it did not do of its order, and why: rows that it did not take, scores that it keeps
+    declined: str = ""  # which part of its order it did not do, and why: rows it rejected, scores it keeps
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows, of every number (8 each), and of what went wrong."""
+        """Bytes of the rows, of every number (8 each), and of the messages."""
         numbers = sum(len(values) for values in self.agreement.values()) + len(self.losses)
         numbers += sum(len(values) for values in self.metrics.values())
         words = len(self.failed.encode()) + len(self.declined.encode())
@@ -102,7 +102,7 @@ class Reply:
 def deliveries_as_data(
     deliveries: Mapping[Slot, Delivery], place: Callable[[Tensor], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Deliveries as JSON can hold them; `place` says where a row lies."""
+    """Convert deliveries to JSON data; `place` gives the location of a row."""
 
     def addend(each: Addend) -> dict[str, Any]:
         return {**place(each.row), "scale": each.scale, "remember": each.remember}
@@ -116,7 +116,7 @@ def deliveries_as_data(
 def deliveries_from_data(
     data: Mapping[str, Any], row: Callable[[Slot, Mapping[str, Any]], Tensor]
 ) -> dict[Slot, Delivery]:
-    """What `deliveries_as_data` gave; `row` finds a slot's row where it lies."""
+    """Restore deliveries from `deliveries_as_data`; `row` finds the row of a slot."""
 
     def addend(slot: Slot, each: Mapping[str, Any]) -> Addend:
         return Addend(row(slot, each), tuple(map(float, each["scale"])), bool(each["remember"]))
@@ -129,7 +129,7 @@ def deliveries_from_data(
 
 
 def reply_as_data(reply: Reply) -> dict[str, Any]:
-    """All of a reply but its rows, as JSON can hold it."""
+    """Convert a reply, except its rows, to JSON data."""
     return {
         "client": reply.client,
         "round": reply.round,

@@ -1,4 +1,4 @@
-"""One prediction or label map [1 or 3, H, W] as an image, uint8 [3, H, W], with ignored pixels in dark grey."""
+"""Painting a prediction or label map [1 or 3, H, W] as an image, uint8 [3, H, W], with ignored pixels in dark grey."""
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ DEPTH_COLOURS = torch.tensor(
 
 
 def voc_palette(classes: int = 256) -> Tensor:
-    """Colours of PASCAL VOC [classes, 3]: the class's bits, three at a time, become the high bits of R, G and B.
+    """PASCAL VOC's colours [classes, 3]: the class's bits, three at a time, become the high bits of R, G and B.
 
     >>> voc_palette(3).tolist()
     [[0, 0, 0], [128, 0, 0], [0, 128, 0]]
@@ -36,27 +36,27 @@ def voc_palette(classes: int = 256) -> Tensor:
 
 
 def _finish(image: Tensor, map: Tensor) -> Tensor:
-    """The image in bytes, with pixels of the map that are ignored or no numbers in grey."""
+    """Convert the image to bytes, with ignored and non-finite pixels of the map in grey."""
     return image.to(torch.uint8).masked_fill(((map == IGNORE) | map.isnan()).all(dim=0), DARK_GREY)
 
 
 def paint_classes(map: Tensor) -> Tensor:
-    """Class map in the VOC palette."""
+    """Paint a class map in the VOC palette."""
     return _finish(voc_palette().to(map.device)[map[0].long()].permute(2, 0, 1), map)
 
 
 def paint_grey(map: Tensor) -> Tensor:
-    """Probability or share in 0 … 1 from black to white."""
+    """Paint a probability or share in 0 … 1 from black to white."""
     return _finish((map.float().clamp(0, 1) * 255).round().expand(3, -1, -1), map)
 
 
 def paint_normals(map: Tensor) -> Tensor:
-    """Normals with x, y, z as red, green, blue."""
+    """Paint normals with x, y, z as red, green, blue."""
     return _finish(((map.float().clamp(-1, 1) + 1) * 127.5).round(), map)
 
 
 def paint_depth(map: Tensor) -> Tensor:
-    """Depth from 0 m (dark violet) to 10 m and beyond (yellow)."""
+    """Paint depth from 0 m (dark violet) to 10 m and beyond (yellow)."""
     place = (map[0].float().nan_to_num() / FARTHEST_METRES).clamp(0, 1) * (len(DEPTH_COLOURS) - 1)
     below = place.long().clamp(max=len(DEPTH_COLOURS) - 2)
     colours = DEPTH_COLOURS.to(map.device).float()

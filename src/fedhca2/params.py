@@ -10,10 +10,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-# The norms are the running statistics of normalisation layers: no parameters, and local unless a method shares them.
+# The norms are the running statistics of normalisation layers: not parameters, and local unless a method shares them.
 Part = Literal["encoder", "decoder", "head", "encoder_norms", "decoder_norms"]
 PARTS: tuple[Part, ...] = get_args(Part)
-STATISTICS: dict[Part, Part] = {"encoder": "encoder_norms", "decoder": "decoder_norms"}  # that belong to a part
+STATISTICS: dict[Part, Part] = {"encoder": "encoder_norms", "decoder": "decoder_norms"}  # the statistics of each part
 
 
 @dataclass(frozen=True, order=True)
@@ -32,15 +32,17 @@ class Slot:
 
     @property
     def statistics(self) -> "Slot | None":
-        """Where the running statistics of its layers are, if a model keeps some for its part."""
+        """The slot of the running statistics of its layers, if a model has them for this part."""
         return Slot(STATISTICS[self.part], self.task) if self.part in STATISTICS else None
 
     @classmethod
     def parse(cls, text: str) -> "Slot":
-        """The slot that `str` wrote."""
+        """Parse what `str` wrote."""
         part, _, task = text.partition(".")
         if part not in PARTS or part.startswith("encoder") == bool(task):
-            raise ValueError(f"a slot should be one of {', '.join(PARTS)}, then .TASK but for encoders, found {text!r}")
+            raise ValueError(
+                f"a slot should be one of {', '.join(PARTS)}, then .TASK except for encoders, found {text!r}"
+            )
         return cls(part, task)
 
 
@@ -48,7 +50,7 @@ class Slot:
 class Layout:
     """Names and shapes of the tensors in a row, in order.
 
-    A layer is what a tensor's name says before its last dot: a weight and its bias are one layer.
+    A tensor's layer is its name up to the last dot: a weight and its bias belong to one layer.
 
     >>> layout = Layout(("fuse.weight", "fuse.bias", "norm.weight"), ((2, 3), (2,), (2,)))
     >>> layout.numel, layout.layers, layout.layer_of
@@ -60,17 +62,17 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor]) -> "Layout":
-        """The layout of these tensors."""
+        """Describe these tensors."""
         return cls(tuple(tensors), tuple(tuple(tensor.shape) for tensor in tensors.values()))
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of values of each tensor."""
+        """Number of values in each tensor."""
         return tuple(prod(shape) for shape in self.shapes)
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each tensor starts in the row, and after the last one the length of the row."""
+        """Start of each tensor in the row, followed by the length of the row."""
         return tuple(accumulate(self.sizes, initial=0))
 
     @property
@@ -85,17 +87,17 @@ class Layout:
 
     @cached_property
     def layer_of(self) -> tuple[int, ...]:
-        """Which layer each tensor belongs to."""
+        """The index of each tensor's layer."""
         return tuple(self.layers.index(name.rpartition(".")[0]) for name in self.names)
 
 
 def flatten(tensors: Mapping[str, Tensor], layout: Layout) -> Tensor:
-    """A new row that holds these tensors."""
+    """Copy these tensors into a new row."""
     return torch.cat([tensors[name].detach().reshape(-1) for name in layout.names])
 
 
 def unflatten(row: Tensor, layout: Layout) -> dict[str, Tensor]:
-    """The tensors of a row, as views of it."""
+    """Split a row into tensors that are views of it."""
     pieces = torch.split(row, list(layout.sizes))
     return {name: piece.view(shape) for name, piece, shape in zip(layout.names, pieces, layout.shapes, strict=True)}
 

@@ -1,4 +1,4 @@
-"""Experiments that run, and runs to look at: what a notebook or a script uses."""
+"""Running experiments and opening runs, from a notebook or a script."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def run(
 
 
 def resume(folder: Place, overrides: list[str] | None = None, *, quiet: bool = False) -> "Run":
-    """Go on with a run that was interrupted, or with a finished one for more rounds: `overrides=["rounds=50"]`."""
+    """Continue an interrupted run, or a finished one for more rounds: `overrides=["rounds=50"]`."""
     found = Run.open(folder)
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
         resume_function(found.folder)(found.folder, watcher=watcher, overrides=overrides)
@@ -56,7 +56,7 @@ def resume(folder: Place, overrides: list[str] | None = None, *, quiet: bool = F
 def compare(
     experiment: Experiment, methods: Sequence[str], out: Place | None = None, *, seeds: int = 1, quiet: bool = False
 ) -> Comparison:
-    """Run each method with each seed on the same data, and write the table; what is finished is not run again."""
+    """Run each method with each seed on the same data, and write the table. Finished runs are not repeated."""
     folder = Path(out) if out else comparison_folder(experiment.name)
     planned = plan_runs(experiment, methods, seeds, folder)
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
@@ -65,7 +65,7 @@ def compare(
 
 
 def run_function(engine: EngineName) -> Callable[..., Result]:
-    """What runs an experiment on the engine of this name, with the arguments of `federation.run.run`."""
+    """The function that runs an experiment on the named engine, with the arguments of `federation.run.run`."""
     if engine == "in-process":
         return run_here
     from fedhca2.federation.flower.local import run_over_flower
@@ -74,7 +74,7 @@ def run_function(engine: EngineName) -> Callable[..., Result]:
 
 
 def resume_function(folder: Path) -> Callable[..., Result]:
-    """What goes on with a run on the engine that it began on, with the arguments of `federation.run.resume`."""
+    """The function that continues a run on its original engine, with the arguments of `federation.run.resume`."""
     if RunFiles(folder).flower_note is None:
         return resume_here
     from fedhca2.federation.flower.local import resume_over_flower
@@ -84,33 +84,33 @@ def resume_function(folder: Path) -> Callable[..., Result]:
 
 @dataclass(frozen=True)
 class Run:
-    """A run by its folder. In a notebook it shows its table of results."""
+    """A run and its folder. In a notebook it shows its table of results."""
 
     folder: Path
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        """A run that was made before."""
+        """Open an existing run."""
         return cls(RunFiles.open(folder).path)
 
     @cached_property
     def files(self) -> RunFiles:
-        """What the run wrote down: config, events, scores, samples."""
+        """The run's files: config, events, scores, samples."""
         return RunFiles.open(self.folder)
 
     @cached_property
     def result(self) -> Result:
-        """What the run came to: every client's scores, Δm, time and bytes."""
+        """The outcome of the run: every client's scores, Δm, time and bytes."""
         return Result(**self.files.finished_result)
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the page that shows what happened, by default report.html in the run's folder."""
+        """Write the report page, by default report.html in the run's folder."""
         from fedhca2.reports.page.write import write_page
 
         return write_page([self.files], Path(path) if path else self.folder / "report.html")
 
     def picture(self, client: str, sample: int = 0) -> "Image":
-        """A client's sample: input, label, and the predictions before and after training."""
+        """Paint a client's sample: input, label, and the predictions before and after training."""
         from fedhca2.reports.pictures import samples_panel
 
         return samples_panel(self.files, client, sample)

@@ -1,10 +1,10 @@
-"""Seeds for every random draw, derived from the experiment's seed and what the draw is for."""
+"""Seeds for every random draw, derived from the experiment's seed and the purpose of the draw."""
 
 from hashlib import blake2b
 
 
 def derive(*purpose: int | str) -> int:
-    """A 63-bit seed that depends on nothing but its arguments.
+    """Derive a 63-bit seed that depends only on the arguments.
 
     >>> derive(0, "shuffle", "home", 3) == derive(0, "shuffle", "home", 3) != derive(0, "shuffle", "home", 4)
     True

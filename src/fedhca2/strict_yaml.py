@@ -1,4 +1,4 @@
-"""YAML as every config is read: plain data, each key once, and no text that takes more than its length to read."""
+"""Reading YAML configs: plain data, unique keys, and bounds on size, so that no text takes long to read."""
 
 from importlib.resources.abc import Traversable
 from typing import Any, ClassVar
@@ -10,22 +10,22 @@ from yaml.events import AliasEvent
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 MOST_BYTES = 2**24
-MOST_VALUES = 100_000  # with every alias written out
+MOST_VALUES = 100_000  # with every alias expanded
 MOST_LEVELS = 64
 PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")
 TAG = "tag:yaml.org,2002:"
 
 
 class YamlError(ValueError):
-    """Text that cannot be read: why, and at which line and column, in one line."""
+    """Text that cannot be read; one line with the reason, line and column."""
 
 
 def read_yaml(file: Traversable) -> Any:
-    """The data in a YAML file; YamlError where it is not plain YAML, OSError where there is no such file."""
+    """Read a YAML file. Raises YamlError if it is not plain YAML, and OSError if there is no such file."""
     with file.open("rb") as stream:
         content = stream.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise YamlError(f"should have {MOST_BYTES} bytes or fewer, found more")
+        raise YamlError(f"should have at most {MOST_BYTES} bytes, found more")
     try:
         return parse_yaml(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -33,7 +33,7 @@ def read_yaml(file: Traversable) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """The data in a YAML text; YamlError where it is not plain YAML.
+    """Parse a YAML text. Raises YamlError if it is not plain YAML.
 
     >>> parse_yaml("clients: [{tasks: [depth]}]")
     {'clients': [{'tasks': ['depth']}]}
@@ -61,7 +61,7 @@ def _described(error: yaml.YAMLError) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Counts values and levels as they are met, so that what is too large is refused before it is built."""
+    """Counts values and levels as it meets them, to refuse what is too large before building it."""
 
     yaml_constructors: ClassVar = {
         tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (*(TAG + name for name in PLAIN), None)
@@ -74,7 +74,7 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._values = self._levels = 0
-        self._size: dict[Node, int] = {}  # of nodes that are complete, with every alias written out
+        self._size: dict[Node, int] = {}  # of complete nodes, with every alias expanded
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -109,10 +109,12 @@ class _Loader(yaml.SafeLoader):
         try:
             made = super().construct_object(node, deep)
             if isinstance(made, int):
-                str(made)  # Python refuses to print numbers of thousands of digits, and errors have to name them
+                str(made)  # Python refuses to print numbers with thousands of digits, and error messages name them
             return made
         except yaml.YAMLError:
             raise
-        except Exception as error:  # constructors of text that is none of their kind raise anything
+        except Exception as error:  # constructors raise anything for text that is not of their type
             kind, value = str(node.tag).removeprefix(TAG), str(node.value)[:40]
-            raise ConstructorError(None, None, f"found {value!r}, which is no {kind}", node.start_mark) from error
+            raise ConstructorError(
+                None, None, f"found {value!r}, which is not a valid {kind}", node.start_mark
+            ) from error

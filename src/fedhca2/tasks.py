@@ -1,4 +1,4 @@
-"""The six tasks, each declared once: what a model puts out, what it costs, how it is judged and painted."""
+"""The six tasks, each declared once: output, loss, metrics and painting."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ __all__ = ["IGNORE", "TASKS", "LabelSpace", "Task", "get_task", "losses", "metri
 
 @dataclass(frozen=True)
 class LabelSpace:
-    """What one data set's labels of one task look like."""
+    """The format of one data set's labels for one task."""
 
     classes: int | None = None
     names: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class LabelSpace:
 
 
 def unchanged(label: Tensor, scale: float | Tensor = 1.0) -> Tensor:
-    """The label as it is: what most tasks do with it."""
+    """Return the label unchanged, which is right for most tasks."""
     return label
 
 
@@ -40,10 +40,9 @@ class Task:
     """One kind of dense prediction.
 
     Labels are [C, H, W] or [B, C, H, W] with 255 = ignore. `predict` turns raw output [B, C, H, W] into the form that
-    metrics and `paint` take. An experiment may judge it by one of `other_metrics`, by name; scores of all of them are
-    in `unit`. `fill` is what padding puts into a label; `rescaled(label, s)` what a label becomes in
-    an image enlarged by s, `flipped` in a mirrored one (the map itself is mirrored already), and `ignored` puts 255
-    where there is nothing to learn from.
+    metrics and `paint` take. An experiment may select one of `other_metrics` by name; all scores are in `unit`. `fill`
+    is the label value of padding. `rescaled(label, s)` adapts a label to an image enlarged by s, and `flipped` to a
+    mirrored one (the map itself is already mirrored). `ignored` sets pixels without information to 255.
     """
 
     name: str
@@ -62,13 +61,13 @@ class Task:
     flipped: Callable[[Tensor], Tensor] = unchanged
     ignored: Callable[[Tensor], Tensor] = unchanged
     counts_in_delta_m: bool = True
-    chooses_crops: bool = False  # training prefers crops in which its classes vary
-    skips_empty: bool = False  # a client with this task alone leaves out images that show nothing of it
-    grouped_by: Grouping | None = None  # what images are grouped by, if they can be: their largest class, or mean value
-    reading: str = ""  # of raw output, in words: for whoever uses an exported model
+    chooses_crops: bool = False  # training prefers crops with several classes
+    skips_empty: bool = False  # a client with only this task skips images in which it has nothing to label
+    grouped_by: Grouping | None = None  # how images are grouped, if they can be: by largest class or mean value
+    reading: str = ""  # describes raw output to users of an exported model
 
     def channels_for(self, space: LabelSpace) -> int:
-        """Channels of the output on a data set: the task's own number, or the data set's number of classes.
+        """Number of output channels for a data set: the task's own number, or the data set's number of classes.
 
         >>> TASKS["depth"].channels_for(LabelSpace()), TASKS["semseg"].channels_for(LabelSpace(classes=40))
         (1, 40)
@@ -80,7 +79,7 @@ class Task:
 
     @property
     def metrics(self) -> dict[str, MetricFor]:
-        """Every metric by its name, the task's own first."""
+        """All metrics by name, the task's own first."""
         return {self.metric(LabelSpace(classes=1)).name: self.metric, **self.other_metrics}
 
 
@@ -214,7 +213,7 @@ TASKS: dict[str, Task] = {task.name: task for task in (SEMSEG, HUMAN_PARTS, SAL,
 
 
 def crop_chooser(names: Iterable[str]) -> str | None:
-    """Which of these tasks chooses crops, if one does; names that are no task's are passed over.
+    """The first of these names that is a task which chooses crops, or None.
 
     >>> crop_chooser(["image", "edge", "semseg"])
     'semseg'
@@ -223,7 +222,7 @@ def crop_chooser(names: Iterable[str]) -> str | None:
 
 
 def skips_empty(tasks: Sequence[str]) -> bool:
-    """Whether a client with exactly these tasks leaves out images that show nothing of them.
+    """Whether a client with exactly these tasks skips images in which they have nothing to label.
 
     >>> skips_empty(["human_parts"]), skips_empty(["human_parts", "sal"])
     (True, False)
@@ -234,7 +233,7 @@ def skips_empty(tasks: Sequence[str]) -> bool:
 def metrics_for(
     tasks: Iterable[str], spaces: Mapping[str, LabelSpace], chosen: Mapping[str, str]
 ) -> dict[str, metrics.Metric]:
-    """What each task is judged by: the metric that is chosen for it, or else its own."""
+    """The metric of each task: the one chosen for it, or its own."""
     return {
         task: TASKS[task].metrics[chosen[task]](spaces[task]) if task in chosen else TASKS[task].metric(spaces[task])
         for task in tasks
@@ -242,7 +241,7 @@ def metrics_for(
 
 
 def get_task(name: str) -> Task:
-    """The task of that name.
+    """Look up a task by name.
 
     >>> get_task("detph")
     Traceback (most recent call last):

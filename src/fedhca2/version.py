@@ -1,3 +1,3 @@
-"""The version, readable without importing anything heavy."""
+"""The version, in a module without heavy imports."""
 
 __version__ = "0.1.0"

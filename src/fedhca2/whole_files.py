@@ -1,13 +1,13 @@
-"""Files and folders that are whole or not there, and private unless said otherwise."""
+"""Writing files and folders that are complete or absent, and private by default."""
 
 import os
 from pathlib import Path
 
-PRIVATE, ORDINARY = 0o600, 0o666  # who may read a file: its owner alone, or whoever the umask lets
+PRIVATE, ORDINARY = 0o600, 0o666  # readable by the owner alone, or as the umask allows
 
 
 def write_whole(path: Path, data: bytes, mode: int = PRIVATE) -> None:
-    """Write a file aside, make sure that it is on the disk, and put it in its place; nobody else can read it before."""
+    """Write a file with this mode under a temporary name, fsync it, and rename it into place."""
     aside = path.with_name(f".{path.name}.new")
     try:
         aside.unlink(missing_ok=True)
@@ -23,7 +23,7 @@ def write_whole(path: Path, data: bytes, mode: int = PRIVATE) -> None:
 
 
 def private_folder(path: Path) -> Path:
-    """A folder that its owner alone can look into; made if it is missing, with those above it."""
+    """A folder that only its owner can read; created with its parents if missing."""
     for folder in reversed((path, *path.parents)):
         if not folder.exists():
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -33,7 +33,7 @@ def private_folder(path: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that names in a folder are on the disk, where a folder can be opened for that."""
+    """Flush a folder's entries to disk, if the system can open folders for that."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Benchmarks are of one form, say their bounds, and write JSON."""
+"""Benchmarks share one interface, report their bounds, and write JSON."""
 
 import inspect
 import json
@@ -54,7 +54,7 @@ def test_a_line_says_the_bound_and_whether_it_is_kept(load, value, bounds, end):
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
-    """What a quick run of the cheap parts prints and writes."""
+    """The output and the file of a quick run of the cheap parts."""
     file = tmp_path_factory.mktemp("bench") / "new" / "bench.json"
     command = [sys.executable, "run.py", "--quick", "--only", "rendering", "--json", file]
     ended = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""What the page of deviations offers as the other choice can be chosen."""
+"""Every alternative that the page of deviations offers can be configured."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pages that show a newcomer round are true."""
+"""The pages that guide a newcomer are true."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""The map from papers to code names things that are there, and configs and map agree on what belongs to what."""
+"""The map from papers to code names things that exist, and agrees with the configs."""
 
 import importlib
 import json
@@ -29,7 +29,7 @@ COMMANDS = typer.main.get_command(app).commands
 
 
 def there(name):
-    """Whether a dotted name is a module, or something in one."""
+    """Whether a dotted name is a module or a member of one."""
     words = name.split(".")
     for count in range(len(words), 0, -1):
         try:
@@ -111,7 +111,7 @@ def test_every_experiment_of_the_papers_is_on_the_map():
 
 
 def table_of(row):
-    """Where a printed row stands."""
+    """The place of a printed row."""
     paper, table, *_ = row["table"].split("/")
     return f"{'Table' if paper == '001' else 'Supplementary table'} {table.removeprefix('T')}"
 

@@ -1,4 +1,4 @@
-"""The examples that a newcomer starts from, executed."""
+"""The examples for newcomers run."""
 
 import subprocess
 import sys

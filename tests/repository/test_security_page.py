@@ -1,4 +1,4 @@
-"""docs/security.md: every promise names tests that try to break it, and they are there."""
+"""docs/security.md: every promise names tests that try to break it, and these exist."""
 
 import re
 from pathlib import Path
@@ -37,6 +37,6 @@ def test_every_adversary_has_promises_and_limits(adversary):
 
 @pytest.mark.parametrize(("file", "name"), sorted(set(NAMED.findall(re.sub(r".*<!-- from: .*", "", PAGE)))))
 def test_a_test_that_is_named_is_there(file, name):
-    """But for lines that say which branch they are from, until it is merged."""
+    """Lines that name the branch they come from are exempt until it is merged."""
     (path,) = TESTS.rglob(file)
     assert not name or f"\ndef {name}(" in path.read_text("utf-8")

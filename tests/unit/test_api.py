@@ -26,7 +26,7 @@ def _python(path: Path) -> str:
 
 
 def _imported(path: Path) -> set[tuple[str, str]]:
-    """(module, name) of everything that is imported from fedhca2."""
+    """(module, name) of every import from fedhca2."""
     nodes = [node for node in ast.walk(ast.parse(_python(path))) if isinstance(node, ast.ImportFrom)]
     return {(node.module, each.name) for node in nodes if node.module.startswith("fedhca2") for each in node.names}
 

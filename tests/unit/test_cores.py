@@ -1,4 +1,4 @@
-"""Cores on systems that say which ones a process may use, and on those that do not."""
+"""The number of cores on systems that report a process's affinity, and on those that do not."""
 
 import os
 

@@ -9,7 +9,7 @@ from fedhca2.strict_yaml import MOST_BYTES, YamlError, parse_yaml, read_yaml
 
 
 def bomb(line):
-    """Nine lines, each of nine times the one before."""
+    """Nine lines, each repeating the previous one nine times."""
     return "a: &a {x: lol}\n" + "".join(
         line.format(name=name, nine=",".join([f"*{before}"] * 9)) for before, name in pairwise("abcdefghi")
     )
@@ -19,10 +19,10 @@ REFUSED = {
     "lists in lists": ("[" * 100_000, "line 1, column 65: found more than 64 levels"),
     "keys in keys": ("{a: " * 100_000, "found more than 64 levels"),
     "dashes": ("- " * 100_000, "found more than 64 levels"),
-    "no boolean": ("a: !!bool maybe", "line 1, column 4: found 'maybe', which is no bool"),
-    "no number": ("!!int x", "found 'x', which is no int"),
-    "a number of many digits": ("1" * 5000, "which is no int"),
-    "a hexadecimal number of many digits": ("0x" + "1" * 5000, "which is no int"),
+    "no boolean": ("a: !!bool maybe", "line 1, column 4: found 'maybe', which is not a valid bool"),
+    "no number": ("!!int x", "found 'x', which is not a valid int"),
+    "a number of many digits": ("1" * 5000, "which is not a valid int"),
+    "a hexadecimal number of many digits": ("0x" + "1" * 5000, "which is not a valid int"),
     "no date": ("!!timestamp x", "could not determine a constructor"),
     "bytes": ("!!binary aGk=", "could not determine a constructor"),
     "code": ("!!python/object/apply:os.getcwd []", "could not determine a constructor"),
@@ -49,7 +49,7 @@ def test_what_is_no_plain_yaml_is_refused_with_its_place_and_reason(kind):
 
 PLAIN = [
     "a: [1, 2.5, true, null, text]\nb: {c: [d]}\n",
-    "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, y: 4}\n",  # a key of one's own over a merged one
+    "a: &a {x: 1, y: 2}\nb: &b {<<: *a, x: 3}\nc: {<<: *b, y: 4}\n",  # an own key overrides a merged one
     "a: &a [1, 2]\nb: [*a, *a]\n",
     "",
 ]
@@ -72,7 +72,7 @@ def test_a_file_that_is_not_utf8_is_refused(tmp_path):
 
 def test_a_file_without_end_is_refused(tmp_path):
     (tmp_path / "a.yaml").symlink_to("/dev/zero")
-    with pytest.raises(YamlError, match=f"should have {MOST_BYTES} bytes or fewer, found more"):
+    with pytest.raises(YamlError, match=f"should have at most {MOST_BYTES} bytes, found more"):
         read_yaml(tmp_path / "a.yaml")
 
 

@@ -1,4 +1,4 @@
-"""The command line. What is slow to import is imported by the command that needs it."""
+"""The command line. Each command imports the slow modules it needs."""
 
 from fedhca2.cli import catalogue, compare, data, flower, models, privacy, run
 from fedhca2.cli.app import app

@@ -1,4 +1,4 @@
-"""The command itself, and how every part of it says what is wrong with its input."""
+"""The command itself, and how all its parts report input errors."""
 
 import warnings
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ from fedhca2.version import __version__
 
 app = typer.Typer(
     name="fedhca2",
-    help="Federated multi-task learning among clients that do not share a task list.",
+    help="Federated multi-task learning for clients that do not share a task list.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 WRONG_INPUT, INTERRUPTED = 2, 130
-warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\)")  # Pillow's, before our error about the same
+warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\)")  # Pillow's warning before our error
 
 
 def _version(wanted: bool) -> None:
@@ -33,14 +33,14 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Federated multi-task learning among clients that do not share a task list."""
+    """Federated multi-task learning for clients that do not share a task list."""
 
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """What is wrong with the input is a line or two on standard error and exit code 2, without a traceback.
+    """Report input errors as a line or two on standard error, with exit code 2 and no traceback.
 
-    Ctrl-C is a line too, where nothing else has an answer to it.
+    Ctrl-C is also one line, unless something else handles it.
     """
     from fedhca2.errors import UserError
 

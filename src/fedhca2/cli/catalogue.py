@@ -1,4 +1,4 @@
-"""`fedhca2 experiments` and `methods`: what there is."""
+"""`fedhca2 experiments` and `methods`: list what is available."""
 
 from collections.abc import Mapping
 from types import NoneType
@@ -24,14 +24,16 @@ EVERYWHERE = ("batch_norm",)
 
 @app.command()
 def experiments(
-    words: Annotated[list[str] | None, typer.Argument(help="Only those that mention all of these.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(help="List only experiments that mention all of these words.")
+    ] = None,
 ) -> None:
     """List the experiments that come with the package, and the table or figure each belongs to."""
     from fedhca2.configs import embedded_experiments
 
     table = Table(box=None, pad_edge=False)
     table.add_column("name for `fedhca2 run`", no_wrap=True)
-    table.add_column("what it is")
+    table.add_column("title")
     table.add_column("belongs to")
     shown = 0
     for listing in embedded_experiments():
@@ -48,11 +50,9 @@ def experiments(
 
 @app.command()
 def methods(
-    name: Annotated[
-        str | None, typer.Argument(help="A method's name, or where its file is: path/to/file.py:NAME.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="A method's name or location: path/to/file.py:NAME.")] = None,
 ) -> None:
-    """List the methods with what they share and their settings, or explain one."""
+    """List the methods with the parts they share and their settings, or explain one."""
     from fedhca2.errors import UserError
     from fedhca2.methods import resolve
 
@@ -65,7 +65,7 @@ def methods(
 
 
 def methods_table() -> Group:
-    """Of every method its name, where it comes from, what is shared, and its settings with their defaults."""
+    """Table of all methods: name, origin, shared parts, and settings with their defaults."""
     from fedhca2.methods import METHODS, settings_of
 
     table = Table.grid(padding=(0, 2, 1, 0))
@@ -77,12 +77,12 @@ def methods_table() -> Group:
         if settings:
             lines.append(f"[cyan]{escape('  '.join(f'{key}={_plain(value)}' for key, value in settings.items()))}[/]")
         table.add_row(f"[bold]{name}[/]", "\n".join(lines))
-    hint = "fedhca2 methods NAME says what the settings mean. All take batch_norm besides."
+    hint = "fedhca2 methods NAME explains the settings. All methods also take batch_norm."
     return Group(table, Text(hint, style="dim"))
 
 
 def method_page(name: str, method: "Method") -> Group:
-    """One method: each component, and each of its settings with default, bounds and meaning."""
+    """Describe one method: each component, and each of its settings with default, bounds and meaning."""
     from fedhca2.methods import Method, components_of
 
     pieces: list[Text | Table] = [
@@ -109,7 +109,7 @@ def _settings(component: "Config", fields: Mapping[str, "FieldInfo"]) -> Table:
 
 
 def shared_parts(method: "Method") -> str:
-    """Which parts leave the clients.
+    """The parts that leave the clients.
 
     >>> from fedhca2.methods import METHODS
     >>> shared_parts(METHODS["fedper"])
@@ -121,7 +121,7 @@ def shared_parts(method: "Method") -> str:
 
 
 def allowed(field: "FieldInfo") -> str:
-    """Which values a field takes.
+    """The values that a field accepts.
 
     >>> from fedhca2.methods import METHODS
     >>> allowed(type(METHODS["fedhca2"].encoder).model_fields["c"])
@@ -141,7 +141,7 @@ def allowed(field: "FieldInfo") -> str:
 
 
 def _plain(value: Any) -> str:
-    """As a config would say it."""
+    """Format a value as in a config."""
     if isinstance(value, (bool, NoneType)):
         return "null" if value is None else str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

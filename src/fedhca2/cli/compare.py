@@ -1,4 +1,4 @@
-"""`fedhca2 compare` and `report`: several runs beside each other."""
+"""`fedhca2 compare` and `report`: compare several runs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,17 +20,17 @@ SOME_FAILED = 1
 @app.command()
 def compare(
     config: Annotated[str, typer.Argument(help="A YAML file, or the name of an embedded experiment.")] = "demo",
-    methods: Annotated[str, typer.Option(help="Names with commas between, or 'all'.")] = "fedavg,fedhca2",
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds for each method.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="A folder for all runs; by default runs/compare-NAME.")] = None,
+    methods: Annotated[str, typer.Option(help="Names separated by commas, or 'all'.")] = "fedavg,fedhca2",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per method.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/compare-NAME.")] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Runs at a time, each in a process with its share of the cores.")
+        int, typer.Option(min=1, help="Number of parallel runs, each in its own process with its share of the cores.")
     ] = 1,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=5")
     ] = None,
 ) -> None:
-    """Compare methods on the same data, shards and initial values; what is finished is not run again."""
+    """Compare methods on the same data, shards and initial values. Finished runs are not repeated."""
     console = Console()
     with clear_errors(), stopped():
         from fedhca2.experiment import Experiment
@@ -46,7 +46,7 @@ def compare(
         names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
         planned = plan_runs(experiment, names, seeds, folder)
         done = sum(run.finished for run in planned)
-        console.print(f"{len(planned)} runs in {folder}/, {done} of them finished already", highlight=False)
+        console.print(f"{len(planned)} runs in {folder}/, {done} already finished", highlight=False)
         faults = _run_all(console, planned, jobs, done)
         runs = [RunFiles.open(run.folder) for run in complete(planned)]
         if runs:
@@ -54,12 +54,12 @@ def compare(
             console.print(f"table.md, table.csv and table.tex are in {folder}/", highlight=False)
             draw_page(console, runs, folder)
     if faults:
-        typer.echo(f"{len(faults)} of {len(planned)} runs failed; the same command tries them again", err=True)
+        typer.echo(f"{len(faults)} of {len(planned)} runs failed; repeat the command to retry them", err=True)
         raise typer.Exit(SOME_FAILED)
 
 
 def _run_all(console: Console, planned: Sequence["ComparisonRun"], jobs: int, done: int) -> Mapping[Path, str]:
-    """Run what is not finished; returns what is wrong with the runs that failed while others went on."""
+    """Run what is not finished, and return the errors of the runs that failed."""
     if jobs > 1:
         from fedhca2.federation.parallel_runs import run_in_parallel
         from fedhca2.reports.console import ParallelConsole
@@ -78,13 +78,14 @@ def _run_all(console: Console, planned: Sequence["ComparisonRun"], jobs: int, do
 @app.command()
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="One run's folder, or several to see side by side, or a comparison's.")
+        list[Path], typer.Argument(help="The folder of a run, of several runs to compare, or of a comparison.")
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The page; by default report.html in the first run's folder.")
+        Path | None,
+        typer.Option("--output", "-o", help="The page to write; by default report.html in the first run's folder."),
     ] = None,
 ) -> None:
-    """Make a page that shows what happened: one HTML file that needs no network."""
+    """Write a report page: one HTML file that needs no network."""
     with clear_errors():
         from fedhca2.federation.comparison_runs import known_runs
         from fedhca2.reports.page.write import write_page

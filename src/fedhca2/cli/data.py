@@ -1,4 +1,4 @@
-"""`fedhca2 data`: write, check and look at data sets in folders."""
+"""`fedhca2 data`: write, check and view data sets in folders."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,31 +13,33 @@ from fedhca2.cli.app import app, clear_errors
 
 FOUND_SOMETHING = 1
 
-data = typer.Typer(help="Write, check and look at data sets in folders.", no_args_is_help=True)
+data = typer.Typer(help="Write, check and view data sets in folders.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
 
 class LayoutName(StrEnum):
-    """A layout of folders."""
+    """A folder layout."""
 
     PASCAL_CONTEXT = "pascal_context"
     NYUD = "nyud"
 
 
-Root = Annotated[Path, typer.Argument(help="The folder of the data set.")]
-Kind = Annotated[LayoutName | None, typer.Option("--layout", help="Its layout; found out by default.")]
+Root = Annotated[Path, typer.Argument(help="The data set's folder.")]
+Kind = Annotated[LayoutName | None, typer.Option("--layout", help="Its layout; detected by default.")]
 
 
 @data.command()
 def scenes(
     layout: Annotated[LayoutName, typer.Option(help="Outdoor scenes as PASCAL-Context, indoor ones as NYUD-v2.")],
     root: Annotated[Path, typer.Option(help="A new or empty folder.")],
-    count: Annotated[int, typer.Option(min=1, help="Images to train on.")] = 100,
-    val: Annotated[int | None, typer.Option(min=1, help="Images to evaluate on; a quarter as many by default.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Number of training images.")] = 100,
+    val: Annotated[
+        int | None, typer.Option(min=1, help="Number of validation images; a quarter as many by default.")
+    ] = None,
     size: Annotated[str, typer.Option(help="Height and width, as in 256 or 448x576; multiples of 32.")] = "256",
-    seed: Annotated[int, typer.Option(min=0, help="Which scenes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the scenes.")] = 0,
 ) -> None:
-    """Render scenes and write them as one of the papers' archives lies on disk."""
+    """Render scenes and write them in the folder layout of one of the papers' archives."""
     console = Console()
     height, width = _height_and_width(size)
     with clear_errors():
@@ -51,7 +53,7 @@ def scenes(
 
 @data.command()
 def check(root: Root, layout: Kind = None) -> None:
-    """Read every image and label, and report what there is and what is wrong; exit code 1 if anything is."""
+    """Read every image and label, and report the contents and any faults; the exit code is 1 if there are faults."""
     console = Console(soft_wrap=True)
     with clear_errors():
         from fedhca2.data.check import check as read_everything
@@ -61,7 +63,7 @@ def check(root: Root, layout: Kind = None) -> None:
             report = read_everything(root, chosen.value, progress)
     for line in report.lines():
         console.print(line, highlight=False, markup=False)
-    console.print("everything is fine" if report.ok else "something is wrong", style="green" if report.ok else "red")
+    console.print("no faults found" if report.ok else "faults found", style="green" if report.ok else "red")
     if not report.ok:
         raise typer.Exit(FOUND_SOMETHING)
 
@@ -70,11 +72,11 @@ def check(root: Root, layout: Kind = None) -> None:
 def info(
     root: Root,
     layout: Kind = None,
-    count: Annotated[int, typer.Option(min=1, help="How many samples.")] = 6,
+    count: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 6,
     split: Annotated[str, typer.Option(help="train or val.")] = "train",
-    out: Annotated[Path | None, typer.Option(help="The picture; ROOT's name and .png by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The picture to write; by default ROOT's name with .png.")] = None,
 ) -> None:
-    """Paint a few samples with their labels as one picture."""
+    """Paint a few samples with their labels into one picture."""
     console = Console(soft_wrap=True)
     if split not in ("train", "val"):
         raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
@@ -117,7 +119,7 @@ def _layout(root: Path, layout: LayoutName | None) -> LayoutName:
 
 @contextmanager
 def _bar(console: Console, verb: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar that goes when it is done."""
+    """A progress bar that disappears when it is done."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -19,29 +19,29 @@ app.add_typer(flower)
 
 Keys = Annotated[Path, typer.Option(help="The folder that 'fedhca2 flower keys' wrote.")]
 Names = Annotated[list[str], typer.Argument(help="The sites' names.")]
-Address = Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="Where the SuperLink is.")]
-Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="The public address, where sites come to.")]
+Address = Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="The SuperLink's address.")]
+Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="The public address that sites connect to.")]
 Quota = Annotated[
     int | None,
-    typer.Option(min=1, metavar="BYTES", help="How much a site may send for each message that it is given; 2 GiB."),
+    typer.Option(min=1, metavar="BYTES", help="Bytes a site may send for each message it receives; 2 GiB."),
 ]
 PUBLIC = "0.0.0.0:8000"
-PATIENCE = 5.0  # seconds that a site has to end in order
+PATIENCE = 5.0  # seconds for a site to shut down cleanly
 
 
 @flower.command()
 def keys(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
-    sites: Annotated[str, typer.Option(help="The clients' names, with commas between them.")],
-    hosts: Annotated[str, typer.Option(help="Names and addresses of the SuperLink, with commas.")] = "",
-    days: Annotated[int, typer.Option(min=1, help="How long certificates are good for.")] = 365,
+    sites: Annotated[str, typer.Option(help="The clients' names, separated by commas.")],
+    hosts: Annotated[str, typer.Option(help="The SuperLink's names and addresses, separated by commas.")] = "",
+    days: Annotated[int, typer.Option(min=1, help="Days that certificates are valid.")] = 365,
 ) -> None:
-    """Make a test CA, the SuperLink's certificate, and keys for every site."""
+    """Create a test CA, the SuperLink's certificate, and keys for every site."""
     with clear_errors():
         from fedhca2.federation.flower.keys import make_keys
 
         make_keys(folder, _listed(sites), _listed(hosts), days)
-    typer.echo(f"{folder}/: keep ca.key apart; take sites/NAME to each site, and nothing else")
+    typer.echo(f"{folder}/: keep ca.key elsewhere; take only sites/NAME to each site")
 
 
 @flower.command()
@@ -50,7 +50,7 @@ def register(
     superlink: Address,
     keys: Keys,
 ) -> None:
-    """Tell the SuperLink which sites it lets in."""
+    """Register sites with the SuperLink, so that it admits them."""
     with clear_errors():
         from fedhca2.federation.flower.superlink import SuperLink
 
@@ -66,7 +66,7 @@ def evict(
     superlink: Address,
     keys: Keys,
 ) -> None:
-    """Have the SuperLink let sites in no more."""
+    """Make the SuperLink exclude sites."""
     with clear_errors():
         from fedhca2.federation.flower.superlink import SuperLink
 
@@ -80,12 +80,12 @@ def link(
     keys: Keys,
     listen: Listen = PUBLIC,
     superlink: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="An address of loopback, for the coordinator's commands.")
+        str, typer.Option(metavar="HOST:PORT", help="A loopback address for the coordinator's commands.")
     ] = "127.0.0.1:8001",
-    database: Annotated[Path | None, typer.Option(help="A file that registered keys outlast a restart in.")] = None,
+    database: Annotated[Path | None, typer.Option(help="A file that keeps registered keys across restarts.")] = None,
     quota: Quota = None,
 ) -> None:
-    """Be there for sites and runs until stopped: a SuperLink on loopback, and the proxy that sites come to."""
+    """Serve sites and runs until stopped, with a SuperLink on loopback and the proxy that sites connect to."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     with clear_errors(), stopped():
         from fedhca2.federation.flower.link import Link
@@ -101,8 +101,8 @@ def site(
     superlink: Address,
     keys: Keys,
 ) -> None:
-    """Take part as one site, until stopped."""
-    os.environ["HF_HUB_OFFLINE"] = "1"  # timm reads it when it is imported
+    """Take part as a site until stopped."""
+    os.environ["HF_HUB_OFFLINE"] = "1"  # timm reads it on import
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     for name in ("httpx", "alembic", "flwr"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -115,11 +115,11 @@ def site(
         try:
             work(config, superlink, SiteKeys(keys))
         except (KeyboardInterrupt, SystemExit):
-            os._exit(BY_SIGNAL + signal.SIGTERM)  # threads may wait for the network; what counts is on the disk
+            os._exit(BY_SIGNAL + signal.SIGTERM)  # threads may wait for the network; everything important is on disk
 
 
 def leave_in_time(*_: object) -> None:
-    """End in order, or without it where that takes long: a library may have caught the exit, and gone on."""
+    """Exit cleanly, or force it if that takes too long: a library may have caught the exit and continued."""
     code = BY_SIGNAL + signal.SIGTERM
     last = Timer(PATIENCE, os._exit, [code])
     last.daemon = True
@@ -133,19 +133,21 @@ def serve(
     keys: Keys,
     superlink: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="A SuperLink that runs already; by default one is started."),
+        typer.Option(metavar="HOST:PORT", help="The address of a running SuperLink; by default one is started."),
     ] = None,
     listen: Listen = PUBLIC,
     quota: Quota = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; a new one under runs/ by default.")] = None,
-    deadline: Annotated[float, typer.Option(help="Seconds for a round; 0: no end.")] = 3600,
-    min_clients: Annotated[int | None, typer.Option(help="Replies that a round needs; by default all.")] = None,
-    retries: Annotated[int, typer.Option(help="How often an order that failed is given again.")] = 2,
+    deadline: Annotated[float, typer.Option(help="Seconds per round; 0: no limit.")] = 3600,
+    min_clients: Annotated[int | None, typer.Option(help="Replies a round needs; by default all.")] = None,
+    retries: Annotated[int, typer.Option(help="How often a failed order is repeated.")] = 2,
     wire: Annotated[str, typer.Option(help="float32, or bfloat16 for half the bytes.")] = "float32",
-    spool: Annotated[bool, typer.Option("--spool", help="Keep replies in files: many clients, little memory.")] = False,
+    spool: Annotated[
+        bool, typer.Option("--spool", help="Keep replies in files, to save memory with many clients.")
+    ] = False,
 ) -> None:
-    """Coordinate a run: wait for the sites, and go through the rounds."""
+    """Coordinate a run: wait for the sites and run the rounds."""
     console = Console()
     with clear_errors(), stopped():
         import httpx
@@ -174,7 +176,7 @@ def serve(
         try:
             with coordinator_link(superlink, keys, names, listen, quota, folder) as link:
                 if not superlink:
-                    typer.echo(f"sites can come to {listen}; the SuperLink is at {link.address}")
+                    typer.echo(f"sites can connect to {listen}; the SuperLink is at {link.address}")
                 if note:
                     link.stop(int(note["flower_run"]))
                 with ConsoleWatcher(console) as watcher, link.run() as grid:
@@ -184,13 +186,13 @@ def serve(
                     else:
                         result = run(experiment, folder, watcher=watcher, engine=engine)
         except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
-            raise UserError([f"{error}; go on with: fedhca2 flower serve {folder} …"]) from None
+            raise UserError([f"{error}; resume with: fedhca2 flower serve {folder} …"]) from None
     conclude(console, result, folder)
 
 
 @flower.command("app")
 def write_app(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> None:
-    """Write the Flower app for `flwr run`, Flower's own way."""
+    """Write the Flower app for Flower's own `flwr run`."""
     with clear_errors():
         from fedhca2.federation.flower.app_bundle import write_app as write
 
@@ -199,7 +201,7 @@ def write_app(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> 
 
 
 def network_settings(**values: Any) -> Any:
-    """NetworkSettings from options; what is wrong with them is a line each."""
+    """Build NetworkSettings from options; each mistake is one line."""
     from pydantic import ValidationError
 
     from fedhca2.errors import UserError

@@ -1,4 +1,4 @@
-"""`fedhca2 evaluate`, `predict`, `picture` and `export`: what to do with trained models."""
+"""`fedhca2 evaluate`, `predict`, `picture` and `export`: use trained models."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -13,13 +13,15 @@ from fedhca2.cli.app import app, clear_errors
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    split: Annotated[str, typer.Option(help="val, or train for the images that each client trained on.")] = "val",
-    thresholds: Annotated[int, typer.Option(min=1, max=254, help="For edges; the papers use 99.")] = 99,
+    split: Annotated[str, typer.Option(help="val, or train for each client's training images.")] = "val",
+    thresholds: Annotated[
+        int, typer.Option(min=1, max=254, help="Number of thresholds for edges; the papers use 99.")
+    ] = 99,
     client: Annotated[str | None, typer.Option(help="Only this client.")] = None,
 ) -> None:
-    """Evaluate the models that a run saved once more, and write RUN/evaluation.json.
+    """Evaluate the models that a run saved again, and write RUN/evaluation.json.
 
-    Where the run trained its Local baseline along, that is evaluated too, and both are compared.
+    If the run trained its Local baseline, that is evaluated too, and the two are compared.
     """
     console = Console()
     if split not in ("train", "val"):
@@ -43,18 +45,18 @@ def evaluate(
         written = write_evaluation(run, found)
     console.print(result_table(result))
     console.print(conclusion(result))
-    console.print(f"everything is in {written}", highlight=False)
+    console.print(f"the scores are in {written}", highlight=False)
 
 
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     images: Annotated[list[Path], typer.Argument(help="Image files of any size.")],
-    client: Annotated[str, typer.Option(help="Whose model.")],
+    client: Annotated[str, typer.Option(help="The client whose model to use.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("predictions"),
-    raw: Annotated[bool, typer.Option("--raw", help="Write the predictions as .npy arrays too.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Also write the predictions as .npy arrays.")] = False,
 ) -> None:
-    """Predict all tasks of a client: a coloured map and an overlay for each image and task."""
+    """Predict all tasks of a client and write a coloured map and an overlay for each image and task."""
     with clear_errors():
         from fedhca2.deployment import Trained
         from fedhca2.deployment.trained import predict_files
@@ -66,9 +68,9 @@ def predict(
 @app.command()
 def picture(
     run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
-    client: Annotated[str, typer.Option(help="Whose samples.")],
+    client: Annotated[str, typer.Option(help="The client whose samples to paint.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The PNG file to write.")],
-    sample: Annotated[int, typer.Option(help="Which of the kept samples, from 0.")] = 0,
+    sample: Annotated[int, typer.Option(help="Number of the sample, from 0.")] = 0,
     tile: Annotated[int, typer.Option(help="Width of each tile in pixels.", min=16)] = 192,
 ) -> None:
     """Paint a client's sample: input, label, and the predictions before and after training."""
@@ -82,7 +84,7 @@ def picture(
 
 
 class Format(StrEnum):
-    """What a model can be written as."""
+    """The file formats of an exported model."""
 
     safetensors = "safetensors"
     onnx = "onnx"
@@ -92,14 +94,14 @@ class Format(StrEnum):
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    client: Annotated[str, typer.Option(help="Whose model.")],
-    format: Annotated[Format, typer.Option(help="What kind of file.")] = Format.onnx,
+    client: Annotated[str, typer.Option(help="The client whose model to export.")],
+    format: Annotated[Format, typer.Option(help="The file format.")] = Format.onnx,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("exported"),
     size: Annotated[
         tuple[int, int] | None, typer.Option(help="Height and width of the input; by default those of training.")
     ] = None,
 ) -> None:
-    """Write a client's model for other programs, with a card that says what goes in and what comes out."""
+    """Write a client's model for other programs, with a card that describes inputs and outputs."""
     with clear_errors():
         from fedhca2.deployment import Trained
         from fedhca2.deployment.export import export as export_model

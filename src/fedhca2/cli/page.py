@@ -1,4 +1,4 @@
-"""The page at the end of a command that has more to do than to draw it."""
+"""The report page that a command draws at its end."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def draw_page(console: Console, runs: Sequence["RunFiles"], folder: Path) -> None:
-    """Write report.html into a folder and say where it is, or where plotly is missing how to draw it later."""
+    """Write report.html into a folder and print its path, or without plotly print how to draw it later."""
     from fedhca2.reports.page.write import NoPlotly, write_page
 
     try:
@@ -19,4 +19,4 @@ def draw_page(console: Console, runs: Sequence["RunFiles"], folder: Path) -> Non
     except NoPlotly as error:
         console.print(f"{error}; then: fedhca2 report {folder}", highlight=False, soft_wrap=True)
     else:
-        console.print(f"To see what happened, open {page}", highlight=False, soft_wrap=True)
+        console.print(f"Report: {page}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`fedhca2 privacy`: what noise costs, before a run and at a site."""
+"""`fedhca2 privacy`: the cost of noise, before a run and at a site."""
 
 import json
 from collections import Counter
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedhca2.cli.app import app, clear_errors
 
-privacy = typer.Typer(help="Plan the noise for a privacy budget; read what a site has spent.", no_args_is_help=True)
+privacy = typer.Typer(help="Plan the noise for a privacy budget; show what a site has spent.", no_args_is_help=True)
 app.add_typer(privacy, name="privacy")
 
 Row = dict[str, str | float | None]
@@ -22,13 +22,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @privacy.command()
 def plan(
-    epsilon: Annotated[float | None, typer.Option(help="The ε that all rounds together may cost.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="The total ε of all rounds.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds in which a client sends an update.")] = None,
     noise: Annotated[float | None, typer.Option(help="The noise, as in privacy.noise.")] = None,
-    delta: Annotated[float, typer.Option(help="The δ that ε belongs to.")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="The δ for this ε.")] = 1e-5,
     as_json: Json = False,
 ) -> None:
-    """Give two of --epsilon, --rounds and --noise, and read the third: the least noise, the most rounds, or the ε."""
+    """Give two of --epsilon, --rounds and --noise to compute the third: the least noise, the most rounds, or the ε."""
     with clear_errors():
         from fedhca2.clients.accounting import LEAST, audited_epsilon, noise_for, updates_for
         from fedhca2.clients.accounting import epsilon as epsilon_of
@@ -62,7 +62,7 @@ def spent(
     file: Annotated[Path, typer.Argument(help="The site's own file.")],
     as_json: Json = False,
 ) -> None:
-    """Say what a site's noised updates and scores have cost so far, by its own ledger: run by run, and all together."""
+    """Show what a site's noised updates and scores have cost so far, from its own ledger: per run and in total."""
     with clear_errors():
         from fedhca2.clients.accounting import audited_epsilon
         from fedhca2.federation.flower.ledger import Ledger, cost
@@ -87,7 +87,7 @@ def spent(
 
 
 def _show(found: Row | list[Row], as_json: bool) -> None:
-    """Figures as a table or as JSON; those that are not known, as without the extra 'privacy', are left empty."""
+    """Print figures as a table or as JSON; unknown ones, as without the extra 'privacy', stay empty."""
     if as_json:
         typer.echo(json.dumps(found, indent=2))
         return

@@ -1,4 +1,4 @@
-"""`fedhca2 run`, `resume` and `watch`: train, go on, and look on."""
+"""`fedhca2 run`, `resume` and `watch`: start, continue and follow runs."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,10 +14,10 @@ from fedhca2.cli.page import draw_page
 
 TensorBoardFolder = Annotated[
     Path | None,
-    typer.Option("--tensorboard", metavar="DIR", help="Write TensorBoard event files into this folder too."),
+    typer.Option("--tensorboard", metavar="DIR", help="Also write TensorBoard event files to this folder."),
 ]
 WandbProject = Annotated[
-    str | None, typer.Option("--wandb", metavar="PROJECT", help="Send the numbers to this project of W&B too.")
+    str | None, typer.Option("--wandb", metavar="PROJECT", help="Also send the numbers to this W&B project.")
 ]
 
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fedhca2.federation.engine import RunWatcher
     from fedhca2.run_folder.result import Result
 
-BY_SIGNAL = 128  # what shells add to the number of the signal that ended a process
+BY_SIGNAL = 128  # shells add this to the number of the signal that ended a process
 
 
 @app.command()
@@ -39,12 +39,14 @@ def run(
     baseline: Annotated[Path | None, typer.Option(help="A finished run of 'local' to compare with.")] = None,
     engine: Annotated[
         Literal["in-process", "flower-local", "flower-ray"],
-        typer.Option(help="Where clients run: here, in a process each over Flower, or in Flower's Ray simulation."),
+        typer.Option(
+            help="Where clients run: in this process, in one process each over Flower, or in Flower's Ray simulation."
+        ),
     ] = "in-process",
     tensorboard: TensorBoardFolder = None,
     wandb: WandbProject = None,
 ) -> None:
-    """Train a federation and say what it gave each client."""
+    """Train a federation and print what each client gained."""
     console = Console()
     with clear_errors(), stopped():
         from fedhca2.experiment import Experiment
@@ -60,7 +62,7 @@ def run(
 
 @contextmanager
 def watched(console: Console, run: Path, tensorboard: Path | None, wandb: str | None) -> Iterator["RunWatcher"]:
-    """Show how a run goes, and send its numbers wherever they are wanted."""
+    """Show a run's progress, and send its numbers where requested."""
     from fedhca2.reports.console import ConsoleWatcher
     from fedhca2.reports.tracking import Sending, Sinks
 
@@ -71,7 +73,7 @@ def watched(console: Console, run: Path, tensorboard: Path | None, wandb: str | 
 
 @contextmanager
 def stopped() -> Iterator[None]:
-    """A run that was asked to stop says how to go on, and ends as if by the signal."""
+    """When a run is asked to stop, print how to resume it and exit with the signal's code."""
     from fedhca2.federation.stopping import Interrupted
 
     try:
@@ -82,26 +84,26 @@ def stopped() -> Iterator[None]:
 
 
 def conclude(console: Console, result: "Result", folder: Path) -> None:
-    """Say what a run came to."""
+    """Print the outcome of a run."""
     from fedhca2.reports.tables import conclusion, result_table
     from fedhca2.run_folder.reader import RunFiles
 
     console.print(result_table(result))
     console.print(conclusion(result))
     for client, faults in result.skipped.items():
-        console.print(Text(f"{client}: {len(faults)} files could not be read and were left out, as {faults[0]}"))
+        console.print(Text(f"{client}: {len(faults)} unreadable files were skipped, such as {faults[0]}"))
     for client, why in result.missing.items():
         console.print(Text(f"{client} has no final scores: {why}", "yellow"))
     if result.privacy is not None:
         console.print(_privacy(result.privacy), highlight=False)
-    console.print(f"{result.seconds:.0f} s for {result.method}; everything is in {folder}/", highlight=False)
+    console.print(f"{result.seconds:.0f} s for {result.method}; all files are in {folder}/", highlight=False)
     draw_page(console, [RunFiles.open(folder)], folder)
 
 
 def _privacy(spent: Mapping[str, Any]) -> str:
-    """What the noised updates of the client that sent most came to, and what a library says to that."""
+    """Describe the privacy cost of the client that sent the most updates, with dp-accounting's figure."""
     bound = spent["dp_accounting"]
-    audit = "pip install 'fedhca2[privacy]' has it checked" if bound is None else f"dp-accounting: {bound:.4g}"
+    audit = "to check it: pip install 'fedhca2[privacy]'" if bound is None else f"dp-accounting: {bound:.4g}"
     return (
         f"client-level differential privacy: ε = {spent['epsilon']:.4g} at δ = {spent['delta']:g} "
         f"after at most {spent['updates']} updates of a client ({audit})"
@@ -113,14 +115,12 @@ def resume(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=50, or clients that come or go."
-        ),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=50, or the clients."),
     ] = None,
     tensorboard: TensorBoardFolder = None,
     wandb: WandbProject = None,
 ) -> None:
-    """Go on with a run that was interrupted, from its last checkpoint."""
+    """Continue an interrupted run from its last checkpoint."""
     console = Console()
     with clear_errors(), stopped():
         from fedhca2.runs import resume_function
@@ -132,8 +132,8 @@ def resume(
 
 @app.command()
 def watch(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, running or finished.")],
-    once: Annotated[bool, typer.Option("--once", help="Show how it stands now, and end.")] = False,
+    run: Annotated[Path, typer.Argument(help="The folder of a running or finished run.")],
+    once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
     tensorboard: TensorBoardFolder = None,
     wandb: WandbProject = None,
 ) -> None:

@@ -1,4 +1,4 @@
-"""A client, and how it trains and evaluates."""
+"""A client: its training, evaluation and exchange with the server."""
 
 from fedhca2.clients.capture import CompilingError
 from fedhca2.clients.client import BatchWatch, Client, LocalData

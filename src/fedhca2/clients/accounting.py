@@ -1,4 +1,4 @@
-"""What noised updates cost: the ε of (ε, δ)-differential privacy, from what was sent, or before anything is."""
+"""The cost of noised updates: the ε of (ε, δ)-differential privacy, of sent or planned updates."""
 
 from collections.abc import Callable, Mapping
 from math import ceil, exp, floor, inf, log10, sqrt
@@ -8,19 +8,19 @@ from scipy.special import log_ndtr
 
 DELTA = 1e-5
 LEAST = 1e-3  # less noise than this hides nothing: one update would cost an ε of 500,000
-MANY = 100_000  # updates for which dp-accounting takes no more than seconds
-FINENESS, WIDEST = 1e-3, 100.0  # dp-accounting's intervals: as a share of ε, and at most
+MANY = 100_000  # updates that dp-accounting can handle within seconds
+FINENESS, WIDEST = 1e-3, 100.0  # dp-accounting's intervals: relative to ε, and the largest
 
 
 def epsilon(noise: float, updates: int = 1, delta: float = DELTA) -> float:
-    r"""The ε of so many updates with this noise, exact for the Gaussian mechanism.
+    r"""The ε of this many updates with this noise, exact for the Gaussian mechanism.
 
     Updates compose to one mechanism with $\mu = \sqrt{T}/\sigma$, for which (Balle and Wang, ICML 2018)
 
     $$\delta(\varepsilon) = \Phi(\mu/2 - \varepsilon/\mu) - e^\varepsilon\,\Phi(-\mu/2 - \varepsilon/\mu).$$
 
-    Neighbours differ in whether a client's updates are there or zero. The server sees who takes part, so that sampling
-    clients earns nothing. `audited_epsilon` is what a library says.
+    Neighbours differ in whether a client's updates are present or zero. The server sees who takes part, so sampling
+    clients gives no amplification. `audited_epsilon` checks the result with a library.
 
     >>> round(epsilon(noise=1.0), 3), round(epsilon(noise=4.0, updates=100), 3)
     (4.377, 13.207)
@@ -39,7 +39,7 @@ def epsilon(noise: float, updates: int = 1, delta: float = DELTA) -> float:
 
 
 def combined(updates: Mapping[float, int]) -> float:
-    r"""The noise of one update that tells as much as all of these, counted by noise: $(\sum n_i/\sigma_i^2)^{-1/2}$.
+    r"""The noise of one update that reveals as much as all of these, counted by noise: $(\sum n_i/\sigma_i^2)^{-1/2}$.
 
     >>> combined({2.0: 4}), combined({})
     (1.0, inf)
@@ -49,7 +49,7 @@ def combined(updates: Mapping[float, int]) -> float:
 
 
 def noise_for(wanted: float, updates: int, delta: float = DELTA) -> float:
-    """The least noise with which so many updates cost an ε of no more than is wanted, rounded up to four digits.
+    """The least noise with which this many updates cost at most the wanted ε, rounded up to four digits.
 
     >>> noise_for(8.0, updates=100)
     6.003
@@ -60,7 +60,7 @@ def noise_for(wanted: float, updates: int, delta: float = DELTA) -> float:
 
 
 def updates_for(wanted: float, noise: float, delta: float = DELTA) -> int:
-    """The most updates with this noise that cost an ε of no more than is wanted.
+    """The most updates with this noise that cost at most the wanted ε.
 
     >>> updates_for(8.0, noise=4.0), updates_for(1.0, noise=1.0)
     (44, 0)
@@ -69,15 +69,15 @@ def updates_for(wanted: float, noise: float, delta: float = DELTA) -> int:
 
 
 def _noise_of_one(wanted: float, delta: float) -> float:
-    """The least noise with which one update costs no more than is wanted."""
+    """The least noise with which one update costs at most the wanted ε."""
     return _root(lambda noise: epsilon(noise, delta=delta) - wanted, LEAST)
 
 
 def audited_epsilon(updates: Mapping[float, int], delta: float = DELTA) -> float | None:
-    """The ε of updates, counted by noise, by dp-accounting; None without that extra, or for more than MANY updates.
+    """The ε of updates, counted by noise, from dp-accounting; None without that extra or for more than MANY updates.
 
-    Its accountant of privacy loss distributions counts losses in intervals. They are set relative to ε, which keeps it
-    to seconds and less than a thousandth above the exact value, whatever ε is.
+    Its accountant of privacy loss distributions discretises losses in intervals. These are set relative to ε, so that
+    it takes seconds and is less than a thousandth above the exact value for any ε.
     """
     try:
         from dp_accounting import GaussianDpEvent
@@ -98,7 +98,7 @@ def audited_epsilon(updates: Mapping[float, int], delta: float = DELTA) -> float
 
 
 def _root(excess: Callable[[float], float], low: float) -> float:
-    """Where a falling function, of numbers from `low` on, comes down to 0; `low` if it is there already."""
+    """The first root of a falling function, from `low` on; `low` if it is already at or below 0."""
     if excess(low) <= 0:
         return low
     high = max(2 * low, 1.0)

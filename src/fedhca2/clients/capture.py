@@ -1,8 +1,8 @@
-"""A training step and a forward pass captured as CUDA graphs, for all clients of the same kind in turn.
+"""A training step and a forward pass captured as CUDA graphs, shared by all clients of the same kind.
 
-A graph works on tensors of its own. A client's values are copied into them before an epoch and back after it, so that
-memory does not grow with the number of clients, and one capture serves all clients with the same architecture, tasks
-and sizes.
+A graph works on its own tensors. A client's values are copied into them before an epoch and back after it. So memory
+does not grow with the number of clients, and one capture serves all clients with the same architecture, tasks and
+sizes.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -22,15 +22,15 @@ from fedhca2.models.multitask import MultiTaskModel
 if TYPE_CHECKING:
     from fedhca2.clients.training import Learner
 
-WARM_UP = 3  # runs before a capture: they compile, choose kernels and allocate
+WARM_UP = 3  # runs before a capture, which compile, choose kernels and allocate
 
 
 class CompilingError(RuntimeError):
-    """A step could not be compiled: mostly for want of a C compiler."""
+    """A step could not be compiled, usually because there is no C compiler."""
 
 
 class Captures:
-    """The graphs of one run on one GPU, made when they are first needed. They share memory, as one runs at a time."""
+    """The graphs of one run on one GPU, captured on first use. They share memory, since one runs at a time."""
 
     def __init__(self, device: torch.device, *, compile: bool) -> None:
         self.device, self.compile = device, compile
@@ -40,7 +40,7 @@ class Captures:
         self.kinds: WeakKeyDictionary[nn.Module, Hashable] = WeakKeyDictionary()
 
     def step(self, learner: "Learner", batch: Sample, terms: LocalTerms) -> "CapturedStep":
-        """A step for this learner's kind of model and batch, with the learner's values in it."""
+        """The captured step for this learner's kind of model and batch, loaded with the learner's values."""
         names = tuple(name for name, _ in terms.pulled)
         key = (self._kind(learner.model), learner.training, _shapes(batch), terms.frozen, terms.pull, names)
         if key not in self.steps:
@@ -55,7 +55,7 @@ class Captures:
         return step
 
     def forward(self, model: MultiTaskModel, image: Tensor, precision: str) -> "CapturedForward":
-        """A forward pass for evaluation, with the model's values in it."""
+        """The captured forward pass for evaluation, loaded with the model's values."""
         key = (self._kind(model), image.shape, precision)
         if key not in self.forwards:
             self.forwards[key] = CapturedForward(self, model, image, precision)
@@ -64,14 +64,14 @@ class Captures:
         return forward
 
     def _kind(self, model: MultiTaskModel) -> Hashable:
-        """What two models share that differ in values alone."""
+        """The key shared by models that differ only in values."""
         if model not in self.kinds:
             self.kinds[model] = repr(model), tuple((name, tensor.shape) for name, tensor in model.named_buffers())
         return self.kinds[model]
 
 
 class CapturedStep:
-    """`take_step` on tensors of its own."""
+    """`take_step` on its own tensors."""
 
     def __init__(self, captures: Captures, learner: "Learner", batch: Sample, terms: LocalTerms) -> None:
         training = learner.training
@@ -98,14 +98,14 @@ class CapturedStep:
         self.graph = _capture(run, captures.pool)
 
     def __call__(self, batch: Sample) -> Losses:
-        """One step on this batch; the losses are overwritten by the next one."""
+        """Take one step on this batch; the next step overwrites the losses."""
         for name, value in batch.items():
             self.batch[name].copy_(value, non_blocking=True)
         self.graph.replay()
         return self.losses
 
     def load(self, learner: "Learner", terms: LocalTerms) -> None:
-        """Take a learner's values, and the rate of its optimiser."""
+        """Load a learner's values and its learning rate."""
         _copy(_tensors(self.model), _tensors(learner.model))
         _copy([anchor for _, anchor in self.terms.pulled], [anchor for _, anchor in terms.pulled])
         self.rate.fill_(learner.optimizer.param_groups[0]["lr"])
@@ -121,7 +121,7 @@ class CapturedStep:
         _copy(targets, sources)
 
     def store(self, learner: "Learner") -> None:
-        """Give the learner its values back, as they are after the steps."""
+        """Copy the values after the steps back to the learner."""
         _copy(_tensors(learner.model), _tensors(self.model))
         targets, sources = [], []
         for own, other in self._pairs(learner):
@@ -138,7 +138,7 @@ class CapturedStep:
 
 
 class CapturedForward:
-    """Predictions of all tasks, on tensors of its own."""
+    """Predictions of all tasks, on its own tensors."""
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -159,7 +159,7 @@ class CapturedForward:
         self.graph = _capture(run, captures.pool)
 
     def __call__(self, image: Tensor) -> Mapping[str, Tensor]:
-        """Every task in its final form, which the next call overwrites."""
+        """Predict every task in its final form; the next call overwrites the result."""
         self.image.copy_(image, non_blocking=True)
         self.graph.replay()
         return self.predictions

@@ -1,4 +1,4 @@
-"""A client: its own data, tasks and model. It carries out orders, wherever it runs."""
+"""A client: its own data, tasks and model. It carries out orders in any engine."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
@@ -28,15 +28,15 @@ from fedhca2.params import Slot, unflatten
 from fedhca2.seeds import derive
 from fedhca2.tasks import LabelSpace, metrics_for
 
-BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in all, loss of the last one
-Turn = tuple[int, Learner, Iterator[Sample]]  # an epoch, counted from the first round on, of one model
+BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in total, loss of the last one
+Turn = tuple[int, Learner, Iterator[Sample]]  # an epoch of one model, counted from the first round
 PULLED_PARTS = ("encoder", "decoder")
 NO_PRIVACY = Privacy()
 
 
 @dataclass(frozen=True)
 class LocalData:
-    """The images that a client has, and how often it goes through them."""
+    """A client's images, and how often it uses them."""
 
     dataset: str
     train: Batches
@@ -44,11 +44,11 @@ class LocalData:
     rounds: int
     epochs: int
     seed: int
-    metrics: Mapping[str, str] = field(default_factory=dict)  # that tasks are judged by, where not by their own
+    metrics: Mapping[str, str] = field(default_factory=dict)  # metrics that replace the tasks' own
 
 
 class Client:
-    """Trains, evaluates, and takes what the server sends; data never leave it."""
+    """Trains, evaluates, and takes the server's rows; data never leave it."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Client:
         others_noise: float = 0.0,
         device_slot: DeviceSlot,
     ) -> None:
-        """`others_noise` is the deviation of what others may add to each value that they send."""
+        """`others_noise` is the standard deviation of the noise that others may add to each value."""
         self.name = name
         self.data = data
         self.objective = objective
@@ -87,23 +87,23 @@ class Client:
 
     @property
     def load(self) -> int:
-        """How much there is to do in a round, roughly: images through decoders."""
+        """A rough measure of the work in a round: images times decoders."""
         return len(self.data.train.indices) * self.data.epochs * (1 + len(self.personal.model.decoders))
 
     @property
     def where(self) -> torch.device:
-        """Where its tensors are now."""
+        """The device that its tensors are on."""
         return next(self.personal.model.parameters()).device
 
     def rows(self, slots: Iterable[Slot]) -> dict[Slot, Tensor]:
-        """The values of slots in the model that is shared."""
+        """The values of slots in the shared model."""
         return self.exchange.rows(self.shared.model, slots)
 
     def perform(self, order: Order, watch: BatchWatch = lambda *_: None, place: DeviceSlot | None = None) -> Reply:
-        """Take what was sent, then evaluate, then train, then answer; at its own device slot, or at another.
+        """Take the rows, then evaluate, then train, then reply; at its own device slot or at another.
 
-        A client declines rows that cannot come from training, and goes on from its own. One whose training ends in
-        values that are not finite goes back to where it was before it took anything. It says so in both cases.
+        A client declines rows that cannot come from training, and continues from its own. If training ends in
+        non-finite values, it returns to its state before it took any rows. It reports both.
         """
         place = place or self.device_slot
         with at_work(self, place):
@@ -123,33 +123,33 @@ class Client:
                     reply = replace(reply, failed=failed)
                 else:
                     rows, agreement = self.exchange.outgoing(self.shared.model, order)
-                    told = {} if self.privacy.noise else losses  # no noise hides losses
+                    told = {} if self.privacy.noise else losses  # noise does not cover losses
                     reply = replace(reply, rows=rows, agreement=agreement, losses=told)
             return replace(reply, seconds=perf_counter() - began)
 
     def _take(self, order: Order, place: DeviceSlot) -> str:
-        """Take what was sent; returns what to say if it was not taken."""
+        """Take the rows; returns the reason if they were not taken."""
         if fault := self.exchange.receive(self.shared.model, order):
-            return f"what it was sent was not taken: {fault}"
+            return f"its rows were not taken: {fault}"
         if self.batch_norm == "recalibrate" and order.deliveries:
             recalibrate(self.shared.model, self.batches(order.round * self.data.epochs, place))
         return ""
 
     def evaluate(self, place: DeviceSlot | None = None) -> dict[str, dict[str, float]]:
-        """Scores on the validation split."""
+        """Score the model on the validation split."""
         return self.evaluate_on(self.data.val, self.data.val.data.labels, place)
 
     def evaluate_on(
         self, images: Batches, labels: Mapping[str, LabelSpace], place: DeviceSlot | None = None
     ) -> dict[str, dict[str, float]]:
-        """Scores on images whose labels are to be read like this."""
+        """Score the model on images with these label formats."""
         model, place = self.personal.model, place or self.device_slot
         metrics = metrics_for(model.decoders, labels, self.data.metrics)
         with at_work(self, place):
             return evaluate(model, images.evaluation(place.feed), metrics, self.training.precision, place.captures)
 
     def batches(self, epoch: int, place: DeviceSlot | None = None) -> Iterator[Sample]:
-        """The batches of one epoch, counted from the first round on, with all that is drawn for their steps."""
+        """The batches of one epoch, counted from the first round, with all random draws for their steps."""
         seed, training, place = self.data.seed, self.training, place or self.device_slot
         batches = self.data.train.training(
             seed=seed,
@@ -167,17 +167,17 @@ class Client:
         return (batch | {KEEP: own} for batch, own in zip(batches, keep, strict=True))
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
-        """Bring all that it holds to another device."""
+        """Move everything it holds to another device."""
         for learner in {self.personal, self.shared}:
             learner.move(moved)
         self.exchange.move(moved)
 
     def state(self) -> ClientState:
-        """All that the next round depends on, but for data and settings; a copy on the CPU."""
+        """Everything the next round depends on, except data and settings; a copy on the CPU."""
         return self._copy(torch.device("cpu"))
 
     def _copy(self, device: torch.device) -> ClientState:
-        """A copy of its models, moments and rows, on a device."""
+        """Copy its models, moments and rows to a device."""
         tensors = self.personal.tensors("personal")
         if self.shared is not self.personal:
             tensors |= self.shared.tensors("shared")
@@ -187,7 +187,7 @@ class Client:
         return ClientState(copies, {"client": self.name, **self.exchange.values()})
 
     def restore(self, state: ClientState) -> None:
-        """Go on from a state of this client; ValueError where it is another's or does not fit."""
+        """Restore a state of this client; raises ValueError if it belongs to another or does not fit."""
         if state.values.get("client") != self.name:
             raise ValueError(f"the state should be of client {self.name!r}, found {state.values.get('client')!r}")
         self.personal.restore("personal", state.tensors)
@@ -196,7 +196,7 @@ class Client:
         self.exchange.restore(state.tensors, state.values, self.where)
 
     def _fault(self, losses: Mapping[str, float], good: ClientState) -> str:
-        """What went wrong in training, after which the client is back in its good state; or nothing."""
+        """Describe what went wrong in training and restore the good state; empty if nothing did."""
         bad = [f"the loss of {task!r} became {loss}" for task, loss in losses.items() if not isfinite(loss)]
         learners = {self.shared, self.personal}
         parameters = [parameter.detach() for learner in learners for parameter in learner.model.parameters()]
@@ -207,16 +207,16 @@ class Client:
         return "; ".join(bad)
 
     def _turns(self, round: int, place: DeviceSlot) -> Iterator[Turn]:
-        """A round's epochs, each of the copy that is shared, if there is one, and of the personal model.
+        """A round's epochs, each of the shared copy, if there is one, and of the personal model.
 
-        The first one's batches are being read from now on, and others' from one turn before it is theirs.
+        Reading of the first one's batches starts now, and of each other's one turn early.
         """
         epochs = range(round * self.data.epochs, (round + 1) * self.data.epochs)
         learners = dict.fromkeys((self.shared, self.personal))
         return one_early((epoch, learner, self.batches(epoch, place)) for epoch in epochs for learner in learners)
 
     def _train(self, turns: Iterator[Turn], place: DeviceSlot, watch: BatchWatch) -> dict[str, float]:
-        """The epochs of one round."""
+        """Train the epochs of one round."""
         terms = LocalTerms(self.objective.frozen, self.objective.pull, self._pulled())
         epochs, learners = self.data.epochs, {self.shared, self.personal}
         steps = _Steps(self.name, len(self.data.train) * epochs * len(learners), watch)
@@ -230,7 +230,7 @@ class Client:
         return losses
 
     def _fine_tune(self, place: DeviceSlot, watch: BatchWatch) -> dict[str, float]:
-        """The method's last epochs, of the whole model, from the full learning rate down."""
+        """Train the method's last epochs, of the whole model, with rates from the full learning rate down."""
         first, count = self.data.rounds * self.data.epochs, self.objective.final_epochs
         schedule = self.training.schedule.model_copy(update={"warmup_epochs": 0, "lag": False})
         steps = _Steps(self.name, len(self.data.train) * count, watch)
@@ -243,7 +243,7 @@ class Client:
         return losses
 
     def _pulled(self) -> list[tuple[str, Tensor]]:
-        """Personal parameters by name, each with what the objective pulls it towards."""
+        """Personal parameters by name, each with the anchor that the objective pulls it towards."""
         if not self.objective.pull or self.objective.anchor == "none":
             return []
         rows = self.exchange.received
@@ -255,7 +255,7 @@ class Client:
 
 
 class _Steps:
-    """Counts batches for whoever watches."""
+    """Counts batches for a watcher."""
 
     def __init__(self, client: str, total: int, watch: BatchWatch) -> None:
         self.client, self.total, self.watch, self.done = client, total, watch, 0

@@ -1,4 +1,4 @@
-"""Where a client works, and where it rests: a GPU holds only the client that is working on it."""
+"""Device slots: a GPU only holds the client that is working on it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +17,9 @@ StepKind = Literal["plain", "captured", "compiled"]
 
 
 class DeviceSlot:
-    """A device, for one client at a time, with the graphs that were captured on it and the feed of its batches.
+    """A device for one client at a time, with the graphs captured on it and the feed of its batches.
 
-    Two device slots on one GPU let two clients work beside each other.
+    Two device slots on one GPU let two clients work at the same time.
     """
 
     def __init__(self, device: torch.device, step: StepKind = "captured") -> None:
@@ -32,13 +32,13 @@ class DeviceSlot:
 
 @contextmanager
 def at_work(client: "Client", place: DeviceSlot) -> Iterator[None]:
-    """Bring all that a client holds to a device slot for a while, and back into the host's memory."""
+    """Move everything a client holds to a device slot for a while, then back to host memory."""
     device = place.device
     if device.type == "cpu" or client.where.type == device.type:
         yield
         return
     with torch.cuda.device(device), torch.cuda.stream(place.stream):
-        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())  # that may still be writing what was sent
+        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())  # which may still be writing the rows
         client.move(lambda tensor: tensor.to(device, non_blocking=True))
         try:
             yield
@@ -48,5 +48,5 @@ def at_work(client: "Client", place: DeviceSlot) -> Iterator[None]:
 
 
 def _pinned(tensor: Tensor) -> Tensor:
-    """A copy in memory that a GPU can read and write by itself; it is complete when the stream has come that far."""
+    """A copy in pinned memory; it is complete when the stream has reached this point."""
     return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)

@@ -1,4 +1,4 @@
-"""What a client's model makes of images: scores of a whole split, a few samples to look at, running statistics."""
+"""Evaluating a client's model: scores of a whole split, a few sample predictions, running statistics."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from fedhca2.tasks import TASKS
 if TYPE_CHECKING:
     from fedhca2.clients.client import Client
 
-SAMPLES = 4  # images of a client that are kept to look at
+SAMPLES = 4  # sample images per client
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -33,9 +33,9 @@ def evaluate(
     precision: str,
     captures: Captures | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Every score of every task: {task: {metric: value}}, the headline metric first. Batches are where the model is.
+    """Every score of every task: {task: {metric: value}}, the headline metric first. Batches are on the model's device.
 
-    `metrics` are accumulators that have seen nothing yet, one for each task.
+    `metrics` are empty accumulators, one for each task.
     """
     model.eval()
     captured: CapturedForward | None = None
@@ -44,7 +44,7 @@ def evaluate(
         nonlocal captured
         if captures is not None:
             captured = captured or captures.forward(model, image, precision)
-            if captured.image.shape == image.shape:  # all batches but the last
+            if captured.image.shape == image.shape:  # all batches except the last
                 return captured(image)
         with autocast(image.device, precision):
             return {task: TASKS[task].predict(output) for task, output in model(image).items()}
@@ -56,7 +56,7 @@ def evaluate(
 
 
 def sample_indices(client: "Client") -> list[int]:
-    """Images spread evenly over the client's validation split; a single one if sizes differ, as arrays must stack."""
+    """Images spread evenly over the client's validation split; only one if sizes differ, since arrays must stack."""
     indices, data = client.data.val.indices, client.data.val.data
     chosen = [indices[i * len(indices) // SAMPLES] for i in range(min(SAMPLES, len(indices)))]
     sizes = {data.load(index, ())["image"].shape for index in chosen}
@@ -64,7 +64,7 @@ def sample_indices(client: "Client") -> list[int]:
 
 
 def sample_labels(client: "Client") -> Arrays:
-    """Images and labels: `image`, `label.TASK`."""
+    """The sample images and labels: `image`, `label.TASK`."""
     data, tasks = client.data.val.data, client.data.val.tasks
     samples = [data.load(index, tasks) for index in sample_indices(client)]
     keys = {"image": "image"} | {task: f"label.{task}" for task in tasks}
@@ -73,7 +73,7 @@ def sample_labels(client: "Client") -> Arrays:
 
 @torch.inference_mode()
 def sample_predictions(client: "Client", when: str) -> Arrays:
-    """What the client's model makes of these images now, without the padding: `WHEN.TASK`."""
+    """The model's current predictions for the sample images, without padding: `WHEN.TASK`."""
     val = client.data.val
     indices = sample_indices(client)
     batch = next(Batches(val.data, indices, val.tasks, batch_size=SAMPLES).evaluation())
@@ -90,12 +90,12 @@ def sample_predictions(client: "Client", when: str) -> Arrays:
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, batches: Iterable[Sample]) -> None:
-    """Measure the running statistics of BatchNorm layers anew, as plain averages, after parameters have changed."""
+    """Measure the running statistics of BatchNorm layers again, as plain averages, after parameters have changed."""
     layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]
-    model.eval()  # nothing is dropped
+    model.eval()  # no stochastic depth
     for layer in layers:
         layer.train()
         layer.reset_running_stats()

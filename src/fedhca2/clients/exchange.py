@@ -1,4 +1,4 @@
-"""What a client exchanges with the server: what it takes, what it does not take, and what leaves it."""
+"""What a client exchanges with the server: the rows it takes or declines, and the rows it sends."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
@@ -23,33 +23,33 @@ Rows = dict[Slot, Tensor]
 class Exchange:
     """The rows that a client keeps from one round to the next, by slot. They are part of its state.
 
-    Methods are given the model that is shared; they find its values and, when something was sent, change them.
+    Its methods get the shared model; they read its values, and change them when rows arrive.
     """
 
     def __init__(self, model: MultiTaskModel, privacy: Privacy, limits: RowLimits, *, replaces: bool) -> None:
-        """`replaces`: what is sent takes the place of the client's values; otherwise they are pulled towards it."""
+        """`replaces`: received rows replace the client's values; otherwise they only attract them."""
         self.layouts = layouts(model)
         self.privacy, self.limits, self.replaces = privacy, limits, replaces
-        self.start: Rows = {}  # before the last training, of the parts that went up
-        self.received: Rows = {}  # sent by the server, for local training to be pulled towards
-        self.remembered: dict[Slot, tuple[Tensor, int]] = {}  # last aggregated update, and how many weights scale it
-        self.published: Rows = {}  # with privacy, as the server knows them already
-        self.noise_key = token_bytes(KEY_BYTES)  # of this client in this run; it goes nowhere but into its state
+        self.start: Rows = {}  # values before the last training, of the uploaded parts
+        self.received: Rows = {}  # rows from the server that attract local training
+        self.remembered: dict[Slot, tuple[Tensor, int]] = {}  # last aggregated update, and its number of weights
+        self.published: Rows = {}  # with privacy, the values that the server already knows
+        self.noise_key = token_bytes(KEY_BYTES)  # of this client in this run; stored only in its state
 
     def rows(self, model: MultiTaskModel, slots: Iterable[Slot]) -> Rows:
-        """The model's values of these slots."""
+        """The model's values in these slots."""
         held = model.slots()
         return {slot: flatten(held[slot], self.layouts[slot]) for slot in slots}
 
     def publish_first(self, model: MultiTaskModel) -> None:
-        """With privacy: before anything has been sent, the server knows the values that everybody starts from."""
+        """With privacy: at first, the server knows the values that all clients start from."""
         if self.privacy.active and not self.published:
             self.published = self.rows(model, self.layouts)
 
     def receive(self, model: MultiTaskModel, order: Order) -> str:
-        """Take what was sent, all of it or nothing; returns why nothing was taken, if so.
+        """Take all of the rows or none; returns the reason if none were taken.
 
-        The next value of a slot is its base plus what was sent; some methods are only pulled towards it.
+        The next value of a slot is its base plus the rows; with some methods it is only an anchor.
         """
         for slot, delivery in order.deliveries.items():
             if fault := misfit(slot, delivery, self.layouts, self.start):
@@ -76,7 +76,7 @@ class Exchange:
         return ""
 
     def _next_row(self, slot: Slot, delivery: Delivery, held: Mapping[str, Tensor], device: torch.device) -> Tensor:
-        """A slot's base plus what was sent."""
+        """A slot's base plus the rows."""
         layout = self.layouts[slot]
         if delivery.base == "nothing":
             row = torch.zeros(layout.numel, device=device)
@@ -87,24 +87,24 @@ class Exchange:
         return row
 
     def begin_training(self, model: MultiTaskModel, order: Order) -> None:
-        """Keep the values that training starts from."""
+        """Keep the values before training."""
         self.start = self.rows(model, {*self._uploads(order), *self.remembered})
 
     def outgoing(self, model: MultiTaskModel, order: Order) -> tuple[Rows, dict[Slot, tuple[float, ...]]]:
-        """The rows that are sent after training, and the agreement of the updates with what was sent before."""
+        """The rows to send after training, and the inner products of the updates with the rows received before."""
         rows, updates = self._rows_and_updates(model, order)
         return rows, {slot: self._agreement(slot, row) for slot, row in updates.items() if slot in self.remembered}
 
     def _rows_and_updates(self, model: MultiTaskModel, order: Order) -> tuple[Rows, Rows]:
-        """The rows that are sent, and the updates that agreement is measured on."""
+        """The rows to send, and the updates to measure agreement on."""
         uploads = self._uploads(order)
         trained = self.rows(model, self.start)
         updates = {slot: trained[slot] - start for slot, start in self.start.items()}
         wants_updates = {slot: order.upload[slot.part] == "updates" for slot in uploads}
         if not self.privacy.active:
             return {slot: updates[slot] if wants_updates[slot] else trained[slot] for slot in uploads}, updates
-        # Parameters go up as what the server knows already plus a clipped and noised change: what was trained in
-        # earlier rounds shows in no other way than it did then. Agreement is measured on what is sent anyway.
+        # Parameters are sent as the value the server already knows plus a clipped and noised change, so what was
+        # trained in earlier rounds is revealed only once. Agreement is measured on what is sent anyway.
         changes = {
             slot: updates[slot] if wants_updates[slot] else trained[slot] - self.published[slot] for slot in uploads
         }
@@ -125,7 +125,7 @@ class Exchange:
         return [slot for slot in self.layouts if slot.part in order.upload]
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
-        """Bring every row to another device."""
+        """Move every row to another device."""
         for rows in (self.start, self.received, self.published):
             rows.update({slot: moved(row) for slot, row in rows.items()})
         self.remembered.update({slot: (moved(row), count) for slot, (row, count) in self.remembered.items()})
@@ -137,12 +137,12 @@ class Exchange:
         return {f"{kind}/{slot}": row for kind, held in rows.items() for slot, row in held.items()}
 
     def values(self) -> dict[str, Any]:
-        """What else belongs to the client's state."""
+        """The other values of the client's state."""
         counts = {str(slot): count for slot, (_, count) in self.remembered.items()}
         return {"remembered": counts, "noise_key": self.noise_key.hex()}
 
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], device: torch.device) -> None:
-        """Go on from what `tensors` and `values` gave."""
+        """Restore what `tensors` and `values` returned."""
         rows: dict[str, Rows] = {"start": {}, "received": {}, "published": {}, "remembered": {}}
         for name, tensor in tensors.items():
             kind, _, slot = name.partition("/")
@@ -155,15 +155,15 @@ class Exchange:
 
 
 def misfit(slot: Slot, delivery: Delivery, layouts: Mapping[Slot, Layout], starts: Container[Slot]) -> str:
-    """Why a delivery does not fit the model, or nothing; `starts` are the slots whose row before training is here."""
+    """Why a delivery does not fit the model; empty if it does. `starts` are the slots with a stored start."""
     layout = layouts.get(slot)
     if layout is None:
         return f"{slot}: should be one of {', '.join(map(str, layouts))}"
     if delivery.base not in get_args(Base) or (delivery.base == "start" and slot not in starts):
-        return f"{slot}: base should be a row that is here, found {delivery.base!r:.40}"
+        return f"{slot}: base should be a stored row, found {delivery.base!r:.40}"
     for addend in delivery.addends:
         if addend.row.shape != (layout.numel,) or not addend.row.is_floating_point():
-            return f"{slot}: row should be of {layout.numel} floating numbers, found {tuple(addend.row.shape)}"
+            return f"{slot}: row should have {layout.numel} floating-point numbers, found {tuple(addend.row.shape)}"
         if len(addend.scale) not in (1, len(layout.layers)):
             return f"{slot}: scale should be 1 number or {len(layout.layers)}, found {len(addend.scale)}"
         if not all(abs(scale) <= LARGEST for scale in addend.scale):
@@ -172,9 +172,10 @@ def misfit(slot: Slot, delivery: Delivery, layouts: Mapping[Slot, Layout], start
 
 
 def excess(sent: Mapping[Slot, Delivery], rows: Mapping[Slot, Tensor], longest: Callable[[Slot], float]) -> str:
-    """Why what was sent cannot come from training, or would not leave numbers, or nothing; it waits for a GPU once.
+    """Why rows cannot come from training or would not stay finite; empty if they are fine. Waits for a GPU once.
 
-    Nothing but what the server knows decides: lengths of what it sent itself, and the client's first values and steps.
+    The outcome depends only on what the server knows: the lengths of its own rows, and the client's initial values and
+    steps.
     """
     addends = [addend.row for delivery in sent.values() for addend in delivery.addends]
     if not rows:
@@ -186,5 +187,5 @@ def excess(sent: Mapping[Slot, Delivery], rows: Mapping[Slot, Tensor], longest: 
         if not isfinite(added) or not isfinite(length):
             return f"{slot}: rows should be finite, found NaN, infinite or too large values"
         if added > (limit := longest(slot)):
-            return f"{slot}: rows should be at most {limit:.4g} long, as training can have made them, found {added:.4g}"
+            return f"{slot}: rows should be at most {limit:.4g} long, the most that training can do, found {added:.4g}"
     return ""

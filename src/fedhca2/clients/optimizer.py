@@ -1,4 +1,4 @@
-"""Which optimiser a client trains with, how long its moments last, and the learning rate of every epoch."""
+"""A client's optimiser, the lifetime of its moments, and the learning rate of every epoch."""
 
 from collections.abc import Iterable
 from math import cos, pi
@@ -17,15 +17,15 @@ class OptimizerConfig(Config):
     """AdamW, or Adam, which adds the weight decay to the gradient."""
 
     kind: Literal["adamw", "adam"] = "adamw"
-    amsgrad: Annotated[bool, Field(description="divide by the largest second moment so far, not by the last")] = False
-    reset: Annotated[
-        Literal["never", "every_round"], Field(description="when moments and their count of steps begin anew")
-    ] = "never"
+    amsgrad: Annotated[bool, Field(description="divide by the largest second moment so far, not the last")] = False
+    reset: Annotated[Literal["never", "every_round"], Field(description="when moments and step counts are reset")] = (
+        "never"
+    )
 
     def build(
         self, parameters: Iterable[nn.Parameter], rate: float | Tensor, weight_decay: float, *, capturable: bool = False
     ) -> torch.optim.Optimizer:
-        """An optimiser that has not stepped yet; `capturable` as part of a CUDA graph."""
+        """Build an optimiser; `capturable` as part of a CUDA graph."""
         return KINDS[self.kind](
             parameters, lr=rate, weight_decay=weight_decay, amsgrad=self.amsgrad, fused=True, capturable=capturable
         )
@@ -37,15 +37,17 @@ class Schedule(Config):
     warmup_epochs: Annotated[int, Field(ge=0)] = 5
     warmup_from: Annotated[float, Field(ge=0)] = 1.25e-7
     lowest: Annotated[float, Field(ge=0)] = 1.25e-6
-    lag: Annotated[
-        bool, Field(description="each epoch runs at the rate of the one before, as the authors' code does")
-    ] = True
+    lag: Annotated[bool, Field(description="each epoch uses the rate of the one before, as in the authors' code")] = (
+        True
+    )
 
-    decay: Annotated[float | None, Field(gt=0, le=1, description="by this factor, in place of the cosine")] = None
+    decay: Annotated[float | None, Field(gt=0, le=1, description="factor of each step down, instead of the cosine")] = (
+        None
+    )
     decay_every: Annotated[int, Field(ge=1, description="epochs between steps of `decay`")] = 1
 
     def rate(self, epoch: int, epochs: int, peak: float) -> float:
-        """The rate of one epoch out of so many.
+        """The learning rate of one of this many epochs.
 
         >>> [Schedule().rate(epoch, 10, 1e-4) for epoch in (0, 1, 6)]
         [1.25e-07, 1.25e-07, 0.0001]

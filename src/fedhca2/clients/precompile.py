@@ -1,4 +1,4 @@
-"""Compile the parts of a model in several processes at once; what they made is found again on the disk."""
+"""Compiling the parts of a model in parallel processes, which leave the compiled code on disk."""
 
 import importlib
 import json
@@ -30,27 +30,27 @@ from fedhca2.models.fast import REST, align_attention, compile_parts, parts
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.tasks import TASKS, crop_chooser
 
-ROOM = 6 << 30  # bytes of a GPU for each process, more than a batch of 8 images of 512×512 takes
-INPUT, LOSS = "input", "loss"  # jobs beside the parts of a model
+ROOM = 6 << 30  # bytes of GPU memory per process, more than a batch of 8 images of 512×512 takes
+INPUT, LOSS = "input", "loss"  # jobs besides the parts of a model
 COMPILER = "torch._inductor.compile_fx"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
-# Each process does one thing at a time, and the one that they come from must not touch the GPU.
+# Each process does one thing at a time, and their parent must not touch the GPU.
 SERIAL = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 Size = tuple[int, int]
 Job = Mapping[str, Any]
-Outputs = dict[str, tuple[int, str]]  # of each task: its channels, and the type of its labels
+Outputs = dict[str, tuple[int, str]]  # by task: its channels, and the type of its labels
 
 
 def keep_compiled_code() -> Path:
-    """Where compiled code is kept: not in a folder that is gone after a restart."""
+    """Keep compiled code in a folder that survives a restart."""
     folder = os.environ.setdefault(CACHE, str(Path.home() / ".cache" / "fedhca2" / "compiled"))
     return Path(folder)
 
 
 def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.device) -> None:
-    """Compile what the clients' training steps are made of; a no-op where that was done before."""
+    """Compile the parts of the clients' training steps; does nothing if that was done before."""
     if not hasattr(os, "fork"):
         return  # steps are compiled when they are first taken
     folder = keep_compiled_code()
@@ -69,17 +69,17 @@ def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.devi
     at_once = max(1, min(len(usable_cores()), torch.cuda.mem_get_info(device)[0] // ROOM))
     command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device), str(at_once)]
     process = subprocess.Popen(command, env={**os.environ, **SERIAL}, stdin=subprocess.PIPE, text=True)
-    importlib.import_module(COMPILER)  # takes seconds here as well
+    importlib.import_module(COMPILER)  # this import takes seconds here as well
     process.communicate(json.dumps(jobs))
     if process.returncode:
-        return  # what failed is compiled later, where an error is seen
-    torch._inductor.config.compile_threads = 1  # all is on the disk: helpers would only have to be started
+        return  # failed parts are compiled later, where errors are visible
+    torch._inductor.config.compile_threads = 1  # all code is on disk, so helper processes would be useless
     folder.mkdir(parents=True, exist_ok=True)
     done.touch()
 
 
 def _jobs(client: Client, model: ModelConfig, size: Size, outputs: Outputs) -> list[Job]:
-    """What to compile for one size of images, what takes longest first."""
+    """What to compile for one image size, the longest jobs first."""
     each = [{task: output} for task, output in outputs.items()]
     names = sorted(parts(client.personal.model), key=REST.__ne__)
     needed = [*((name, each[0]) for name in names), (INPUT, outputs), *((LOSS, one) for one in each)]
@@ -92,7 +92,7 @@ def _channels(client: Client, task: str) -> int:
 
 
 def _compile(device: torch.device, job: Job) -> None:
-    """One job, on noise."""
+    """Do one job, on random input."""
     torch.compiler.reset()
     training, outputs = Training(**job["training"]), job["outputs"]
     height, width = job["size"]
@@ -109,7 +109,7 @@ def _compile(device: torch.device, job: Job) -> None:
 
 
 def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: Sample) -> None:
-    """A training step of which one part is compiled; with a loss, the same task's prediction."""
+    """Compile one part of a training step; with a loss, also the same task's prediction."""
     align_attention(model)
     compile_parts(model, part)
     device = next(model.parameters()).device
@@ -124,7 +124,7 @@ def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: 
 
 
 def _compile_input(device: torch.device, sample: Sample, size: Size, count: int, channels: Mapping[str, int]) -> None:
-    """Batches for training and for evaluation, of clients with and without the task that crops are chosen by."""
+    """Compile batches for training and evaluation, of clients with and without the task that chooses crops."""
     feed = DeviceFeed(device, compile=True)
     for own in (sample, {name: value for name, value in sample.items() if name != crop_chooser(sample)}):
         for augmentation in (draw_augmentation(0, "", 0, 0), UNCHANGED):
@@ -135,7 +135,7 @@ def _compile_input(device: torch.device, sample: Sample, size: Size, count: int,
 
 
 def _compile_all(device: torch.device, at_once: int, jobs: Sequence[Job]) -> None:
-    """The jobs in copies of this process, which has imported everything already."""
+    """Run the jobs in forks of this process, which has already imported everything."""
     with ProcessPoolExecutor(at_once, multiprocessing.get_context("fork")) as pool:
         for _ in pool.map(_compile, repeat(device), jobs):
             pass

@@ -1,6 +1,6 @@
-"""What a client does to an update before it leaves: clipping, and Gaussian noise for differential privacy.
+"""Protecting an update before it leaves a client: clipping, and Gaussian noise for differential privacy.
 
-The noise is whole steps of a lattice, drawn from a key: no floating-point number is ever the noise itself.
+The noise consists of whole steps of a lattice, drawn from a key, and never of floating-point numbers.
 """
 
 from collections import deque
@@ -24,20 +24,20 @@ from fedhca2.config import Config
 from fedhca2.params import Slot
 
 KEY_BYTES = 32
-ALMOST = 1 - 2.0**-20  # of the clip: a norm in float64 is nearer than that to the true one, for up to 2³² values
-STEP_BITS = 24  # a deviation has between 2²⁴ and 2²⁵ steps
+ALMOST = 1 - 2.0**-20  # of the clip: float64 gives the norm of up to 2³² values more precisely than this
+STEP_BITS = 24  # a standard deviation has between 2²⁴ and 2²⁵ steps
 PIECE = 2**16  # values at a time
-# A random word names a column of the table, a sign, a step within a bin, and what decides between column and alias.
+# A random word selects a column of the table, a sign, and a step in a bin, and decides between column and alias.
 COLUMN_BITS, OFFSET_BITS, COIN_BITS = 10, 19, 34
 COLUMNS, WIDTH, CAPACITY = 2**COLUMN_BITS, 2**OFFSET_BITS, 2**COIN_BITS
 DIGITS = 50  # of the table's arithmetic
 
 
 class Privacy(Config):
-    """How much of a client's update may show. Nothing is done by default."""
+    """How much of a client's update is hidden; nothing by default."""
 
     clip: Annotated[
-        float | None, Field(ge=1e-20, le=1e20, description="largest norm of all that a client sends in a round")
+        float | None, Field(ge=1e-20, le=1e20, description="largest norm of everything a client sends in a round")
     ] = None
     noise: Annotated[
         float, Field(ge=0, le=1e9, description="standard deviation of the noise on each number, in clips")
@@ -46,10 +46,10 @@ class Privacy(Config):
     @model_validator(mode="after")
     def _noise_needs_a_clip(self) -> "Privacy":
         if self.noise and self.clip is None:
-            raise ValueError("noise should come with a clip, which bounds what it has to hide, found none")
+            raise ValueError("noise should come with a clip, which bounds what the noise hides, found none")
         if 0 < self.noise < LEAST:
             raise ValueError(
-                f"noise should be 0, or at least {LEAST:g}, where one update costs an ε of {epsilon(LEAST):,.0f}; "
+                f"noise should be 0, or at least {LEAST:g}, with which one update costs an ε of {epsilon(LEAST):,.0f}; "
                 f"found {self.noise:g}"
             )
         return self
@@ -66,11 +66,11 @@ class Privacy(Config):
 
     @property
     def step(self) -> float:
-        """What every noised number is a multiple of: a power of two, 2²⁴ to 2²⁵ of which make a deviation."""
+        """The unit of every noised number: a power of two; a standard deviation has 2²⁴ to 2²⁵ of them."""
         return ldexp(1.0, frexp(self.deviation)[1] - 1 - STEP_BITS)
 
     def stricter(self, other: "Privacy") -> "Privacy":
-        """The smaller clip and the larger noise of two.
+        """Combine the smaller clip and the larger noise of two settings.
 
         >>> Privacy(clip=1.0, noise=2.0).stricter(Privacy(clip=0.5))
         Privacy(clip=0.5, noise=2.0)
@@ -80,7 +80,7 @@ class Privacy(Config):
 
 
 def privatise(updates: Mapping[Slot, Tensor], privacy: Privacy, key: bytes, round: int) -> dict[Slot, Tensor]:
-    r"""Updates as they may leave: $\Delta\cdot\min(1, C/\lVert\Delta\rVert) + \mathcal N(0, \sigma^2C^2)$.
+    r"""Clip and noise updates: $\Delta\cdot\min(1, C/\lVert\Delta\rVert) + \mathcal N(0, \sigma^2C^2)$.
 
     The norm is that of all rows together, so a round reveals one clipped vector.
 
@@ -98,10 +98,10 @@ def privatise(updates: Mapping[Slot, Tensor], privacy: Privacy, key: bytes, roun
 
 
 def _noised(rows: Mapping[Slot, Tensor], privacy: Privacy, scale: float, key: bytes, round: int) -> dict[Slot, Tensor]:
-    """The scaled update in whole steps of a lattice that no data decide on, plus whole steps of noise.
+    """The scaled update in whole steps of a lattice that does not depend on data, plus whole steps of noise.
 
-    The noise comes from the key, the round and these very steps. So an update has the same noise whenever it is sent
-    again, and another update has unrelated noise: no two that are sent tell the difference of what they hide.
+    The noise depends on the key, the round and these steps. So an update gets the same noise whenever it is sent again,
+    and a different update gets unrelated noise: two messages never reveal the difference of what they hide.
     """
     if len(key) != KEY_BYTES:
         raise ValueError(f"a key should have {KEY_BYTES} bytes, found {len(key)}")
@@ -121,7 +121,7 @@ def _noised(rows: Mapping[Slot, Tensor], privacy: Privacy, scale: float, key: by
 
 
 def scale_within(clip: float, rows: Iterable[Tensor]) -> float:
-    """The factor after which all rows together are no longer than the clip, whatever rounding did to their norm."""
+    """The factor that makes all rows together no longer than the clip, in spite of rounding in their norm."""
     norm = sqrt(sum(float(np.square(piece).sum()) for row in rows for piece in _pieces(row)))
     if not isfinite(norm):
         raise ValueError("an update should be finite to be clipped, found NaN or infinite values")
@@ -129,7 +129,7 @@ def scale_within(clip: float, rows: Iterable[Tensor]) -> float:
 
 
 def in_steps(row: Tensor, scale: float, step: float) -> Iterator[NDArray[np.int64]]:
-    """A scaled row in whole steps, piece by piece; cut off towards zero, so that it does not become longer."""
+    """Convert a scaled row to whole steps, piece by piece; truncated towards zero, so that it does not get longer."""
     return ((piece * (scale / step)).astype(np.int64) for piece in _pieces(row))
 
 
@@ -138,20 +138,20 @@ def _pieces(row: Tensor) -> Iterator[NDArray[np.float64]]:
 
 
 class _Table(NamedTuple):
-    """How bins of WIDTH steps are proposed, and how often a step that is proposed is taken."""
+    """How bins of WIDTH steps are proposed, and how often a proposed step is accepted."""
 
-    threshold: NDArray[np.uint64]  # [COLUMNS] coins below it mean the column's own bin, others its alias
+    threshold: NDArray[np.uint64]  # [COLUMNS] coins below it select the column's own bin, others its alias
     alias: NDArray[np.int64]
-    highest: NDArray[np.float64]  # [bins] how often its innermost step is taken when it is proposed
+    highest: NDArray[np.float64]  # [bins] acceptance rate of the innermost step
     curvature: float  # 1/2s²
 
 
 class Noise:
-    r"""Draws from the discrete Gaussian, $P(k) \propto e^{-k^2/2s^2}$ over all whole k, with ChaCha20 under a key.
+    r"""Draws from the discrete Gaussian, $P(k) \propto e^{-k^2/2s^2}$ over all integers k, with ChaCha20 and a key.
 
-    $s$ is from 2²⁴ to 2²⁵. A bin of steps comes from an alias table with whole weights, a step of it is taken with
-    probability $e^{-(k^2 - k_0^2)/2s^2}$ times a constant: each has its probability to a few parts in 10¹⁶, and beyond
-    16 s, where there is less than 10⁻⁵⁶, nothing comes.
+    $s$ is from 2²⁴ to 2²⁵. An alias table with integer weights selects a bin of steps, and a step in it is accepted
+    with probability $e^{-(k^2 - k_0^2)/2s^2}$ times a constant. Each k has its probability to within a few parts in
+    10¹⁶. Nothing is drawn beyond 16 s, where the probability is below 10⁻⁵⁶.
 
     >>> Noise(bytes(32), deviation=2.0**24).draw(3).tolist()
     [-10976360, -222056, 10622420]
@@ -180,10 +180,10 @@ def _compiled_fill() -> Callable[..., int]:
 
 
 def _fill(drawn, words, threshold, alias, highest, curvature):  # type: ignore[no-untyped-def]
-    """Two words for each attempt; returns how many came to something.
+    """Use two words per attempt; returns how many attempts were accepted.
 
-    An attempt does the same work whatever it comes to, and how many are in vain says nothing of the others: the time
-    that it takes tells nothing of the noise.
+    Every attempt does the same work whatever its outcome, and the number of rejections is independent of the accepted
+    values, so the time taken reveals nothing about the noise.
     """
     filled = 0
     for attempt in range(len(drawn)):
@@ -203,13 +203,13 @@ def _fill(drawn, words, threshold, alias, highest, curvature):  # type: ignore[n
 
 @lru_cache(maxsize=8)
 def _table(deviation: float) -> _Table:
-    """Bins in proportion to the probability of their innermost steps, in whole parts of COLUMNS · CAPACITY."""
+    """Weight bins by the probability of their innermost steps, in whole parts of COLUMNS · CAPACITY."""
     with localcontext(prec=DIGITS):
         curvature = 1 / (2 * Decimal(deviation) ** 2)
         inner = [(-curvature * (WIDTH * bin) ** 2).exp() for bin in range(COLUMNS)]
         share = COLUMNS * CAPACITY / sum(inner)
         weights = [0] + [int(share * height) + 1 for height in inner[1:]]
-        weights[0] = COLUMNS * CAPACITY - sum(weights)  # less than its share, so that all others have more than theirs
+        weights[0] = COLUMNS * CAPACITY - sum(weights)  # below its share, so that all others are above theirs
         factors = [weights[0] / Decimal(weight) for weight in weights]
         highest = [float(height * factor) for height, factor in zip(inner, factors, strict=True)]
         threshold, alias = _aliases(weights)

@@ -1,4 +1,4 @@
-"""Files that hold a state: tensors in safetensors with a JSON header, a checksum, and no way to be half written."""
+"""State files: tensors in safetensors with a JSON header and a checksum, never half written."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ FORMAT = "fedhca2 state 2"
 
 
 class StateFileError(ValueError):
-    """A file that should hold a state cannot be used."""
+    """A state file that cannot be used."""
 
     def __init__(self, path: Path, fault: str) -> None:
         super().__init__(f"{path}: {fault}")
@@ -26,14 +26,14 @@ class StateFileError(ValueError):
 
 @dataclass(frozen=True)
 class ClientState:
-    """Tensors by name, and values that JSON can hold: all that a client or the server needs to go on."""
+    """Tensors by name, and JSON values: everything a client or the server needs to continue."""
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
 
 
 def save_state(path: Path, state: ClientState) -> str:
-    """Write a state so that a crash leaves the earlier file or the new one; returns its checksum."""
+    """Write a state so that a crash leaves either the old file or the new one; returns its checksum."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
     values = json.dumps(state.values)
     checksum = _checksum(tensors, values)
@@ -42,7 +42,7 @@ def save_state(path: Path, state: ClientState) -> str:
 
 
 def load_state(path: Path, checksum: str | None = None) -> ClientState:
-    """Read a state; a damaged or foreign file is a StateFileError, and so is one without the checksum asked for."""
+    """Read a state; raises StateFileError if it is damaged, foreign, or has another checksum than expected."""
     try:
         data = path.read_bytes()
         header = _header(data)

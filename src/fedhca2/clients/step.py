@@ -14,14 +14,14 @@ from fedhca2.objectives import squared_distance
 from fedhca2.params import Part
 from fedhca2.tasks import TASKS
 
-KEEP = "keep"  # in a batch: the draws of stochastic depth, where the model has it
+KEEP = "keep"  # key in a batch: the draws of stochastic depth, if the model uses it
 Losses = dict[str, Tensor]
 TaskLoss = Callable[[str, nn.Module, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class LocalTerms:
-    """What a method adds to a step: parts that do not train, and parameters that are pulled towards an anchor."""
+    """What a method adds to a step: frozen parts, and parameters that are pulled towards an anchor."""
 
     frozen: frozenset[Part] = frozenset()
     pull: float = 0.0
@@ -32,25 +32,25 @@ PLAIN = LocalTerms()
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Mixed precision where it is asked for, or where the device is made for it."""
+    """Mixed precision, if requested or if the device supports it."""
     wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
     return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
 
 
 def set_mode(model: MultiTaskModel, frozen: frozenset[Part]) -> None:
-    """Frozen parts keep their parameters and the statistics of their BatchNorms."""
+    """Set training mode; frozen parts keep their parameters and the statistics of their BatchNorms."""
     parts: dict[Part, nn.Module] = {"encoder": model.encoder, "decoder": model.decoders, "head": model.heads}
     for part, module in parts.items():
         module.train(part not in frozen).requires_grad_(part not in frozen)
 
 
 def task_loss(task: str, head: nn.Module, decoded: Tensor, label: Tensor) -> Tensor:
-    """The loss of one task from its decoder's features."""
+    """The loss of one task, from its decoder's features."""
     return TASKS[task].loss(apply_head(head, decoded, label.shape[-2:]), label)
 
 
 def task_prediction(task: str, head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
-    """One task in its final form, from its decoder's features."""
+    """One task's final prediction, from its decoder's features."""
     return TASKS[task].predict(apply_head(head, decoded, size))
 
 
@@ -63,7 +63,7 @@ def take_step(
     loss: TaskLoss = task_loss,
     weighted: bool = True,
 ) -> Losses:
-    """Change the model once, with each task's loss `weighted` or not; returns the losses before their weights."""
+    """Update the model once, with each task's loss `weighted` or not; returns the losses before weighting."""
     with autocast(batch["image"].device, precision), dropping(model.encoder.drop_paths, batch.get(KEEP)):
         features = model.encoder(batch["image"])
         losses = {

@@ -16,28 +16,32 @@ from fedhca2.data.dataset import Sample
 from fedhca2.data.transforms import SCALES
 from fedhca2.models.multitask import MultiTaskModel
 
-Watch = Callable[[Tensor], None]  # told the loss of every batch
+Watch = Callable[[Tensor], None]  # called with the loss of every batch
 
 
 class Training(Config):
-    """How a client trains."""
+    """Settings of a client's training."""
 
     batch_size: Annotated[int, Field(ge=1)] = 8
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
     optimizer: OptimizerConfig = OptimizerConfig()
-    loss_weights: Annotated[bool, Field(description="weigh each task's loss by the task's weight")] = True
+    loss_weights: Annotated[bool, Field(description="multiply each task's loss by the task's weight")] = True
     schedule: Schedule = Schedule()
     augment: Annotated[bool, Field(description="random scale, crop, flip and colours")] = True
     scales: Annotated[
         tuple[Annotated[float, Field(gt=0, le=10)], Annotated[float, Field(gt=0, le=10)]],
-        Field(description="of augmented images: the smallest and the largest enlargement"),
+        Field(description="smallest and largest scale of augmented images"),
     ] = SCALES
-    precision: Annotated[Literal["auto", "fp32", "bf16"], Field(description="auto: bf16 where the GPU has it")] = "auto"
-    workers: Annotated[int, Field(ge=0, description="threads that load images ahead")] = 0
+    precision: Annotated[Literal["auto", "fp32", "bf16"], Field(description="auto: bf16 if the GPU supports it")] = (
+        "auto"
+    )
+    workers: Annotated[int, Field(ge=0, description="threads that preload images")] = 0
     step: Annotated[
         Literal["auto", "plain", "captured", "compiled"],
-        Field(description="on a GPU: one CUDA graph, and compiled; auto: compiled if the run is long enough to gain"),
+        Field(
+            description="on a GPU: captured as a CUDA graph, or also compiled; auto: compiled if the run is long enough"
+        ),
     ] = "auto"
 
     @field_validator("scales")
@@ -51,7 +55,7 @@ class Training(Config):
 class Learner:
     """A model and its optimiser.
 
-    Moments outlast the rounds, although the server changes the parameters, unless the optimiser is reset.
+    Moments persist across rounds, although the server changes the parameters, unless the optimiser is reset.
     """
 
     def __init__(self, model: MultiTaskModel, training: Training) -> None:
@@ -68,7 +72,7 @@ class Learner:
         watch: Watch = lambda loss: None,
         captures: Captures | None = None,
     ) -> dict[str, float]:
-        """One epoch at one learning rate, where the model is; returns each task's mean loss, before its weight."""
+        """Train one epoch at one learning rate on the model's device; returns each task's mean unweighted loss."""
         set_mode(self.model, terms.frozen)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -101,18 +105,18 @@ class Learner:
         )
 
     def end_round(self) -> None:
-        """Forget the moments where they should not outlast a round."""
+        """Reset the moments if they should not persist across rounds."""
         if self.training.optimizer.reset == "every_round":
             self.optimizer.state.clear()
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
-        """Bring the model and its moments to another device."""
+        """Move the model and its moments to another device."""
         self.model._apply(moved)  # type: ignore[no-untyped-call]
         for moments in self.optimizer.state.values():
             moments.update({name: moved(value) for name, value in moments.items()})
 
     def tensors(self, kind: str) -> dict[str, Tensor]:
-        """The model's values and its moments by name, for the client's state; `kind` tells its models apart."""
+        """The model's values and moments by name, for the client's state; `kind` distinguishes the client's models."""
         tensors = {f"{kind}/model/{name}": tensor for name, tensor in self.model.state_dict().items()}
         for name, parameter in self.model.named_parameters():
             for moment, value in self.optimizer.state.get(parameter, {}).items():
@@ -120,7 +124,7 @@ class Learner:
         return tensors
 
     def restore(self, kind: str, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave; ValueError where it does not fit."""
+        """Restore what `tensors` returned; raises ValueError if it does not fit."""
         prefix = f"{kind}/model/"
         model = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         try:

@@ -1,4 +1,4 @@
-"""The experiments that come with the package; finding and listing them needs nothing that is slow to import."""
+"""The embedded experiments. Finding and listing them imports nothing slow."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ FOLDER = resources.files("fedhca2") / "configs"
 
 @dataclass(frozen=True)
 class Listing:
-    """An embedded experiment: its name for `fedhca2 run`, what it is, and the tables and figures it belongs to."""
+    """An embedded experiment: its name for `fedhca2 run`, its title, and the tables and figures it belongs to."""
 
     name: str
     title: str
@@ -20,7 +20,7 @@ class Listing:
 
 
 def embedded_experiments() -> list[Listing]:
-    """The experiments that come with the package."""
+    """List the experiments that come with the package."""
     listings = []
     for name, file in sorted(_walk(FOLDER, "")):
         values = read_yaml(file)
@@ -29,7 +29,7 @@ def embedded_experiments() -> list[Listing]:
 
 
 def embedded_file(name: str) -> Traversable | None:
-    """The file of an embedded experiment, if there is one of this name."""
+    """Return the file of an embedded experiment, or None if no experiment has this name."""
     return dict(_walk(FOLDER, "")).get(name)
 
 

@@ -1,4 +1,4 @@
-"""Data sets, transforms, which client has which images, and all that a data set of your own is made of."""
+"""Data sets, transforms, partitions, and everything needed to write your own data set."""
 
 from typing import Annotated
 

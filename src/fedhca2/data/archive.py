@@ -1,4 +1,4 @@
-"""One split of a data set in folders: what the two archives have in common."""
+"""One split of a data set in folders: what the two archives share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ Size = tuple[int, int]
 class Cache:
     """Tensors by key, up to a number of bytes; one per process, shared by its threads.
 
-    What came first stays: epochs read everything in turn, and throwing out the oldest would then never find anything.
+    It keeps what came first: epochs read everything in sequence, so evicting the oldest would never give a hit.
     """
 
     def __init__(self, limit: int) -> None:
@@ -32,10 +32,10 @@ class Cache:
         self._kept: dict[tuple[str, str], Tensor] = {}
 
     def __reduce__(self) -> tuple[type["Cache"], tuple[int]]:
-        return Cache, (self.limit,)  # another process starts with an empty one
+        return Cache, (self.limit,)  # another process starts with an empty cache
 
     def get(self, key: tuple[str, str], make: Callable[[], Tensor]) -> Tensor:
-        """The tensor of this key, the caller's own copy; made if it is not kept."""
+        """The tensor of this key as a copy of the caller's own; computed if it is not cached."""
         kept = self._kept.get(key)
         if kept is not None:
             return kept.clone()
@@ -49,10 +49,10 @@ class Cache:
 
 @dataclass(frozen=True)
 class Source:
-    """Where something lies on disk, `*` for the id, and how its files become a tensor.
+    """File patterns, with `*` for the id, and how to read the files as a tensor.
 
-    `read` gets the files and, for a label, the size of its image. An id that has no file at the first place has one at
-    `otherwise`.
+    `read` gets the files and, for a label, the size of its image. If the first pattern has no file for an id,
+    `otherwise` has one.
     """
 
     places: tuple[str, ...]
@@ -61,10 +61,10 @@ class Source:
 
 
 class Archive(ABC):
-    """One split of a data set in folders: an image, and a file or two per task, for every id.
+    """One split of a data set in folders: for every id an image, and one or two files per task.
 
-    The files of images and `tasks` should be there when it is opened (None: nobody looks), those of other tasks when
-    they are asked for. Nothing is ever written.
+    The files of images and `tasks` must exist when it is opened (None: no check); those of other tasks when they are
+    read. Nothing is ever written.
     """
 
     spaces: Mapping[str, LabelSpace]
@@ -87,7 +87,7 @@ class Archive(ABC):
 
     @abstractmethod
     def find_sources(self) -> Mapping[str, Source]:
-        """Where the labels of every task are, and under "image" the images."""
+        """The sources of every task's labels, and under "image" of the images."""
 
     def _read_ids(self) -> tuple[str, ...]:
         path = self.list_file()
@@ -100,14 +100,14 @@ class Archive(ABC):
 
     def _exists(self, path: Path) -> bool:
         folder = path.parent
-        if folder not in self._names:  # a folder is listed once: far fewer calls than asking for every file
+        if folder not in self._names:  # a folder is listed once: far fewer calls than checking every file
             self._names[folder] = (
                 frozenset(entry.name for entry in folder.iterdir()) if folder.is_dir() else frozenset()
             )
         return path.name in self._names[folder]
 
     def files(self, name: str, id: str) -> Paths:
-        """The files that hold an image, or its label of a task."""
+        """The files of an image, or of its label for a task."""
         source = self.sources[name]
         paths = tuple(self.root / place.replace("*", id) for place in source.places)
         if source.otherwise is not None and not self._exists(paths[0]):
@@ -116,7 +116,7 @@ class Archive(ABC):
         return paths
 
     def missing(self, name: str) -> list[Path]:
-        """The files of a task (or "image") that are not there."""
+        """The missing files of a task (or "image")."""
         return [path for id in self.ids for path in self.files(name, id) if not self._exists(path)]
 
     def _require_files(self, name: str) -> None:
@@ -128,7 +128,7 @@ class Archive(ABC):
             )
 
     def require(self, tasks: Sequence[str]) -> None:
-        """An error if a file that these tasks need is not there."""
+        """Raise an error if a file that these tasks need is missing."""
         for task in tasks:
             if get_task(task).name not in self.labels:
                 raise MissingFileError(
@@ -138,7 +138,7 @@ class Archive(ABC):
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
-        """The tasks whose folders are there."""
+        """The tasks whose folders exist."""
 
         def present(source: Source) -> bool:
             first, *rest = [(self.root / place).parent.is_dir() for place in source.places]
@@ -148,17 +148,17 @@ class Archive(ABC):
         return {task: space for task, space in self.spaces.items() if present(self.sources[task])}
 
     def check_lists(self) -> None:  # noqa: B027
-        """An error if a list of the split beside its ids cannot be read; most archives have none."""
+        """Raise an error if a further list of the split cannot be read; most archives have none."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def for_share(self, indices: Sequence[int]) -> Self:
-        """The same for everybody."""
+        """Return itself: all clients see the same."""
         return self
 
     def require_fit(self) -> None:
-        """An error if an image is larger than the network's input: evaluation pads, and never cuts."""
+        """Raise an error if an image is larger than the network's input: evaluation pads but never crops."""
         for id in self.ids:
             path = self.files("image", id)[0]
             height, width = read_size(path)
@@ -167,7 +167,7 @@ class Archive(ABC):
                 raise BrokenFileError(path, f"should be at most {largest}, to be evaluated, found {height}×{width}")
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
-        """All images; an error if a label of these tasks has no file."""
+        """All images; raises an error if a label of these tasks has no file."""
         self.require(tasks)
         return range(len(self))
 
@@ -179,7 +179,7 @@ class Archive(ABC):
         return {"image": image} | {task: self.read(task, id, size) for task in tasks}
 
     def read(self, name: str, id: str, size: Size = (0, 0)) -> Tensor:
-        """An image, or its label of a task, which should have this size."""
+        """Read an image, or its label for a task, which should have this size."""
         paths = self.files(name, id)
         decode = partial(read_file, paths[0], f"good for '{name}'", lambda _: self.sources[name].read(paths, size))
         found = self._cache.get((id, name), decode)

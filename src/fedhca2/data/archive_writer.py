@@ -1,4 +1,4 @@
-"""Rendered scenes, written as the archives of the papers' data sets lie on disk."""
+"""Writing rendered scenes in the folder layouts of the papers' data sets."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ ArchiveKind = Literal["pascal_context", "nyud"]
 DOMAINS: Mapping[ArchiveKind, Domain] = {"pascal_context": "outdoor", "nyud": "indoor"}
 SCENES_AT_ONCE = 8
 JPEG_QUALITY = 95
-TVMONITOR = 427  # its id in PASCAL-Context; whoever reads the class lists expects it
+TVMONITOR = 427  # its id in PASCAL-Context; readers of the class lists expect it
 PART_WRITTEN = {1: "head", 2: "torso", 3: "luarm", 4: "llarm", 5: "luleg", 6: "llleg"}
 
 
@@ -36,14 +36,14 @@ def write_scenes(
     seed: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Write so many scenes of each split into an empty folder; `progress` hears how many of how many are written.
+    """Write this many scenes of each split into an empty folder; `progress` gets the numbers written and planned.
 
-    They are the scenes that `ScenesData` renders for the same numbers, size and seed.
+    `ScenesData` renders the same scenes for the same numbers, size and seed.
     """
     if layout not in DOMAINS:
         raise ValueError(f"layout should be one of {', '.join(DOMAINS)}, found '{layout}'")
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise FileExistsError(f"{root}: should be a new or empty folder, found something in it")
+        raise FileExistsError(f"{root}: should be a new or empty folder, found files in it")
     write = {"pascal_context": _write_pascal_context, "nyud": _write_nyud}[layout]
     written = 0
     for split, numbers in {"train": range(train), "val": range(FIRST_VAL_SCENE, FIRST_VAL_SCENE + val)}.items():
@@ -68,7 +68,7 @@ def _scenes(domain: Domain, numbers: range, size: tuple[int, int], seed: int) ->
 
 
 def _write_pascal_context(root: Path, id: str, scene: Sample) -> list[int]:
-    """One scene; the classes of its objects."""
+    """Write one scene and return the classes of its objects."""
     semseg = scene["semseg"][0].numpy()
     objects = [int(code) for code in np.unique(semseg) if code not in (0, 255)]
     image = Image.fromarray(scene["image"].permute(1, 2, 0).numpy())
@@ -86,7 +86,7 @@ def _write_pascal_context(root: Path, id: str, scene: Sample) -> list[int]:
 
 
 def _annotation(id: str, semseg: NDArray[np.uint8], objects: list[int], parts: NDArray[np.uint8]) -> NDArray[np.void]:
-    """A PASCAL-Part annotation with one object per class that is in the scene."""
+    """Make a PASCAL-Part annotation with one object per class in the scene."""
     found = [(PART_WRITTEN[code], (parts == code).astype(np.uint8)) for code in PART_WRITTEN if (parts == code).any()]
     rows = [
         (
@@ -101,7 +101,7 @@ def _annotation(id: str, semseg: NDArray[np.uint8], objects: list[int], parts: N
 
 
 def _struct(fields: str, rows: list[tuple[Any, ...]]) -> NDArray[np.void]:
-    """A MATLAB struct array, 1×n, or 0×0 without rows."""
+    """Make a MATLAB struct array, 1×n, or 0×0 without rows."""
     array = np.empty((1, len(rows)) if rows else (0, 0), [(field, object) for field in fields.split()])
     for place, row in enumerate(rows):
         array[0, place] = row
@@ -139,6 +139,6 @@ def _write_class_lists(folder: Path) -> None:
 
 
 def _at(root: Path, folder: str, name: str) -> Path:
-    """A file's place, its folder made."""
+    """The path of a file; creates its folder."""
     (root / folder).mkdir(parents=True, exist_ok=True)
     return root / folder / name

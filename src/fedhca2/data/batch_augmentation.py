@@ -1,4 +1,4 @@
-"""What is random about a batch, as tensors, and the places of images that it reads."""
+"""The random choices of a batch as tensors, and the image positions that it reads."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -19,19 +19,19 @@ Raw = Sequence[tuple[Sample, Augmentation]]  # a batch
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens to every sample of a batch, as tensors; lengths are of rows and columns."""
+    """The augmentation of every sample in a batch, as tensors; lengths are of rows and columns."""
 
     length: Tensor  # [B, 2]
     scaled: Tensor  # [B, 2]
-    starts: Tensor  # of each crop that may be tried, [B, tries, 2]
+    starts: Tensor  # of each candidate crop, [B, tries, 2]
     mirrored: Tensor  # [B]
     scale: Tensor  # [B, 1, 1, 1]
     distorted: Tensor  # whether colours change, [B, 1, 1, 1]
-    distortion: Tensor  # what `Distortion` holds, [5, B, 1, 1, 1]
+    distortion: Tensor  # the fields of `Distortion`, [5, B, 1, 1, 1]
 
 
 def plan(raw: Raw, size: tuple[int, int]) -> Plan:
-    """The plan for a batch, on the CPU."""
+    """Make the plan of a batch, on the CPU."""
     augmentations = [augmentation for _, augmentation in raw]
     length = np.array([sample["image"].shape[-2:] for sample, _ in raw])
     scale = np.array([augmentation.scale for augmentation in augmentations])
@@ -52,7 +52,7 @@ def plan(raw: Raw, size: tuple[int, int]) -> Plan:
 
 
 class Axes(NamedTuple):
-    """Like `transforms.Axis`, of every sample [B, target]."""
+    """Like `transforms.Axis`, for every sample [B, target]."""
 
     nearest: Tensor
     low: Tensor
@@ -62,7 +62,7 @@ class Axes(NamedTuple):
 
 
 def axes(length: Tensor, scaled: Tensor, start: Tensor, target: int, mirrored: Tensor) -> Axes:
-    """Like `transforms.axis`, of every sample; the first four are [B, 1]."""
+    """Like `transforms.axis`, for every sample; the first four arguments are [B, 1]."""
     places = torch.arange(target, device=length.device)
     kept = scaled.clamp(max=target)
     before = (target - kept) // 2
@@ -82,10 +82,10 @@ def axes(length: Tensor, scaled: Tensor, start: Tensor, target: int, mirrored: T
 
 
 def choose_starts(classes: Tensor, plan: Plan, size: tuple[int, int], count: int) -> Tensor:
-    """Where each sample's crop starts [B, 2]: the first of its tries that is varied, else the last one.
+    """The start of each sample's crop [B, 2]: the first of its tries that is varied, or the last one.
 
-    A crop's pixels of a class are Σ_ij rows_i·columns_j over the pixels (i, j) of that class, where rows and columns
-    say how often the crop reads each row and column.
+    A crop's number of pixels of a class is Σ_ij rows_i·columns_j over the pixels (i, j) of that class, where rows and
+    columns count how often the crop reads each row and column.
     """
     batch, tries, _ = plan.starts.shape
     shares = []
@@ -98,7 +98,7 @@ def choose_starts(classes: Tensor, plan: Plan, size: tuple[int, int], count: int
         shares.append(found.view(batch, tries, -1))
     rows, columns = shares
     each = classes[:, :, None] == torch.arange(count, device=classes.device, dtype=classes.dtype)[:, None]
-    # Half precision is exact here: no number is above the size of a crop.
+    # Half precision is exact here: no number exceeds the size of a crop.
     dtype = torch.half if classes.is_cuda else torch.float
     aligned = pad(columns, (0, 0, 0, -tries % ALIGNMENT)).to(dtype)
     in_rows = each.to(dtype).flatten(1, 2) @ aligned.transpose(1, 2)  # [B, H × class, try]

@@ -1,4 +1,4 @@
-"""Batches of one client, in an order and with augmentations that depend on seed, client and epoch alone."""
+"""Batches of one client. Their order and augmentation depend only on seed, client and epoch."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ Draw = Callable[[int], Augmentation]
 
 
 def unchanged(index: int) -> Augmentation:
-    """Nothing random happens to the image: it is only normalised and padded."""
+    """No randomness: the image is only normalised and padded."""
     return UNCHANGED
 
 
@@ -45,7 +45,7 @@ class Batches:
         self.workers = workers
 
     def __len__(self) -> int:
-        """Full batches in an epoch; what is left over is dropped."""
+        """Number of full batches in an epoch; the remainder is dropped."""
         return len(self.indices) // self.batch_size
 
     def training(
@@ -58,7 +58,7 @@ class Batches:
         scales: tuple[float, float] = SCALES,
         feed: DeviceFeed | None = None,
     ) -> Iterator[Sample]:
-        """The batches of one epoch of training, on the CPU or on the GPU of a feed."""
+        """The batches of one training epoch, on the CPU or on the GPU of a feed."""
         order = np.random.default_rng(derive(seed, "shuffle", client, epoch)).permutation(len(self.indices))
         chosen = [self.indices[i] for i in order[: len(self) * self.batch_size]]
         if not augment:
@@ -66,7 +66,7 @@ class Batches:
         return self._batches(chosen, lambda index: draw_augmentation(seed, client, epoch, index, scales), feed)
 
     def evaluation(self, feed: DeviceFeed | None = None) -> Iterator[Sample]:
-        """All images in their order, the last batch as small as it is."""
+        """All images in order; the last batch may be smaller."""
         return self._batches(self.indices, unchanged, feed)
 
     def _batches(self, indices: Sequence[int], draw: Draw, feed: DeviceFeed | None) -> Iterator[Sample]:
@@ -91,7 +91,7 @@ class Batches:
         return feed.batches(self._grouped(indices, read), size, classes or 0)
 
     def _grouped(self, indices: Sequence[int], prepare: Callable[[int], T]) -> Iterator[list[T]]:
-        """What `prepare` makes of each index, a batch at a time."""
+        """Prepare each index, one batch at a time."""
         ahead = 2 * self.batch_size
         samples = _ahead(indices, prepare, self.workers, ahead) if self.workers else map(prepare, indices)
         for start in range(0, len(indices), self.batch_size):
@@ -99,7 +99,7 @@ class Batches:
 
 
 def _ahead(indices: Iterable[int], prepare: Callable[[int], T], workers: int, ahead: int) -> Iterator[T]:
-    """Like `map`, computed up to `ahead` samples early by threads, in order."""
+    """Like `map`, but threads compute up to `ahead` samples early, in order."""
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[Future[T]] = deque()
         for index in indices:
@@ -111,7 +111,7 @@ def _ahead(indices: Iterable[int], prepare: Callable[[int], T], workers: int, ah
 
 
 def one_early(items: Iterator[T]) -> Iterator[T]:
-    """The items, the first of which is taken from their source at once, and others when the one before is asked for."""
+    """Yield the items, taking the first from their source at once, and each other when its predecessor is requested."""
     held = deque(islice(items, 1))
 
     def in_turn() -> Iterator[T]:

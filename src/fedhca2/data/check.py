@@ -1,4 +1,4 @@
-"""Look over a data set on disk: read everything and say what is wrong; paint a few samples as one picture."""
+"""Checking a data set on disk: read everything and report faults; paint a few samples into one picture."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,14 +26,14 @@ TITLE_HEIGHT = 16
 
 @dataclass
 class SplitReport:
-    """What was read of one split."""
+    """What was read from one split."""
 
     images: int
     sizes: Counter[Size] = field(default_factory=Counter)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def add(self, task: str, label: Tensor) -> None:
-        """Widen the range of a task's labels by one map; 255 is no class, and 0 neither a normal nor a depth."""
+        """Widen the range of a task's labels by one map; 255 is not a class, and 0 is neither a normal nor a depth."""
         known = label[TASKS[task].ignored(label) != 255]
         if len(known):
             low, high = self.ranges.get(task, (float("inf"), float("-inf")))
@@ -42,7 +42,7 @@ class SplitReport:
 
 @dataclass
 class CheckReport:
-    """What a data set holds, the tasks that it has no folder for, and which files are missing or broken."""
+    """The contents of a data set, the tasks without a folder, and missing or broken files."""
 
     kind: ArchiveKind
     root: Path
@@ -53,11 +53,11 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Nothing is missing or broken."""
+        """Whether nothing is missing or broken."""
         return not self.missing and not self.broken
 
     def lines(self) -> Iterator[str]:
-        """The report for a reader."""
+        """The report as text."""
         yield f"{self.kind} in {self.root}"
         for split, found in self.splits.items():
             sizes = ", ".join(f"{height}×{width} ({count})" for (height, width), count in found.sizes.most_common(5))
@@ -69,7 +69,7 @@ class CheckReport:
         yield from (f"broken: {path}: {fault}" for path, fault in self.broken.items())
 
     def note(self, error: FileError) -> None:
-        """Remember a file that cannot be used, once."""
+        """Record a faulty file once."""
         if not isinstance(error, MissingFileError):
             self.broken.setdefault(error.path, error.fault)
         elif error.path not in self.missing:
@@ -77,7 +77,7 @@ class CheckReport:
 
 
 def kind_of(root: Path) -> ArchiveKind:
-    """Which archive lies in a folder, by its list of images."""
+    """Detect the kind of an archive by its list of images."""
     if (root / "ImageSets").is_dir():
         return "pascal_context"
     if (root / "gt_sets").is_dir():
@@ -88,7 +88,7 @@ def kind_of(root: Path) -> ArchiveKind:
 def check(
     root: Path, kind: ArchiveKind | None = None, progress: Callable[[int, int], None] | None = None
 ) -> CheckReport:
-    """Read every image and every label that is there; `progress` hears how many of how many samples are read."""
+    """Read every image and label; `progress` gets the numbers of samples read and planned."""
     report = CheckReport(kind or kind_of(root), root)
     archives: dict[Split, Archive] = {}
     for split in SPLITS:
@@ -128,7 +128,7 @@ def _check_sample(archive: Archive, id: str, found: SplitReport, report: CheckRe
 
 
 def contact_sheet(dataset: Dataset, count: int) -> Image.Image:
-    """Samples from all over a data set, a row each: the image, then its labels as they are painted."""
+    """Paint samples from all over a data set, one per row: the image, then its labels."""
     tasks = list(dataset.labels)
     titles = ["Image", *(TASKS[task].title for task in tasks)]
     usable = dataset.usable(tasks)

@@ -1,4 +1,4 @@
-"""What a data set is to the rest of the package: samples by index, with the labels that are asked for."""
+"""The interface of a data set: samples by index, with the requested labels."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, Self
@@ -9,8 +9,8 @@ from fedhca2.tasks import LabelSpace
 
 Split = Literal["train", "val"]
 
-# "image" is uint8 [3, H, W]. Labels are [C, H, W]: classes and sal uint8, 255 where unknown; edge float32 in
-# 0 … 1; normals float32 unit vectors, zero where unknown; depth float32 in metres, zero where unknown.
+# "image" is uint8 [3, H, W]. Labels are [C, H, W]: classes and sal uint8, 255 if unknown; edge float32 in
+# 0 … 1; normals float32 unit vectors, zero if unknown; depth float32 in metres, zero if unknown.
 Sample = dict[str, Tensor]
 
 
@@ -27,16 +27,16 @@ class Dataset(Protocol):
 
     @property
     def ids(self) -> Sequence[str]:
-        """What the images are called, in order."""
+        """Names of the images, in order."""
 
     def __len__(self) -> int:
         """Number of images."""
 
     def for_share(self, indices: Sequence[int]) -> Self:
-        """The data set as a client sees it whose share are these images, in this order: mostly the same for all."""
+        """The data set as seen by a client whose share is these images in this order; usually the same for all."""
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
-        """The images that a client with exactly these tasks can learn from."""
+        """The images that a client with exactly these tasks can use."""
 
     def load(self, index: int, tasks: Sequence[str]) -> Sample:
-        """An image with the labels of these tasks."""
+        """Load an image with the labels of these tasks."""

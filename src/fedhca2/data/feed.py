@@ -1,4 +1,4 @@
-"""Batches for a GPU: read early by a thread, and prepared whole on a stream of their own while the GPU trains."""
+"""Batches for a GPU: a thread reads them early, and a separate stream prepares them while the GPU trains."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,20 +15,20 @@ from fedhca2.data.photometric import Distortion, distort
 from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
 from fedhca2.tasks import TASKS, crop_chooser
 
-AHEAD = 3  # batches that are read from memory or disk early
+AHEAD = 3  # batches that are read early from memory or disk
 
 
 class DeviceFeed:
-    """Reads batches early, and prepares them on a stream of its own beside the training."""
+    """Reads batches early, and prepares them on a stream of its own while the GPU trains."""
 
     def __init__(self, device: torch.device, *, compile: bool) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.prepare = Preparation(compile=compile)
-        self.prepare_odd = Preparation()  # a last batch that is smaller is not worth compiling for
+        self.prepare_odd = Preparation()  # a smaller last batch is not worth compiling for
 
     def batches(self, raw: Iterable[Raw], size: tuple[int, int], classes: int) -> Iterator[Sample]:
-        """The batches, each ready on the current stream. Reading begins at once."""
+        """Yield the batches, each ready on the current stream. Reading starts at once."""
         return self._in_turn(_read_ahead(raw, size), size, classes)
 
     def _in_turn(self, read: Iterable[tuple[Sample, Plan]], size: tuple[int, int], classes: int) -> Iterator[Sample]:
@@ -46,12 +46,12 @@ class DeviceFeed:
         while waiting:
             yield _on(current, *waiting.popleft())
 
-    @torch.inference_mode(False)  # tensors of one kind, whoever asks: code is compiled for a kind
+    @torch.inference_mode(False)  # always the same kind of tensors, whoever calls: code is compiled per kind
     @torch.no_grad()
     def prepared(
         self, packed: Sample, planned: Plan, size: tuple[int, int], classes: int, prepare: "Preparation"
     ) -> Sample:
-        """A batch that was packed on the CPU, moved and prepared on the current stream."""
+        """Move a batch that was packed on the CPU, and prepare it on the current stream."""
         sample = {name: value.to(self.device, non_blocking=True) for name, value in packed.items()}
         moved = {f.name: getattr(planned, f.name).to(self.device, non_blocking=True) for f in fields(Plan)}
         return prepare(sample, Plan(**moved), size, classes)
@@ -65,7 +65,7 @@ def _on(stream: torch.cuda.Stream, sample: Sample, ready: torch.cuda.Event) -> S
 
 
 def _read_ahead(raw: Iterable[Raw], size: tuple[int, int]) -> Iterator[tuple[Sample, Plan]]:
-    """Batches packed into memory that the GPU reads by itself, by a thread that is a few of them ahead."""
+    """Pack batches into pinned memory, in a thread that stays a few batches ahead."""
     source = iter(raw)
 
     def pack() -> tuple[Sample, Plan] | None:
@@ -87,7 +87,7 @@ def _read_ahead(raw: Iterable[Raw], size: tuple[int, int]) -> Iterator[tuple[Sam
 
 
 def on_canvas(samples: Sequence[Sample], size: tuple[int, int], *, pin: bool = False) -> Sample:
-    """Samples of any size in the corners of canvases of one size, which is mostly the network's."""
+    """Put samples of any size into the corners of canvases of one size, usually the network's."""
     shapes = [sample["image"].shape[-2:] for sample in samples]
     height, width = (max(length, *(shape[i] for shape in shapes)) for i, length in enumerate(size))
     canvases = {}
@@ -100,7 +100,7 @@ def on_canvas(samples: Sequence[Sample], size: tuple[int, int], *, pin: bool = F
 
 
 def _taken(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The values [B, C, rows, columns] at these places of each sample."""
+    """The values [B, C, rows, columns] at these positions of each sample."""
     batch, channels, _, width = source.shape
     places = (rows[:, :, None] * width + columns[:, None, :]).view(batch, 1, -1)
     found = source.flatten(2).gather(2, places.expand(-1, channels, -1))
@@ -108,7 +108,7 @@ def _taken(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def places(classes: Tensor | None, plan: Plan, size: tuple[int, int], count: int) -> tuple[Axes, Axes, Tensor]:
-    """What every sample reads along rows and columns, and where it lies outside of its image."""
+    """The rows and columns that every sample reads, and where it lies outside its image."""
     starts = plan.starts[:, 0]
     if classes is not None and plan.starts.shape[1] > 1:
         starts = choose_starts(classes, plan, size, count)
@@ -119,7 +119,7 @@ def places(classes: Tensor | None, plan: Plan, size: tuple[int, int], count: int
 
 
 def picture(image: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tensor) -> Tensor:
-    """The images as the network sees them."""
+    """Prepare the images for the network."""
     down = rows.share[:, None, :, None]
     left, right = (
         torch.lerp(_taken(image, rows.low, column).float(), _taken(image, rows.high, column).float(), down)
@@ -132,7 +132,7 @@ def picture(image: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tenso
 
 
 def target(name: str, label: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tensor) -> Tensor:
-    """The labels of one task as the network is trained on them."""
+    """Prepare the training labels of one task."""
     task = TASKS[name]
     label = task.rescaled(_taken(label, rows.nearest, columns.nearest), plan.scale)
     label = torch.where(plan.mirrored.view(-1, 1, 1, 1), task.flipped(label), label)
@@ -140,7 +140,7 @@ def target(name: str, label: Tensor, rows: Axes, columns: Axes, plan: Plan, outs
 
 
 class Preparation:
-    """Batches as they are trained or evaluated on, from images and labels on canvases of one size."""
+    """Prepares batches for training or evaluation from images and labels on canvases of one size."""
 
     def __init__(self, *, compile: bool = False) -> None:
         self.places = compiled(places, compile)
@@ -148,7 +148,7 @@ class Preparation:
         self.target = compiled(target, compile)
 
     def __call__(self, raw: Sample, plan: Plan, size: tuple[int, int], classes: int) -> Sample:
-        """One batch; `classes` is how many the task has that crops are chosen by."""
+        """Prepare one batch; `classes` is the number of classes of the task that chooses crops."""
         chooser = crop_chooser(raw)
         crop_by = raw[chooser][:, 0] if chooser else None
         rows, columns, outside = self.places(crop_by, plan, size, classes)

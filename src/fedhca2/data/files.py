@@ -1,4 +1,4 @@
-"""Files of a data set, read with errors that name the file."""
+"""Reading files of a data set, with errors that name the file."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -14,12 +14,12 @@ from scipy.io import loadmat
 from torch import Tensor
 
 T = TypeVar("T")
-MOST_PIXELS = 40_000_000  # of an image or a label; cameras and satellite tiles stay below
+MOST_PIXELS = 40_000_000  # in an image or a label; photographs and satellite tiles have fewer
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")  # EPS would start Ghostscript
 
 
 class FileError(ValueError):
-    """Something is wrong with one file of a data set."""
+    """A fault in one file of a data set."""
 
     def __init__(self, path: Path, fault: str) -> None:
         super().__init__(f"{path}: {fault}")
@@ -28,7 +28,7 @@ class FileError(ValueError):
 
 
 class MissingFileError(FileError):
-    """A file that should be there is not."""
+    """A file is missing."""
 
 
 class BrokenFileError(FileError):
@@ -36,45 +36,45 @@ class BrokenFileError(FileError):
 
 
 def read_file(path: Path, form: str, read: Callable[[Path], T]) -> T:
-    """What `read` makes of a file; whatever goes wrong becomes an error that names it."""
+    """Read a file with `read`; any failure becomes an error that names the file."""
     try:
         return read(path)
     except FileNotFoundError:
         raise MissingFileError(path, f"should be {form}, found no file") from None
     except (FileError, ImportError, MemoryError):
         raise
-    except Exception as error:  # decoders of damaged files raise anything
+    except Exception as error:  # decoders raise anything for damaged files
         reason = " ".join(str(error).split())[:200]
         raise BrokenFileError(path, f"should be {form}, found {type(error).__name__}: {reason}") from error
 
 
 @contextmanager
 def open_image(path: Path) -> Iterator[Image.Image]:
-    """An image of which no more than the header is read yet; an error if there is too much of it."""
+    """Open an image and read only its header; raises an error if it is too large."""
     with Image.open(path, formats=FORMATS) as image:
         if image.height * image.width > MOST_PIXELS:
             found = f"{image.height}×{image.width}"
-            raise BrokenFileError(path, f"should have {MOST_PIXELS} pixels or fewer, found {found}")
+            raise BrokenFileError(path, f"should have at most {MOST_PIXELS} pixels, found {found}")
         yield image
 
 
 def to_rgb(path: Path, image: Image.Image) -> Image.Image:
-    """An image with 8 bits in each of three channels; its numbers are scaled where they have 16."""
+    """Convert an image to three channels of 8 bits; 16-bit values are scaled."""
     if image.mode.startswith("I;16"):
         image = Image.fromarray(_scaled(np.asarray(image)))
     if image.mode in ("I", "F"):
-        raise BrokenFileError(path, f"should have 8 or 16 bits in a channel, found 32 (mode {image.mode})")
+        raise BrokenFileError(path, f"should have 8 or 16 bits per channel, found 32 (mode {image.mode})")
     return image.convert("RGB")
 
 
 def _scaled(values: NDArray[np.uint16]) -> NDArray[np.uint8]:
-    """0 … 65535 as 0 … 255."""
+    """Scale 0 … 65535 to 0 … 255."""
     scaled: NDArray[np.uint8] = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
     return scaled
 
 
 def read_colours(path: Path) -> Tensor:
-    """An RGB image, uint8 [3, H, W]."""
+    """Read an RGB image, uint8 [3, H, W]."""
 
     def read(path: Path) -> Tensor:
         with open_image(path) as image:
@@ -84,7 +84,7 @@ def read_colours(path: Path) -> Tensor:
 
 
 def read_size(path: Path) -> tuple[int, int]:
-    """Height and width of an image, from its first bytes."""
+    """Read the height and width of an image from its first bytes."""
 
     def read(path: Path) -> tuple[int, int]:
         with open_image(path) as image:
@@ -94,7 +94,7 @@ def read_size(path: Path) -> tuple[int, int]:
 
 
 def read_values(path: Path) -> Tensor:
-    """The numbers in a grey or palette PNG as they are (a palette's colours mean nothing), uint8 [1, H, W]."""
+    """Read the raw values of a grey or palette PNG (a palette's colours are ignored), uint8 [1, H, W]."""
     values = _grey(path)
     if values.max() > 255:
         raise BrokenFileError(path, f"should hold values 0 … 255, found {values.max()}")
@@ -102,13 +102,13 @@ def read_values(path: Path) -> Tensor:
 
 
 def read_shades(path: Path) -> Tensor:
-    """The shades in a grey PNG, from 0 for black to 255 for white, uint8 [1, H, W]."""
+    """Read the shades of a grey PNG, from 0 for black to 255 for white, uint8 [1, H, W]."""
     values = _grey(path)
     return torch.from_numpy(_scaled(values) if values.dtype.itemsize > 1 else values)[None]
 
 
 def _grey(path: Path) -> NDArray[Any]:
-    """The numbers in a grey or palette PNG of 8 or 16 bits [H, W]."""
+    """Read the values of a grey or palette PNG of 8 or 16 bits [H, W]."""
 
     def read(path: Path) -> NDArray[Any]:
         with open_image(path) as image:
@@ -120,42 +120,42 @@ def _grey(path: Path) -> NDArray[Any]:
 
 
 def read_normals(path: Path) -> Tensor:
-    """Normals in an RGB PNG: 2v/255 − 1 in each channel, float32 [3, H, W]."""
+    """Read normals from an RGB PNG: 2v/255 − 1 in each channel, float32 [3, H, W]."""
     return 2 * read_colours(path).float() / 255 - 1
 
 
 def read_mat(path: Path, variable: str) -> Any:
-    """One variable of a MATLAB file (version 5, compressed or not)."""
+    """Read one variable of a MATLAB file (version 5, compressed or not)."""
 
     def read(path: Path) -> Any:
         try:
             return loadmat(path, variable_names=[variable])[variable]
         except MemoryError:
-            raise BrokenFileError(path, "should fit into memory, found that it says it does not") from None
+            raise BrokenFileError(path, "should fit into memory, found a larger size in its header") from None
 
     return read_file(path, f"a MATLAB file with {variable}", read)
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """An array in numpy's format; nothing in it is executed."""
+    """Read an array in numpy's format; no code in it is executed."""
 
     def read(path: Path) -> NDArray[Any]:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: no memory for what the file does not hold
+        found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a wrong size in the header costs no memory
         if not isinstance(found, np.ndarray) or found.size > MOST_PIXELS:
             shape = getattr(found, "shape", type(found).__name__)
-            raise BrokenFileError(path, f"should be an array of {MOST_PIXELS} numbers or fewer, found {shape}")
+            raise BrokenFileError(path, f"should be an array of at most {MOST_PIXELS} numbers, found {shape}")
         return np.array(found)
 
     return read_file(path, "a numpy array", read)
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file, whatever its name ends in."""
+    """Read a JSON file with any extension."""
     return read_file(path, "JSON", lambda path: json.loads(path.read_text(encoding="utf-8")))
 
 
 def class_codes(path: Path, values: Tensor, classes: int) -> Tensor:
-    """The values, if all are classes 0 … `classes` − 1, or 255 for unknown; else an error."""
+    """Return the values if all are classes 0 … `classes` − 1, or 255 for unknown; otherwise raise an error."""
     found = values[(values >= classes) & (values != 255)]
     if len(found):
         raise BrokenFileError(

@@ -1,4 +1,4 @@
-"""The classes and label spaces of PASCAL-Context and NYUD-v2, which rendered scenes have as well."""
+"""The classes and label spaces of PASCAL-Context and NYUD-v2, which rendered scenes share."""
 
 from fedhca2.tasks import LabelSpace
 

@@ -1,4 +1,4 @@
-"""NYUD-v2 as its multi-task archive lies on disk."""
+"""NYUD-v2 in the folder layout of its multi-task archive."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ def _image(paths: Paths, size: Size) -> Tensor:
 
 def _semseg(paths: Paths, size: Size) -> Tensor:
     codes = class_codes(paths[0], read_values(paths[0]), len(NYUD_CLASSES) + 1)
-    return torch.where(codes == 255, 255, codes - 1)  # 0, unlabelled, wraps round to 255
+    return torch.where(codes == 255, 255, codes - 1)  # 0, unlabelled, wraps around to 255
 
 
 def _normals(paths: Paths, size: Size) -> Tensor:
@@ -50,7 +50,7 @@ def _edge_is_there(paths: Paths, size: Size) -> Tensor:
 
 
 def _annotated_edge(paths: Paths, size: Size) -> Tensor:
-    """The boundaries of the annotation's map "Boundaries", which odsF treats like any label map."""
+    """The boundaries of the annotation's map "Boundaries", which odsF handles like any label map."""
     drawn = read_mat(paths[0], "groundTruth")[0, 0]["Boundaries"][0, 0]
     return boundaries(torch.from_numpy(drawn.astype(np.int32))).float()[None]
 
@@ -60,12 +60,12 @@ def _depth(paths: Paths, size: Size) -> Tensor:
     if depth.ndim != 2 or depth.dtype.kind != "f":
         raise BrokenFileError(paths[0], f"should be a map of floats, found {depth.dtype} {depth.shape}")
     if not np.isfinite(depth).all() or depth.min() < 0:
-        raise BrokenFileError(paths[0], f"should hold metres from 0 up, found {depth.min()} to {depth.max()}")
+        raise BrokenFileError(paths[0], f"should hold metres of at least 0, found {depth.min()} to {depth.max()}")
     return torch.from_numpy(depth.astype(np.float32))[None]
 
 
 class Nyud(Archive):
-    """One split of NYUD-v2. In validation, edges are what odsF compares with: from `edge_mat` where that is there."""
+    """One split of NYUD-v2. In validation, edges are what odsF compares with: from `edge_mat` if it exists."""
 
     spaces = NYUD_LABELS
 
@@ -85,7 +85,7 @@ class Nyud(Archive):
         return self.root / "gt_sets" / f"{self.split}.txt"
 
     def find_sources(self) -> Mapping[str, Source]:
-        """Where the labels of every task are, and under "image" the images."""
+        """The sources of every task's labels, and under "image" of the images."""
         if self.split == "train":
             edge = Source(("edge/*.png",), _edge)
         elif (self.root / "edge_mat").is_dir():
@@ -112,11 +112,11 @@ class NyudData(Config):
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
-        """The tasks that the whole archive has labels for; whether they are there shows when it is opened and used."""
+        """The tasks that the whole archive has labels for; missing files are noticed when it is opened and read."""
         return NYUD_LABELS
 
     def open(self, split: Split) -> Dataset:
-        """One split of it."""
+        """Open one split."""
         data = Nyud(self.root, split, size=self.size, cache=self.cache)
         if split == "val":
             data.require_fit()

@@ -1,4 +1,4 @@
-"""Which of a data set's training images each client has."""
+"""Dividing a data set's training images among clients."""
 
 import json
 from abc import abstractmethod
@@ -19,12 +19,12 @@ from fedhca2.tasks import TASKS, Grouping
 
 Parts = dict[str, list[int]]  # {client: indices of images}
 DRAWS = 100
-BINS = 10  # of images by a mean value
-MOST_LISTED = 50_000  # in a config, whose reader is slow
+BINS = 10  # into which images are sorted by a mean value
+MOST_LISTED = 50_000  # in a config, which is slow to read
 
 
 def even_split(count: int, shares: int, rng: np.random.RandomState) -> list[list[int]]:
-    """A permutation of `count` indices, cut into `shares` parts whose sizes differ by one at the most.
+    """Cut a permutation of `count` indices into `shares` parts whose sizes differ by at most one.
 
     >>> even_split(5, 2, np.random.RandomState(0))
     [[2, 0, 1], [3, 4]]
@@ -35,7 +35,7 @@ def even_split(count: int, shares: int, rng: np.random.RandomState) -> list[list
 
 
 def proportional_split(indices: Sequence[int], shares: Sequence[float]) -> list[list[int]]:
-    """The indices in their order, cut in proportion to `shares`, each cut rounded to the nearest image.
+    """Cut the indices, in their order, in proportion to `shares`, each cut rounded to the nearest image.
 
     >>> proportional_split([7, 8, 9, 5], [3, 1])
     [[7, 8, 9], [5]]
@@ -45,23 +45,23 @@ def proportional_split(indices: Sequence[int], shares: Sequence[float]) -> list[
 
 
 def keep(indices: Sequence[int], usable: Sequence[int]) -> list[int]:
-    """The indices that are usable, in their order."""
+    """The usable indices, in order."""
     allowed = set(usable)
     return [index for index in indices if index in allowed]
 
 
 class Partition(Config):
-    """How images are dealt. Single-task clients of a data set divide it among themselves, and so do multi-task ones."""
+    """How images are divided: among a data set's single-task clients, and separately among its multi-task clients."""
 
     kind: str
 
     def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
-        """Why all clients of a data set with labels for these tasks cannot be dealt to, or nothing."""
+        """Why the clients of a data set with labels for these tasks cannot use this partition; empty if they can."""
         return ""
 
     @abstractmethod
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
-        """The images of clients that divide a data set among themselves."""
+        """Divide the images of a data set among clients."""
 
 
 class Even(Partition):
@@ -70,35 +70,35 @@ class Even(Partition):
     kind: Literal["even"] = "even"
 
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
-        """Equal parts."""
+        """Divide into equal parts."""
         return dict(zip(clients, even_split(len(data), len(clients), rng), strict=True))
 
 
 class Shares(Partition):
-    """Parts of a random permutation whose sizes are as the numbers that the clients are given."""
+    """Parts of a random permutation, in proportion to the clients' numbers."""
 
     kind: Literal["shares"] = "shares"
     shares: Annotated[dict[str, PositiveFloat], Field(description="a number for every client of the data set")]
 
     def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
-        """Every client should have a share, and nobody else."""
+        """Every client should have a share, and no one else."""
         return _names_fault("shares", self.shares, clients)
 
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
-        """Parts in proportion."""
+        """Divide in proportion."""
         order = rng.permutation(len(data)).tolist()
         parts = proportional_split(order, [self.shares[client] for client in clients])
         return dict(zip(clients, parts, strict=True))
 
 
 class Draws(Partition):
-    """Every client draws its own share of all images, whatever the others have."""
+    """Every client draws its own share of all images, independently of the others."""
 
     kind: Literal["draws"] = "draws"
     share: Annotated[float, Field(gt=0, le=1)]
 
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
-        """Parts that may overlap."""
+        """Draw parts that may overlap."""
         count = round(self.share * len(data))
         return {client: rng.permutation(len(data))[:count].tolist() for client in clients}
 
@@ -106,28 +106,30 @@ class Draws(Partition):
 class Dirichlet(Partition):
     """Images are grouped by a statistic of a label; each group is divided by shares drawn from a Dirichlet.
 
-    The smaller `alpha`, the less the clients' images have in common.
+    The smaller `alpha`, the more the clients' images differ.
     """
 
     kind: Literal["dirichlet"] = "dirichlet"
     by: Annotated[str, Field(description="the task: images are grouped by its largest class, or by its mean value")]
     alpha: Annotated[float, Field(gt=0)] = 0.5
-    at_least: Annotated[int, Field(ge=1, description="images of every client; shares are drawn until it is so")] = 8
+    at_least: Annotated[
+        int, Field(ge=1, description="images every client should have; shares are redrawn until it does")
+    ] = 8
 
     def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
-        """The task should be one that images can be grouped by."""
+        """It should be possible to group images by this task."""
         known = [task for task in tasks if TASKS[task].grouped_by]
         return "" if self.by in known else f"by: images cannot be grouped by {self.by!r}. {suggest(self.by, known)}"
 
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
-        """Parts whose labels are distributed differently."""
+        """Divide into parts with different label distributions."""
         groups = label_groups(data, self.by)
         for _ in range(DRAWS):
             parts = self._draw(groups, clients, rng)
             if min(map(len, parts.values())) >= self.at_least:
                 return parts
         raise ValueError(
-            f"dirichlet: every client should have {self.at_least} images, found none of {DRAWS} draws where it is so; "
+            f"dirichlet: every client should have {self.at_least} images, found too few in all {DRAWS} draws; "
             "choose a larger alpha or a smaller at_least"
         )
 
@@ -142,7 +144,7 @@ class Dirichlet(Partition):
 
 
 class Lists(Partition):
-    """Fixed lists: for every client the numbers or the ids of its images, here or in a JSON file.
+    """Fixed lists: the numbers or ids of every client's images, in the config or in a JSON file.
 
     The file may be the `partition.json` of a run.
     """
@@ -157,11 +159,11 @@ class Lists(Partition):
             raise ValueError("a partition by lists should have either 'lists' or 'file'")
         listed = sum(map(len, (self.lists or {}).values()))
         if listed > MOST_LISTED:
-            raise ValueError(f"'lists' should have {MOST_LISTED} images or fewer, found {listed}; put them in a 'file'")
+            raise ValueError(f"'lists' should have at most {MOST_LISTED} images, found {listed}; put them in a 'file'")
         return self
 
     def read(self) -> Mapping[str, Sequence[int | str]]:
-        """The lists, wherever they are."""
+        """Read the lists from the config or the file."""
         if self.file is None:
             return self.lists or {}
         try:
@@ -171,7 +173,7 @@ class Lists(Partition):
             raise ValueError(f"{self.file}: should be JSON, {{client: [image, …]}}, found {error}") from None
 
     def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
-        """Every client should have a list; a file may have more."""
+        """Every client should have a list; a file may have more lists."""
         try:
             lists = self.read()
         except ValueError as error:
@@ -179,7 +181,7 @@ class Lists(Partition):
         return _names_fault("lists", {name: lists[name] for name in lists if self.lists or name in clients}, clients)
 
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
-        """The images that are listed."""
+        """Assign the listed images."""
         places = {id: index for index, id in enumerate(data.ids)}
         lists = self.read()
         parts: Parts = {}
@@ -213,7 +215,7 @@ def _names_fault(key: str, given: Mapping[str, object], clients: Sequence[str]) 
 
 
 def largest_class(label: Tensor) -> float:
-    """The class with most pixels; class 0 (background, wall), which is nearly everywhere, only where it is alone.
+    """The class with the most pixels; class 0 (background, wall), which is almost everywhere, only if it is alone.
 
     >>> largest_class(torch.tensor([0, 0, 0, 2, 2, 5, 255]))
     2.0
@@ -225,7 +227,7 @@ def largest_class(label: Tensor) -> float:
 
 
 def mean_value(label: Tensor) -> float:
-    """The mean over pixels that are known; 0 without any."""
+    """The mean over known pixels; 0 if there are none."""
     known = label[label != IGNORE].double()
     return float(known.mean()) if len(known) else 0.0
 
@@ -234,10 +236,10 @@ STATISTICS: dict[Grouping, Callable[[Tensor], float]] = {"class": largest_class,
 
 
 def label_groups(data: Dataset, task: str) -> NDArray[np.int64]:
-    """A group for every image: its largest class, or which tenth of the images its mean value falls into."""
+    """A group for every image: its largest class, or the tenth of the images that its mean value falls into."""
     found = TASKS[task]
     if found.grouped_by is None:
-        raise ValueError(f"{task}: its labels have no one number to group images by")
+        raise ValueError(f"{task}: its labels have no single number to group images by")
     statistic = STATISTICS[found.grouped_by]
     values = np.array([statistic(found.ignored(data.load(i, [task])[task])) for i in range(len(data))])
     if found.grouped_by == "class":

@@ -1,4 +1,4 @@
-"""PASCAL-Context as its multi-task archive lies on disk."""
+"""PASCAL-Context in the folder layout of its multi-task archive."""
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
@@ -46,16 +46,16 @@ SALIENT_FROM = 128
 
 
 def training_edges(label_map: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-    """Where the 4-neighbour Laplacian of a label map (mirrored at the borders) is not 0, thinned to lines."""
+    """Pixels where the 4-neighbour Laplacian of a label map (mirrored at the borders) is not 0, thinned to lines."""
     from fedhca2.metrics.edges.thin import thin  # numba is slow to import, and only edges need it
 
     return thin(ndimage.laplace(label_map.astype(np.int32), mode="mirror") != 0)
 
 
 def part_map(path: Path, shape: Size) -> Tensor:
-    """The parts of all people in a PASCAL-Part annotation, painted in the file's order; uint8 [1, H, W].
+    """Paint the parts of all people in a PASCAL-Part annotation, in the file's order; uint8 [1, H, W].
 
-    Without any part pixel all of it is unknown, 255.
+    If no pixel belongs to a part, all pixels are unknown, 255.
     """
     painted = np.zeros(shape, np.uint8)
     annotation = read_mat(path, "anno")
@@ -74,7 +74,7 @@ def part_map(path: Path, shape: Size) -> Tensor:
 
 
 def classes_with_normals(nyu: Collection[str], context: Mapping[str, int]) -> NDArray[np.bool_]:
-    """For every id of the label map: are its normals valid, that is, does NYUD have a class of that name?
+    """Whether the normals of every id of the label map are valid, that is, whether NYUD has a class of that name.
 
     >>> classes_with_normals(["chair", "unknown"], {"chair": 2, "sky": 3, "tvmonitor": 4, "unknown": 5}).nonzero()[0]
     array([2, 4])
@@ -123,7 +123,8 @@ def _validation_edge(paths: Paths, size: Size) -> Tensor:
 class PascalContext(Archive):
     """One split of PASCAL-Context.
 
-    Edges are thinned lines in training; in validation what odsF compares with, the boundaries of the label map.
+    Edges are thinned lines in training. In validation they are what odsF compares with: the boundaries of the label
+    map.
     """
 
     spaces = PASCAL_LABELS
@@ -143,10 +144,10 @@ class PascalContext(Archive):
         self._misread: dict[int, int] = {}
 
     def for_share(self, indices: Sequence[int]) -> Self:
-        """The data set as a client sees it whose share are these images, in this order: the same for everybody.
+        """The data set as seen by a client whose share is these images in this order: usually the same for all.
 
-        Except with `released_parts_index`: the authors' released code asks for the k-th image of a share whether the
-        k-th image of the whole split has a person, and drops the image, or its parts, by the answer.
+        It differs with `released_parts_index`: for the k-th image of a share, the authors' released code checks whether
+        the k-th image of the whole split has a person, and otherwise drops the image or its parts.
         """
         share = copy(self)
         if self.released_parts_index:
@@ -158,7 +159,7 @@ class PascalContext(Archive):
         return self.root / "ImageSets" / "Context" / f"{self.split}.txt"
 
     def find_sources(self) -> Mapping[str, Source]:
-        """Where the labels of every task are, and under "image" the images."""
+        """The sources of every task's labels, and under "image" of the images."""
         label_map = "pascal-context/trainval/*.mat"
         edge = _training_edge if self.split == "train" else _validation_edge
         return {
@@ -196,16 +197,16 @@ class PascalContext(Archive):
         return objects
 
     def check_lists(self) -> None:
-        """An error if the list of people is needed and cannot be read."""
+        """Raise an error if the list of people is needed and cannot be read."""
         if "human_parts" in self.labels:
             self.has_person(0)
 
     def has_person(self, index: int) -> bool:
-        """Whether there is a person in an image, as the split's list says."""
+        """Whether an image shows a person, according to the split's list."""
         return PERSON in self._objects[self.ids[self._misread.get(index, index)]]
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
-        """All images; for a task alone that skips empty ones, those with a person."""
+        """All images, or for a client with only a task that skips empty ones, those with a person."""
         everything = super().usable(tasks)
         return [index for index in everything if self.has_person(index)] if skips_empty(tasks) else everything
 
@@ -229,11 +230,11 @@ class PascalContextData(Config):
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
-        """The tasks that the whole archive has labels for; whether they are there shows when it is opened and used."""
+        """The tasks that the whole archive has labels for; missing files are noticed when it is opened and read."""
         return PASCAL_LABELS
 
     def open(self, split: Split) -> Dataset:
-        """One split of it."""
+        """Open one split."""
         data = PascalContext(
             self.root, split, size=self.size, cache=self.cache, released_parts_index=self.released_parts_index
         )

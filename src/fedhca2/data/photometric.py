@@ -1,7 +1,7 @@
-"""Photometric distortion in whole grey levels: brightness, contrast, saturation and hue, each half of the time.
+"""Photometric distortion in whole grey levels: brightness, contrast, saturation and hue, each applied half of the time.
 
-Rounding is OpenCV's for images of 8 bits. The numbers are floats, but whole and small enough to be exact: an image has
-the same levels wherever it is distorted.
+Rounding is OpenCV's for images of 8 bits. The numbers are floats, but integral and small enough to be exact, so the
+result is the same on every device.
 """
 
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from torch import Tensor
 FULL = 255
 HUES = 180  # around the circle: red is 0, green 60, blue 120
 SECTOR = HUES // 6
-WHOLE = FULL * SECTOR  # what a saturation and a part of a sector multiply to, at most
-UNIT = 4096  # OpenCV's reciprocals have 12 bits behind the point
+WHOLE = FULL * SECTOR  # the largest product of a saturation and a part of a sector
+UNIT = 4096  # OpenCV's reciprocals have 12 fractional bits
 
 
 @dataclass(frozen=True)
 class Distortion:
-    """How colours change, of one image or of each in a batch [B, 1, 1, 1]; the defaults only round."""
+    """Changes of the colours of one image, or of each in a batch [B, 1, 1, 1]; the defaults only round."""
 
     brightness: float | Tensor = 0.0
     contrast_before: float | Tensor = 1.0  # before saturation and hue
@@ -44,7 +44,7 @@ def draw_distortion(rng: np.random.Generator) -> Distortion:
 
 
 def distort(image: Tensor, distortion: Distortion) -> Tensor:
-    """Change the colours of images [..., 3, H, W] with values 0 … 255."""
+    """Distort the colours of images [..., 3, H, W] with values 0 … 255."""
     image = _levels(image.floor() + distortion.brightness)
     hue, saturation, value = to_hsv(_levels(image * distortion.contrast_before))
     image = from_hsv(hue + distortion.hue, _levels(saturation * distortion.saturation), value)
@@ -52,7 +52,7 @@ def distort(image: Tensor, distortion: Distortion) -> Tensor:
 
 
 def _levels(values: Tensor) -> Tensor:
-    """Cut values to what 8 bits hold, in place."""
+    """Clamp values to the range of 8 bits, in place."""
     return values.clamp_(0, FULL).floor_()
 
 
@@ -61,7 +61,7 @@ def to_hsv(image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     red, green, blue = image.chunk(3, dim=-3)
     value = torch.maximum(torch.maximum(red, green), blue)
     chroma = value - torch.minimum(torch.minimum(red, green), blue)
-    # A lerp by 0 or 1 chooses as `where` does, several times as fast on a CPU.
+    # A lerp by 0 or 1 selects like `where`, several times as fast on a CPU.
     unless_red, unless_green = (value - red).clamp_(max=1), (value - green).clamp_(max=1)
     turn = torch.add(red - green, chroma, alpha=4)
     turn = torch.lerp(torch.add(blue - red, chroma, alpha=2), turn, unless_green)
@@ -83,7 +83,7 @@ def from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     [200.0, 29.0, 92.0]
     """
     primaries = torch.arange(0.0, HUES, 2 * SECTOR, device=hue.device).view(3, 1, 1)
-    # A channel is full up to one sector from its own hue, around the circle, and has lost all from two sectors on.
+    # A channel is at full value within one sector of its own hue, around the circle, and lowest from two sectors on.
     loss = (hue - primaries).abs_().sub_(HUES / 2).abs_().neg_().add_(2 * SECTOR).clamp_(0, SECTOR)
-    # Levels are multiples of 1 / WHOLE: half of that more keeps whole ones whole, however products are rounded.
+    # Levels are multiples of 1 / WHOLE; adding half of that keeps whole levels whole, however products are rounded.
     return loss.mul_(value * saturation * (-1 / WHOLE)).add_(value + 0.5 / WHOLE).floor_()

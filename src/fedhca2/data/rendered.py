@@ -1,4 +1,4 @@
-"""Rendered scenes as a data set: no file is needed."""
+"""Rendered scenes as a data set, without any files."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,20 +17,20 @@ from fedhca2.data.scenes.labels import LABELS, Domain
 from fedhca2.data.scenes.rendering import render
 from fedhca2.tasks import LabelSpace, skips_empty
 
-FIRST_VAL_SCENE = 1_000_000  # scenes of the two splits never meet
-CHUNK = 64  # scenes that a thread renders at a time: the longer it takes, the less threads wait for each other
-LARGE = 256 * 256  # pixels of an image from which on a GPU renders it, where there is one
+FIRST_VAL_SCENE = 1_000_000  # so that the splits share no scene
+CHUNK = 64  # scenes that a thread renders at a time: larger chunks mean less waiting between threads
+LARGE = 256 * 256  # pixels of an image from which a GPU renders it, if there is one
 
 
 class ScenesData(Config):
-    """Scenes that are rendered when a run starts, and kept in memory."""
+    """Scenes that are rendered when a run starts and kept in memory."""
 
     kind: Literal["scenes"] = "scenes"
     domain: Domain
     size: tuple[Annotated[int, Field(ge=32, multiple_of=32)], Annotated[int, Field(ge=32, multiple_of=32)]] = (64, 64)
     train: Annotated[int, Field(ge=1, description="images in the training split")] = 200
     val: Annotated[int, Field(ge=1, description="images in the validation split")] = 100
-    seed: Annotated[int, Field(ge=0, description="which scenes; the experiment's seed does not change them")] = 0
+    seed: Annotated[int, Field(ge=0, description="seed of the scenes; the experiment's seed does not affect them")] = 0
     partition: PartitionConfig = Even()
 
     @property
@@ -39,7 +39,7 @@ class ScenesData(Config):
         return LABELS[self.domain]
 
     def open(self, split: Split) -> "RenderedScenes":
-        """One split."""
+        """Open one split."""
         return RenderedScenes(self, split)
 
 
@@ -57,15 +57,15 @@ class RenderedScenes:
 
     @property
     def ids(self) -> Sequence[str]:
-        """The scenes' numbers, as `fedhca2 data scenes` names their files."""
+        """The scenes' numbers, as in the file names of `fedhca2 data scenes`."""
         return [f"{number:07d}" for number in range(self.first, self.first + self.count)]
 
     def for_share(self, indices: Sequence[int]) -> Self:
-        """The same for everybody."""
+        """Return itself: all clients see the same."""
         return self
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
-        """All scenes; for a task alone that skips empty ones, those that show something of it."""
+        """All scenes, or for a client with only a task that skips empty ones, those that show it."""
         if not skips_empty(tasks):
             return range(len(self))
         return self._samples[tasks[0]].flatten(1).any(dim=1).nonzero().flatten().tolist()
@@ -76,7 +76,7 @@ class RenderedScenes:
 
     @cached_property
     def _samples(self) -> Sample:
-        """All scenes of the split, in chunks: on a GPU, or on the cores of the CPU with one thread each."""
+        """Render all scenes of the split in chunks, on a GPU or on the cores of the CPU with one thread each."""
         samples: Sample = {}
         large = prod(self.size) >= LARGE
         gpu = large and torch.cuda.is_available()

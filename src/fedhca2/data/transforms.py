@@ -1,8 +1,8 @@
-"""From a sample to what the network sees: scale, crop, flip, distort, normalise, pad, ignore (in that order).
+"""From a sample to the network's input: scale, crop, flip, distort, normalise, pad, ignore (in that order).
 
-Scaling, cropping, flipping and padding act on each axis alone, so together they are one look-up per axis. What is
-random is drawn first, from a generator of the sample's own, and applied after: the result does not depend on who
-computes it.
+Scaling, cropping, flipping and padding act on each axis separately, so together they are one look-up per axis. Random
+choices are drawn first, from the sample's own generator, and then applied, so the result does not depend on the
+device or thread.
 """
 
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Everything that is random about one training sample."""
+    """All random choices for one training sample."""
 
     scale: float
     crops: tuple[tuple[float, float], ...]
     mirrored: bool
-    distortion: Distortion | None  # None leaves colours as they are, to the fraction
+    distortion: Distortion | None  # None leaves colours unchanged, without rounding
 
 
 UNCHANGED = Augmentation(scale=1.0, crops=((0.0, 0.0),), mirrored=False, distortion=None)
@@ -58,7 +58,7 @@ def draw_augmentation(
 
 @dataclass(frozen=True)
 class Axis:
-    """For every output position along one axis: which source positions it reads, and whether it lies in the image."""
+    """For every output position along one axis: the source positions it reads, and whether it lies in the image."""
 
     nearest: Indices
     low: Indices
@@ -92,7 +92,7 @@ def axis(length: int, scaled: int, start: int, target: int, *, mirrored: bool = 
 
 
 def _taken(tensor: Tensor, indices: Indices, dim: int) -> Tensor:
-    """What `index_select` gives, several times as fast as in torch."""
+    """Like `index_select`, but several times as fast as torch's."""
     return torch.from_numpy(tensor.numpy().take(indices, axis=dim))
 
 
@@ -103,7 +103,7 @@ def _linear(image: Tensor, rows: Axis, columns: Axis) -> Tensor:
 
 
 def _fill_outside(values: Tensor, rows: Axis, columns: Axis, fill: float) -> Tensor:
-    """Put padding around the image, in place."""
+    """Fill the padding around the image, in place."""
     values[:, : rows.inside.start] = fill
     values[:, rows.inside.stop :] = fill
     values[..., : columns.inside.start] = fill
@@ -112,7 +112,7 @@ def _fill_outside(values: Tensor, rows: Axis, columns: Axis, fill: float) -> Ten
 
 
 def is_varied(label: Tensor) -> bool:
-    """Whether a crop of a class map shows more than one class, and none on three quarters of it or more."""
+    """Whether a crop of a class map shows more than one class, none of them on three quarters of it or more."""
     counts = np.bincount(label.numpy().reshape(-1), minlength=IGNORE + 1)
     counts[IGNORE] = 0
     return bool((counts > 0).sum() > 1 and counts.max() < LARGEST_SHARE * counts.sum())
@@ -154,7 +154,7 @@ def _normalise(image: Tensor, rows: Axis, columns: Axis) -> Tensor:
 
 
 def for_training(sample: Sample, size: tuple[int, int], augmentation: Augmentation) -> Sample:
-    """The sample as it is trained on: float image and labels, all of the network's size."""
+    """Prepare a sample for training: float image and labels, all of the network's size."""
     height, width = sample["image"].shape[-2:]
     scaled = (max(int(height * augmentation.scale), 1), max(int(width * augmentation.scale), 1))
     rows, columns = _choose_crop(sample, scaled, size, augmentation)
@@ -166,7 +166,7 @@ def for_training(sample: Sample, size: tuple[int, int], augmentation: Augmentati
 
 
 def require_fit(sample: Sample, size: tuple[int, int]) -> tuple[int, int]:
-    """Height and width of an image that is only padded, and so cannot be larger than the network's input."""
+    """The height and width of an image that is only padded, so it must not be larger than the network's input."""
     height, width = sample["image"].shape[-2:]
     if height > size[0] or width > size[1]:
         raise ValueError(
@@ -176,7 +176,7 @@ def require_fit(sample: Sample, size: tuple[int, int]) -> tuple[int, int]:
 
 
 def for_evaluation(sample: Sample, size: tuple[int, int]) -> Sample:
-    """The sample as it is evaluated on: normalised and padded, nothing random."""
+    """Prepare a sample for evaluation: normalised and padded, without randomness."""
     height, width = require_fit(sample, size)
     rows, columns = axis(height, height, 0, size[0]), axis(width, width, 0, size[1])
     labels = _labels(sample, rows, columns, 1.0, mirrored=False)
@@ -184,5 +184,5 @@ def for_evaluation(sample: Sample, size: tuple[int, int]) -> Sample:
 
 
 def collate(samples: Sequence[Sample]) -> Sample:
-    """A batch."""
+    """Stack samples into a batch."""
     return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}

@@ -1,4 +1,4 @@
-"""Trained models in use: predictions for any image, and files for other programs."""
+"""Using trained models: predictions for any image, and files for other programs."""
 
 from fedhca2.deployment.trained import Trained
 

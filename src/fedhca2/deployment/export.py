@@ -1,4 +1,4 @@
-"""Models for use elsewhere: ONNX or TorchScript files, and a card that says what they are."""
+"""Exporting models: ONNX or TorchScript files, and a card that describes them."""
 
 import warnings
 from collections.abc import Callable
@@ -19,20 +19,20 @@ from fedhca2.run_folder.result import headline
 from fedhca2.tasks import get_task
 
 LOADED = {
-    "safetensors": "The parameters alone, for `fedhca2.models.MultiTaskModel`; normalise the image first: {normal}.",
-    "onnx": "Load it with onnxruntime or another runtime; the input is called `image`, the outputs as the tasks.",
-    "torch-export": "Load it with `torch.export.load(FILE).module()`; it gives the outputs in the order below.",
+    "safetensors": "Only the parameters, for `fedhca2.models.MultiTaskModel`; normalise the image first: {normal}.",
+    "onnx": "Load it with onnxruntime or another runtime; the input is `image`, the outputs have the tasks' names.",
+    "torch-export": "Load it with `torch.export.load(FILE).module()`; it returns the outputs in the order below.",
 }
 USE = """\
 ## Input
 
-`image`: float32 [1, 3, {height}, {width}], red, green, blue, values 0 to 255. {normal_note} An image of another size
-is padded around its centre{pad}, or scaled, before; cut the padding off the outputs again.
+`image`: float32 [1, 3, {height}, {width}], red, green, blue, values 0 to 255. {normal_note} Pad an image of another
+size evenly on all sides{pad}, or scale it; then crop the padding from the outputs.
 """
 
 
 def card(trained: Trained, format: str, file: str, size: tuple[int, int]) -> str:
-    """The card in Markdown."""
+    """Write the card in Markdown."""
     mean, deviation = (", ".join(f"{v:.3f}" for v in t.flatten().tolist()) for t in (IMAGE_MEAN, IMAGE_DEVIATION))
     normal = f"(image − mean) / deviation with mean ({mean}) and deviation ({deviation})"
     inside = format != "safetensors"
@@ -77,7 +77,7 @@ OPSET = 20
 
 
 class Exported(nn.Module):
-    """The network with normalisation in front: RGB values 0 … 255 in, raw outputs in the order of the tasks out."""
+    """The network with normalisation: takes RGB values 0 … 255 and returns raw outputs in the order of the tasks."""
 
     mean: Tensor
     deviation: Tensor
@@ -89,12 +89,12 @@ class Exported(nn.Module):
         self.register_buffer("deviation", IMAGE_DEVIATION.clone(), persistent=False)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Raw outputs for images [1, 3, H, W]."""
+        """Compute raw outputs for images [1, 3, H, W]."""
         return tuple(self.model((image - self.mean) / self.deviation).values())
 
 
 def export(trained: Trained, format: Format, folder: Path, size: tuple[int, int] | None = None) -> list[Path]:
-    """Write CLIENT.onnx, CLIENT.pt2 or CLIENT.safetensors, and CLIENT.md, the card."""
+    """Write CLIENT.onnx, CLIENT.pt2 or CLIENT.safetensors, and the card CLIENT.md."""
     size = size or trained.size
     if any(side % 32 for side in size):
         raise UserError([f"--size: should be multiples of 32, found {size[0]}×{size[1]}"])
@@ -125,7 +125,7 @@ def _to_onnx(trained: Trained, size: tuple[int, int], path: Path) -> None:
     except ImportError:
         raise UserError(["--format onnx: needs more packages: pip install 'fedhca2[export]'"]) from None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter, about itself
+        warnings.simplefilter("ignore")  # the exporter warns about itself
         program = torch.onnx.export(
             _program(trained, size),
             dynamo=True,
@@ -135,5 +135,5 @@ def _to_onnx(trained: Trained, size: tuple[int, int], path: Path) -> None:
             verbose=False,
         )
     if program is None:
-        raise RuntimeError("torch.onnx.export should give a program, found none")
+        raise RuntimeError("torch.onnx.export should return a program, found none")
     program.save(path, external_data=False)

@@ -1,4 +1,4 @@
-"""A client's trained model, from its run's folder, and the scores of all of a run's models once more."""
+"""A client's trained model from its run's folder, and re-evaluation of all of a run's models."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,7 +44,7 @@ class Trained:
 
     @classmethod
     def open(cls, run: str | Path, client: str) -> "Trained":
-        """The trained model of this client; UserError if there is none."""
+        """Open this client's trained model; raises UserError if there is none."""
         files = RunFiles.open(run)
         experiment = files.experiment()
         specs = {spec.name: spec for spec in experiment.specs}
@@ -54,17 +54,17 @@ class Trained:
 
     @property
     def path(self) -> Path:
-        """The file of its parameters."""
+        """The file with its parameters."""
         return self.run.model_file(self.spec.name)
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width of the images that it was trained on."""
+        """Height and width of its training images."""
         return self.experiment.data[self.spec.data].size
 
     @property
     def spaces(self) -> Mapping[str, LabelSpace]:
-        """What the labels of its tasks look like."""
+        """The label formats of its tasks."""
         labels = self.experiment.data[self.spec.data].labels
         return {task: labels[task] for task in self.spec.tasks}
 
@@ -76,10 +76,10 @@ class Trained:
             raise UserError([f"{self.path}: should be a trained model, found {error}"]) from None
 
     def model(self, size: tuple[int, int] | None = None) -> MultiTaskModel:
-        """The model for images of this size, in evaluation mode. Windows of a Swin V2 depend on the size."""
+        """Build the model for images of this size, in evaluation mode. Windows of a Swin V2 depend on the size."""
         size = size or self.size
         if size not in self._built:
-            self._built.clear()  # images mostly come in one size
+            self._built.clear()  # images usually have one size
             self._built[size] = self._build(size)
         return self._built[size]
 
@@ -95,7 +95,7 @@ class Trained:
 
     @torch.inference_mode()
     def predict(self, image: Array) -> dict[str, Array]:
-        """What the client predicts for an image, uint8 [3, H, W] of any size: {task: [C, H, W]}."""
+        """Predict an image, uint8 [3, H, W] of any size: {task: [C, H, W]}."""
         height, width = image.shape[-2:]
         padded = padded_size((height, width), self.size)
         sample = for_evaluation({"image": torch.from_numpy(np.ascontiguousarray(image))}, padded)
@@ -106,7 +106,7 @@ class Trained:
 
 
 def padded_size(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
-    """The smallest size that holds an image, is no smaller than what was trained on, and fits the network's strides.
+    """The smallest size that holds an image, is at least the training size, and fits the network's strides.
 
     >>> padded_size((100, 20), (64, 64))
     (128, 64)
@@ -116,7 +116,7 @@ def padded_size(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int
 
 
 def read_image(path: Path) -> Image.Image:
-    """An image in RGB, the right way up; UserError if it cannot be read."""
+    """Read an image as RGB in its correct orientation; raises UserError if it cannot be read."""
 
     def read(path: Path) -> Image.Image:
         with open_image(path) as image:
@@ -129,7 +129,7 @@ def read_image(path: Path) -> Image.Image:
 
 
 def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw: bool = False) -> Iterator[Path]:
-    """Write a coloured map and an overlay for each image and task, and with `raw` the array; gives what it wrote."""
+    """Write a coloured map and an overlay for each image and task, and with `raw` the array; returns the paths."""
     stems = [path.stem for path in images]
     if repeated := sorted({stem for stem in stems if stems.count(stem) > 1}):
         raise UserError([f"images should have different names, found {', '.join(repeated)} more than once"])
@@ -149,7 +149,7 @@ def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What to evaluate a run's models on: a split, so many thresholds for edges, and all clients or one."""
+    """What to evaluate: a split, a number of thresholds for edges, and all clients or one."""
 
     split: Split = "val"
     thresholds: int = 99
@@ -157,15 +157,15 @@ class Evaluation:
 
 
 def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
-    """The run's result with new scores, of its own models and of those of the Local baseline that it trained along.
+    """Score the run's models again, and those of the Local baseline if the run trained one; returns the new result.
 
-    A baseline that came from another run has no models here; its scores serve where they are of the same kind.
-    `progress` hears which client is next.
+    A baseline from another run has no models here; its scores are used if they are of the same kind. `progress` is
+    called with the next client's name.
     """
     files = RunFiles(run)
     result = Result(**files.finished_result)
     began = files.experiment()
-    experiment = began.model_copy(update={"model": began.model.blank})  # trained values replace the first ones
+    experiment = began.model_copy(update={"model": began.model.blank})  # trained values replace the initial ones
     names = [spec.name for spec in experiment.specs]
     if wanted.client is not None and wanted.client not in names:
         raise UserError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])

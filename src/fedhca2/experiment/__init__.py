@@ -1,4 +1,4 @@
-"""Experiments: config files, their checks, and what is built from them."""
+"""Experiments: config files, their checks, and building clients from them."""
 
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment

@@ -1,4 +1,4 @@
-"""The one place that wires things: an experiment becomes clients."""
+"""Building an experiment's clients: the one place that wires parts together."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -13,19 +13,19 @@ from fedhca2.experiment.shards import OpenData, Shard
 from fedhca2.models import build_model
 from fedhca2.tasks import TASKS
 
-# Pixels of images trained on from which on compiling pays: a compiled step takes half the time, and compiling a minute.
+# Compiling pays off from this number of training pixels: it halves the time of a step, and takes a minute.
 WORTH_COMPILING = 2e10
 
 
 def build_clients(
     experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], place: DeviceSlot
 ) -> list[Client]:
-    """All clients of an experiment, with encoders that start equal, at one device slot."""
+    """Build all clients of an experiment at one device slot, with equal encoders."""
     return [build_client(experiment, spec, data[spec.data], shards[spec.name], place) for spec in experiment.specs]
 
 
 def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> StepKind:
-    """How clients of an experiment take their steps on a GPU."""
+    """Choose how an experiment's clients take their steps on a GPU."""
     if experiment.training.step != "auto":
         return experiment.training.step
     pixels = sum(
@@ -38,7 +38,7 @@ def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapp
 def build_client(
     experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, device_slot: DeviceSlot
 ) -> Client:
-    """One client with its own images, decoders and heads; frozen ones are common to all clients of a task."""
+    """Build one client with its own images, decoders and heads; frozen ones are shared by all clients of a task."""
     training, method = experiment.training, experiment.resolved_method
     channels = {task: TASKS[task].channels_for(data.train.labels[task]) for task in spec.tasks}
     try:
@@ -48,7 +48,7 @@ def build_client(
             data.train.size,
             seed=experiment.seed,
             client=spec.name,
-            common=method.local.frozen,  # encoders that are averaged should train below one and the same decoder
+            common=method.local.frozen,  # averaged encoders should train below the same decoder
         )
     except (ValueError, RuntimeError, KeyError) as error:
         raise UserError([f"model: cannot be built: {error}"]) from error

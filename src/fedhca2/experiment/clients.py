@@ -1,4 +1,4 @@
-"""Clients as a config declares them, and the list that this stands for."""
+"""Clients as declared in a config, and the expanded list of them."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,12 +25,12 @@ class ClientSpec:
 
     @property
     def kind(self) -> str:
-        """What it has in common with clients of the same data set and tasks."""
+        """What it shares with clients of the same data set and tasks."""
         return client_kind(self.data, self.tasks)
 
 
 def client_kind(data: str, tasks: Iterable[str]) -> str:
-    """Clients are of a kind if they have the same data set and the same tasks, in whatever order.
+    """Name the kind of a client: clients with the same data set and tasks, in any order, are of one kind.
 
     >>> client_kind("indoor", ["semseg", "depth"])
     'indoor:depth+semseg'
@@ -39,22 +39,22 @@ def client_kind(data: str, tasks: Iterable[str]) -> str:
 
 
 class ClientEntry(Config):
-    """One line of `clients`: a client with these `tasks`, or with `split` one single-task client for each of them."""
+    """One entry of `clients`: a client with these `tasks`, or with `split` one single-task client per task."""
 
-    data: Annotated[str, Field(description="which of the data sets")]
+    data: Annotated[str, Field(description="name of its data set")]
     tasks: Annotated[tuple[str, ...] | None, Field(min_length=1)] = None
     split: Annotated[tuple[str, ...] | None, Field(min_length=1)] = None
-    name: Annotated[str | None, Field(description="by default the data set's, with the task where `split` is used")] = (
-        None
-    )
-    copies: Annotated[int, Field(ge=1, le=10_000, description="so many clients of each kind")] = 1
-    epochs: Annotated[int, Field(ge=1, description="local epochs in a round")] = 1
+    name: Annotated[
+        str | None, Field(description="by default the data set's name, with the task if `split` is used")
+    ] = None
+    copies: Annotated[int, Field(ge=1, le=10_000, description="number of clients of each kind")] = 1
+    epochs: Annotated[int, Field(ge=1, description="local epochs per round")] = 1
 
     @field_validator("name")
     @classmethod
     def _name_is_plain(cls, name: str | None) -> str | None:
         if name is not None and not NAME.fullmatch(name):
-            raise ValueError(f"a name should be letters, digits, '-', '_' and '.', found {name!r}")
+            raise ValueError(f"a name should consist of letters, digits, '-', '_' and '.', found {name!r}")
         return name
 
     @model_validator(mode="after")
@@ -63,11 +63,11 @@ class ClientEntry(Config):
             raise ValueError("a client should have either 'tasks' or 'split'")
         names = self.tasks or self.split or ()
         if len(set(names)) < len(names):
-            raise ValueError(f"a task should be named once, found {', '.join(names)}")
+            raise ValueError(f"a task should be listed once, found {', '.join(names)}")
         return self
 
     def expand(self) -> list[ClientSpec]:
-        """The clients that this line stands for."""
+        """List the clients that this entry stands for."""
         base = self.name or self.data
         kinds = [(base, self.tasks)] if self.tasks else [(f"{base}-{task}", (task,)) for task in self.split or ()]
         specs = []
@@ -80,7 +80,7 @@ class ClientEntry(Config):
 
 
 def expand(entries: Sequence[ClientEntry], labels: Mapping[str, Mapping[str, LabelSpace]]) -> list[ClientSpec]:
-    """All clients, checked against the data sets' tasks."""
+    """List all clients, checked against the data sets' tasks."""
     lines: list[str] = []
     for i, entry in enumerate(entries):
         if entry.data not in labels:

@@ -1,4 +1,4 @@
-"""One clear line for everything that pydantic finds wrong with a config."""
+"""One clear line for every fault that pydantic finds in a config."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 
 def place(location: Iterable[int | str]) -> str:
-    """A place in a config as one would write it.
+    """Write a location in a config as a user would.
 
     >>> place(("clients", 2, "tasks", 0))
     'clients[2].tasks[0]'
@@ -15,14 +15,14 @@ def place(location: Iterable[int | str]) -> str:
 
 
 def _written(location: tuple[int | str, ...]) -> list[int | str]:
-    """The steps that a config has: pydantic also names the `kind` that it chose below `data.NAME` and `partition`."""
+    """The steps that appear in a config: pydantic also names the `kind` it chose below `data.NAME` and `partition`."""
     chosen = {2} if location[:1] == ("data",) else set()
     chosen |= {place + 1 for place, step in enumerate(location) if step == "partition" and location[0] == "data"}
     return [step for place, step in enumerate(location) if place not in chosen]
 
 
 def describe(error: ValidationError) -> list[str]:
-    """A line for each thing that pydantic found."""
+    """Write one line for each fault."""
     lines = []
     for found in error.errors(include_url=False):
         where = place(_written(found["loc"])) or "config"

@@ -1,4 +1,4 @@
-"""An experiment as data: everything that a run depends on, checked before anything is trained."""
+"""An experiment as data: everything a run depends on, checked before training starts."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -29,32 +29,32 @@ class Experiment(Config):
     """Data sets, clients, a model and a method."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")] = "experiment"
-    title: Annotated[str, Field(description="what it is, in a line")] = ""
+    title: Annotated[str, Field(description="a title of one line")] = ""
     belongs_to: Annotated[tuple[str, ...], Field(description="tables and figures of the papers")] = ()
     seed: Annotated[
-        int, Field(ge=0, lt=2**31, description="of partition, initial values, shuffling and augmentation")
+        int, Field(ge=0, lt=2**31, description="seed of partition, initial values, shuffling and augmentation")
     ] = 0
     rounds: Annotated[int, Field(ge=1)] = 100
     method: Annotated[dict[str, Any], Field(description="a name, and settings that replace its defaults")]
-    baseline: Annotated[bool, Field(description="train Local along, to compare with")] = False
+    baseline: Annotated[bool, Field(description="also train Local, to compare with")] = False
     evaluate_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0: only at the end")] = 0
     devices: Annotated[
         tuple[str, ...],
-        Field(description="where clients train, one at a time on each; by default all GPUs, or the CPU"),
+        Field(
+            description="devices that clients train on, one client at a time on each; by default all GPUs, or the CPU"
+        ),
     ] = ()
     model: ModelConfig = ModelConfig()
     training: Training = Training()
     metrics: Annotated[
         dict[str, str],
-        Field(default_factory=dict, description="by task, what it is judged by if not by its own metric"),
+        Field(default_factory=dict, description="metrics that replace the tasks' own, by task"),
     ]
-    skip_broken: Annotated[
-        bool, Field(description="leave out images and labels that cannot be read, and say which")
-    ] = False
+    skip_broken: Annotated[bool, Field(description="skip unreadable images and labels, and name them")] = False
     participation: Participation = Participation()
     privacy: Privacy = Privacy()
     secure_aggregation: Annotated[
-        SecureAggregation | None, Field(description="over Flower: the server gets sums of rows, and never a row")
+        SecureAggregation | None, Field(description="over Flower: the server only gets sums of rows")
     ] = None
     guard: GuardBounds = GuardBounds()
     checkpoints: CheckpointPlan = CheckpointPlan()
@@ -72,7 +72,7 @@ class Experiment(Config):
 
     @property
     def method_name(self) -> str:
-        """What the method is called."""
+        """The method's name."""
         return str(self.method["name"])
 
     @cached_property
@@ -107,12 +107,12 @@ class Experiment(Config):
 
     @classmethod
     def load(cls, source: str | Path = "demo", overrides: list[str] | None = None) -> Self:
-        """An experiment from a YAML file or by the name of an embedded one, with `key=value` overrides."""
+        """Load an experiment from a YAML file or by its embedded name, with `key=value` overrides."""
         return cls.parse(apply_overrides(read_config(source), overrides or []))
 
     @classmethod
     def parse(cls, values: Any) -> Self:
-        """An experiment from plain data; UserError if something is wrong with it."""
+        """Build an experiment from plain data; raises UserError if it has faults."""
         if not isinstance(values, dict):
             raise UserError([f"config: should be a mapping of keys to values, found {values!r:.200}"])
         try:
@@ -127,7 +127,9 @@ class Experiment(Config):
         ]
         lines += _unknown_metrics(experiment.metrics)
         if experiment.resolved_method.batch_norm == "average" and experiment.privacy.noise:
-            lines.append("privacy.noise: cannot go with method.batch_norm 'average': noise makes variances negative")
+            lines.append(
+                "privacy.noise: does not work with method.batch_norm 'average': noise makes variances negative"
+            )
         if experiment.secure_aggregation:
             lines += experiment.secure_aggregation.faults(experiment.resolved_method, experiment.privacy.deviation)
         if lines:
@@ -135,13 +137,13 @@ class Experiment(Config):
         return experiment
 
     def with_method(self, name: str) -> Self:
-        """The same experiment with another method, at its default settings, and no baseline."""
+        """The same experiment with another method in its default settings, and without a baseline."""
         return self.parse(
             {**self.model_dump(mode="json", exclude_none=True), "method": {"name": name}, "baseline": False}
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, all defaults and the digest of a weights file filled in, as plain data that `parse` reads."""
+        """Everything as plain data that `parse` reads, with all defaults and the digest of a weights file filled in."""
         values = self.model_dump(mode="json", exclude_none=True)
         method = self.resolved_method.model_dump(mode="json", exclude={"reference"})
         encoder = values["model"]["encoder"]
@@ -155,7 +157,7 @@ class Experiment(Config):
 
 
 def _unknown_metrics(metrics: Mapping[str, str]) -> list[str]:
-    """A line for each task that is none, and for each metric that its task has not."""
+    """Write one line for each unknown task, and for each metric that its task does not have."""
     lines = [f"metrics: {task!r} is not a task. {suggest(task, TASKS)}" for task in metrics if task not in TASKS]
     for task, name in metrics.items():
         if task in TASKS and name not in TASKS[task].metrics:

@@ -1,4 +1,4 @@
-"""How a run is kept safe, and who takes part in which round, as a config says it."""
+"""Settings of checkpoints, of the guard, and of who takes part in which round."""
 
 from collections.abc import Iterable
 from math import ceil
@@ -11,38 +11,41 @@ from fedhca2.seeds import derive
 
 
 class CheckpointPlan(Config):
-    """When the whole federation is written to the run's folder."""
+    """When the whole federation is saved to the run's folder."""
 
     every: Annotated[int, Field(ge=0, description="rounds between checkpoints; 0: only when a run is interrupted")] = 1
-    keep: Annotated[int, Field(ge=1, description="how many of the latest stay on the disk")] = 2
+    keep: Annotated[int, Field(ge=1, description="number of latest checkpoints to keep")] = 2
 
 
 class GuardBounds(Config):
-    """Which replies the server refuses although their form is right."""
+    """Bounds beyond which the server refuses well-formed replies."""
 
     reach: Annotated[
         float,
-        Field(ge=0, description="largest move of a row, as a share of what its steps can move at most; 0: no bound"),
+        Field(ge=0, description="largest move of a row, as a share of the most its steps can move it; 0: no bound"),
     ] = 1.0
     jump: Annotated[
-        float, Field(ge=0, description="largest move, in multiples of the client's own recent largest; 0: no bound")
+        float,
+        Field(ge=0, description="largest move, as a multiple of the client's own recent largest move; 0: no bound"),
     ] = 10.0
     noise: Annotated[
-        float, Field(ge=0, description="deviation of the noise that sites may add by themselves to each value")
+        float, Field(ge=0, description="standard deviation of the noise that sites may add to each value on their own")
     ] = 0.0
-    window: Annotated[int, Field(ge=1, description="accepted rounds of a client that count as recent")] = 8
+    window: Annotated[int, Field(ge=1, description="number of a client's accepted rounds that count as recent")] = 8
 
 
 class Participation(Config):
-    """Which clients take part in a round: those that happen to be there, and a fraction of these."""
+    """Which clients take part in a round: a fraction of those that are available."""
 
-    fraction: Annotated[float, Field(gt=0, le=1, description="share of the clients that are asked in a round")] = 1.0
+    fraction: Annotated[
+        float, Field(gt=0, le=1, description="share of the available clients that take part in a round")
+    ] = 1.0
     availability: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
-        default_factory=dict, description="how often a client is there; 1 by default"
+        default_factory=dict, description="probability that a client is available; 1 by default"
     )
 
     def choose(self, clients: Iterable[str], round: int, seed: int) -> list[str]:
-        """The clients of one round, in their order; this depends on nothing but the arguments.
+        """Choose the clients of one round, in their order; depends only on the arguments.
 
         >>> Participation(fraction=0.5).choose(["a", "b", "c", "d"], round=0, seed=0)
         ['a', 'd']

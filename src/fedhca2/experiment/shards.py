@@ -1,4 +1,4 @@
-"""Which images each client of an experiment has."""
+"""Dividing the images among an experiment's clients."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class OpenData:
 
 @dataclass(frozen=True)
 class Shard:
-    """Which images a client trains and is evaluated on; `dealt` also has those that are of no use for its tasks."""
+    """The images a client trains and is evaluated on; `dealt` also includes those that its tasks cannot use."""
 
     train: Sequence[int]
     val: Sequence[int]
@@ -33,7 +33,7 @@ class Shard:
 
 
 def open_data(experiment: Experiment) -> dict[str, OpenData]:
-    """The data sets that clients use; UserError if their files, or those of the encoder, are not there."""
+    """Open the data sets that clients use; raises UserError if their files, or the encoder's, are missing."""
     _require_weights(experiment)
     opened = {}
     for name in dict.fromkeys(spec.data for spec in experiment.specs):
@@ -56,10 +56,10 @@ def _require_weights(experiment: Experiment) -> None:
 
 
 def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[str, Shard]:
-    """Every client's images, by the partition of its data set.
+    """Divide the images, by the partition of each data set.
 
-    The single-task clients of a data set share its images, and so do its multi-task clients among themselves. All draw
-    from one generator, first the single-task clients and then the others, as in the authors' code.
+    The single-task clients of a data set divide its images, and so do its multi-task clients. All draw from one
+    generator, first the single-task clients and then the others, as in the authors' code.
     """
     groups: dict[tuple[bool, str], list[ClientSpec]] = {}
     for spec in sorted(experiment.specs, key=lambda spec: len(spec.tasks) > 1):
@@ -94,7 +94,7 @@ def _too_small(shards: Mapping[str, Shard], batch: int) -> list[str]:
                 f"clients: {name!r} has {len(shard.train)} training images, fewer than training.batch_size = {batch}"
             )
         if not shard.val:
-            lines.append(f"clients: {name!r} has no image to be evaluated on")
+            lines.append(f"clients: {name!r} has no validation images")
     return lines
 
 
@@ -115,13 +115,13 @@ def partition_as_data(
     return partition
 
 
-Skipped = dict[str, list[str]]  # what is wrong with which files, by client
+Skipped = dict[str, list[str]]  # faults of unreadable files, by client
 
 
 def without_broken(
     experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]
 ) -> tuple[dict[str, Shard], Skipped]:
-    """Shards without samples that cannot be read; everything is read once, so only where `skip_broken` is set."""
+    """Drop unreadable samples from shards. This reads everything once, so it is only done with `skip_broken`."""
     if not experiment.skip_broken:
         return dict(shards), {}
     left: dict[str, Shard] = {}
@@ -136,8 +136,8 @@ def without_broken(
             skipped[spec.name] = faults
         if len(train) < experiment.training.batch_size or not val:
             lines.append(
-                f"clients: {spec.name!r} should have {experiment.training.batch_size} training images and one to be "
-                f"evaluated on, found {len(train)} and {len(val)} that can be read ({len(faults)} cannot)"
+                f"clients: {spec.name!r} should have {experiment.training.batch_size} training images and one "
+                f"validation image, found {len(train)} and {len(val)} that can be read ({len(faults)} cannot)"
             )
     if lines:
         raise UserError(lines)
@@ -145,7 +145,7 @@ def without_broken(
 
 
 def _readable(data: Dataset, indices: Sequence[int], tasks: Sequence[str], faults: list[str]) -> list[int]:
-    """The indices of samples that can be read; what is wrong with others is noted."""
+    """List the indices of readable samples, and add the faults of the others to `faults`."""
     good = []
     for index in indices:
         try:

@@ -1,4 +1,4 @@
-"""Config files: where they are, what they inherit, and `key.path=value` on top of them."""
+"""Config files: finding them, inheriting from others, and applying `key.path=value` overrides."""
 
 import re
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from fedhca2.errors import UserError
 from fedhca2.strict_yaml import MOST_LEVELS, YamlError, parse_yaml, read_yaml
 
 SUFFIXES = (".yaml", ".yml")
-OWN = ("name", "title", "belongs_to")  # what a config says of itself alone
+OWN = ("name", "title", "belongs_to")  # keys that are not inherited
 
 
 def read_config(source: str | Path) -> Any:
-    """Plain data from a YAML file, or from the embedded config of that name, on top of what it `extends`."""
+    """Read plain data from a YAML file or an embedded config, merged with what it `extends`."""
     path = Path(source)
     if path.suffix in SUFFIXES:
         return _named(_read(path, str(source), ()), path.stem)
@@ -29,7 +29,7 @@ def read_config(source: str | Path) -> Any:
 
 
 def merged(base: Any, changes: Any) -> Any:
-    """`changes` on top of `base`: mappings key by key, but one of another `kind` (or `name`) takes the other's place.
+    """Merge `changes` into `base` key by key; a mapping with a different `kind` (or `name`) replaces the whole mapping.
 
     >>> merged({"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"c": 3}, "d": [2]})
     {'a': {'b': 1, 'c': 3}, 'd': [2]}
@@ -45,17 +45,17 @@ def merged(base: Any, changes: Any) -> Any:
 
 
 def _named(values: Any, name: str) -> Any:
-    """The config under its file's name, where it says no other."""
+    """Give the config its file's name, unless it has one."""
     return {"name": re.sub(r"[^A-Za-z0-9_.-]", "-", name), **values} if isinstance(values, dict) else values
 
 
 def _read(file: Traversable, source: str, below: tuple[str, ...]) -> Any:
-    """The content of a file, merged with what it extends; `below` are the files that extend it."""
+    """Read a file, merged with what it extends; `below` lists the files that extend it."""
     try:
         values = read_yaml(file)
     except YamlError as error:
         raise UserError([f"{source}: {error}"]) from None
-    except (OSError, ValueError) as error:  # ValueError: no name that a file can have
+    except (OSError, ValueError) as error:  # ValueError: not a possible file name
         raise UserError([f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from None
     if not isinstance(values, dict) or "extends" not in values:
         return values
@@ -78,12 +78,12 @@ def _read(file: Traversable, source: str, below: tuple[str, ...]) -> Any:
 
 
 def _near(name: str, known: list[str]) -> str:
-    """The closest name; all of them are too many for a line."""
+    """Suggest the closest name; a full list is too long for one line."""
     return f"{suggest(name, known).partition('(')[0]}`fedhca2 experiments` lists them"
 
 
 def apply_overrides(values: Any, overrides: list[str]) -> Any:
-    """The config with each override in place; list entries are named by number, values are YAML.
+    """Apply each override to the config; list entries are addressed by number, and values are YAML.
 
     >>> apply_overrides({"rounds": 3, "clients": [{"epochs": 1}]}, ["rounds=5", "clients.0.epochs=2", "method.c=0.2"])
     {'rounds': 5, 'clients': [{'epochs': 2}], 'method': {'c': 0.2}}

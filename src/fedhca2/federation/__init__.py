@@ -1,1 +1,1 @@
-"""The server, the round, and the fleets that carry it out."""
+"""The server, the round loop, and the fleets of clients."""

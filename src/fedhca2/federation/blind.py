@@ -1,4 +1,4 @@
-"""A server that has sums of rows, and sketches to compare them by, and never a row."""
+"""A server that gets sums of rows, and sketches to compare them, but never a row."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,39 +18,39 @@ from fedhca2.params import Layout, Part, Slot
 from fedhca2.run_folder.records import ServerState
 from fedhca2.seeds import derive
 
-BLOCKS = 8  # sums of a sketch that each value of a row is in
+BLOCKS = 8  # how many sums of a sketch each value of a row goes into
 PIECE = 2**20  # values at a time
 
 
 @dataclass(frozen=True)
 class Sum:
-    """A weighted sum of rows: the weights by client and slot, none of them negative."""
+    """A weighted sum of rows: non-negative weights by client and slot."""
 
     weights: Mapping[str, Mapping[Slot, float]]
     numel: int
 
     def total(self, clients: Iterable[str]) -> float:
-        """The weights of some clients together."""
+        """The total weight of some clients."""
         return sum(sum(self.weights.get(client, {}).values()) for client in clients)
 
 
 @dataclass(frozen=True)
 class Summed:
-    """Sums without the clients that dropped out; none where there were too few of them, or where it would be a row."""
+    """Sums without the clients that dropped out; None if too few are left, or if the sum would be a single row."""
 
     rows: Sequence[Tensor | None]
     dropped: Mapping[str, str] = field(default_factory=dict)
 
 
 class Adder(Protocol):
-    """Clients that add up the rows of their last replies, without anybody seeing one."""
+    """Clients that add up the rows of their last replies without revealing one."""
 
     def add(self, round: int, sums: Sequence[Sum]) -> Summed:
-        """These sums; `dropped` names the clients whose rows are in none of them."""
+        """Compute these sums; `dropped` names the clients whose rows are in none of them."""
 
 
 def seen_of(profile: Profile, experiment: Experiment) -> Profile:
-    """The profile with the layouts of what the server sees of a client's rows: sketches of some parts, or all."""
+    """The profile with the layouts that the server sees: sketches of some parts, or all of them."""
     secure = experiment.secure_aggregation
     if secure is None:
         return profile
@@ -88,7 +88,7 @@ class Sketcher:
 
 
 class BlindServer(Server):
-    """Mixes by sums. What it compares are sketches, and its guard sees no more than these."""
+    """Mixes by sums. It compares sketches, and its guard sees nothing else."""
 
     def __init__(self, experiment: Experiment, adder: Adder) -> None:
         super().__init__(experiment.resolved_method, (), experiment.guard, Reach.of(experiment))
@@ -112,14 +112,14 @@ class BlindServer(Server):
         return stacks
 
     def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
-        """Of every row that a client keeps, its sketch, or nothing of it."""
+        """For every row that a client keeps, its sketch or an empty row."""
         slots = (slot for slot in self.profiles[reply.client].layouts if slot.part == part)
         return {slot: reply.rows.get(slot, torch.empty(0)) for slot in slots}
 
     def _moves(
         self, round: int, stacks: Iterable[Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
     ) -> dict[str, dict[Slot, Move]]:
-        """As far as sketches tell: how long updates are, and whether there is a number that is none."""
+        """Check what sketches show: how long updates are, and whether a number is not finite."""
         found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
         for stack in (stack for stack in stacks if stack.aggregator.measure != "nothing"):
             updates = stack.aggregator.sends == "updates"
@@ -134,7 +134,7 @@ class BlindServer(Server):
         mixings: Sequence[tuple[Stack, Mixing]],
         sent: Mapping[str, Mapping[Slot, Delivery]],
     ) -> Mixed:
-        """Sums by the clients; what one client alone would get stays where it is."""
+        """Let the clients compute sums; a sum for one client alone stays with that client."""
         wanted = [
             [[_part(stack, weights) for weights in blend.weights.tolist()] for blend in mixing.blends]
             for stack, mixing in mixings
@@ -158,7 +158,7 @@ class BlindServer(Server):
         sent: Mapping[str, Mapping[Slot, Delivery]],
         dropped: Container[str],
     ) -> str:
-        """Why a sum is farther from where its rows began than all of them together can have come, or nothing."""
+        """Why a sum is farther from the start of its rows than all of them together can move; empty if it is not."""
         stayed = [(entry, weight) for entry, weight in part.entries if entry.client not in dropped]
         starts = [self._start(entry, sent) for entry, _ in stayed]
         updates = part.stack.aggregator.sends == "updates"
@@ -174,15 +174,15 @@ class BlindServer(Server):
         distance = float(moved.norm())
         if distance <= limit + rounding:
             return ""
-        far = f"at most {limit:.4g}, what its rows can (guard.reach)"
+        far = f"at most {limit:.4g}, the most its rows can move (guard.reach)"
         return (
-            f"{part.stack.part}: the sum should have moved by {far}, found {distance:.4g}: somebody sent what is no row"
+            f"{part.stack.part}: the sum should have moved by {far}, found {distance:.4g}: a client sent an invalid row"
         )
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A sum, and the rows that are in it."""
+    """A sum and the rows in it."""
 
     stack: Stack
     entries: Sequence[tuple[Entry, float]]

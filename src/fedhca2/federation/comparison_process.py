@@ -12,7 +12,7 @@ from fedhca2.cores import stay_on
 
 
 def main() -> int:
-    """Carry out the run that the first line of the input describes, and end with a checkpoint when the input ends."""
+    """Carry out the run described in the first line of input; when the input ends, stop after a checkpoint."""
     order = json.loads(sys.stdin.readline())
     stay_on(order["cores"])  # before torch counts them
     Thread(target=_end_with_parent, daemon=True).start()

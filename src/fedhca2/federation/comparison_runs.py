@@ -1,4 +1,4 @@
-"""Methods × seeds on one experiment, each a run of its own that is never run twice."""
+"""The runs of a comparison: methods × seeds of one experiment. Finished runs are not repeated."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -28,28 +28,28 @@ class ComparisonRun:
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run is finished."""
         return RunFiles(self.folder).finished
 
     @property
     def name(self) -> str:
-        """What a line calls it."""
+        """The run's name in output."""
         return f"{self.experiment.method_name}, seed {self.experiment.seed}"
 
 
 class ComparisonStopped(Interrupted):
-    """A comparison was asked to stop, and did so after the checkpoints of the runs under way."""
+    """A comparison stopped on request, after the active runs saved their checkpoints."""
 
     def __init__(self, signal: int) -> None:
-        Exception.__init__(self, "stopped with every run saved; the same command goes on from here")
+        Exception.__init__(self, "stopped with every run saved; repeat the command to continue")
         self.signal = signal
 
 
 def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: Path) -> list[ComparisonRun]:
-    """All runs, those of Local first: every other one is compared with Local at the same seed.
+    """All runs, Local first: every other run is compared with Local at the same seed.
 
-    Within a seed all methods have the same data, shards, initial values, shuffling and evaluation, but for decoders
-    and heads that a method freezes (FedBABU): these are the same for all clients of a task.
+    With the same seed, all methods have the same data, shards, initial values, shuffling and evaluation. Only decoders
+    and heads that a method freezes (FedBABU) differ: these are the same for all clients of a task.
     """
     unknown = [name for name in methods if name not in METHODS and ":" not in name]
     if unknown:
@@ -68,7 +68,7 @@ def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: P
 
 
 def run_folder_of(out: Path, method: str, seed: int) -> Path:
-    """Where a run lies.
+    """The folder of a run.
 
     >>> run_folder_of(Path("out"), "my/file.py:MINE", 1).as_posix()
     'out/my-file.py-MINE/seed-1'
@@ -77,7 +77,7 @@ def run_folder_of(out: Path, method: str, seed: int) -> Path:
 
 
 def run_all(runs: Sequence[ComparisonRun], watcher: RunWatcher) -> Iterator[ComparisonRun]:
-    """Run what is not finished, one after the other; gives each run when it is done."""
+    """Run what is not finished, one after the other; yields each run when it is done."""
     for run in runs:
         try:
             run_one(run, watcher)
@@ -87,27 +87,27 @@ def run_all(runs: Sequence[ComparisonRun], watcher: RunWatcher) -> Iterator[Comp
 
 
 def run_one(run: ComparisonRun, watcher: RunWatcher) -> None:
-    """Carry out a run that is not finished, from where it was interrupted."""
+    """Carry out an unfinished run, continuing where it was interrupted."""
     if not run.finished:
         run_or_resume(run.experiment, run.folder, watcher=watcher, baseline=run.baseline)
 
 
 def complete(runs: Sequence[ComparisonRun]) -> list[ComparisonRun]:
-    """The runs of methods that have finished with every seed: only their means are of the same runs."""
+    """The runs of methods that have finished with every seed, so that their means are comparable."""
     lacking = {run.experiment.method_name for run in runs if not run.finished}
     return [run for run in runs if run.experiment.method_name not in lacking]
 
 
 def known_runs(out: Path) -> list[Path]:
-    """The folders of a comparison's runs, those of Local first; empty if this is none."""
+    """The folders of a comparison's runs, Local first; empty if the folder holds no comparison."""
     found = sorted(path for path in out.glob("*/seed-*") if RunFiles(path).begun)
     return sorted(found, key=lambda folder: folder.parent.name != LOCAL)
 
 
 def _check_known(run: ComparisonRun) -> None:
-    """A folder that holds a run already should hold this one."""
+    """Check that a folder with a run holds this one."""
     files = RunFiles(run.folder)
     if not files.begun:
         return
     if other := other_settings(files, run.experiment, {"devices"}):
-        raise UserError([f"{run.folder}: should be a run of these settings, found one with other {', '.join(other)}"])
+        raise UserError([f"{run.folder}: should be a run with these settings, found different {', '.join(other)}"])

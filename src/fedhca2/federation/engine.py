@@ -1,4 +1,4 @@
-"""What a run asks of an engine: a fleet of clients, wherever they run."""
+"""The interface of an engine: it opens a fleet of clients, wherever they run."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,32 +14,32 @@ from fedhca2.run_folder.writer import RunFolder
 
 
 class RunWatcher(Watcher, Protocol):
-    """Whoever wants to know how a run goes, from its start."""
+    """Follows a run from its start."""
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
-        """A run begins; its Local baseline, where it has one, is a run of its own before it."""
+        """A run starts. Its Local baseline, if it has one, is a separate run before it."""
 
 
 class RunFleet(Fleet, KeptClients, Protocol):
-    """The clients of one run, put where the run stands. Opening it has changed nothing in the run's folder."""
+    """The clients of one run, restored to its current state. Opening it changes nothing in the run's folder."""
 
-    progress: Progress | None  # where the run stands; nothing before its first round
-    checkpoint_first: bool  # keep the clients before their first round
-    checkpoint_every: int  # rounds between two checkpoints; 0: only at the end
-    skipped: Mapping[str, list[str]]  # files that could not be read, by client
+    progress: Progress | None  # the state of the run; None before its first round
+    checkpoint_first: bool  # save the clients before their first round
+    checkpoint_every: int  # rounds between checkpoints; 0: only at the end
+    skipped: Mapping[str, list[str]]  # unreadable files, by client
 
     @property
     def device(self) -> str:
-        """What the result says that the run was trained on."""
+        """The device that the result names."""
 
     def begin(self, watcher: RunWatcher) -> AbstractContextManager[Watcher]:
-        """Start the run, in a folder that has been rewound; gives the watcher that hears of its rounds."""
+        """Start the run in a rewound folder; returns the watcher that follows its rounds."""
 
     def server(self) -> Server:
         """The server for these clients."""
 
     def finish(self, outcome: Outcome) -> Outcome:
-        """Keep the trained models; returns the outcome, with the clients that stayed away."""
+        """Save the trained models; returns the outcome, with the clients that stayed away."""
 
 
 class Fleets(Protocol):
@@ -47,17 +47,17 @@ class Fleets(Protocol):
 
     @property
     def files(self) -> Mapping[str, Any]:
-        """What the run's folder keeps for its engine: plain data by the name of the file."""
+        """The engine's files in the run's folder: plain data by file name."""
 
     def open(self, experiment: Experiment, folder: RunFolder, *, baseline: bool) -> RunFleet:
-        """The clients where the run stands; UserError if it cannot go on."""
+        """Open the clients in the run's current state; raises UserError if the run cannot continue."""
 
 
 class Engine(Protocol):
     """Where clients run."""
 
     file_names: ClassVar[Sequence[str]]  # of the files that its fleets keep in the run's folder
-    settings_stay: ClassVar[bool]  # a run that is resumed goes on with exactly the settings that it began with
+    settings_stay: ClassVar[bool]  # whether a resumed run must keep exactly the settings it started with
 
     def prepare(self, experiment: Experiment, out: Path, *, resumed: bool) -> Fleets:
-        """Look at what the experiment needs and change nothing; UserError if something is not there."""
+        """Check what the experiment needs without changing anything; raises UserError if something is missing."""

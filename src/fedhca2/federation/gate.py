@@ -1,7 +1,7 @@
-"""The gate: what comes from a client is bounded and checked here, before any other code sees it.
+"""The gate: everything from a client is bounded and checked here, before any other code sees it.
 
-It answers with a value, or with a refusal that has a reason. Behind it, code trusts types, names and sizes. A client
-whose answer is refused is as if it had been away.
+It returns a value, or a refusal with a reason. Code behind it trusts types, names and sizes. A client whose answer is
+refused counts as absent.
 """
 
 import json
@@ -23,16 +23,16 @@ from fedhca2.tasks import TASKS
 
 TEXT = 500  # characters of a reason
 NAME = 64  # characters of a name
-HEADER = 2**20  # characters of JSON; the names and shapes of a large encoder are some 50,000
+HEADER = 2**20  # characters of JSON; the names and shapes of a large encoder take about 50,000
 LARGEST = torch.finfo(torch.float32).max  # of a loss, a score, an agreement
 LONGEST = 1e9  # seconds
-SCORES = 32  # of a task
+SCORES = 32  # per task
 SCORE = re.compile(r"[A-Za-z0-9_.@ -]{1,64}")
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def plain(text: str, limit: int = TEXT) -> str:
-    r"""Text from outside as one line of bounded length, without characters that steer a terminal or hide others.
+    r"""Make text from outside one line of bounded length, without characters that control a terminal or hide text.
 
     >>> plain("\x1b[31mred\u202e\ud800,\nthen " + "long" * 99, limit=24)
     '[31mred , then longlong…'
@@ -47,13 +47,13 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, format (bidi), 
 
 
 def shown(value: object) -> str:
-    """Any value in a few words, however large or deep it is."""
+    """Show any value in a few words, however large or deep it is."""
     return plain(reprlib.repr(value), NAME)
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Why something was not let in, as plain text."""
+    """Why something was refused, as plain text."""
 
     why: str
 
@@ -69,11 +69,11 @@ class Expected:
     profiles: Mapping[str, Profile]
     parts: frozenset[Part]
     weights: Mapping[str, Weights]  # by 'client/slot'
-    final: bool = False  # after the last round every task has to be scored, and a failure is no reason to leave it out
+    final: bool = False  # after the last round every task must be scored, and a failure is no excuse
 
 
 def read_json(text: object) -> dict[str, Any] | Refused:
-    """The mapping that a text holds; what is in it is anybody's guess.
+    """Parse the mapping in a text; its content is not checked.
 
     >>> read_json("[" * 200_000)
     Refused(why='header should be JSON, found RecursionError')
@@ -89,9 +89,9 @@ def read_json(text: object) -> dict[str, Any] | Refused:
 
 
 def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
-    """Replies of the right form, by client and in the order of names, and why others are not.
+    """Well-formed replies by client, sorted by name, and the reasons against the others.
 
-    No row is read but running statistics, which are few.
+    Rows are not read, except running statistics, which are small.
     """
     sound: dict[str, Reply] = {}
     refused: dict[str, str] = {}
@@ -109,10 +109,10 @@ def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str,
 
 
 def fault_of(reply: Any, expected: Expected) -> str:
-    """Why a reply cannot be used, whatever it is, or nothing."""
+    """Why a reply cannot be used, whatever it is; empty if it can."""
     try:
         return plain(_form(reply, expected) or _rows(reply, expected) or _numbers(reply, expected))
-    except Exception as error:  # a reply comes from outside: nothing in it may stop the server
+    except Exception as error:  # nothing in a reply may stop the server
         return plain(f"reply should be readable, found {type(error).__name__}: {shown(error)}")
 
 
@@ -138,16 +138,17 @@ def _rows(reply: Reply, expected: Expected) -> str:
         if not isinstance(row, Tensor):
             return f"{slot}: row should be a tensor, found {type(row).__name__}"
         if row.dtype not in DTYPES or row.layout != torch.strided or row.is_meta:
-            return f"{slot}: row should be of {numel} floating numbers, found {row.dtype} ({row.layout}, {row.device})"
+            found = f"{row.dtype} ({row.layout}, {row.device})"
+            return f"{slot}: row should have {numel} floating-point numbers, found {found}"
         if row.shape != (numel,):
-            return f"{slot}: row should be of {numel} floating numbers, found shape {tuple(row.shape)}"
+            return f"{slot}: row should have {numel} floating-point numbers, found shape {tuple(row.shape)}"
         if slot.part.endswith("_norms") and (fault := _statistics(row, layouts[slot])):
             return f"{slot}: {fault}"
     return ""
 
 
 def _statistics(row: Tensor, layout: Layout) -> str:
-    """Running statistics are few, and a variance below zero makes NaN of whatever it normalises."""
+    """Check running statistics, which are small. A negative variance would turn whatever it normalises into NaN."""
     if not bool(row.isfinite().all()):
         return "row should be finite, found NaN or infinite values"
     for name, values in unflatten(row, layout).items():
@@ -183,7 +184,7 @@ def _numbers(reply: Reply, expected: Expected) -> str:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a number of float32's range; NaN and infinities are."""
+    """Whether it is a number in float32's range, NaN or infinite."""
     if isinstance(value, bool) or not isinstance(value, (float, int)):
         return False
     return abs(value) <= LARGEST or (isinstance(value, float) and not math.isfinite(value))

@@ -1,4 +1,4 @@
-"""The engine that needs nothing but this process: a thread for each GPU, or for each core of the CPU."""
+"""The engine within this process: one thread per GPU, or per core of the CPU."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +34,7 @@ from fedhca2.run_folder.writer import RunFolder
 
 
 class InProcess:
-    """Clients as objects in memory. What they compute does not depend on where, or how many of them work at once."""
+    """Clients as objects in memory. Their results do not depend on the device slot or on how many work in parallel."""
 
     def __init__(self, clients: Sequence[Client], places: Sequence[DeviceSlot] = ()) -> None:
         self.clients = {client.name: client for client in clients}
@@ -51,11 +51,11 @@ class InProcess:
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
-        """Who takes part."""
+        """The clients that take part."""
         return {name: client.profile for name, client in self.clients.items()}
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
-        """Carry out every order, those of the clients with most to do first."""
+        """Carry out every order, starting with the clients that have the most work."""
         busiest = sorted((self.clients[name] for name in orders), key=lambda client: client.load, reverse=True)
         waiting = {
             client.name: self.pool.submit(self._perform, client, orders[client.name], watch) for client in busiest
@@ -63,11 +63,11 @@ class InProcess:
         return {name: waiting[name].result() for name in orders}
 
     def save(self, folder: Path) -> Mapping[str, str]:
-        """Write every client's state; returns their checksums."""
+        """Write every client's state and return the checksums."""
         return {name: save_state(folder / _file(name), client.state()) for name, client in self.clients.items()}
 
     def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
-        """Put the clients that have a state here where they were; others are new and stay as they are."""
+        """Restore the clients that have a state; others are new and stay unchanged."""
         for name, client in self.clients.items():
             if name in checksums:
                 try:
@@ -76,7 +76,7 @@ class InProcess:
                     raise unusable(folder, error) from None
 
     def _perform(self, client: Client, order: Order, watch: BatchWatch) -> Reply:
-        """Carry out an order at the next device slot that is free."""
+        """Carry out an order at the next free device slot."""
         place = self.free.get()
         try:
             reply = client.perform(order, watch, place)
@@ -90,7 +90,7 @@ class InProcess:
             ) from None
         except CompilingError as error:
             raise UserError(
-                [f"training.step: could not be compiled: {error}. --set training.step=captured does without"]
+                [f"training.step: could not be compiled: {error}. --set training.step=captured avoids compiling"]
             ) from error
         finally:
             self.free.put(place)
@@ -109,7 +109,7 @@ class InProcessEngine:
     settings_stay: ClassVar[bool] = False
 
     def prepare(self, experiment: Experiment, out: Path, *, resumed: bool) -> "InProcessFleets":
-        """Open the data, and give every client its images: those that it had, where a run is resumed."""
+        """Open the data and assign images; a resumed run keeps its assignment."""
         choose_devices(experiment.devices)
         data = open_data(experiment)
         if resumed:
@@ -122,7 +122,7 @@ class InProcessEngine:
 
 @dataclass(frozen=True)
 class InProcessFleets:
-    """Data sets, each client's images, and the files that had to be left out."""
+    """Data sets, each client's images, and the skipped files."""
 
     data: Mapping[str, OpenData]
     shards: Mapping[str, Shard]
@@ -130,9 +130,9 @@ class InProcessFleets:
     files: Mapping[str, Any]
 
     def open(self, experiment: Experiment, folder: RunFolder, *, baseline: bool) -> "InProcessRun":
-        """Build the clients, and put them where the run stands."""
+        """Build the clients and restore them."""
         if experiment.secure_aggregation:
-            fault = "hides rows from a server elsewhere, and here there is none"
+            fault = "hides rows from a remote server, and there is none here"
             raise UserError([f"secure_aggregation: {fault}; it should be null, or --engine flower-local"])
         return InProcessRun(experiment, self, folder)
 
@@ -154,7 +154,7 @@ class InProcessRun(InProcess):
         if checkpoint is not None:
             self.restore(checkpoint.path, checkpoint.clients)
             self.progress = without_strangers(checkpoint.progress, list(self.clients))
-        # A client's noise key exists only here: it is kept before anything that it hides can leave.
+        # A client's noise key only exists here, so it is saved before any noised update leaves.
         self.checkpoint_first = checkpoint is None and bool(experiment.privacy.noise)
         self.checkpoint_every = experiment.checkpoints.every
 
@@ -165,7 +165,7 @@ class InProcessRun(InProcess):
 
     @contextmanager
     def begin(self, watcher: RunWatcher) -> Iterator[Watcher]:
-        """Introduce the clients that are new, and compile their steps."""
+        """Introduce new clients, and compile their steps."""
         watcher.started(self.experiment, self.shards)
         known = self.folder.checkpoint.clients if self.folder.checkpoint else {}
         self.folder.events.introduced(profile for name, profile in self.profiles.items() if name not in known)
@@ -179,7 +179,7 @@ class InProcessRun(InProcess):
         return Server(experiment.resolved_method, self.profiles.values(), experiment.guard, Reach.of(experiment))
 
     def finish(self, outcome: Outcome) -> Outcome:
-        """Keep every client's model, and what it predicts for a few images."""
+        """Save every client's model, and its predictions for a few images."""
         with one_thread():
             for name, client in self.clients.items():
                 self.folder.save_model(name, client.personal.model)
@@ -189,7 +189,7 @@ class InProcessRun(InProcess):
 
 @dataclass(frozen=True)
 class _All:
-    """Tells several watchers."""
+    """Notifies several watchers."""
 
     watchers: Sequence[Watcher]
 
@@ -207,10 +207,10 @@ class _All:
 
 
 def choose_devices(wanted: Sequence[str] = ()) -> list[torch.device]:
-    """Where clients train: the devices that are wanted, or every GPU, or the CPU; UserError if one is not there."""
+    """The devices to train on: those wanted, or every GPU, or the CPU; raises UserError if one does not exist."""
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     there = ["cpu", *gpus, *(["cuda"] if gpus else [])]
-    lines = [f"devices: {name!r} is not there. {suggest(name, there)}" for name in wanted if name not in there]
+    lines = [f"devices: {name!r} does not exist. {suggest(name, there)}" for name in wanted if name not in there]
     if lines:
         raise UserError(lines)
     return [torch.device(name) for name in wanted or gpus or ["cpu"]]
@@ -218,7 +218,7 @@ def choose_devices(wanted: Sequence[str] = ()) -> list[torch.device]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For short operations, whose threads would wait for each other on a busy machine."""
+    """Use one thread for short operations: several would wait for each other on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""What may differ when a run is resumed: clients come and go, and those that stay keep their images."""
+"""What may change when a run is resumed: clients come and go, and those that stay keep their images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,9 +14,9 @@ FIXED = ("seed", "method", "model", "privacy", "metrics")
 
 
 def check_changes(before: Experiment, after: Experiment, where: str = "", *, settings_stay: bool = False) -> None:
-    """UserError where a run that began with other settings cannot go on with these; `where` names their file.
+    """Raise UserError if a run cannot continue with these changed settings; `where` names their file.
 
-    With `settings_stay` no setting may change.
+    With `settings_stay`, no setting may change.
     """
     old, new = before.to_dict(), after.to_dict()
     if settings_stay:
@@ -33,7 +33,7 @@ def _forbidden_changes(before: Experiment, after: Experiment) -> list[str]:
     for name in old["data"]:
         if name in new["data"]:
             lines += differences(f"data.{name}", old["data"][name], new["data"][name])
-    optimizers = (values["training"]["optimizer"] for values in (old, new))  # moments would not fit another
+    optimizers = (values["training"]["optimizer"] for values in (old, new))  # moments do not fit another optimiser
     lines += differences("training.optimizer", *optimizers)
     known = {spec.name: spec for spec in before.specs}
     for spec in after.specs:
@@ -43,19 +43,19 @@ def _forbidden_changes(before: Experiment, after: Experiment) -> list[str]:
 
 
 def differences(place: str, old: Any, new: Any) -> list[str]:
-    """A line for every setting that is another than when the run began."""
+    """A line for every setting that has changed since the run started."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = dict.fromkeys((*old, *new))
         return [line for key in keys for line in differences(f"{place}.{key}", old.get(key), new.get(key))]
     if old == new:
         return []
-    return [f"{place}: should be what the run began with, {old!r:.60}, found {new!r:.60}"]
+    return [f"{place}: should be what the run started with, {old!r:.60}, found {new!r:.60}"]
 
 
 def shards_after(
     experiment: Experiment, data: Mapping[str, OpenData], kept: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Shard]:
-    """Every client's images: those of a client that was there before, and for others what nobody of their kind has.
+    """Every client's images: a known client keeps its own, and a new one gets images that no other of its kind has.
 
     `kept` is the content of the run's `partition.json`.
     """
@@ -98,14 +98,14 @@ def _kept_shard(data: OpenData, kept: Mapping[str, Any]) -> Shard:
 
 
 def without_strangers(progress: Progress, clients: Sequence[str]) -> Progress:
-    """Where a run stands without the clients that have left."""
+    """The state of a run without the clients that have left."""
     weights = {key: held for key, held in progress.state.weights.items() if key.split("/")[0] in clients}
     pending = {client: rows for client, rows in progress.pending.items() if client in clients}
     return Progress(replace(progress.state, weights=weights), pending)
 
 
 def _share(one: ClientSpec, other: ClientSpec) -> bool:
-    """Whether two clients share a data set's images: single-task clients do, and multi-task clients do."""
+    """Whether two clients divide a data set's images: single-task clients do, and multi-task clients do."""
     return one.data == other.data and (len(one.tasks) > 1) == (len(other.tasks) > 1)
 
 

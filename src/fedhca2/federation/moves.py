@@ -1,4 +1,4 @@
-"""How far a client's rows moved in a round, how far training can have moved them, and whose replies are used."""
+"""How far a client's rows moved in a round, how far training can move them, and which replies to use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.messages import Profile, Reply
 from fedhca2.params import Part, Slot
 
-STATISTICS = 100.0  # honest statistics differ by data and by what was trained since: 7 times has been seen
-QUIET = 1e-3  # a smaller share of what a round can move says nothing of the next: there was nothing to learn from
+STATISTICS = 100.0  # honest statistics differ by data and by training; a factor of 7 has been observed
+QUIET = 1e-3  # a smaller share of what a round can move predicts nothing: there was nothing to learn from
 BY_LENGTH = f"{ALIKE:g} times the others' usual length"
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The farthest that a row can come: by its steps, within its clip, and by what is not training at all.
+    """The farthest that a row can move: by its steps, within its clip, plus an allowance for what is not training.
 
-    A guard may allow a share of what steps can do. Clip, noise and rounding are what they are.
+    A guard may allow only a share of the steps' part. The parts for clip, noise and rounding are not scaled.
 
     >>> Limit(steps=20.0, clip=5.0, beside=1.0).within(0.1)
     3.0
@@ -36,7 +36,7 @@ class Limit:
     beside: float = 0.0
 
     def within(self, share: float) -> float:
-        """The farthest with this share of what steps can do."""
+        """The farthest move with this share of the steps' part."""
         return min(share * self.steps, self.clip) + self.beside
 
     def __add__(self, other: "Limit") -> "Limit":
@@ -48,13 +48,13 @@ NO_LIMIT = Limit(inf)
 
 @dataclass(frozen=True)
 class Reach:
-    """How far local training can move rows, by the steps, learning rates and noise that an experiment declares."""
+    """How far local training can move rows, given the steps, learning rates and noise that an experiment declares."""
 
     training: Training
     privacy: Privacy
     rounds: int
     epochs: Mapping[str, int]
-    own_noise: float = 0.0  # deviation of what sites may add to each value by themselves
+    own_noise: float = 0.0  # standard deviation of the noise that sites may add to each value on their own
 
     @classmethod
     def of(cls, experiment: Experiment) -> "Reach":
@@ -63,7 +63,7 @@ class Reach:
         return cls(experiment.training, experiment.privacy, experiment.rounds, epochs, experiment.guard.noise)
 
     def of_row(self, profile: Profile, numel: int, rounds: range) -> Limit:
-        """The farthest that a row of so many values can be from where it was before these rounds."""
+        """The farthest that a row of `numel` values can move in these rounds."""
         epochs = self.epochs[profile.client]
         steps = profile.samples // self.training.batch_size
         turns = range(rounds.start * epochs, rounds.stop * epochs)
@@ -75,9 +75,9 @@ class Reach:
 
 @dataclass(frozen=True)
 class Move:
-    """How far a row is from where its client's training began, and the farthest that training can have brought it.
+    """How far a row is from the start of its client's training, and the farthest that training can move it.
 
-    `followed` says whether the start is known, so that moves of several rounds can be compared; `by` what the limit is.
+    `followed`: whether the start is known, so that moves of several rounds can be compared. `by` describes the limit.
     """
 
     distance: float
@@ -88,25 +88,25 @@ class Move:
 
 @dataclass(frozen=True)
 class Trained:
-    """A row after training, before it if the server knows that, and the farthest that it can have come."""
+    """A row after training, before it if the server knows that, and the farthest that it can have moved."""
 
     row: Tensor
     start: Tensor | None
     limit: Limit  # in this round
-    ever: Limit  # since the first
+    ever: Limit  # since the first round
 
     def rounding(self, length: float) -> Limit:
-        """What the number format may add to a distance of rows of this length."""
+        """What rounding may add to the distance of rows of this length."""
         return Limit(0.0, 0.0, 2 * torch.finfo(self.row.dtype).eps * length)
 
 
 def moves_of_updates(lengths: Sequence[float], trained: Sequence[Trained]) -> list[Move]:
-    """Updates are moves already."""
+    """Updates are already moves."""
     return [Move(length, each.limit, True) for length, each in zip(lengths, trained, strict=True)]
 
 
 def moves_of_parameters(part: Part, rows: Rows, trained: Sequence[Trained]) -> list[Move]:
-    """Parameters are compared with what their client was sent before it trained, where the server knows that."""
+    """Compare parameters with what their client was sent before training, if the server knows that."""
     known = [number for number, each in enumerate(trained) if each.start is not None]
     moves = dict(zip(known, _since_start(rows, trained, known), strict=True)) if known else {}
     if len(known) < len(trained):
@@ -127,9 +127,9 @@ def _since_start(rows: Rows, trained: Sequence[Trained], known: Sequence[int]) -
 
 
 def _since_first(part: Part, rows: Rows, trained: Sequence[Trained]) -> list[Move]:
-    """Where starts are not known, limits are since the first round.
+    """Without known starts, limits apply since the first round.
 
-    Encoders are compared with each other, since all start equal, and decoders and heads by their lengths, since all
+    Encoders are compared with each other, since all start equal. Decoders and heads are compared by length, since all
     start from one distribution.
     """
     lengths = rows.norms().tolist()
@@ -148,7 +148,7 @@ def _since_first(part: Part, rows: Rows, trained: Sequence[Trained]) -> list[Mov
 
 
 def moves_of_statistics(lengths: Sequence[float]) -> list[Move]:
-    """Running statistics follow the data, not the learning rate: their lengths are compared with the others'."""
+    """Compare running statistics by length with the others': they follow the data, not the learning rate."""
     moves = []
     for number, length in enumerate(lengths):
         others = [other for other in (*lengths[:number], *lengths[number + 1 :]) if isfinite(other)]
@@ -162,7 +162,7 @@ def _some(rows: Rows, trained: Sequence[Trained], chosen: Sequence[int]) -> Rows
 
 
 def _from_most_others(rows: Rows) -> list[float]:
-    """How far each row is from the nearer half of the others."""
+    """How far each row is from the nearest half of the others."""
     gram = rows.products("differences", whole=True)[0]
     squares = gram.diagonal()
     distances = (squares[:, None] + squares - 2 * gram).clamp(min=0).sqrt()
@@ -170,12 +170,12 @@ def _from_most_others(rows: Rows) -> list[float]:
 
 
 Moves = Mapping[str, Mapping[Slot, Move]]  # of each row of each client
-Shares = Mapping[str, tuple[float, ...]]  # by 'client/slot': recent moves as shares of what was possible
+Shares = Mapping[str, tuple[float, ...]]  # by 'client/slot': recent moves as shares of the possible ones
 
 
 @dataclass(frozen=True)
 class Admission:
-    """The replies that are used, by client and in the order of names; why others are not; and the shares after them."""
+    """The accepted replies by client, sorted by name; the reasons against the others; and the shares afterwards."""
 
     used: dict[str, Reply]
     refused: dict[str, str]
@@ -183,9 +183,9 @@ class Admission:
 
 
 def admit(replies: Mapping[str, Reply], moves: Moves, shares: Shares, bounds: GuardBounds) -> Admission:
-    """Sort well-formed replies by how far their rows moved.
+    """Accept or refuse well-formed replies by how far their rows moved.
 
-    A client is judged by what it declared and by its own past, never by others, which may train on another schedule.
+    A client is compared with what it declared and with its own past, never with others, which may have other schedules.
     """
     refused = {client: why for client in replies if (why := _excess(client, moves[client], shares, bounds))}
     used = {client: reply for client, reply in replies.items() if client not in refused}
@@ -198,7 +198,7 @@ def admit(replies: Mapping[str, Reply], moves: Moves, shares: Shares, bounds: Gu
 
 
 def _share(move: Move) -> float:
-    """How much of what was possible a row moved; 0 where that cannot be said."""
+    """The share of the possible move that a row made; 0 if it is unknown."""
     possible = move.limit.within(1.0)
     return move.distance / possible if move.followed and 0 < possible < inf else 0.0
 

@@ -1,4 +1,4 @@
-"""Runs side by side, each in a process of its own with its share of the cores."""
+"""Parallel runs, each in its own process with its share of the cores."""
 
 import json
 import os
@@ -17,13 +17,13 @@ from fedhca2.federation.comparison_runs import ComparisonRun, ComparisonStopped
 from fedhca2.federation.stopping import stop_between_rounds
 from fedhca2.run_folder.reader import RunFiles
 
-PAUSE = 0.2  # seconds between two looks at the processes
+PAUSE = 0.2  # seconds between checks of the processes
 PROGRAM = "fedhca2.federation.comparison_process"
 
 
 @dataclass(frozen=True)
 class RunProcess:
-    """A run whose process is running, on these cores."""
+    """A run with an active process, on these cores."""
 
     run: ComparisonRun
     cores: Sequence[int]
@@ -37,13 +37,13 @@ class RunProcess:
 
     @property
     def last_line(self) -> str:
-        """What its process said last: how far it has come, or what is wrong."""
+        """The last line of its process's output: its progress, or an error."""
         lines = log_file(self.run).read_text("utf-8", errors="replace").splitlines()
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     @property
     def fault(self) -> str:
-        """Why its process ended before the run did; nothing if all is well."""
+        """Why its process ended before the run did; empty if it is fine."""
         code = self.process.returncode
         if self.run.finished:
             return ""
@@ -52,19 +52,19 @@ class RunProcess:
 
 
 class ParallelWatcher(Protocol):
-    """Whoever wants to know how runs go."""
+    """Follows parallel runs."""
 
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
-        """A run is finished, or has a fault."""
+        """A run has finished or failed."""
 
     def looked(self, running: Sequence[RunProcess], waiting: int) -> None:
-        """How it stands, a few times a second."""
+        """The current state, a few times a second."""
 
 
 def run_in_parallel(runs: Sequence[ComparisonRun], count: int, watcher: ParallelWatcher) -> dict[Path, str]:
-    """Run what is not finished, `count` runs at a time; returns what is wrong with those that failed, by folder.
+    """Run what is not finished, `count` runs at a time; returns the faults of failed runs, by folder.
 
-    A run waits for the Local run that it is compared with. When one fails the others go on all the same.
+    A run waits for the Local run that it is compared with. If a run fails, the others continue.
     """
     state = _ParallelRuns(runs, count, watcher)
     with stop_between_rounds() as stopping:
@@ -86,7 +86,7 @@ def run_in_parallel(runs: Sequence[ComparisonRun], count: int, watcher: Parallel
 
 
 class _ParallelRuns:
-    """Which runs wait, run and have failed."""
+    """The waiting, active and failed runs."""
 
     def __init__(self, runs: Sequence[ComparisonRun], count: int, watcher: ParallelWatcher) -> None:
         self.waiting = [run for run in runs if not run.finished]
@@ -97,7 +97,7 @@ class _ParallelRuns:
         self.stopped = False
 
     def end(self) -> None:
-        """Take note of processes that have ended, and of runs that wait for one that failed."""
+        """Handle processes that have ended, and runs that wait for a failed one."""
         for one in [one for one in self.running if one.process.poll() is not None]:
             self.running.remove(one)
             self.free.append(one.cores)
@@ -108,13 +108,13 @@ class _ParallelRuns:
             self._ended(run, 0.0, f"the Local run in {run.baseline} failed")
 
     def start(self) -> None:
-        """Start runs that are ready while there are cores for them."""
+        """Start runs that are ready while there are free cores."""
         for run in [run for run in self.waiting if _is_ready(run)][: len(self.free)]:
             self.waiting.remove(run)
             self.running.append(start(run, self.free.pop(0)))
 
     def stop(self) -> None:
-        """Ask every process to end its round, and start no more."""
+        """Ask every process to stop after its round, and start no more."""
         self.waiting.clear()
         self.stopped = True
         for one in self.running:
@@ -131,7 +131,7 @@ def _is_ready(run: ComparisonRun) -> bool:
 
 
 def log_file(run: ComparisonRun) -> Path:
-    """What a run's process says: a line per round, and errors."""
+    """The log of a run's process: a line per round, and errors."""
     return run.folder.with_name(f"{run.folder.name}.log")
 
 
@@ -146,7 +146,7 @@ def start(run: ComparisonRun, cores: Sequence[int]) -> RunProcess:
             stdout=log,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # Ctrl-C is for this process, which asks the others to end
+            start_new_session=True,  # Ctrl-C only reaches this process, which asks the others to stop
         )
     assert process.stdin is not None
     order = {
@@ -156,15 +156,15 @@ def start(run: ComparisonRun, cores: Sequence[int]) -> RunProcess:
         "cores": list(cores),
     }
     try:
-        process.stdin.write(json.dumps(order) + "\n")  # and left open: the process ends when this one does
+        process.stdin.write(json.dumps(order) + "\n")  # left open: the process ends when this one does
         process.stdin.flush()
     except BrokenPipeError:
-        pass  # it ended already, and its log says why
+        pass  # it has already ended, and its log says why
     return RunProcess(run, cores, process, monotonic())
 
 
 def core_shares(cores: Sequence[int], count: int) -> list[Sequence[int]]:
-    """Cores for so many processes, as evenly as can be; with more processes than cores some share one.
+    """Divide the cores among `count` processes as evenly as possible; with more processes than cores, some share one.
 
     >>> core_shares([0, 1, 2, 3, 4], 2), core_shares([0, 1], 3)
     ([[0, 1], [2, 3, 4]], [[0], [1], [0]])

@@ -14,22 +14,22 @@ from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.records import Progress, ServerRecord
 from fedhca2.run_folder.result import Scores
 
-Choose = Callable[[Iterable[str], int], Iterable[str]]  # of all clients, those that are asked in this round
+Choose = Callable[[Iterable[str], int], Iterable[str]]  # selects the clients of this round
 
 
 class Fleet(Protocol):
-    """Clients that carry out orders, wherever they run: all that the round loop knows of them."""
+    """Clients that carry out orders, wherever they run: all the round loop knows about them."""
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
-        """Who takes part."""
+        """The clients that take part."""
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
-        """Give each client its order, and wait for the replies; a client that fails to answer has none."""
+        """Give each client its order and wait for the replies; a client that does not answer has none."""
 
 
 class Watcher(Protocol):
-    """Whoever wants to know how a run goes."""
+    """Follows a run."""
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
         """A client has trained on a batch of this round."""
@@ -38,19 +38,19 @@ class Watcher(Protocol):
         """A client has answered an order, and its answer is used."""
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """A round is over, after so many seconds."""
+        """A round is over, after this many seconds."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Scores with the final models, and the clients that have none, with the reason."""
+    """Scores of the final models, and the clients without scores, with the reason."""
 
     scores: Scores
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
 def everyone(clients: Iterable[str], round: int) -> Iterable[str]:
-    """All clients in every round."""
+    """Choose all clients in every round."""
     return clients
 
 
@@ -65,9 +65,9 @@ def run_rounds(
     progress: Progress | None = None,
     passed: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
-    """Train up to so many rounds, from the start or from where a run stood, and evaluate the final models.
+    """Train up to this many rounds, from the start or from a saved state, and evaluate the final models.
 
-    `passed` hears where the run stands after every round. What a client is sent waits until it takes part again.
+    `passed` gets the state of the run after every round. Rows for a client wait until it takes part again.
     """
     progress = progress or Progress(server.start())
     for round in range(progress.state.round, rounds):
@@ -99,7 +99,7 @@ def run_rounds(
 
 
 def _tell(watcher: Watcher, orders: Mapping[str, Order], replies: Mapping[str, Reply], refused: Container[str]) -> None:
-    """Nobody hears what a refused reply says."""
+    """Notify the watcher of replies, except refused ones."""
     for client, reply in replies.items():
         if client in orders and client not in refused:
             watcher.replied(orders[client], reply)

@@ -1,4 +1,4 @@
-"""One run on any engine: from an experiment, or from where it stands, through its rounds to its result."""
+"""One run on any engine: from an experiment or a saved state, through its rounds, to its result."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -34,7 +34,7 @@ def run(
 ) -> Result:
     """Train, evaluate and write the run's folder.
 
-    The Local baseline comes from a finished run where one is given, is trained along where the experiment says so, and
+    The Local baseline comes from a finished run if one is given, is trained first if the experiment asks for one, and
     is absent otherwise.
     """
     early = (*engine.file_names, *BASELINE_FILES) if baseline else engine.file_names
@@ -49,9 +49,9 @@ def run(
 def resume(
     out: Path, *, watcher: RunWatcher, engine: Engine = IN_PROCESS, overrides: list[str] | None = None
 ) -> Result:
-    """Go on with a run that was interrupted, or with a finished one for more rounds; some settings may be changed.
+    """Continue an interrupted run, or a finished one for more rounds; some settings may change.
 
-    Everything is checked before anything is changed: a folder that cannot be resumed stays as it was.
+    Everything is checked before anything changes: a folder that cannot be resumed stays unchanged.
     """
     with reopened(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _files_named():
         known = RunFiles(out).kept_baseline
@@ -68,7 +68,7 @@ def run_or_resume(
     engine: Engine = IN_PROCESS,
     baseline: Path | None = None,
 ) -> Result:
-    """Run an experiment, or go on with it as it was if its folder has been begun."""
+    """Run an experiment, or continue it if its folder holds a run."""
     if RunFiles(out).begun:
         return resume(out, watcher=watcher, engine=engine)
     return run(experiment, out, watcher=watcher, engine=engine, baseline=baseline)
@@ -78,7 +78,7 @@ def run_or_resume(
 def reopened(
     out: Path, overrides: list[str] | None = None, *, settings_stay: bool = False
 ) -> Iterator[tuple[RunFolder, Experiment]]:
-    """The folder of a run that can be resumed, and the settings to go on with; UserError if it cannot."""
+    """Open the folder of a resumable run, with the settings to continue with; raises UserError if there is none."""
     files = RunFiles.open(out)
     with closing(RunFolder.open(out)) as folder:
         written, experiment = files.experiment(), files.experiment(overrides)
@@ -90,8 +90,8 @@ def reopened(
                 [f"rounds: should be {began.rounds}, as in the baseline of this run, found {experiment.rounds}"]
             )
         if files.finished and experiment.rounds <= began.rounds:
-            how = "" if settings_stay else f"; --set rounds=… above {began.rounds} goes on"
-            raise UserError([f"{out}: has come to its end{how}"])
+            how = "" if settings_stay else f"; --set rounds=… above {began.rounds} continues it"
+            raise UserError([f"{out}: is finished{how}"])
         yield folder, experiment
 
 
@@ -104,7 +104,7 @@ def _ready(
     watcher: RunWatcher,
     known: Scores | None,
 ) -> tuple["ResumableRun", Scores | None]:
-    """The run in its folder, rewound, and the baseline's scores: trained first where the experiment asks for them."""
+    """Prepare the run in its rewound folder, and get the baseline's scores, trained first if the experiment says so."""
     if known is None and experiment.baseline:
         known = _train_baseline(experiment, engine, fleets, folder, beside, watcher)
     ready = ResumableRun(experiment, fleets, folder)
@@ -120,7 +120,7 @@ def _train_baseline(
     beside: Mapping[str, Any],
     watcher: RunWatcher,
 ) -> Scores:
-    """The scores of Local, which is trained in a folder within the run's unless it has come to its end there."""
+    """The scores of Local, trained in a folder within the run's unless it is already finished there."""
     local, place = experiment.with_method("local"), folder.path / BASELINE_FOLDER
     if (known := finished_scores(place, local)) is not None:
         return known
@@ -128,7 +128,7 @@ def _train_baseline(
         if aside.checkpoint:
             check_changes(aside.checkpoint.experiment, local, f"{place}: ", settings_stay=engine.settings_stay)
         if folder.checkpoint:
-            ResumableRun(experiment, fleets, folder)  # what is refused is refused before the baseline changes
+            ResumableRun(experiment, fleets, folder)  # every refusal comes before the baseline changes
         ready = ResumableRun(local, fleets, aside, baseline_of=folder.path)
         folder.rewind(experiment, beside)
         aside.rewind(local)
@@ -137,37 +137,37 @@ def _train_baseline(
 
 @contextmanager
 def _files_named() -> Iterator[None]:
-    """A file that cannot be read is a line that names it and says how to go on without it."""
+    """Report an unreadable file in one line that names it and says how to continue without it."""
     try:
         yield
     except FileError as error:
-        raise UserError([f"{error} (skip_broken: true leaves such files out)"]) from None
+        raise UserError([f"{error} (skip_broken: true skips such files)"]) from None
 
 
 class ResumableRun:
-    """A run that can go on from its last checkpoint: nothing about it has been refused, and no file has changed."""
+    """A run that can continue from its last checkpoint. All checks have passed, and no file has changed."""
 
     def __init__(
         self, experiment: Experiment, fleets: Fleets, folder: RunFolder, *, baseline_of: Path | None = None
     ) -> None:
-        """`baseline_of` is the folder of the run whose baseline this is: the one to resume if it is interrupted."""
+        """`baseline_of` is the folder of the run whose baseline this is: the one to resume after an interruption."""
         self.experiment, self.folder, self.to_resume = experiment, folder, baseline_of or folder.path
         self._began = perf_counter()
         self._before = float(folder.checkpoint.notes["seconds"]) if folder.checkpoint else 0.0
         done = folder.checkpoint.progress.state.round if folder.checkpoint else 0
         if done > experiment.rounds:
             raise UserError(
-                [f"rounds: should be at least {done}, as far as the run has come, found {experiment.rounds}"]
+                [f"rounds: should be at least {done}, which the run has already done, found {experiment.rounds}"]
             )
         self.fleet = fleets.open(experiment, folder, baseline=baseline_of is not None)
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken up to now, before it was interrupted too."""
+        """How long the run has taken so far, including before interruptions."""
         return self._before + perf_counter() - self._began
 
     def train(self, watcher: RunWatcher, baseline: Scores | None) -> Result:
-        """Every round that is still to come, in a folder that has been rewound; stops between two when asked to."""
+        """Train all remaining rounds in a rewound folder; stops between two rounds on request."""
         experiment, fleet = self.experiment, self.fleet
 
         def choose(names: Iterable[str], round: int) -> list[str]:
@@ -198,7 +198,7 @@ class ResumableRun:
         return self._conclude(fleet.finish(outcome), baseline)
 
     def _conclude(self, outcome: Outcome, baseline: Scores | None) -> Result:
-        """Write down what the run came to."""
+        """Write the result of the run."""
         if outcome.missing:
             self.folder.events.log("absent", round=self.experiment.rounds, clients=outcome.missing)
         privacy = privacy_spent(self.experiment.privacy.noise, self.folder.events.updates)

@@ -1,4 +1,4 @@
-"""The server's part of a round: learn the weights, aggregate, and say what every client adds."""
+"""The server's part of a round: learn the weights, aggregate, and tell every client what to add."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,12 +26,12 @@ from fedhca2.params import Layout, Part, Slot
 from fedhca2.run_folder.records import Aggregation, ServerRecord, ServerState
 
 Deliveries = dict[str, dict[Slot, Delivery]]
-Layouts = tuple[Layout, Layout | None]  # of rows, and of the running statistics that belong to them
+Layouts = tuple[Layout, Layout | None]  # of rows, and of their running statistics
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """The rows of every blend of every mixing, where there are any; and clients whose rows are in none, and why."""
+    """The mixed rows of every blend, if there are any, and the clients whose rows are in none, with the reason."""
 
     rows: Sequence[Sequence[Sequence[Tensor | None]]]
     dropped: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Mixed:
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a part, with its place in the federation."""
+    """One row of a part, and where it belongs in the federation."""
 
     client: str
     slot: Slot
@@ -48,13 +48,13 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """What its learned weights are kept by."""
+        """The key of its learned weights."""
         return f"{self.client}/{self.slot}"
 
 
 @dataclass(frozen=True)
 class Stack:
-    """All rows of one part and layout, their inner products, and the running statistics that belong to them."""
+    """All rows of one part and layout, their inner products, and their running statistics."""
 
     part: Part
     layout: Layout
@@ -66,27 +66,27 @@ class Stack:
 
     @classmethod
     def of(cls, layout: Layout, aggregator: Aggregator, entries: list[Entry]) -> "Stack":
-        """These rows with the inner products that their aggregator needs: one pass over all."""
+        """Build a stack of these rows, with the inner products that the aggregator needs: one pass over all rows."""
         rows = Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
         products = rows.products(aggregator.measure, aggregator.whole)
         return cls(entries[0].slot.part, layout, aggregator, entries, rows, products)
 
     @property
     def compared(self) -> Tensor:
-        """The inner products that the mixing comes from."""
+        """The inner products that the mixing uses."""
         if self.statistics and self.aggregator.compares_models:
             return self.products + self.statistics.products
         return self.products
 
     def lengths(self) -> list[float]:
-        """Lengths of the rows, which their own inner products tell; a row that is not finite has none."""
+        """Lengths of the rows, from their own inner products; NaN for a row that is not finite."""
         if self.aggregator.measure == "rows":
             return self.products.sum(dim=0).diagonal().clamp(min=0).sqrt().tolist()
         return self.rows.norms().tolist()
 
 
 class Server:
-    """Turns replies into deliveries. It holds no rows and no models, and its state is passed in and out."""
+    """Turns replies into deliveries. It holds no rows and no models; its state is passed in and out."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Server:
         guard: GuardBounds | None = None,
         reach: Reach | None = None,
     ) -> None:
-        """`reach` says how far rows can move in a round; without it no move is too far."""
+        """`reach` says how far rows can move in a round; without it, moves are not limited."""
         self.method = method
         self.guard = guard or GuardBounds()
         self.reach = reach
@@ -113,13 +113,13 @@ class Server:
     ) -> tuple[ServerState, Deliveries, ServerRecord]:
         """One round: learn α and β, then aggregate. `sent` is what clients took before they trained.
 
-        A reply that cannot be used is left out and named in the record, as if its client had been away: such a client
-        keeps its weights and gets no delivery.
+        A reply that cannot be used is left out and named in the record, and its client counts as absent: it keeps its
+        weights and gets no delivery.
         """
         sound, refused = well_formed(replies, self._expected(state))
         stacks = self._measure(state.round, sound)
         admission = admit(sound, self._moves(state.round, stacks, sent or {}), state.shares, self.guard)
-        if admission.refused:  # rare: measured again, so that nothing of a refused row is left in the others' products
+        if admission.refused:  # rare: measured again, so that a refused row leaves no trace in the others' products
             stacks = self._measure(state.round, admission.used)
         state = self._learn(state, admission.used)
         mixings = []
@@ -143,11 +143,11 @@ class Server:
         return ServerState(state.round + 1, weights, admission.shares), deliveries, record
 
     def _expected(self, state: ServerState) -> Expected:
-        """What replies should be in this round."""
+        """What replies should look like in this round."""
         return Expected(state.round, self.profiles, frozenset(self.method.uploads(state.round)), state.weights)
 
     def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
-        """The rows of every part and layout, measured."""
+        """Measure the rows of every part and layout."""
         stacks = []
         for part, aggregator in self.method.aggregators(round).items():
             for (layout, _), entries in self._entries(part, replies).items():
@@ -170,7 +170,7 @@ class Server:
     def _moves(
         self, round: int, stacks: Iterable[Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
     ) -> dict[str, dict[Slot, Move]]:
-        """How far every row of every client moved."""
+        """Measure how far every row of every client moved."""
         found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
         for stack in stacks:
             measured = [(stack, self._trained_moves(round, stack, sent))]
@@ -197,7 +197,7 @@ class Server:
         return moves_of_statistics(stack.lengths())
 
     def _start(self, entry: Entry, sent: Mapping[str, Mapping[Slot, Delivery]]) -> Tensor | None:
-        """Where a client's training began, as far as the server knows: it holds no rows but those that it sent."""
+        """The start of a client's training, if the server knows it: it only holds rows that it sent."""
         delivery = sent.get(entry.client, {}).get(entry.slot)
         return delivery.row if delivery and self.method.local.replaces else None
 
@@ -209,7 +209,7 @@ class Server:
         return self.reach.of_row(profile, profile.layouts[entry.slot].numel, rounds)
 
     def _learn(self, state: ServerState, replies: Mapping[str, Reply]) -> ServerState:
-        """α and β after this round's agreement."""
+        """Update α and β with this round's agreement."""
         weights = dict(state.weights)
         for client, reply in replies.items():
             for slot, agreement in reply.agreement.items():
@@ -218,7 +218,7 @@ class Server:
         return replace(state, weights=weights)
 
     def _entries(self, part: Part, replies: Mapping[str, Reply]) -> dict[Layouts, list[Entry]]:
-        """The rows of a part, by layout, each list sorted by name so that the order of clients never shows."""
+        """The rows of a part by layout, each list sorted by name so that the order of clients has no effect."""
         found: dict[Layouts, list[Entry]] = {}
         for client, reply in replies.items():
             profile = self.profiles[client]
@@ -238,7 +238,7 @@ class Server:
         mixings: Sequence[tuple[Stack, Mixing]],
         sent: Mapping[str, Mapping[Slot, Delivery]],
     ) -> Mixed:
-        """The second pass over all rows."""
+        """Mix all rows in a second pass."""
         return Mixed([[stack.rows.mix(blend.weights) for blend in mixing.blends] for stack, mixing in mixings])
 
     def _deliver(
@@ -249,7 +249,7 @@ class Server:
         weights: Mapping[str, Weights],
         deliveries: Deliveries,
     ) -> None:
-        """Add what every member gets to `deliveries`; who would get a row that there is not keeps its own."""
+        """Add every member's mixture to `deliveries`; a member whose mixture is missing keeps its own row."""
         for number, entry in enumerate(stack.entries):
             addends = []
             for blend, rows in zip(mixing.blends, mixed, strict=True):
@@ -268,7 +268,7 @@ def _aggregation(stack: Stack, mixing: Mixing) -> Aggregation:
 
 
 def _member(profile: Profile, slot: Slot) -> Member:
-    """Whose row it is: a client's encoder belongs with the same task list, a decoder or head with the same task."""
+    """The owner of a row: encoders are grouped by task list, decoders and heads by task."""
     kind = client_kind(profile.dataset, (slot.task,) if slot.task else profile.tasks)
     name = f"{profile.client}/{slot.task}" if slot.task else profile.client
     return Member(name, kind, profile.samples)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: finish the round and its checkpoint first."""
+"""Handling Ctrl-C and SIGTERM: finish the round and its checkpoint first."""
 
 import os
 import signal
@@ -13,15 +13,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(Exception):  # noqa: N818
-    """A run was asked to stop, and did so after a checkpoint."""
+    """A run stopped on request, after a checkpoint."""
 
     def __init__(self, signal: int, run: Path, round: int) -> None:
-        super().__init__(f"stopped after round {round}; go on with: fedhca2 resume {run}")
+        super().__init__(f"stopped after round {round}; resume with: fedhca2 resume {run}")
         self.signal = signal
 
 
 class Stopping:
-    """Which signal asked for an end, if one did."""
+    """The signal that asked to stop, if one did."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -32,12 +32,12 @@ class Stopping:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.signal = number
-        print("stopping when this round is over and saved; once more to stop now", file=sys.stderr)
+        print("stopping after this round is saved; a second signal stops at once", file=sys.stderr)
 
 
 @contextmanager
 def stop_between_rounds() -> Iterator[Stopping]:
-    """Signals wait for the end of a round while this lasts (in the main thread, which alone hears them)."""
+    """Delay signals until the end of a round (in the main thread, the only one that gets them)."""
     stopping = Stopping()
     if current_thread() is not main_thread():
         yield stopping

@@ -1,4 +1,4 @@
-"""Metrics of a validation split, each a pure function over counts and a small accumulator."""
+"""Metrics of a validation split, each with a pure function over counts and a small accumulator."""
 
 from fedhca2.metrics.delta_m import delta_m, relative_gain
 from fedhca2.metrics.edges.ods_f import OdsF, edge_rules

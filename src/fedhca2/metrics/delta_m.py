@@ -1,4 +1,4 @@
-"""Δm: how much better a federation does than training alone, averaged over everything that it measures."""
+"""Δm: how much better a federation is than training alone, averaged over everything it measures."""
 
 from collections.abc import Mapping, Sequence
 from math import nan
@@ -7,9 +7,9 @@ Scores = Mapping[str, Mapping[str, float]]
 
 
 def relative_gain(value: float, baseline: float, higher_is_better: bool) -> float:
-    r"""Gain over the baseline in %, $100\,(-1)^l (M - M_0)/M_0$ with l = 1 where lower is better.
+    r"""Gain over the baseline in %, $100\,(-1)^l (M - M_0)/M_0$ with l = 1 if lower is better.
 
-    NaN where the baseline is 0: no ratio exists.
+    NaN if the baseline is 0: no ratio exists.
 
     >>> relative_gain(55.0, 50.0, higher_is_better=True), relative_gain(55.0, 50.0, higher_is_better=False)
     (10.0, -10.0)
@@ -28,8 +28,8 @@ def delta_m(
 ) -> float:
     r"""Mean relative gain in % over the columns of a table, $\Delta m = \frac{1}{T}\sum_t$ `relative_gain`.
 
-    A column is a task of the clients of one kind, and its value the mean over these clients. Without `kinds` every
-    client is a kind of its own: then the mean is over all (client, task) pairs.
+    A column is a task of the clients of one kind, and its value is the mean over these clients. Without `kinds`, every
+    client is its own kind, so the mean is over all (client, task) pairs.
 
     >>> ours, alone = {"a": {"semseg": 55.0}, "b": {"semseg": 20.0}}, {"a": {"semseg": 50.0}, "b": {"semseg": 10.0}}
     >>> delta_m(ours, alone, {"semseg": True}, kinds={"a": "road", "b": "road"})
@@ -40,7 +40,7 @@ def delta_m(
     pairs = [(client, task) for client, tasks in scores.items() for task in tasks]
     expected = [(client, task) for client, tasks in baseline.items() for task in tasks]
     if not pairs or set(pairs) != set(expected):
-        raise ValueError(f"scores should be of the baseline's clients and tasks {expected}, found {pairs}")
+        raise ValueError(f"scores should have the baseline's clients and tasks {expected}, found {pairs}")
     columns: dict[tuple[str, str], list[str]] = {}
     for client, task in pairs:
         columns.setdefault((kinds[client] if kinds else client, task), []).append(client)

@@ -1,4 +1,4 @@
-"""What every metric offers, and the running sums that most of them are made of."""
+"""The interface of every metric, and the running sums that most metrics use."""
 
 from typing import Protocol, Self
 
@@ -9,27 +9,27 @@ COPIES = 256  # of a histogram on a GPU
 
 
 class Metric(Protocol):
-    """Accumulates over a whole validation split; `compute` gives the headline first, then extras.
+    """Accumulates over a whole validation split; `compute` returns the headline first, then extras.
 
-    The headline is NaN if nothing valid was seen, and only then.
+    The headline is NaN if and only if there was nothing valid.
     """
 
     name: str
     higher_is_better: bool
-    largest: float  # that it can be, from 0 on, or that is told apart where noise is added
+    largest: float  # the largest value, or the largest that is distinguished when noise is added; the smallest is 0
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
-        """Add a batch: predictions in the task's final form, labels with 255 where a pixel does not count."""
+        """Add a batch: predictions in the task's final form, labels with 255 for ignored pixels."""
 
     def merge(self, other: Self) -> None:
-        """Add what another accumulator of the same kind has seen."""
+        """Add the data of another accumulator of the same kind."""
 
     def compute(self) -> dict[str, float]:
-        """The scores of everything seen so far."""
+        """The scores of all batches so far."""
 
 
 class Sums:
-    """Running sums on the device of what is added, in int64 or float64, without waiting for that device."""
+    """Running sums on the device of the addends, in int64 or float64, without waiting for that device."""
 
     def __init__(self, *shape: int, dtype: torch.dtype) -> None:
         self.sums = torch.zeros(shape, dtype=dtype)
@@ -40,19 +40,19 @@ class Sums:
         self.sums += addend
 
     def merge(self, other: Self) -> None:
-        """Add what another accumulator of the same kind has seen."""
+        """Add the sums of another accumulator of the same kind."""
         self.add(other.sums.to(self.sums.device))
 
 
 def histogram(index: Tensor, bins: int) -> Tensor:
-    """How often each of 0 … bins − 1 occurs, in int64; unlike `torch.bincount` it never waits for the device.
+    """Count how often each of 0 … bins − 1 occurs, in int64; unlike `torch.bincount` it never waits for the device.
 
     >>> histogram(torch.tensor([[0, 2], [2, 2]]), bins=3)
     tensor([1, 0, 3])
     """
     flat = index.reshape(-1)
     copies = COPIES if flat.is_cuda else 1
-    if copies > 1:  # neighbours count in different places, so that they need not wait for each other
+    if copies > 1:  # neighbours count in different places, so that they do not wait for each other
         flat = flat + bins * (torch.arange(len(flat), device=flat.device) % copies)
     counts = torch.zeros(copies * bins, dtype=torch.int64, device=index.device)
     return counts.scatter_add_(0, flat, torch.ones_like(flat)).view(copies, bins).sum(dim=0)

@@ -39,7 +39,7 @@ class MeanIoU(Sums):
     """mIoU in %, over all valid pixels of the split.
 
     `absent`: a class that occurs nowhere is left out of the mean ("skip") or counts as 0 ("zero", as in the released
-    code, under a name of its own).
+    code, under a separate name).
 
     >>> metric = MeanIoU(classes=3)
     >>> metric.update(torch.tensor([[[[0, 1, 1, 1]]]]), torch.tensor([[[[0, 1, 1, 255]]]]))

@@ -1,4 +1,4 @@
-"""How saliency is judged: the best F over thresholds, and two kinds of mean IoU."""
+"""Metrics of saliency: the best F over thresholds, and two kinds of mean IoU."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ BETA_SQUARED = 0.3
 
 
 def counts_at_thresholds(probability: Tensor, label: Tensor, thresholds: Tensor) -> Tensor:
-    """Of the valid pixels with p ≥ t, the salient ones [0] and all [1], for t = 0 and each threshold.
+    """Among the valid pixels with p ≥ t, the salient ones [0] and all [1], for t = 0 and each threshold.
 
     >>> counts_at_thresholds(torch.tensor([0.05, 0.5]), torch.tensor([0, 1]), torch.tensor([0.05, 0.1]))
     tensor([[1, 1, 1],
@@ -27,7 +27,7 @@ def counts_at_thresholds(probability: Tensor, label: Tensor, thresholds: Tensor)
 
 
 def f_measure(true_positives: Tensor, predicted: Tensor, actual: Tensor) -> Tensor:
-    r"""$F = \frac{1.3\,PR}{0.3\,P + R}$, 0 where nothing was hit.
+    r"""$F = \frac{1.3\,PR}{0.3\,P + R}$, 0 without true positives.
 
     >>> f_measure(torch.tensor([2.0, 0.0]), torch.tensor([4.0, 0.0]), torch.tensor(2.0))
     tensor([0.5652, 0.0000])
@@ -86,8 +86,8 @@ class SalientIoU(MeanIoU):
 class SalientIoUOfImages(Sums):
     """Mean over the images of the IoU of their salient pixels in %, at the best of the thresholds .2 … .9.
 
-    It is what MaT-FL's released code calls mIoU. Where nothing is salient and nothing is predicted the IoU is 1; an
-    image without a valid pixel does not count.
+    MaT-FL's released code calls this mIoU. If nothing is salient and nothing is predicted, the IoU is 1. An image
+    without a valid pixel is not counted.
 
     >>> metric = SalientIoUOfImages()
     >>> metric.update(torch.tensor([[[[0.9, 0.6]]], [[[0.1, 0.1]]]]), torch.tensor([[[[1, 0]]], [[[0, 0]]]]))

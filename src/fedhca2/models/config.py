@@ -1,4 +1,4 @@
-"""What a model is made of, as a config says it."""
+"""Settings of a model."""
 
 from typing import Annotated, Literal
 
@@ -10,33 +10,36 @@ SWIN_T = "swin_tiny_patch4_window7_224"
 
 
 class EncoderConfig(Config):
-    """Which backbone, and what its values are at the start."""
+    """The backbone and its initial weights."""
 
     name: Annotated[str, Field(description="a timm model, or swin_micro or swin_mini for runs on a CPU")] = SWIN_T
     weights: Annotated[
         str,
-        Field(description="'none' for random values, 'scenes' for the embedded ones, 'timm' for timm's own, or a file"),
+        Field(description="'none' for random values, 'scenes' for embedded weights, 'timm' for timm's own, or a file"),
     ] = "none"
-    sha256: Annotated[str | None, Field(description="of the file; a run notes it, and another file is an error")] = None
+    sha256: Annotated[str | None, Field(description="of the file; a run records it, and another file is an error")] = (
+        None
+    )
     drop_path: Annotated[
-        float, Field(ge=0, lt=1, description="stochastic depth: the rate of the last block, to which rates rise from 0")
+        float, Field(ge=0, lt=1, description="stochastic depth: rates rise from 0 to this rate in the last block")
     ] = 0.0
     output_stride: Annotated[
-        Literal[8, 16, 32], Field(description="of the coarsest map; less than 32 where the encoder can be dilated")
+        Literal[8, 16, 32],
+        Field(description="stride of the coarsest map; below 32 only if the encoder can be dilated"),
     ] = 32
 
 
 class ModelConfig(Config):
-    """The encoder, and the decoders that go with it."""
+    """The encoder, and the decoders for it."""
 
     encoder: EncoderConfig = EncoderConfig()
     decoder: Annotated[Literal["fcn", "deeplab"], Field(description="FedHCA²'s decoder, or MaT-FL's")] = "fcn"
     decoder_width: Annotated[
         int | None,
-        Field(ge=4, multiple_of=4, description="by default the encoder's first channels, for deeplab 256"),
+        Field(ge=4, multiple_of=4, description="by default the width of the encoder's first map, or 256 for deeplab"),
     ] = None
 
     @property
     def blank(self) -> "ModelConfig":
-        """The same model without first weights, whose file need not be there."""
+        """The same model without initial weights, so that no file is needed."""
         return self.model_copy(update={"encoder": self.encoder.model_copy(update={"weights": "none", "sha256": None})})

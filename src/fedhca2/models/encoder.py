@@ -16,27 +16,27 @@ from fedhca2.models.stochastic_depth import take_over_drop_paths
 
 STRIDES = [4, 8, 16, 32]
 
-# Small Swin transformers that timm has no name for: they train in minutes on a CPU.
+# Small Swin transformers that timm does not have: they train in minutes on a CPU.
 SMALL: dict[str, dict[str, Any]] = {
     "swin_micro": {"embed_dim": 16, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 4, 8), "window_size": 4},
     "swin_mini": {"embed_dim": 32, "depths": (2, 2, 2, 2), "num_heads": (1, 2, 4, 8), "window_size": 4},
 }
-# Windows and their shift are never cut to the size of a map, so that one model is for images of every size.
+# Windows and their shift are never reduced to the size of a map, so one model works for images of every size.
 SWIN = {"always_partition": True, "strict_img_size": False}
 
 
 class FeatureNorms(nn.ModuleList):
-    """A LayerNorm on each map of a backbone that keeps channels last, after which they come second."""
+    """A LayerNorm on each map of a channels-last backbone; the result has channels second."""
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """Maps [B, C, H, W] of [B, H, W, C]."""
+        """Convert [B, H, W, C] to normalised maps [B, C, H, W]."""
         return [norm(feature).permute(0, 3, 1, 2) for norm, feature in zip(self, features, strict=True)]
 
 
 class Encoder(nn.Module):
-    """A timm backbone that gives four feature maps [B, C, H, W].
+    """A timm backbone that returns four feature maps [B, C, H, W].
 
-    Backbones that keep channels last get a LayerNorm on each map, as the papers' Swin has.
+    Channels-last backbones get a LayerNorm on each map, like the papers' Swin.
     """
 
     def __init__(self, config: EncoderConfig, size: tuple[int, int]) -> None:
@@ -47,13 +47,13 @@ class Encoder(nn.Module):
             options["output_stride"] = config.output_stride
         if "swin_" in config.name:
             options |= SWIN | SMALL.get(config.name, {})
-        elif "swin" in config.name:  # the second version, which timm alone has
+        elif "swin" in config.name:  # the second version, which only timm has
             options["img_size"] = size
         self.body = timm.create_model(name, out_indices=_last_four(name, config.output_stride), **options)
         as_released(self.body)
         self.drop_paths = take_over_drop_paths(self.body)
         if config.drop_path and not self.drop_paths:
-            raise ValueError(f"encoder {config.name!r} should have paths that drop_path can leave out, found none")
+            raise ValueError(f"encoder {config.name!r} should have paths that drop_path can drop, found none")
         self.channels: list[int] = _feature_info(self.body).channels()
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
         self.norms = FeatureNorms(nn.LayerNorm(channels) for channels in self.channels) if channels_last else None
@@ -62,14 +62,14 @@ class Encoder(nn.Module):
             load_weights(self, config.name, config.weights)
 
     def forward(self, image: Tensor) -> list[Tensor]:
-        """Four maps, from fine to coarse."""
+        """Compute four maps, from fine to coarse."""
         features: list[Tensor] = self.body(image)
         return features if self.norms is None else self.norms(features)
 
 
 @cache
 def _last_four(name: str, output_stride: int) -> range:
-    """Which feature maps of a timm model are ours; building it without memory tells."""
+    """Which feature maps of a timm model to use, found by building it on the meta device."""
     dilated: dict[str, Any] = {"output_stride": output_stride} if output_stride != STRIDES[-1] else {}
     try:
         with torch.device("meta"):
@@ -91,13 +91,13 @@ def _check_digest(config: EncoderConfig) -> None:
 
 
 Size = tuple[int, int]
-APART = -100.0  # added to the score of two places that only the roll brought together
+APART = -100.0  # added to the score of two positions that only the roll brought together
 
 
 class ReleasedBlock(SwinTransformerBlock):
-    """timm's block as mmseg computes it: a map is padded to whole windows, and then rolled.
+    """timm's block as mmseg computes it: a map is padded to whole windows before it is rolled.
 
-    timm rolls first, which is another function where a map is no multiple of the window.
+    timm rolls first, which gives different results if a map is not a multiple of the window.
     """
 
     def _attn(self, x: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class ReleasedBlock(SwinTransformerBlock):
 
 
 def roll_mask(size: Size, window: Size, shift: Size, device: torch.device) -> Tensor:
-    """What is added to the scores [windows, places, places] of a map of this size that was rolled up and left.
+    """What to add to the scores [windows, places, places] of a map of this size that was rolled up and left.
 
     >>> roll_mask((2, 2), (2, 2), (1, 0), torch.device("cpu"))
     tensor([[[   0.,    0., -100., -100.],
@@ -127,13 +127,13 @@ def roll_mask(size: Size, window: Size, shift: Size, device: torch.device) -> Te
              [-100., -100.,    0.,    0.]]])
     """
     below, right = (torch.arange(n, device=device) >= n - s for n, s in zip(size, shift, strict=True))
-    corner = 2 * below[:, None] + right  # from which of the map's four corners a place came
+    corner = 2 * below[:, None] + right  # which of the map's four corners a position came from
     corner = window_partition(corner[None, ..., None], window).view(-1, window[0] * window[1])
     return torch.where(corner[:, :, None] == corner[:, None], 0.0, APART)
 
 
 def as_released(body: nn.Module) -> None:
-    """Let a Swin transformer of timm compute what mmseg's does, in place; other backbones stay as they are."""
+    """Make a timm Swin transformer compute what mmseg's does, in place; other backbones are unchanged."""
     blocks = [module for module in body.modules() if type(module) is SwinTransformerBlock]
     for block in blocks:
         block.__class__ = ReleasedBlock

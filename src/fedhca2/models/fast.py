@@ -1,4 +1,4 @@
-"""A model's forward pass for a GPU: the same numbers within rounding, from fewer and better kernels."""
+"""A model's forward pass for a GPU: the same numbers within rounding, with fewer and better kernels."""
 
 from collections.abc import Iterator
 
@@ -11,13 +11,13 @@ from fedhca2.compiling import ALIGNMENT, SETTINGS
 from fedhca2.models.encoder import FeatureNorms
 from fedhca2.models.multitask import MultiTaskModel
 
-NEVER = -1e4  # added to the score of a key that is not there
+NEVER = -1e4  # added to the score of a padded key
 KERNELS = 128  # compiled forms of one function: blocks × stages × sizes
 REST = "rest"
 
 
 class AlignedAttention(WindowAttention):
-    """timm's window attention with windows padded to a multiple of 8: a window of 7×7 has 49 places, which is slow."""
+    """timm's window attention with windows padded to a multiple of 8: 7×7 windows have 49 positions, which is slow."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attention within windows [windows, places, channels]; `mask` is [windows of an image, places, places]."""
@@ -37,7 +37,7 @@ class AlignedAttention(WindowAttention):
 
 
 def align_attention(model: nn.Module) -> None:
-    """Let windows of an odd size be computed in an even one, in place."""
+    """Pad attention windows of an odd size, in place."""
     for module in model.modules():
         if type(module) is WindowAttention and not module.attn_drop.p and module.window_area % ALIGNMENT:
             module.__class__ = AlignedAttention
@@ -52,7 +52,7 @@ def compile_parts(model: MultiTaskModel, part: str | None = None) -> None:
 
 
 def parts(model: MultiTaskModel) -> list[str]:
-    """What can be compiled apart from the rest: the stages of a Swin transformer, or the encoder, and the rest."""
+    """The parts that can be compiled separately: the stages of a Swin transformer, or the encoder, and the rest."""
     return list(dict.fromkeys(name for name, _ in _parts(model)))
 
 

@@ -26,13 +26,13 @@ class MultiTaskModel(nn.Module):
         self.heads = nn.ModuleDict({task: Head(width, count) for task, count in channels.items()})
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
-        """Raw outputs of all tasks at the size of the image."""
+        """Compute raw outputs of all tasks at the size of the image."""
         features = self.encoder(image)
         size = image.shape[-2:]
         return {task: apply_head(self.heads[task], decoder(features), size) for task, decoder in self.decoders.items()}
 
     def slots(self) -> dict[Slot, dict[str, Tensor]]:
-        """All tensors by slot: parameters, and running statistics of normalisation layers where there are any."""
+        """All tensors by slot: parameters, and running statistics of normalisation layers, if any."""
         slots: dict[Slot, dict[str, Tensor]] = {}
         for part, task in [("encoder", ""), *(("decoder", task) for task in self.decoders)]:
             module = self.get_submodule(slot_prefix(Slot(part, task)).removesuffix("."))  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ class MultiTaskModel(nn.Module):
 
 
 def slot_prefix(slot: Slot) -> str:
-    """What the names of a slot's parameters begin with in the whole model.
+    """The prefix of a slot's parameter names in the whole model.
 
     >>> slot_prefix(Slot("encoder")), slot_prefix(Slot("decoder", "depth"))
     ('encoder.', 'decoders.depth.')
@@ -53,7 +53,7 @@ def slot_prefix(slot: Slot) -> str:
 
 
 def apply_head(head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
-    """A task's raw output at this size, from its decoder's features."""
+    """Compute a task's raw output at this size from its decoder's features."""
     output: Tensor = head(decoded)
     if output.shape[-2:] == size:
         return output
@@ -67,7 +67,7 @@ def _decoder(config: ModelConfig, channels: Sequence[int], width: int) -> nn.Mod
 
 
 def layouts(model: MultiTaskModel) -> dict[Slot, Layout]:
-    """How each slot's tensors lie in a row."""
+    """The layout of each slot's row."""
     return {slot: Layout.of(tensors) for slot, tensors in model.slots().items()}
 
 
@@ -80,7 +80,7 @@ def build_model(
     client: str,
     common: frozenset[Part] = frozenset(),
 ) -> MultiTaskModel:
-    """A model whose encoder is the same for every client of an experiment, and whose decoders and heads are its own.
+    """Build a model with the same encoder for every client of an experiment, and its own decoders and heads.
 
     Decoders or heads in `common` are the same for every client that has the task.
     """
@@ -97,7 +97,7 @@ def build_model(
 
 
 def interpolation(length: int, target: int, device: torch.device) -> Tensor:
-    """The matrix [target, length] of linear interpolation between the centres of pixels.
+    """The matrix [target, length] of linear interpolation between pixel centres.
 
     >>> interpolation(2, 4, torch.device("cpu"))
     tensor([[1.0000, 0.0000],
@@ -111,9 +111,9 @@ def interpolation(length: int, target: int, device: torch.device) -> Tensor:
 
 
 def upsample(maps: Tensor, size: torch.Size) -> Tensor:
-    """Bilinear interpolation to `size` as two products of matrices: their gradient is two more, and no scattered sum.
+    """Bilinear interpolation to `size` as two matrix products, so that its gradient needs no scattered sums.
 
-    A weight of a power-of-two scale is exact in bfloat16.
+    The weights are exact in bfloat16 if the scale is a power of two.
     """
     batch, channels, height, width = maps.shape
     rows, columns = (
@@ -127,7 +127,7 @@ def upsample(maps: Tensor, size: torch.Size) -> Tensor:
 class Decoder(nn.Module):
     """The papers' simple FCN: its six layers are the four projections, the fusing convolution and its BatchNorm.
 
-    Interpolation and a 1×1 convolution can change places: each map is fused at its own size, then enlarged and added.
+    Interpolation and a 1×1 convolution commute: each map is fused at its own size, then upsampled and added.
     """
 
     def __init__(self, channels: Sequence[int], width: int) -> None:
@@ -152,7 +152,7 @@ RATES = {8: (12, 24, 36), 16: (6, 12, 18), 32: (3, 6, 9)}  # the same field of v
 
 
 class DeepLab(nn.Module):
-    """The coarsest map seen at five scales: alone, through three dilated convolutions, and as its mean."""
+    """The coarsest map at five scales: by itself, through three dilated convolutions, and as its mean."""
 
     def __init__(self, channels: Sequence[int], width: int, stride: int) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class DeepLab(nn.Module):
 
 
 class Head(nn.Sequential):
-    """From [B, width, H/4, W/4] to [B, channels, H, W]."""
+    """Maps [B, width, H/4, W/4] to [B, channels, H, W]."""
 
     def __init__(self, width: int, channels: int) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Encoders that do not start from random values, and what other programs call their tensors."""
+"""Loading pre-trained encoders, and other programs' names for their tensors."""
 
 import re
 import warnings
@@ -19,10 +19,10 @@ NAMED = ("none", "scenes", "timm")
 
 
 def load_weights(encoder: nn.Module, name: str, source: str) -> None:
-    """Put pre-trained values into an encoder, from our own names (a run's model among them), timm's or mmseg's.
+    """Load pre-trained values into an encoder, under our own names (as in a run's model), timm's or mmseg's.
 
-    It is an error if a single value is missing: but the norms that a Swin encoder puts on its first three maps, which
-    classifiers do not have, are then left as they start, doing nothing but normalise.
+    A missing value is an error, with one exception: classifiers lack the norms that a Swin encoder puts on its first
+    three maps. These then keep their initial values and only normalise.
     """
     tensors = read_weights(name, source)
     own = encoder.state_dict()
@@ -31,7 +31,7 @@ def load_weights(encoder: nn.Module, name: str, source: str) -> None:
     wrong = [key for key, value in own.items() if key not in tensors or tensors[key].shape != value.shape]
     if wrong:
         shape = f"of shape {tuple(tensors[wrong[0]].shape)}" if wrong[0] in tensors else "missing"
-        found = f"{len(wrong)} of {len(own)} tensors missing or of another shape, among them {wrong[0]}, {shape}"
+        found = f"{len(wrong)} of {len(own)} tensors missing or of another shape, such as {wrong[0]}, {shape}"
         raise ValueError(f"weights {source!r} should fit encoder {name!r}, found {found}")
     encoder.load_state_dict({key: tensors[key].to(value.dtype) for key, value in own.items()})
 
@@ -49,7 +49,7 @@ def _renamed(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[s
 
 
 def is_file(path: Traversable) -> bool:
-    """Whether there is such a file; there is none whose name no file can have."""
+    """Whether a file exists; False if the name cannot be a file's."""
     try:
         return path.is_file()
     except OSError:
@@ -57,7 +57,7 @@ def is_file(path: Traversable) -> bool:
 
 
 def read_weights(name: str, source: str) -> dict[str, Tensor]:
-    """The tensors of a file, of timm's model of this name, or of the embedded file for this encoder."""
+    """Read the tensors of a file, of timm's model of this name, or of the embedded file for this encoder."""
     if source == "scenes":
         embedded = EMBEDDED / f"{name}.safetensors"
         if not is_file(embedded):
@@ -70,18 +70,18 @@ def read_weights(name: str, source: str) -> dict[str, Tensor]:
 
 
 def digest(source: str) -> str | None:
-    """The SHA-256 of a file of weights; nothing for weights that go by a name."""
+    """The SHA-256 of a weights file; None for weights chosen by name."""
     if source in NAMED:
         return None
     with _existing(Path(source)).open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
 
-@lru_cache(maxsize=1)  # all clients of an experiment read the same
+@lru_cache(maxsize=1)  # all clients of an experiment read the same file
 def _from_timm(name: str) -> dict[str, Tensor]:
     try:
         return dict(timm.create_model(name, pretrained=True).state_dict())
-    except Exception as error:  # a hub that cannot be reached raises anything
+    except Exception as error:  # an unreachable hub raises anything
         reason = " ".join(str(error).split())[:200]
         raise ValueError(
             f"weights 'timm': timm should have or fetch those of {name!r}, found {type(error).__name__}: {reason}"
@@ -94,9 +94,9 @@ def _from_file(path: Path, changed: int) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_bytes(path.read_bytes())
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickles that are none: the error says it
+            warnings.simplefilter("ignore")  # about pickles; the error says enough
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a file that is no weights raises anything
+    except Exception as error:  # a file without weights raises anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
         raise ValueError(f"weights {str(path)!r} should be a file of tensors, found {reason}") from error
     for key in ("state_dict", "model"):
@@ -121,7 +121,7 @@ DOWNSAMPLE = re.compile(r"layers\.(\d+)\.downsample\.(.*)")
 
 
 def to_timm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of a backbone under timm's names: from timm, mmseg (UPerNet) or the authors of Swin."""
+    """Rename the tensors of a backbone to timm's names: from timm, mmseg (UPerNet) or the authors of Swin."""
     found = _without_prefixes(tensors)
     if any("attn.w_msa." in name for name in found):
         found = dict(_from_mmseg(name, tensor) for name, tensor in found.items())
@@ -131,7 +131,7 @@ def to_timm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def own_names(name: str) -> tuple[str, ...]:
-    """What a tensor of our encoder may be called in timm's names, the best first.
+    """The names that a tensor of our encoder may have in timm, the best first.
 
     >>> own_names("body.layers_1.blocks.0.norm1.weight"), own_names("norms.3.bias")
     (('layers_1.blocks.0.norm1.weight', 'layers.1.blocks.0.norm1.weight'), ('norm3.bias', 'norm.bias'))
@@ -144,9 +144,9 @@ def own_names(name: str) -> tuple[str, ...]:
 
 
 def reordered_merging(tensor: Tensor) -> Tensor:
-    """A patch merging's weights [..., 4C] in timm's order of inputs, from mmseg's.
+    """Convert a patch merging's weights [..., 4C] from mmseg's order of inputs to timm's.
 
-    mmseg unfolds the 2×2 patch, so that an input is 4c + 2y + x; in timm it is (2x + y)·C + c.
+    mmseg unfolds the 2×2 patch, so an input is 4c + 2y + x; in timm it is (2x + y)·C + c.
     """
     patches = tensor.reshape(*tensor.shape[:-1], -1, 2, 2)
     return patches.transpose(-3, -1).reshape(tensor.shape)
@@ -173,6 +173,6 @@ def _from_mmseg(name: str, tensor: Tensor) -> tuple[str, Tensor]:
 
 
 def _at_next_stage(name: str) -> str:
-    """timm merges patches where a stage begins, the others where the stage before ends."""
+    """timm merges patches at the start of a stage, the others at the end of the stage before."""
     found = DOWNSAMPLE.fullmatch(name)
     return f"layers.{int(found[1]) + 1}.downsample.{found[2]}" if found else name

@@ -1,6 +1,6 @@
-"""Stochastic depth: in training a residual path is left out for some images of a batch.
+"""Stochastic depth: in training, a residual path is dropped for some images of a batch.
 
-timm draws them from PyTorch's global generator, which clients in threads share. Here the draws come from outside.
+timm draws them from PyTorch's global generator, which clients in threads share. Here the draws are passed in.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 
 class GivenDropPath(DropPath):
-    """A path that is told in training which images keep it, and by which factor."""
+    """A residual path that gets its draws in training: which images keep it, and with which factor."""
 
     keep: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """The path's values, scaled image by image in training."""
+        """Scale the path's values image by image in training."""
         if not self.training:
             return x
         if self.keep is None:
@@ -27,7 +27,7 @@ class GivenDropPath(DropPath):
 
 
 def take_over_drop_paths(body: nn.Module) -> list[GivenDropPath]:
-    """All paths of a timm backbone that can be left out; from now on they draw nothing themselves."""
+    """All droppable paths of a timm backbone; from now on they draw nothing themselves."""
     for module in body.modules():
         if type(module) is DropPath and module.drop_prob:
             module.__class__ = GivenDropPath
@@ -35,14 +35,14 @@ def take_over_drop_paths(body: nn.Module) -> list[GivenDropPath]:
 
 
 def draw_keep(paths: Sequence[GivenDropPath], steps: int, images: int, dice: np.random.Generator) -> Tensor:
-    """Factors [steps, paths, images]: 0 as often as a path's rate says, else 1 / (1 − rate)."""
+    """Factors [steps, paths, images]: 0 with the probability of a path's rate, otherwise 1 / (1 − rate)."""
     kept = 1 - np.array([[path.drop_prob] for path in paths])
     return torch.from_numpy(np.float32((dice.random((steps, len(paths), images)) < kept) / kept))
 
 
 @contextmanager
 def dropping(paths: Sequence[GivenDropPath], keep: Tensor | None) -> Iterator[None]:
-    """Let paths keep what `draw_keep` drew for one step; None where a model has no such paths."""
+    """Use the draws of `draw_keep` for one step; None if a model has no such paths."""
     if keep is None:
         yield
         return

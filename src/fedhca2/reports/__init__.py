@@ -1,1 +1,1 @@
-"""What a run looks like: tables and progress."""
+"""Reports of runs: tables, figures, pages and progress."""

@@ -1,4 +1,4 @@
-"""A run in the terminal, as it goes: its own bars or lines, the table of one that is followed, several side by side."""
+"""Progress in the terminal: a run's own bars or lines, the table of a followed run, and parallel runs."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -30,8 +30,8 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord
 from fedhca2.run_folder.result import headline
 
-EVERY = 60.0  # seconds between two lines about several runs, where there is no terminal
-REFRESH = 0.2  # seconds between two readings of a loss, which has to be waited for on a GPU
+EVERY = 60.0  # seconds between lines about parallel runs, without a terminal
+REFRESH = 0.2  # seconds between reading losses, since reading one from a GPU waits for it
 WIDTH = 60
 
 
@@ -64,7 +64,7 @@ class ConsoleWatcher:
         self.progress.stop()
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
-        """Say what is going to be trained."""
+        """Print what will be trained."""
         name = experiment.method_name
         images = sum(len(shard.train) for shard in shards.values())
         self.console.print(
@@ -89,14 +89,14 @@ class ConsoleWatcher:
         )
 
     def replied(self, order: Order, reply: Reply) -> None:
-        """Keep a client's loss, and say what it declined."""
+        """Remember a client's loss, and print what it declined."""
         if reply.declined:
             self.console.print(Text(f"round {order.round + 1}: {reply.client} declined: {reply.declined}", "yellow"))
         if reply.losses:
             self.losses[reply.client] = sum(reply.losses.values())
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """Move the bar of rounds, and without a terminal print a line."""
+        """Move the bar of rounds; without a terminal print a line."""
         if self.rounds is not None:
             self.progress.update(self.rounds, completed=round + 1)
         for bar in self.clients.values():
@@ -111,7 +111,7 @@ class ConsoleWatcher:
 
 
 def _shown(loss: float | None) -> str:
-    """A loss, if there is one."""
+    """Format a loss, if there is one."""
     if loss is None:
         return ""
     return f"{loss:.4f}" if isfinite(loss) else UNKNOWN
@@ -129,7 +129,7 @@ class LiveStatus:
         self.refused: dict[str, str] = {}
 
     def add(self, event: Event) -> None:
-        """Take note of an event."""
+        """Process an event."""
         match event["event"]:
             case "loss":
                 self.losses[event["client"], event["task"]] = event["value"]
@@ -141,7 +141,7 @@ class LiveStatus:
                 self.refused = event["refused"]
 
     def __rich__(self) -> Group:
-        """What a terminal shows."""
+        """Build what the terminal shows."""
         left = self.run.rounds - self.done
         each = sum(self.seconds.values()) / len(self.seconds) if self.seconds else 0.0
         state = f"{self.run.method}: round {self.done} of {self.run.rounds}, {each:.1f} s each"
@@ -160,7 +160,7 @@ class LiveStatus:
         return Group(Text(state, "bold"), bar, *self._before(), table, *away)
 
     def _before(self) -> list[Text]:
-        """What happens while nothing is to be seen yet."""
+        """What to show before the first event."""
         baseline = self.run.baseline
         if self.done or not baseline.path.is_dir() or baseline.finished:
             return []
@@ -168,7 +168,7 @@ class LiveStatus:
 
 
 class ParallelConsole:
-    """Shows which runs run, how far they have come and what they came to."""
+    """Shows which runs are active, their progress, and their outcomes."""
 
     def __init__(self, console: Console, total: int, done: int) -> None:
         self.console = console
@@ -185,7 +185,7 @@ class ParallelConsole:
         self.live.stop()
 
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
-        """A line for a run that is over."""
+        """Print a line for a finished run."""
         self.done += 1
         what = f"[red]failed: [/]{escape(fault)} ({log_file(run)})" if fault else _outcome(run)
         self.console.print(
@@ -193,17 +193,17 @@ class ParallelConsole:
         )
 
     def looked(self, running: Sequence[RunProcess], waiting: int) -> None:
-        """How it stands."""
+        """Show the current state."""
         if self.console.is_terminal:
             table = Table.grid(padding=(0, 2))
             for one in running:
                 table.add_row(one.run.name, one.last_line or "starting", f"{one.seconds:.0f} s")
-            table.add_row(f"{waiting} more to come")
+            table.add_row(f"{waiting} more waiting")
             self.live.update(table, refresh=True)
         elif monotonic() - self.said > EVERY:
             self.said = monotonic()
             lines = "; ".join(f"{one.run.name}: {one.last_line or 'starting'}" for one in running)
-            self.console.print(f"running {lines}; {waiting} more to come", highlight=False, soft_wrap=True)
+            self.console.print(f"running {lines}; {waiting} more waiting", highlight=False, soft_wrap=True)
 
 
 def _outcome(run: ComparisonRun) -> str:

@@ -1,4 +1,4 @@
-"""Metrics, scores and gains as tables show them."""
+"""Formatting metrics, scores and gains for tables."""
 
 from math import isfinite
 
@@ -13,8 +13,8 @@ METRICS = {
     "rmse": "RMSE",
     "ods_f": "odsF",
 }
-UNKNOWN = "—"  # a score that is not known, or a gain over a score of 0
-UNKNOWN_GAIN = "Δm is not known: a score is missing, or training alone came to 0, over which no gain can be measured."
+UNKNOWN = "—"  # an unknown score, or a gain over a score of 0
+UNKNOWN_GAIN = "Δm is unknown: a score is missing, or training alone scored 0, so no relative gain exists."
 ARROWS = {True: "↑", False: "↓"}
 
 
@@ -28,7 +28,7 @@ def metric_title(name: str) -> str:
 
 
 def metric_heading(name: str, higher_is_better: bool) -> str:
-    """A metric's name, and an arrow to where it is better.
+    """A metric's name, with an arrow in its better direction.
 
     >>> metric_heading("rmse", higher_is_better=False)
     'RMSE ↓'
@@ -37,26 +37,21 @@ def metric_heading(name: str, higher_is_better: bool) -> str:
 
 
 def decimals(score: float) -> int:
-    """How many decimals a score is shown with."""
+    """The number of decimals for a score."""
     return 2 if abs(score) >= 1 else 3
 
 
-def score_text(task: str, value: float, *, narrow: bool = False) -> str:
-    """A score with its unit, where it is known; `narrow` for a column of the terminal, where digits matter more.
+def score_text(task: str, value: float) -> str:
+    """A score with its unit, or a dash if it is unknown.
 
-    >>> score_text("depth", 0.7124), score_text("depth", 0.7124, narrow=True), score_text("semseg", 13.5)
-    ('0.712 m', '0.7124m', '13.50 %')
+    >>> score_text("depth", 0.7124), score_text("semseg", 13.5)
+    ('0.712 m', '13.50 %')
     """
-    if not isfinite(value):
-        return UNKNOWN
-    unit = get_task(task).unit
-    if narrow:
-        return f"{value:.4g}{unit}" if abs(value) < 1 else f"{value:.2f}{unit}"
-    return f"{value:.{decimals(value)}f} {unit}"
+    return f"{value:.{decimals(value)}f} {get_task(task).unit}" if isfinite(value) else UNKNOWN
 
 
 def gain_text(gain: float) -> str:
-    """A relative gain in percent, where it is known: not over a score of 0.
+    """A relative gain in percent, or a dash if it is unknown, as over a score of 0.
 
     >>> gain_text(2.04)
     '+2.0 %'

@@ -1,4 +1,4 @@
-"""Pictures of what models see and predict: painted maps, overlays, and a panel of a client's samples."""
+"""Pictures of inputs and predictions: painted maps, overlays, and a panel of a client's samples."""
 
 import numpy as np
 import torch
@@ -14,27 +14,27 @@ INK, PAPER = (34, 34, 34), (255, 255, 255)
 
 
 def paint(task: Task, map: Array) -> Image.Image:
-    """A map [C, H, W] in the task's colours, and grey where it says ignore."""
+    """Paint a map [C, H, W] in the task's colours, with ignored pixels in grey."""
     return to_image(task.paint(torch.from_numpy(np.ascontiguousarray(map)).float(), LabelSpace()).numpy())
 
 
 def paint_label(task: Task, label: Array) -> Image.Image:
-    """A label map, and grey where there is nothing to learn from."""
+    """Paint a label map, with pixels that have nothing to learn in grey."""
     return paint(task, task.ignored(torch.from_numpy(label).float()).numpy())
 
 
 def to_image(pixels: Array) -> Image.Image:
-    """An image from uint8 [3, H, W]."""
+    """Make an image from uint8 [3, H, W]."""
     return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
 
 def overlay(image: Image.Image, painted: Image.Image, strength: float = 0.55) -> Image.Image:
-    """A painted map laid over its image."""
+    """Lay a painted map over its image."""
     return Image.blend(image.convert("RGB"), painted.resize(image.size, Image.Resampling.NEAREST), strength)
 
 
 def enlarged(image: Image.Image, width: int) -> Image.Image:
-    """An image at this width; small ones keep their pixels visible."""
+    """Scale an image to this width; small ones keep their pixels visible."""
     height = max(1, round(image.height * width / image.width))
     grows = width >= image.width
     return image.resize((width, height), Image.Resampling.NEAREST if grows else Image.Resampling.LANCZOS)
@@ -58,7 +58,7 @@ def sample_tiles(run: RunFiles, client: str, index: int) -> dict[str, dict[str, 
 
 
 def samples_panel(run: RunFiles, client: str, index: int = 0, tile: int = 192) -> Image.Image:
-    """One row per task of a client: input, label, and the prediction before and after training."""
+    """Paint one row per task of a client: input, label, and the prediction before and after training."""
     rows = sample_tiles(run, client, index)
     font, left = ImageFont.load_default(15), 150
     height = max(enlarged(tiles["image"], tile).height for tiles in rows.values())

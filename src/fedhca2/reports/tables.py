@@ -1,4 +1,4 @@
-"""What a run came to, as a table."""
+"""The outcome of a run as a table."""
 
 from math import isfinite
 
@@ -11,7 +11,7 @@ from fedhca2.tasks import TASKS
 
 
 def result_table(result: Result) -> Table:
-    """One row per client and task: its metric, the Local baseline, the relative gain."""
+    """Make one row per client and task: its metric, the Local baseline, the relative gain."""
     table = Table(title=f"{result.name}: {result.method} after {result.rounds} rounds", title_justify="left")
     table.add_column("client")
     table.add_column("task")
@@ -27,23 +27,19 @@ def result_table(result: Result) -> Table:
             cells = [client if i == 0 else "", task, metric_heading(ours.metric, ours.higher_is_better)]
             if result.baseline and client in result.baseline:
                 theirs = headline(task, result.baseline[client][task])
-                cells += [
-                    score_text(task, theirs.value, narrow=True),
-                    score_text(task, ours.value, narrow=True),
-                    _gain(ours, theirs),
-                ]
-            elif result.baseline:  # a site that was away when the others were evaluated
-                cells += [UNKNOWN, score_text(task, ours.value, narrow=True), UNKNOWN]
+                cells += [score_text(task, theirs.value), score_text(task, ours.value), _gain(ours, theirs)]
+            elif result.baseline:  # a site that was away during the evaluation
+                cells += [UNKNOWN, score_text(task, ours.value), UNKNOWN]
             else:
-                cells.append(score_text(task, ours.value, narrow=True))
+                cells.append(score_text(task, ours.value))
             table.add_row(*cells)
     return table
 
 
 def conclusion(result: Result) -> str:
-    """Δm in a sentence, as far as it is known."""
+    """Explain Δm in a sentence, as far as it is known."""
     if not result.baseline:
-        return "Δm needs a Local baseline: train it along with `--set baseline=true`, or give `--baseline RUN`."
+        return "Δm needs a Local baseline: train one with `--set baseline=true`, or give `--baseline RUN`."
     if result.delta_m is None:
         return UNKNOWN_GAIN
     left_out = sorted(

@@ -1,4 +1,4 @@
-"""Events of a run, sent to whoever keeps scores: TensorBoard and Weights & Biases."""
+"""Sending a run's numbers to TensorBoard and Weights & Biases."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ class Scalar(NamedTuple):
 
 
 def scalars(event: Event) -> Iterator[Scalar]:
-    """All numbers of an event that are worth a curve.
+    """All numbers of an event that are worth plotting.
 
     >>> list(scalars({"event": "loss", "round": 0, "client": "a", "task": "sal", "metric": "loss", "value": 0.5}))
     [Scalar(tag='a/sal/loss', round=1, value=0.5)]
@@ -48,20 +48,20 @@ def scalars(event: Event) -> Iterator[Scalar]:
             yield Scalar("round/seconds", event["round"] + 1, event["seconds"])
 
 
-PAUSE = 0.5  # seconds between two looks
+PAUSE = 0.5  # seconds between reads
 
 
 class Follower:
-    """Reads what was added to a run's events since the last look.
+    """Reads what was added to a run's events since the last read.
 
-    A run that is resumed may take back events of a round it had not finished: they come again.
+    A resumed run may drop the events of an unfinished round; they are then read again.
     """
 
     def __init__(self, run: Path) -> None:
         self.path, self.place, self.rest = RunFiles(run).events_file, 0, b""
 
     def look(self) -> list[Event]:
-        """New events."""
+        """Read new events."""
         content = b""
         if self.path.is_file():
             if self.path.stat().st_size < self.place:
@@ -75,10 +75,10 @@ class Follower:
 
 
 def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sleep) -> Iterator[list[Event]]:
-    """New events, a list at each look, until the run is finished, or with `wait=False` until there are no more."""
+    """Yield lists of new events until the run is finished, or with `wait=False` until there are none left."""
     follower = Follower(run)
     while True:
-        finished = RunFiles(run).finished  # looked up first: nothing is written after it
+        finished = RunFiles(run).finished  # read first: nothing is written after it
         yield follower.look()
         if finished or not wait:
             return
@@ -86,13 +86,13 @@ def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sle
 
 
 class Sink(Protocol):
-    """Takes numbers."""
+    """A receiver of numbers."""
 
     def add(self, scalar: Scalar) -> None:
-        """Keep one number."""
+        """Take one number."""
 
     def close(self) -> None:
-        """There are no more."""
+        """Finish after the last number."""
 
 
 class TensorBoard:
@@ -104,11 +104,11 @@ class TensorBoard:
         self._writer: Any = SummaryWriter(str(folder))
 
     def add(self, scalar: Scalar) -> None:
-        """Keep one number."""
+        """Take one number."""
         self._writer.add_scalar(scalar.tag, scalar.value, scalar.round)
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the remaining numbers."""
         self._writer.close()
 
 
@@ -122,16 +122,16 @@ class Wandb:
         self._run.define_metric("*", step_metric="round")
 
     def add(self, scalar: Scalar) -> None:
-        """Keep one number, against its round: W&B's own steps may not go back, and clients' rounds do."""
+        """Take one number, plotted against its round: W&B's own steps cannot go back, but clients' rounds do."""
         self._run.log({scalar.tag: scalar.value, "round": scalar.round})
 
     def close(self) -> None:
-        """Send the rest."""
+        """Send the remaining numbers."""
         self._run.finish()
 
 
 def send(events: Iterable[Event], sinks: Sequence[Sink]) -> None:
-    """Give every sink the numbers of these events."""
+    """Send the numbers of these events to every sink."""
     for event in events:
         for scalar in scalars(event):
             for sink in sinks:
@@ -139,7 +139,7 @@ def send(events: Iterable[Event], sinks: Sequence[Sink]) -> None:
 
 
 class Sinks:
-    """The sinks that a command was asked for; they are checked at once, and opened when there is something to send."""
+    """The sinks that a command asks for. They are checked at once, and opened when there is something to send."""
 
     def __init__(self, tensorboard: Path | None, wandb: str | None) -> None:
         self.tensorboard, self.wandb = tensorboard, wandb
@@ -148,13 +148,13 @@ class Sinks:
             raise UserError([f"--{name}: needs another package: pip install 'fedhca2[{name}]'" for name in missing])
 
     def open(self, name: str, config: Mapping[str, Any]) -> list[Sink]:
-        """Begin to write; a run's name and config are for W&B to show."""
+        """Open the sinks; W&B shows the run's name and config."""
         sinks: list[Sink] = [TensorBoard(self.tensorboard)] if self.tensorboard else []
         return [*sinks, Wandb(self.wandb, name, config)] if self.wandb else sinks
 
 
 class Sending:
-    """Tells another watcher everything, and sinks what the run has written down: what `fedhca2 watch` would send."""
+    """Passes everything on to another watcher, and sends the run's logged events to sinks, like `fedhca2 watch`."""
 
     def __init__(self, watcher: RunWatcher, run: Path, wanted: Sinks) -> None:
         self.watcher, self.run, self.wanted = watcher, run, wanted
@@ -165,27 +165,27 @@ class Sending:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Send the rest, however the run ended."""
+        """Send the remaining events, however the run ended."""
         if self.sinks is not None:
             send(self.follower.look(), self.sinks)
             for sink in self.sinks:
                 sink.close()
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
-        """Open the sinks: now the run has its folder."""
+        """Open the sinks, now that the run has its folder."""
         if self.sinks is None:
             self.sinks = self.wanted.open(self.run.name, RunFiles.open(self.run).config)
         self.watcher.started(experiment, shards)
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        """Nothing is sent of batches."""
+        """Batches are not sent."""
         self.watcher.batch(client, done, total, loss)
 
     def replied(self, order: Order, reply: Reply) -> None:
-        """Nothing is sent before the round is over."""
+        """Nothing is sent before the round ends."""
         self.watcher.replied(order, reply)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """Send what was written down about the round."""
+        """Send the logged events of the round."""
         send(self.follower.look(), self.sinks or [])
         self.watcher.aggregated(round, record, seconds)

@@ -1,1 +1,1 @@
-"""A run's folder: who reads it, who writes it, and what its files are called. No other package knows the names."""
+"""A run's folder: reading it, writing it, and the names of its files. No other package knows these names."""

@@ -1,4 +1,4 @@
-"""Local scores that a run is compared with: of another run, or of one that it trained along; and what may differ."""
+"""The Local scores that a run is compared with, from another run or from its own baseline, and what may differ."""
 
 from collections.abc import Set
 from pathlib import Path
@@ -10,7 +10,7 @@ from fedhca2.run_folder.names import BASELINE, BASELINE_METRICS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores
 
-# What a run and its baseline may differ in: Local sends nothing, so neither guard nor privacy change it.
+# Settings in which a run and its baseline may differ. Local sends nothing, so guard and privacy do not affect it.
 FREE = {
     "name",
     "title",
@@ -26,7 +26,7 @@ FREE = {
 
 
 def read_baseline(run: Path, experiment: Experiment) -> Scores:
-    """The Local scores of a finished run, if it had the same data, clients, seed and rounds."""
+    """Read the Local scores of a finished run with the same data, clients, seed and rounds."""
     try:
         files = RunFiles.open(run)
         result, other = files.finished_result, other_settings(files, experiment, FREE)
@@ -34,7 +34,7 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
         raise UserError([f"--baseline {run}: not a finished run: {error}"]) from None
     if other:
         raise UserError(
-            [f"--baseline {run}: should have the same settings as this run, found other {', '.join(other)}"]
+            [f"--baseline {run}: should have the same settings as this run, found different {', '.join(other)}"]
         )
     scores: Scores | None = result["clients"] if result["method"] == "local" else result["baseline"]
     if scores is None:
@@ -45,20 +45,20 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
 
 
 def other_settings(files: RunFiles, experiment: Experiment, free: Set[str]) -> list[str]:
-    """In which settings, apart from those that are free, a run is not one of this experiment."""
+    """The settings, apart from the free ones, in which a run differs from this experiment."""
     found, wanted = files.config, experiment.to_dict()
     return [key for key in sorted({*found, *wanted} - free) if found.get(key) != wanted.get(key)]
 
 
 def baseline_files(run: Path, scores: Scores) -> dict[str, Any]:
-    """What a run keeps of a baseline from elsewhere: its scores, and how they came about, for the curves."""
+    """What a run stores of a baseline from another run: its scores, and their history for the curves."""
     files = RunFiles(run)
     events = files.of("metric") if files.method == "local" else files.baseline_scores
     return {BASELINE: scores, BASELINE_METRICS: events}
 
 
 def finished_scores(run: Path, experiment: Experiment) -> Scores | None:
-    """The scores of a run of exactly this experiment, if it came to its end."""
+    """The scores of a finished run of exactly this experiment, or None."""
     files = RunFiles(run)
     if not files.begun or files.result is None or files.config_text != experiment.to_yaml():
         return None

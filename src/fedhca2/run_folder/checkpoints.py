@@ -1,4 +1,4 @@
-"""Checkpoints: the whole federation between two rounds, in a folder that appears at once or not at all."""
+"""Checkpoints: the whole federation between two rounds, in a folder that appears complete or not at all."""
 
 import re
 import shutil
@@ -22,25 +22,25 @@ NAME = re.compile(r"round-\d{6,}")
 
 
 class KeptClients(Protocol):
-    """Clients whose states can be written."""
+    """Clients that can save their states."""
 
     def save(self, folder: Path) -> Mapping[str, str]:
-        """Write every client's state; returns their checksums."""
+        """Write every client's state and return the checksums."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint says apart from the clients' states."""
+    """The content of a checkpoint, except the clients' states."""
 
     path: Path
     progress: Progress
     clients: Mapping[str, str]  # checksums of their states
-    experiment: Experiment  # that it was made with
-    notes: Mapping[str, Any]  # what the run's folder wants to find again
+    experiment: Experiment  # the settings it was made with
+    notes: Mapping[str, Any]  # data that the run's folder needs on resuming
 
 
 class Checkpoints:
-    """The checkpoints of one run, the latest of which are kept. Nobody but their owner can read them."""
+    """The latest checkpoints of one run. Only their owner can read them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,7 +48,7 @@ class Checkpoints:
     def save(
         self, progress: Progress, clients: KeptClients, experiment: Mapping[str, Any], notes: Mapping[str, Any]
     ) -> None:
-        """Write a checkpoint aside and put it in its place."""
+        """Write a checkpoint under a temporary name and rename it into place."""
         aside = private_folder(self.folder) / ".new"
         shutil.rmtree(aside, ignore_errors=True)
         try:
@@ -76,7 +76,7 @@ class Checkpoints:
             shutil.rmtree(old, ignore_errors=True)
 
     def latest(self) -> Checkpoint | None:
-        """The latest checkpoint, if there is one; UserError where it is damaged."""
+        """Read the latest checkpoint, or return None; raises UserError if it is damaged."""
         found = self._found()
         if not found:
             return None
@@ -94,7 +94,7 @@ class Checkpoints:
             raise unusable(found[-1], error) from None
 
     def _found(self) -> list[Path]:
-        """All checkpoints in order; a copy under another name is none."""
+        """All checkpoints in order; copies under other names do not count."""
         if not self.folder.is_dir():
             return []
         return sorted((path for path in self.folder.iterdir() if NAME.fullmatch(path.name)), key=_round)
@@ -105,13 +105,13 @@ def _round(path: Path) -> int:
 
 
 def unusable(checkpoint: Path, error: object) -> UserError:
-    """What to say of a damaged checkpoint: an earlier one is used only if somebody decides so."""
+    """The error for a damaged checkpoint. An earlier one is used only if the user decides so."""
     why = "; ".join(str(error).splitlines())
-    return UserError([f"{why}; remove {checkpoint} to go on from the checkpoint before it"])
+    return UserError([f"{why}; remove {checkpoint} to continue from the checkpoint before it"])
 
 
 def _pack(pending: Mapping[str, Mapping[Slot, Delivery]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Deliveries as tensors and JSON; a row that several clients get is kept once."""
+    """Convert deliveries to tensors and JSON; a row that several clients get is stored once."""
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
 

@@ -1,4 +1,4 @@
-"""What happens in a run, a line of JSON for each event."""
+"""The events of a run, one line of JSON each."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from fedhca2.run_folder.records import ServerRecord
 from fedhca2.run_folder.strict_json import mapping, to_json
 
 Event = dict[str, Any]
-REGISTERED, EVICTED = "registered", "evicted"  # sites: no part of a round, so a rewind does not undo them
+REGISTERED, EVICTED = "registered", "evicted"  # sites; these events belong to no round, so a rewind keeps them
 START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}}
 
 
 class EventLog:
-    """Watches a run and writes down what it sees, from a position on: what rounds did after it is forgotten."""
+    """Watches a run and logs its events, starting at a position: later events of rounds are dropped."""
 
     def __init__(self, path: Path, position: Mapping[str, Any]) -> None:
         self._file = path.open("a", encoding="utf-8")
@@ -30,10 +30,10 @@ class EventLog:
         self._file.write(b"".join(lasting).decode())
         self._file.flush()
         self.bytes_up, self.bytes_down = position["bytes_up"], position["bytes_down"]
-        self.updates = Counter[str](position["updates"])  # how many each client has sent
+        self.updates = Counter[str](position["updates"])  # how many updates each client has sent
 
     def position(self) -> dict[str, Any]:
-        """How far the events have come, all of them on the disk."""
+        """The position after all events so far; they are on disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
         length = os.fstat(self._file.fileno()).st_size
@@ -41,7 +41,7 @@ class EventLog:
         return {"events": length, **counts}
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def log(self, event: str, **values: Any) -> None:
@@ -53,7 +53,7 @@ class EventLog:
             raise OSError(error.errno, error.strerror, self._file.name) from None
 
     def introduced(self, profiles: Iterable[Profile]) -> None:
-        """Keep who takes part, and how the rows of decoders are laid out."""
+        """Log who takes part, and the layout of the decoders' rows."""
         for profile in profiles:
             self.log(
                 "profile",
@@ -68,16 +68,16 @@ class EventLog:
             )
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        """Batches are not kept."""
+        """Batches are not logged."""
 
     def replied(self, order: Order, reply: Reply, beside: tuple[int, int] = (0, 0)) -> None:
-        """Keep what a client did: its scores belong to the model after `round` rounds, its losses to the next one.
+        """Log a client's work: its scores belong to the model after `round` rounds, its losses to the next round.
 
-        `beside` are bytes up and down of messages beside these two.
+        `beside` counts the bytes up and down of further messages.
         """
         up, down = reply.nbytes + beside[0], order.nbytes + beside[1]
         self.bytes_up, self.bytes_down = self.bytes_up + up, self.bytes_down + down
-        self.updates[reply.client] += bool(order.upload) and not reply.failed  # which may have gone into a sum
+        self.updates[reply.client] += bool(order.upload) and not reply.failed  # which may be part of a sum
         who = {"round": order.round, "client": reply.client}
         for task, scores in reply.metrics.items():
             for metric, value in scores.items():
@@ -91,7 +91,7 @@ class EventLog:
         self.log("client", **who, seconds=round(reply.seconds, 4), bytes_up=up, bytes_down=down)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """Keep what the server did."""
+        """Log what the server did."""
         for aggregation in record.aggregations:
             products = aggregation.products.tolist() if aggregation.products is not None else None
             blends, votes = [blend.weights.tolist() for blend in aggregation.mixing.blends], aggregation.mixing.votes
@@ -113,12 +113,12 @@ class EventLog:
 def _is_lasting(line: bytes) -> bool:
     try:
         return json.loads(line)["event"] in (REGISTERED, EVICTED)
-    except ValueError:  # half a line, of a run that was killed
+    except ValueError:  # an incomplete line of a killed run
         return False
 
 
 def parse_events(lines: list[str], place: str) -> Iterator[Event]:
-    """Events from lines of JSON; a last line that is not whole yet is left out."""
+    """Parse events from lines of JSON; an incomplete last line is skipped."""
     for number, line in enumerate(lines, 1):
         try:
             event = json.loads(line)
@@ -130,5 +130,5 @@ def parse_events(lines: list[str], place: str) -> Iterator[Event]:
 
 
 def known(event: Event) -> Event:
-    """A value that is null was no finite number."""
+    """Replace a null value, which stands for a non-finite number, with NaN."""
     return {**event, "value": nan} if event.get("value", 0.0) is None else event

@@ -1,25 +1,25 @@
-"""What a run's folder holds, by name, and where it is by default."""
+"""The names of the files in a run's folder, and the default folders."""
 
 from datetime import datetime
 from pathlib import Path
 
-CONFIG = "config.yaml"  # makes a folder a run's
-RESULT = "result.json"  # says that the run has come to its end
+CONFIG = "config.yaml"  # marks a folder as a run's
+RESULT = "result.json"  # marks the run as finished
 EVENTS = "metrics.jsonl"
 PARTITION = "partition.json"
-FLOWER = "flower.json"  # of a run over Flower: what sites keep their state by
+FLOWER = "flower.json"  # of a run over Flower: the name under which sites keep their state
 EVALUATION = "evaluation.json"
-BASELINE_FILES = BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics.json"  # of a baseline from elsewhere
-BASELINE_FOLDER = "baseline"  # of a run within the run
+BASELINE_FILES = BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics.json"  # of a baseline from another run
+BASELINE_FOLDER = "baseline"  # of a baseline trained within the run
 CHECKPOINTS, MODELS, SAMPLES = "checkpoints", "models", "samples"
 LOCK = ".lock"
 
 
 def default_folder(name: str) -> Path:
-    """Where a new run of the experiment of this name is written."""
+    """The default folder of a new run of this experiment."""
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def comparison_folder(name: str) -> Path:
-    """Where the runs of a comparison are written."""
+    """The default folder of a comparison's runs."""
     return Path("runs") / f"compare-{name}"

@@ -1,4 +1,4 @@
-"""A run as its files tell it."""
+"""Reading a run from its files."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class RunFiles:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFiles":
-        """The run in this folder; UserError if there is none."""
+        """Open the run in this folder; raises UserError if there is none."""
         files = cls(Path(path))
         if not files.begun:
             raise UserError([f"{path}: should be a run's folder, found no {CONFIG} in it"])
@@ -48,12 +48,12 @@ class RunFiles:
 
     @property
     def begun(self) -> bool:
-        """Whether the folder is a run's."""
+        """Whether the folder belongs to a run."""
         return self.config_file.is_file()
 
     @property
     def finished(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run is finished."""
         return (self.path / RESULT).is_file()
 
     @property
@@ -63,7 +63,7 @@ class RunFiles:
 
     @property
     def config_text(self) -> str:
-        """The resolved config as it was written."""
+        """The text of the resolved config."""
         return self.config_file.read_text("utf-8")
 
     @cached_property
@@ -72,51 +72,51 @@ class RunFiles:
         return mapping(self.config_file, read_config(self.config_file))
 
     def experiment(self, overrides: list[str] | None = None) -> Experiment:
-        """What the run is of, with `key=value` overrides."""
+        """The run's experiment, with `key=value` overrides."""
         return Experiment.load(self.config_file, overrides)
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
-        """What the run came to, with NaN for scores that are not known; nothing before its end."""
+        """The outcome of the run, with NaN for unknown scores; empty before its end."""
         path = self.path / RESULT
         if not path.is_file():
             return None
         result = read_json(path)
         if not isinstance(result, dict) or not {"method", "clients"} <= set(result):
-            raise UserError([f"{path}: should be what a run came to, found {result!r:.40}"])
+            raise UserError([f"{path}: should be a run's result, found {result!r:.40}"])
         clients, baseline = numbers(result["clients"]), numbers(result.get("baseline") or {})
-        if "delta_m_by_client" not in result:  # written before there were both: what it calls Δm is by client
+        if "delta_m_by_client" not in result:  # an older file, whose Δm is by client
             gain = overall_gain(clients, baseline, self._kinds(clients))
             result |= {"delta_m": gain, "delta_m_by_client": result.get("delta_m")}
         return {**result, "clients": clients, "baseline": baseline or None}
 
     @property
     def finished_result(self) -> dict[str, Any]:
-        """What the run came to; UserError before its end."""
+        """The outcome of the run; raises UserError before its end."""
         if self.result is None:
             raise UserError([f"{self.path}: should be a finished run, found no {RESULT} in it"])
         return self.result
 
     @property
     def partition(self) -> dict[str, Any] | None:
-        """Every client's images by id, {client: {data, train, val, dealt}}; nothing if only the sites know them."""
+        """Every client's images by id, {client: {data, train, val, dealt}}; empty if only the sites know them."""
         path = self.path / PARTITION
         return mapping(path, read_json(path)) if path.is_file() else None
 
     @property
     def flower_note(self) -> dict[str, Any] | None:
-        """Of a run over Flower: its name for sites in `run`, the `engine`, and Flower's own number in `flower_run`."""
+        """For a run over Flower: its name for sites in `run`, the `engine`, and Flower's own number in `flower_run`."""
         path = self.path / FLOWER
         return mapping(path, read_json(path)) if path.is_file() else None
 
     @property
     def events_file(self) -> Path:
-        """Where events are appended, a line of JSON each."""
+        """The file of events, one line of JSON each."""
         return self.path / EVENTS
 
     @cached_property
     def events(self) -> list[Event]:
-        """Everything that was written down as it happened."""
+        """All events of the run."""
         path = self.events_file
         if not path.is_file():
             return []
@@ -133,11 +133,11 @@ class RunFiles:
 
     @property
     def rounds(self) -> int:
-        """How many rounds the run was meant to have."""
+        """The planned number of rounds."""
         return int(self.config["rounds"])
 
     def short_name(self, member: str) -> str:
-        """What a figure calls a 'client/task': the client alone if that is its only task."""
+        """The name of a 'client/task' in a figure: just the client if that is its only task."""
         client, _, _ = member.partition("/")
         return client if len(self.tasks.get(client, ())) == 1 else member
 
@@ -163,7 +163,7 @@ class RunFiles:
         return len(set(self.kinds.values())) < len(self.kinds)
 
     def dataset(self, client: str) -> str:
-        """A client's data set; one that never said so has its own."""
+        """A client's data set; a client that never reported one gets a data set of its own."""
         return self._datasets.get(client, client)
 
     @cached_property
@@ -175,18 +175,18 @@ class RunFiles:
 
     @property
     def baseline(self) -> "RunFiles":
-        """The Local baseline that was trained along, if there is one."""
+        """The Local baseline trained within the run, if there is one."""
         return RunFiles(self.path / BASELINE_FOLDER)
 
     @property
     def kept_baseline(self) -> Scores | None:
-        """The scores of a baseline from elsewhere, if the run has one."""
+        """The scores of a baseline from another run, if there is one."""
         path = self.path / BASELINE
         return numbers(read_json(path)) if path.is_file() else None
 
     @cached_property
     def baseline_scores(self) -> list[Event]:
-        """The events `metric` of the Local baseline, whether it was trained along or is another run's."""
+        """The `metric` events of the Local baseline, from this run or another."""
         if self.baseline.begun:
             return self.baseline.of("metric")
         path = self.path / BASELINE_METRICS
@@ -199,30 +199,30 @@ class RunFiles:
 
     @property
     def checkpoints(self) -> set[Path]:
-        """Every checkpoint that is kept, the baseline's too."""
+        """All checkpoints, including the baseline's."""
         return set(self.path.glob(f"**/{CHECKPOINTS}/round-*"))
 
     def model_file(self, client: str) -> Path:
-        """A client's trained model, in a run that has come to its end."""
+        """A client's trained model in a finished run."""
         return self.path / MODELS / f"{client}.safetensors"
 
     def samples_file(self, client: str) -> Path:
-        """A client's sample images."""
+        """The file of a client's sample images."""
         return self.path / SAMPLES / f"{client}.npz"
 
     @property
     def sampled_clients(self) -> list[str]:
-        """The clients that sample images were kept of."""
+        """The clients with sample images."""
         return sorted(file.stem for file in (self.path / SAMPLES).glob("*.npz"))
 
     def samples(self, client: str) -> dict[str, Array]:
-        """A client's sample images, labels and predictions; empty if none were kept."""
+        """A client's sample images, labels and predictions; empty if it has none."""
         path = self.samples_file(client)
         if not path.is_file():
             return {}
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}
-        except Exception as error:  # readers of damaged archives raise anything
+        except Exception as error:  # readers raise anything for damaged archives
             reason = " ".join(str(error).split())[:200]
             raise UserError([f"{path}: should be samples of a run, found {type(error).__name__}: {reason}"]) from None

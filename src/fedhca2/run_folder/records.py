@@ -1,4 +1,4 @@
-"""What a federation hands to its folder after a round: where the run stands, and what the server did."""
+"""What a federation saves after a round: the state of the run, and what the server did."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,27 +13,27 @@ from fedhca2.params import Part, Slot
 
 @dataclass(frozen=True)
 class ServerState:
-    """All that the server keeps between rounds: its round, and by 'client/slot' learned weights and recent moves."""
+    """Everything the server keeps between rounds: the round, and by 'client/slot' learned weights and recent moves."""
 
     round: int = 0
     weights: Mapping[str, Weights] = field(default_factory=dict)
-    shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # of what rows could move: for the guard
+    shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # recent moves, for the guard
 
     def to_dict(self) -> dict[str, Any]:
-        """As data that JSON can hold, without loss."""
+        """Convert to JSON data without loss."""
         weights = {key: {"value": [*w.value], "momentum": [*w.momentum]} for key, w in self.weights.items()}
         return {"round": self.round, "weights": weights, "shares": {key: [*s] for key, s in self.shares.items()}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ServerState":
-        """The state that `to_dict` wrote."""
+        """Restore the state from `to_dict`."""
         weights = {key: Weights(tuple(w["value"]), tuple(w["momentum"])) for key, w in data["weights"].items()}
         return cls(data["round"], weights, {key: tuple(shares) for key, shares in data["shares"].items()})
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands between two rounds: the server's state, and what clients have still to be sent."""
+    """The state of a run between two rounds: the server's state, and the rows still to be sent to clients."""
 
     state: ServerState = field(default_factory=ServerState)
     pending: Mapping[str, Mapping[Slot, Delivery]] = field(default_factory=dict)
@@ -41,21 +41,21 @@ class Progress:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How the rows of one part and layout were mixed: for reports."""
+    """How the rows of one part and layout were mixed, for reports."""
 
     part: Part
     members: tuple[str, ...]
     measure: Measure
-    products: Tensor | None  # inner products of whole rows, [N, N], where they were measured
+    products: Tensor | None  # inner products of whole rows, [N, N], if they were measured
     mixing: Mixing
 
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """What the server did in a round: for reports."""
+    """What the server did in a round, for reports."""
 
     round: int
     aggregations: tuple[Aggregation, ...]
-    weights: Mapping[str, tuple[float, ...]]  # the values as applied, by 'client/slot'
-    refused: Mapping[str, str]  # replies that were left out, by client, and why
-    dropped: Mapping[str, str] = field(default_factory=dict)  # clients whose reply was used, but not their rows
+    weights: Mapping[str, tuple[float, ...]]  # the applied values, by 'client/slot'
+    refused: Mapping[str, str]  # refused replies: the reason by client
+    dropped: Mapping[str, str] = field(default_factory=dict)  # clients whose rows alone were refused: the reason

@@ -1,4 +1,4 @@
-"""What a run came to."""
+"""The outcome of a run."""
 
 import platform
 from collections.abc import Mapping
@@ -27,19 +27,19 @@ class Result:
     seed: int
     clients: Scores
     baseline: Scores | None
-    delta_m: float | None  # nothing without a baseline, or where a gain over a score of 0 cannot be told
-    delta_m_by_client: float | None = None  # each client by itself, where Δm takes the means of clients of a kind
+    delta_m: float | None  # None without a baseline, or if a baseline score is 0
+    delta_m_by_client: float | None = None  # the mean over all clients and tasks; Δm first averages clients of a kind
     seconds: float
     bytes: dict[str, int]
     versions: dict[str, str]
     device: str
-    skipped: dict[str, list[str]] = field(default_factory=dict)  # files that could not be read, by client
-    missing: dict[str, str] = field(default_factory=dict)  # clients without scores, and why
-    epsilon: float | None = None  # of the client that sent most updates, where they are noised
-    privacy: dict[str, Any] | None = None  # what `privacy_spent` says of every client
+    skipped: dict[str, list[str]] = field(default_factory=dict)  # unreadable files, by client
+    missing: dict[str, str] = field(default_factory=dict)  # clients without scores, and the reason
+    epsilon: float | None = None  # of the client that sent the most updates, if they are noised
+    privacy: dict[str, Any] | None = None  # the output of `privacy_spent` for every client
 
     def to_dict(self) -> dict[str, Any]:
-        """As data that JSON can hold."""
+        """Convert to JSON data."""
         return asdict(self)
 
 
@@ -50,20 +50,20 @@ class Headline:
     metric: str
     value: float
     higher_is_better: bool
-    counts: bool  # in Δm
+    counts: bool  # whether it counts in Δm
 
 
 def headline(task: str, scores: Mapping[str, float]) -> Headline:
-    """The main score among those of a task: that of whichever of its metrics it was judged by."""
+    """The main score of a task, from the metric it was evaluated with."""
     known = TASKS[task].metrics
     metric = known[next((name for name in known if name in scores), next(iter(known)))](LabelSpace(classes=1))
     return Headline(metric.name, scores[metric.name], metric.higher_is_better, TASKS[task].counts_in_delta_m)
 
 
 def overall_gain(scores: Scores, baseline: Scores, kinds: Mapping[str, str] | None = None) -> float | None:
-    """Δm over all tasks that count of the clients that were evaluated both times; without `kinds` by client.
+    """Δm over all counting tasks of the clients that were evaluated both times; without `kinds`, by client.
 
-    Nothing where no task counts, or where a gain cannot be told.
+    None if no task counts, or if a gain is undefined.
     """
     both = [client for client in scores if client in baseline]
     better = {
@@ -83,9 +83,9 @@ def _counted(scores: Scores) -> dict[str, dict[str, float]]:
 
 
 def privacy_spent(noise: float, updates: Mapping[str, int]) -> dict[str, Any] | None:
-    """What client-level differential privacy has come to: for every client, by the updates that it has really sent.
+    """The cost in client-level differential privacy of the updates that each client actually sent.
 
-    A site may add more noise than the experiment asks for, and only that site knows: its ε is then less than this.
+    A site may add more noise than the experiment asks for without telling; its ε is then smaller than this.
     """
     if not noise:
         return None

@@ -1,4 +1,4 @@
-"""JSON that every program reads: what is no finite number is null."""
+"""JSON that every program can read: non-finite numbers become null."""
 
 import json
 from math import isfinite, nan
@@ -9,7 +9,7 @@ from fedhca2.errors import UserError
 
 
 def to_json(values: Any, **options: Any) -> str:
-    """Plain data as JSON, with null for NaN and infinities, which the standard has no words for.
+    """Convert plain data to JSON, with null for NaN and infinities, which the standard does not allow.
 
     >>> to_json({"miou": float("nan"), "rmse": [0.5, float("inf")]})
     '{"miou": null, "rmse": [0.5, null]}'
@@ -26,7 +26,7 @@ def _finite(value: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Plain data from a file; UserError where it is damaged, OSError where there is none."""
+    """Read plain data from a file; raises UserError if it is damaged, and OSError if it does not exist."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -34,7 +34,7 @@ def read_json(path: Path) -> Any:
 
 
 def numbers(value: Any) -> Any:
-    """Scores as they were before they became JSON: null was a number that is not known.
+    """Restore scores from JSON: null becomes NaN.
 
     >>> numbers({"road": {"semseg": {"miou": None}}, "home": {"depth": {"rmse": 0.5}}})
     {'road': {'semseg': {'miou': nan}}, 'home': {'depth': {'rmse': 0.5}}}
@@ -45,7 +45,7 @@ def numbers(value: Any) -> Any:
 
 
 def mapping(place: object, values: Any) -> dict[str, Any]:
-    """Keys and values, or a UserError that names the place where they should be."""
+    """Check that values are a mapping, or raise a UserError that names the place."""
     if not isinstance(values, dict):
         raise UserError([f"{place}: should hold keys and values, found {values!r:.40}"])
     return values

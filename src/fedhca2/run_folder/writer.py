@@ -1,4 +1,4 @@
-"""A run's folder: files that any program can read."""
+"""Writing a run's folder, in files that any program can read."""
 
 import io
 from collections.abc import Iterable, Mapping
@@ -22,11 +22,11 @@ from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
 
 class RunFolder:
-    """The one who writes a run's files.
+    """The only writer of a run's files.
 
-    Its steps: `new` or `open` looks at what is there and changes nothing; `rewind` takes the folder to where the run
-    goes on; `commit` keeps a round that is over; `finish` says that everything is there. Whatever stands in the way of
-    a run is found before `rewind`, so that a run which is refused leaves its folder as it was.
+    Its steps: `new` or `open` reads the folder and changes nothing; `rewind` takes the folder back to the point at
+    which the run continues; `commit` saves a finished round; `finish` marks the run as finished. Every check comes
+    before `rewind`, so a refused run leaves its folder unchanged.
     """
 
     def __init__(self, path: Path, early: Iterable[str], lock: FileLock | None, checkpoint: Checkpoint | None) -> None:
@@ -39,9 +39,9 @@ class RunFolder:
 
     @classmethod
     def new(cls, path: Path, early: Iterable[str] = ()) -> "RunFolder":
-        """The folder of a run that is to begin, which should be new or empty.
+        """The folder of a new run, which should be new or empty.
 
-        It may have `early` files, those that are written before a config, of a run that was killed there.
+        It may contain `early` files, which are written before the config, of a run that was killed at that point.
         """
         folder = cls(path, early, None, None)
         folder._require_fresh()
@@ -49,7 +49,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """The folder of a run that was begun, for this process alone; UserError if it cannot go on from there."""
+        """Open and lock the folder of an existing run; raises UserError if the run cannot continue from it."""
         lock = lock_folder(path)
         try:
             folder = cls(path, (), lock, Checkpoints(path / CHECKPOINTS).latest())
@@ -61,13 +61,13 @@ class RunFolder:
 
     @classmethod
     def at(cls, path: Path) -> "RunFolder":
-        """The folder of a run that was begun or is to begin."""
+        """The folder of an existing or a new run."""
         return cls.open(path) if RunFiles(path).begun else cls.new(path)
 
     def rewind(self, experiment: Experiment, beside: Mapping[str, Any] | None = None) -> None:
-        """Forget what came after the last checkpoint, and go on with these settings: from here on files change.
+        """Drop what came after the last checkpoint and continue with these settings. From here on files change.
 
-        `beside` is plain data by the name of its file. A folder that was rewound already stays as it is.
+        `beside` is plain data by file name. Rewinding a second time does nothing.
         """
         if self._log is not None:
             return
@@ -77,17 +77,18 @@ class RunFolder:
             self._lock = lock_folder(self.path)
             self._require_fresh()
         self._config, self._keep = experiment.to_dict(), experiment.checkpoints.keep
-        (self.path / RESULT).unlink(missing_ok=True)  # the first: it says that the run has come to its end
+        (self.path / RESULT).unlink(missing_ok=True)  # first, because it marks the run as finished
         config = {CONFIG: experiment.to_yaml()}
         others = {name: _as_json(values) for name, values in (beside or {}).items()}
-        # A config makes a folder a run's, so it comes last; where there is one already, the others follow from it.
+        # A config marks a folder as a run's, so it is written last. If one exists already, the other files follow from
+        # it.
         for name, text in (config | others if begun else others | config).items():
             self._write(name, text)
         self._log = EventLog(self.path / EVENTS, self._position)
 
     @property
     def events(self) -> EventLog:
-        """The record of what happens, of a folder that was rewound."""
+        """The log of events, in a folder that was rewound."""
         assert self._log is not None
         return self._log
 
@@ -96,18 +97,18 @@ class RunFolder:
         return self.checkpoint.notes if self.checkpoint else START
 
     def commit(self, progress: Progress, clients: KeptClients, seconds: float) -> None:
-        """Keep where the run stands after a round; earlier checkpoints go only after that."""
+        """Save the state of the run after a round; earlier checkpoints are removed only after that."""
         self._checkpoints.save(progress, clients, self._config, {**self.events.position(), "seconds": seconds})
         self._checkpoints.prune(self._keep)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Write the result, last of all: a folder that has one belongs to a run that came to its end."""
+        """Write the result as the last file: it marks the run as finished."""
         self.events.position()
         self._write(RESULT, _as_json(result))
         self._checkpoints.prune(1)
 
     def _require_fresh(self) -> None:
-        """FileExistsError if there are files but those of a run that was killed before its config was there."""
+        """Raise FileExistsError if there are files other than those of a run killed before it wrote its config."""
         if not self.path.exists():
             return
         early = {*self._early, *(f".{name}.new" for name in (*self._early, CONFIG))}
@@ -118,28 +119,28 @@ class RunFolder:
         path, wanted = self.path / EVENTS, self._position["events"]
         found = path.stat().st_size if path.exists() else 0
         if found < wanted:
-            raise UserError([f"{path}: should have {wanted} bytes or more, found {found}"])
+            raise UserError([f"{path}: should have at least {wanted} bytes, found {found}"])
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         if self._log is not None:
             self._log.close()
         if self._lock is not None:
             self._lock.release()
 
     def _write(self, name: str, text: str) -> None:
-        """Write one of the files that anybody may read, unless it is there just so."""
+        """Write a file that everyone may read, unless it already has this content."""
         path, content = self.path / name, text.encode()
         if not path.is_file() or path.read_bytes() != content:
             write_whole(path, content, ORDINARY)
 
     def save_model(self, client: str, model: torch.nn.Module) -> None:
-        """Keep a client's trained model."""
+        """Save a client's trained model."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         _write_private(RunFiles(self.path).model_file(client), save(tensors))
 
     def save_samples(self, client: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Keep a few images of a client with labels and predictions."""
+        """Save a few of a client's images with labels and predictions."""
         packed = io.BytesIO()
         np.savez_compressed(packed, allow_pickle=False, **arrays)
         _write_private(RunFiles(self.path).samples_file(client), packed.getvalue())
@@ -150,7 +151,7 @@ def _as_json(values: Any) -> str:
 
 
 def lock_folder(folder: Path) -> FileLock:
-    """Take a folder until the lock is released; the system lets go when a process dies."""
+    """Lock a folder until the lock is released; the system releases it if the process dies."""
     lock = FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()
@@ -160,14 +161,14 @@ def lock_folder(folder: Path) -> FileLock:
 
 
 def write_evaluation(run: Path, values: Mapping[str, Any]) -> Path:
-    """Keep what a run's models came to when they were evaluated once more."""
+    """Save the scores of a run's models that were evaluated again."""
     path = run / EVALUATION
     write_whole(path, _as_json(values).encode(), ORDINARY)
     return path
 
 
 def keep_model(run: Path, client: str, content: bytes) -> None:
-    """Keep a client's trained model that comes as a file, from its site."""
+    """Save a client's trained model that its site sent as a file."""
     _write_private(RunFiles(run).model_file(client), content)
 
 

@@ -32,7 +32,7 @@ def data():
 
 
 def mixed(aggregator, data, members=MEMBERS):
-    """Every member's next value if its start were zero and training had added its row."""
+    """Every member's next value, if it started at zero and training added its row."""
     rows = Rows(members, LAYOUT, data)
     mixing = aggregator.mixing(rows.products(aggregator.measure), members, LAYOUT)
     totals = [row.clone() if mixing.base == "trained" else torch.zeros_like(row) for row in data]

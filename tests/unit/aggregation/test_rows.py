@@ -1,4 +1,4 @@
-"""Fast ways of inner products and mixtures, each against the formula in float64."""
+"""Fast inner products and mixtures, each compared with the formula in float64."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def plain_products(data, sizes):
 
 @st.composite
 def stacks(draw, kinds=KINDS, most=30):
-    """Rows of any number, type, tensors and scale, some of which are no contiguous memory."""
+    """Rows of any number, type, tensors and scale, some of them not contiguous in memory."""
     sizes = draw(st.lists(st.sampled_from([1, 2, 7, 64, 1023, 1024, 1025, 3000]), min_size=1, max_size=4))
     n, kind = draw(st.integers(1, most)), draw(st.sampled_from(kinds))
     rng = torch.Generator().manual_seed(draw(st.integers(0, 999)))
@@ -159,7 +159,7 @@ def test_rows_without_a_value():
 
 
 def in_gpu_store(layout, data, chunk):
-    """Rows that take a GPU's way, on a CPU."""
+    """Rows on a CPU that use the GPU's code path."""
     rows = make(layout, data)
     rows.store = gpu_store.GpuStore(data, chunk)
     return rows
@@ -262,4 +262,4 @@ def test_memory_does_not_grow_with_the_model_times_the_clients(tmp_path):
     path.write_bytes(np.random.default_rng(0).normal(size=1_000_000).astype(np.float16).tobytes())
     done = subprocess.run([sys.executable, "-c", FLAT, str(path)], capture_output=True, text=True, check=True)
     few, many = map(float, done.stdout.split())
-    assert many - few < 15  # MiB; 75 rows more are 143 MiB, and their part of the room 5
+    assert many - few < 15  # MiB; 75 more rows are 143 MiB, and their part of the buffer is 5

@@ -29,7 +29,7 @@ UPDATES = {"encoder": "updates", "decoder": "updates"}
 
 
 class Altered:
-    """A data set in which something is wrong with some samples."""
+    """A data set with some broken samples."""
 
     def __init__(self, data, alter):
         self.data, self.alter = data, alter
@@ -55,7 +55,7 @@ def break_first(index, sample):
 
 @contextmanager
 def broken():
-    """Every data set has a broken image, wherever it is opened."""
+    """Every data set that is opened has a broken image."""
 
     def opened(experiment):
         found = {spec.data: _opened(experiment.data[spec.data]) for spec in experiment.specs}
@@ -99,7 +99,7 @@ def test_an_image_of_one_pixel_can_be_evaluated():
 
 
 def unlabelled(index, sample):
-    """Nothing is known about any pixel."""
+    """All pixels are unknown."""
     unknown = {"semseg": 255, "sal": 255, "depth": 0}
     return {name: value if name == "image" else torch.full_like(value, unknown[name]) for name, value in sample.items()}
 
@@ -127,7 +127,7 @@ def test_a_client_that_diverges_is_left_out_and_named(tmp_path):
 
 @contextmanager
 def small_files(size):
-    """A disk on which no file can be larger."""
+    """A disk that limits the size of a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -22,7 +22,7 @@ def test_scenes_are_written_in_the_size_that_is_asked_for(root):
 
 def test_a_good_folder_checks_with_exit_code_0(root):
     done = invoke("data", "check", root)
-    assert (done.exit_code, "everything is fine" in done.output) == (0, True)
+    assert (done.exit_code, "no faults found" in done.output) == (0, True)
 
 
 def test_a_missing_file_is_named_with_exit_code_1(root):

@@ -50,7 +50,7 @@ def test_delta_m_is_of_the_means_of_clients_of_a_kind(run):
     result = json.loads((run / "result.json").read_text())
 
     def column(client, task, metric):
-        """Scores of clients whose names begin so, of the run and alone."""
+        """Scores of the clients whose names start with this, in the run and alone."""
         return [
             [scores[name][task][metric] for name in scores if name.startswith(client)]
             for scores in (result["clients"], result["baseline"])

@@ -1,4 +1,4 @@
-"""Mutated images, labels and weights: each is read or gets one line that names it, and none a traceback."""
+"""Mutated images, labels and weights: each is read or gets one line that names it, never a traceback."""
 
 import io
 import random
@@ -30,7 +30,7 @@ PLACES = {
 
 
 def mutated(data, rng):
-    """Cut short, with other bytes in its head or anywhere, with bytes before it, or something else altogether."""
+    """Truncate content, change bytes in its header or anywhere, prepend bytes, or replace it."""
     changed, kind = bytearray(data), rng.randrange(5)
     if kind == 0:
         del changed[rng.randrange(len(changed)) :]
@@ -56,7 +56,7 @@ def archives(tmp_path_factory):
 
 
 def broken_files(archives, layout, count, tmp_path):
-    """An archive with one file broken, `count` times in different ways; gives the root and the file each time."""
+    """Break one file of an archive, `count` times in different ways; yield the root and the file each time."""
     rng, root = random.Random(layout), tmp_path / "root"
     shutil.copytree(archives[layout], root)
     for number in range(count):
@@ -79,7 +79,7 @@ def test_checking_a_mutated_archive_names_what_is_broken(archives, layout, tmp_p
 
 
 def fault_in(archive, root):
-    """What is wrong with the samples of an archive, or nothing."""
+    """The problems with an archive's samples; none if it is fine."""
     try:
         for split in ("train", "val"):
             data = archive(root, split)
@@ -102,7 +102,7 @@ def test_loading_a_mutated_archive_names_what_is_broken(archives, layout, tmp_pa
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run's folder with one model, which has not learned anything."""
+    """A run's folder with one untrained model."""
     experiment = Experiment.parse({**SETTINGS, "clients": [{"name": "home", "data": "indoor", "tasks": ["depth"]}]})
     folder = tmp_path_factory.mktemp("run")
     (folder / "models").mkdir()
@@ -114,7 +114,7 @@ def run(tmp_path_factory):
 
 
 def predicted(run, image, tmp_path):
-    """Whether a prediction was written; otherwise one line says what is wrong."""
+    """Whether a prediction was written; if not, one line says what is wrong."""
     done = CliRunner().invoke(app, ["predict", str(run), str(image), "--client", "home", "-o", str(tmp_path / "out")])
     assert done.exit_code == 0 or (done.exit_code, done.stderr.count("\n")) == (2, 1), (done.output, done.exception)
     return done.exit_code == 0
@@ -155,7 +155,7 @@ def _weights():
 
 
 def refusal(path):
-    """What is wrong with a file of weights, or nothing."""
+    """The problems with a weights file; none if it is fine."""
     try:
         Encoder(EncoderConfig(name="swin_micro", weights=str(path)), SIZE)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A site that is told to end does, whatever it was doing."""
+"""A site that is told to stop does, whatever it is doing."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ while True:
     try:
         time.sleep(60)
     except SystemExit:
-        pass  # as some libraries do when they are imported
+        pass  # as some libraries do on import
 """
 
 

@@ -20,7 +20,7 @@ def client(method="fedhca2", name="road", **changes):
 
 
 def trained(method="fedhca2", **changes):
-    """A client that has something of everything to keep."""
+    """A client with every kind of state."""
     found = client(method, **changes)
     found.perform(Order(0, upload=UPDATES))
     row = torch.full((found.layouts[ENCODER].numel,), 1e-3)
@@ -148,7 +148,7 @@ def noised(found, round=0):
 
 
 def test_the_experiments_seed_does_not_tell_the_noise():
-    """Two clients that are the same in all but the key: what they train is equal, and what they send is unrelated."""
+    """Two clients that differ only in their key train equal models and send unrelated rows."""
     sent = torch.stack([noised(client(privacy=NOISY)) for _ in range(2)])
     assert abs(float(torch.corrcoef(sent)[0, 1])) < 5 / sent.shape[1] ** 0.5
 

@@ -1,4 +1,4 @@
-"""What a client does with rows that it should not take: from a hostile server, or from a hostile client through one."""
+"""How a client handles rows it should not accept, from a hostile server or from a hostile client through the server."""
 
 import json
 from dataclasses import replace
@@ -29,7 +29,7 @@ def two(method):
 
 
 class Two:
-    """An honest client, and one that fills its rows with a value after the first round; or is away from then on."""
+    """An honest client, and one that after the first round fills its rows with a value or stays away."""
 
     def __init__(self, experiment, value):
         self.clients, self.value = clients_of(experiment), value
@@ -69,7 +69,7 @@ def same(one, other):
 
 @cache
 def without(method):
-    """The honest client's model in a federation whose other client is away after the first round."""
+    """The honest client's model in a federation whose other client stays away after the first round."""
     return tensors(federate(method, None).honest)
 
 
@@ -82,7 +82,7 @@ def test_with_a_guard_the_honest_client_of_two_is_as_if_the_other_were_away(meth
 
 @cache
 def on_its_own(method):
-    """The honest client's model after a first round with the other, whose result it takes, and two on its own."""
+    """The honest client's model after a first round with the other, whose result it accepts, and two rounds alone."""
     experiment = two(method)
     fleet = Two(experiment, None)
     server = Server(experiment.resolved_method, fleet.profiles.values())
@@ -131,7 +131,7 @@ def order(addend, base="trained", slot=ENCODER, **rest):
 def test_rows_that_no_training_makes_are_not_taken(client, value, base):
     before = client.state().tensors
     reply = client.perform(order(Addend(row(client, value)), base))
-    assert reply.declined.startswith("what it was sent was not taken: encoder: rows should be")
+    assert reply.declined.startswith("its rows were not taken: encoder: rows should be")
     assert same(client.state().tensors, before)
 
 
@@ -184,7 +184,7 @@ def test_a_client_that_diverges_goes_back_to_before_it_took_anything(client):
 
 
 def test_limits_do_not_depend_on_what_a_client_has_learned(client):
-    """Or else the server could tell by what is declined."""
+    """Otherwise the server could learn from what is declined."""
     fresh = clients_of(small())[HONEST]
     assert client.exchange.limits.longest(ENCODER, 5) == fresh.exchange.limits.longest(ENCODER, 5)
 

@@ -1,4 +1,4 @@
-"""Which optimiser a client trains with, how long its moments last, and what its losses weigh."""
+"""A client's optimiser, the lifetime of its moments, and the weights of its losses."""
 
 from copy import deepcopy
 
@@ -21,7 +21,7 @@ def client(name="home", method="fedhca2", **training):
 
 
 def after_steps(make, steps=4):
-    """Parameters after steps on random gradients, which shrink."""
+    """Parameters after steps on shrinking random gradients."""
     rng = torch.Generator().manual_seed(0)
     parameter = nn.Parameter(torch.randn(5, generator=rng))
     optimizer = make([parameter])
@@ -41,7 +41,7 @@ def after_steps(make, steps=4):
 )
 def test_steps_are_those_of_torch(settings, reference):
     found = after_steps(lambda p: OptimizerConfig(**settings).build(p, 0.1, 0.01))
-    exact = {"rtol": 0, "atol": 0} if "amsgrad" not in settings else {}  # that one is compared with another kernel
+    exact = {"rtol": 0, "atol": 0} if "amsgrad" not in settings else {}  # which is compared with a different kernel
     assert_close(found, after_steps(reference), **exact)
 
 

@@ -15,7 +15,7 @@ ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")
 KEY, OTHER = bytes(32), bytes(31) + b"\1"  # one bit apart
 NOISY = Privacy(clip=1.0, noise=1.0)
 MANY = 100_000
-UNRELATED = 5 / MANY**0.5  # five deviations of the correlation of so many independent numbers
+UNRELATED = 5 / MANY**0.5  # five standard deviations of the correlation of MANY independent numbers
 
 
 def updates(count=1000):

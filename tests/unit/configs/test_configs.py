@@ -1,4 +1,4 @@
-"""Every embedded experiment: at its real size without memory, and one short round of it in the small."""
+"""Every embedded experiment: at full size on the meta device, and one short round of a small version."""
 
 from functools import cache
 from itertools import combinations
@@ -54,7 +54,7 @@ def scenes(domain):
 
 
 def short_round(experiment):
-    """A round of an experiment in the small: its clients at the end, what they were sent, and the record."""
+    """Run a round of a small version of an experiment; return its clients, what they were sent, and the record."""
     data = {key: scenes(config.domain) for key, config in experiment.data.items()}
     shards = {key: first(shard) for key, shard in assign_shards(experiment, data).items()}
     clients = build_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
@@ -98,11 +98,11 @@ def test_experiments_of_mat_fl_train_as_its_released_code(name):
     assert experiment.training.optimizer.model_dump() == optimizer
     assert (experiment.training.loss_weights, experiment.training.weight_decay) == (False, 1e-4)
     assert experiment.metrics == {"sal": "miou_of_images"}
-    assert ("encoder_norms" in experiment.resolved_method.uploads(0)) == (name != "matfl/figure2")  # that has no mean
+    assert ("encoder_norms" in experiment.resolved_method.uploads(0)) == (name != "matfl/figure2")  # which has no mean
 
 
 def first(shard):
-    """A client's first training image alone."""
+    """Only a client's first training image."""
     return type(shard)(shard.train[:1], shard.val, shard.dealt)
 
 

@@ -1,4 +1,4 @@
-"""Batches prepared as a whole, as on a GPU, against each sample prepared by itself."""
+"""Batches prepared as a whole, as on a GPU, compared with samples prepared one by one."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ TASK_LISTS = [("semseg",), ("normals", "depth"), tuple(TASKS)]
 
 
 def blocks(rng, size, classes):
-    """A map of large patches, so that crops of one class alone are common."""
+    """A map of large patches, so that crops with only one class are common."""
     coarse = torch.from_numpy(rng.integers(0, classes, (1, 3, 3)).astype(np.uint8))
     return torch.nn.functional.interpolate(coarse[None].float(), size=size).to(torch.uint8)[0]
 

@@ -87,7 +87,7 @@ def test_depth_in_half_precision_becomes_float32(root):
 @pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
 def test_a_depth_that_is_no_distance_is_an_error(root, value):
     np.save(root / "depth" / f"{ID}.npy", np.full(SIZE, value, np.float32))
-    with pytest.raises(BrokenFileError, match=r"0001\.npy: should hold metres from 0 up"):
+    with pytest.raises(BrokenFileError, match=r"0001\.npy: should hold metres of at least 0"):
         load(root, "depth")
 
 

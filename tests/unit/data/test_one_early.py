@@ -1,4 +1,4 @@
-"""When items are taken from their source."""
+"""When `one_early` takes items from its source."""
 
 from fedhca2.data.batches import one_early
 

@@ -97,7 +97,7 @@ def with_partition(partition):
         ({"kind": "lists"}, "data.outdoor.partition: a partition by lists should have either"),
         (
             {"kind": "lists", "lists": {"road": list(range(50_001))}},
-            "50000 images or fewer, found 50001; put them in a",
+            "at most 50000 images, found 50001; put them in a",
         ),
         ({"kind": "lists", "file": "nowhere.json"}, "nowhere.json: should be JSON"),
         ({"kind": "evn"}, "data.outdoor.partition.kind: should be 'even'"),

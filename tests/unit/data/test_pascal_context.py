@@ -35,7 +35,7 @@ def mask(*place: slice) -> np.ndarray:
 
 
 def annotation(objects: list[tuple[int, list[tuple[str, np.ndarray]]]]) -> np.ndarray:
-    """A PASCAL-Part annotation under other field names: only positions count."""
+    """A PASCAL-Part annotation under different field names: only positions matter."""
     rows = [("thing", number, mask(slice(0, 4)), struct(parts, "a b")) for number, parts in objects]
     return struct([("image", struct(rows, "c d e f"))], "g h")
 

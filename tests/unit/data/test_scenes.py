@@ -60,7 +60,7 @@ def test_a_solid_is_left_out_only_where_it_cannot_matter(domain, size, monkeypat
 
 
 class _Work(TorchDispatchMode):
-    """Counts the operations of PyTorch that are called, and the numbers they compute."""
+    """Counts PyTorch operations and the numbers they compute."""
 
     steps = numbers = 0
 

@@ -16,12 +16,12 @@ from small_run import small
 
 CLIENT = "home"
 SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
-TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # of outputs of an exported model against the original
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # of an exported model's outputs compared with the original
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The folder of a run whose model has not learned anything."""
+    """The folder of a run with an untrained model."""
     folder, experiment = tmp_path_factory.mktemp("run"), small(model=SWIN)
     (folder / "config.yaml").write_text(experiment.to_yaml())
     spec = next(spec for spec in experiment.specs if spec.name == CLIENT)

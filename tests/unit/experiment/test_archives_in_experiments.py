@@ -1,4 +1,4 @@
-"""Archives on disk as the data of an experiment."""
+"""Experiments whose data are archives on disk."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Mutated configs: each is accepted or gets clear lines, and none a traceback."""
+"""Mutated configs: each is accepted or gets clear lines, never a traceback."""
 
 import random
 from copy import deepcopy
@@ -37,7 +37,7 @@ CHARACTERS = "{}[]:,-#&*!|>'\"%@`\\\t\n 0aé\u0000\x85\ufeff"
 
 
 def places(tree, path=()):
-    """Every place in plain data."""
+    """Every path in plain data."""
     found = [path] if path else []
     steps = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in steps:
@@ -79,7 +79,7 @@ def of_other_characters(text, rng):
 
 
 def verdict(path):
-    """Nothing for a config that is accepted and can be written and read again, or the lines about it."""
+    """The error lines of a config; none if it is accepted and survives being written and read again."""
     try:
         experiment = Experiment.load(path)
     except UserError as error:

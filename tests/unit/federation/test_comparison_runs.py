@@ -12,11 +12,11 @@ from small_run import quickly, small
 
 
 class CrashError(Exception):
-    """What stops a run in the middle."""
+    """Stops a run in the middle."""
 
 
 class Watcher:
-    """Watches nothing, but crashes at the end of one round."""
+    """A watcher that only crashes at the end of one round."""
 
     def __init__(self, crashes_at=None):
         self.crashes_at = crashes_at
@@ -54,7 +54,7 @@ def test_an_unknown_method_is_refused(tmp_path):
 
 def test_runs_of_other_settings_are_refused(tmp_path):
     made_run(tmp_path / "local" / "seed-0", "local")
-    with pytest.raises(UserError, match="should be a run of these settings, found one with other"):
+    with pytest.raises(UserError, match="should be a run with these settings, found different"):
         plan_runs(small(), ["fedavg"], 1, tmp_path)
 
 
@@ -98,13 +98,13 @@ def test_a_comparison_is_known_by_its_runs_with_local_first(tmp_path):
 @pytest.mark.slow
 def test_all_methods_begin_with_the_same_images_and_models(tmp_path):
     runs = list(quickly(list, run_all(plan_runs(small(rounds=1), list(METHODS), 1, tmp_path), Watcher())))
-    own = [run for run in runs if not run.experiment.resolved_method.local.frozen]  # frozen decoders are common
+    own = [run for run in runs if not run.experiment.resolved_method.local.frozen]  # frozen decoders are shared
     images = {(run.folder / "partition.json").read_bytes() + _samples(run, ("image", "label.")) for run in runs}
     models = {_samples(run, ("before.",)) for run in own}
     assert (len(runs), len(own), len(images), len(models)) == (len(METHODS), len(METHODS) - 1, 1, 1)
 
 
 def _samples(run, kinds):
-    """What clients show of their images and labels, or of what their models say before they are trained."""
+    """The clients' sample images and labels, or their models' predictions before training."""
     files = [np.load(path) for path in sorted((run.folder / "samples").iterdir())]
     return b"".join(arrays[name].tobytes() for arrays in files for name in arrays.files if name.startswith(kinds))

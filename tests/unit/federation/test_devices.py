@@ -42,7 +42,7 @@ def test_the_number_of_devices_does_not_show_in_the_result():
 
 
 def test_a_device_that_is_not_there_is_named():
-    with pytest.raises(UserError, match=r"^devices: 'cuda:9' is not there. .*cpu"):
+    with pytest.raises(UserError, match=r"^devices: 'cuda:9' does not exist. .*cpu"):
         choose_devices(["cpu", "cuda:9"])
 
 

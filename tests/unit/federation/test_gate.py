@@ -1,4 +1,4 @@
-"""Text, JSON and replies from outside: whatever they are, a value or a reason comes of them."""
+"""Text, JSON and replies from outside: the gate always returns a value or a reason."""
 
 import json
 import unicodedata
@@ -77,7 +77,7 @@ def test_a_final_reply_with_other_scores_is_refused(metrics):
 
 
 def nested(tree, depth):
-    """A text that is nested deeper than Python's own writer could."""
+    """A text nested more deeply than Python's own writer can."""
     return "[" * depth + json.dumps(tree) + "]" * depth
 
 
@@ -100,7 +100,7 @@ texts = st.builds(nested, trees, st.sampled_from([0, 0, 0, 1, 7, 900, 5000]))
 
 @st.composite
 def headers(draw, keys):
-    """Texts of mappings with some of the keys that are expected, and anything in them."""
+    """Texts of mappings with some of the expected keys and arbitrary values."""
     fields = draw(st.dictionaries(st.sampled_from(keys) | letters, texts, max_size=6))
     return "{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in fields.items()) + "}"
 

@@ -45,7 +45,7 @@ def _first_round():
 
 
 def second_round(replies, **bounds):
-    """What the server does with these replies after a first round in which all was well."""
+    """The server's outcome for these replies after a first round without faults."""
     return server(**bounds).step(_first_round(), replies)
 
 
@@ -59,11 +59,14 @@ FAULTS = {
     "later round": (lambda good: replace(good, round=7), "round should be 1, found 7"),
     "missing row": (lambda good: replace(good, rows={ENCODER: good.rows[ENCODER]}), "rows should be"),
     "a head": (lambda good: replace(good, rows={**good.rows, HEAD: torch.ones(6)}), "rows should be"),
-    "short row": (row_of(torch.ones(5)), "row should be of 6 floating numbers, found shape (5,)"),
-    "oversize row": (row_of(torch.ones(60_000)), "row should be of 6 floating numbers, found shape (60000,)"),
-    "whole numbers": (row_of(torch.ones(6, dtype=torch.int64)), "row should be of 6 floating numbers, found torch.int"),
-    "complex row": (row_of(torch.ones(6, dtype=torch.complex64)), "row should be of 6 floating numbers"),
-    "sparse row": (row_of(torch.ones(6).to_sparse()), "row should be of 6 floating numbers"),
+    "short row": (row_of(torch.ones(5)), "row should have 6 floating-point numbers, found shape (5,)"),
+    "oversize row": (row_of(torch.ones(60_000)), "row should have 6 floating-point numbers, found shape (60000,)"),
+    "whole numbers": (
+        row_of(torch.ones(6, dtype=torch.int64)),
+        "row should have 6 floating-point numbers, found torch.int",
+    ),
+    "complex row": (row_of(torch.ones(6, dtype=torch.complex64)), "row should have 6 floating-point numbers"),
+    "sparse row": (row_of(torch.ones(6).to_sparse()), "row should have 6 floating-point numbers"),
     "no tensor": (row_of([1.0] * 6), "row should be a tensor, found list"),
     "NaN": (row_of(torch.tensor([1.0, 2.0, float("nan"), 0.0, 0.0, 0.0])), "row should be finite"),
     "infinities": (row_of(torch.tensor([float("inf"), -float("inf"), 0, 0, 0, 0])), "row should be finite"),
@@ -124,7 +127,7 @@ def test_without_bounds_long_rows_pass():
 
 
 def after_first_round(first, second, **bounds):
-    """What the server refuses of a second round, when rows were scaled by `first` and then by `second`."""
+    """What the server refuses in the second round, if rows are scaled by `first` and then by `second`."""
     own = server(**bounds)
     state, _, _ = own.step(own.start(), [reply(name, 0, scale=first) for name in NAMES])
     return own.step(state, [*map(reply, "abc"), reply("d", scale=second)])[2].refused
@@ -151,7 +154,7 @@ def test_the_state_keeps_as_many_moves_as_its_window():
 
 
 def test_a_warm_up_that_ends_early_for_one_client_is_no_fault():
-    """The papers' NYUD client has four epochs a round: in round 2 it moves hundreds of times as far as the others."""
+    """The papers' NYUD client has four epochs per round: in round 2 it moves hundreds of times as far as the others."""
     training = Training(schedule=Schedule())
     epochs = {"a": 1, "b": 1, "c": 1, "d": 4}
     reach = Reach(training, Privacy(), rounds=100, epochs=epochs)

@@ -1,4 +1,4 @@
-"""Parameters that no training can have brought where they are."""
+"""Parameters that are farther away than training can move them."""
 
 import pytest
 import torch
@@ -28,14 +28,14 @@ def federation(method, names="abcd", privacy=None, guard=None):
 
 
 def trained(name, round, starts, spoil=lambda row: row):
-    """A client's parameters after ten honest steps, and what it makes of them."""
+    """A client's parameters after ten honest steps, then spoiled."""
     rng = torch.Generator().manual_seed(ord(name) + 1000 * round)
     rows = {slot: spoil(start + 1e-3 * torch.randn(VALUES, generator=rng)) for slot, start in starts.items()}
     return Reply(name, round, rows)
 
 
 def refusals(method, spoil, *, at, names="abcd", away=None, guard=None):
-    """What the server refuses in the round in which one client's rows are spoiled; it is honest before that."""
+    """What the server refuses in the round in which one client spoils its rows; it is honest before that."""
     own = federation(method, names, guard=guard)
     state, sent, record = own.start(), {}, None
     at_start = {name: {ENCODER: START, EDGE: START.roll(ord(name))} for name in names}
@@ -90,7 +90,7 @@ def test_rounding_on_the_wire_is_no_move(kind):
 
 @pytest.mark.parametrize("method", ["fedavg", "fedper"])
 def test_a_reply_that_another_client_lost_loosens_no_bound(method):
-    """Half of what two clients may move in four rounds is far more than one may in one."""
+    """Half of what two clients may move in four rounds is far more than what one client may move in one round."""
     farther = 4 * REACHED * torch.ones(VALUES) / VALUES**0.5
     assert list(refusals(method, lambda row: row + farther, at=3, away=("b", 2))) == ["d"]
 
@@ -102,7 +102,7 @@ def test_a_client_whose_reply_was_lost_may_come_back():
 @pytest.mark.parametrize("method", [*AVERAGING, "fedamp"])
 @pytest.mark.parametrize("round", [0, 2])
 def test_nor_are_they_where_a_tenth_is_allowed(method, round):
-    """Fresh decoders are as long as each other: a share of the steps is no share of that."""
+    """The distance between fresh decoders is not scaled by the share of steps."""
     assert not refusals(method, lambda row: row, at=round, guard=GuardBounds(reach=0.1))
 
 

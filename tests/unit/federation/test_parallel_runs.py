@@ -16,7 +16,7 @@ SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
 
 
 class Notes:
-    """Keeps which runs ended, and how many ran at once."""
+    """Records which runs ended, and how many ran at once."""
 
     def __init__(self):
         self.ends, self.most = {}, 0
@@ -29,7 +29,7 @@ class Notes:
 
 
 def acting(fails=(), wait=""):
-    """A `start` whose processes only write a result, or fail, after they have waited."""
+    """A `start` whose processes wait and then write a result or fail."""
 
     def start(run, cores):
         run.folder.mkdir(parents=True)

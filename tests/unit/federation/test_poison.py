@@ -1,4 +1,4 @@
-"""One hostile client of four: what is refused, and how far the others drift at most (`python tests/poison.py`)."""
+"""One hostile client of four: what is refused, and the others' largest drift (`python tests/poison.py`)."""
 
 import re
 from math import inf
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.attack]
 ALWAYS = ("variances below zero",)
 BY_THE_GUARD = (*ALWAYS, "scaled by 100", "1e30 everywhere", "statistics times a million")
 REFUSED = {"no guard": ALWAYS, "guard": BY_THE_GUARD, "reach 0.1": (*BY_THE_GUARD, "scaled by 10")}
-AT_MOST = {"guard": 2.1, "reach 0.1": 0.35}  # of the others' length, whatever is played
+AT_MOST = {"guard": 2.1, "reach 0.1": 0.35}  # of the others' length, for every attack
 PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""A run that is refused leaves every byte of its folder as it was, and its times."""
+"""A refused run changes no byte and no time in its folder."""
 
 import json
 import re
@@ -17,7 +17,7 @@ NOWHERE = {"kind": "nyud", "root": "nowhere"}
 
 
 def tree(folder):
-    """Everything in a folder: content, mode and time of change of every file; nothing if it is not there."""
+    """Content, mode and modification time of every file in a folder; empty if the folder does not exist."""
     return {
         path.relative_to(folder): (path.is_file() and path.read_bytes(), path.stat().st_mode, path.stat().st_mtime_ns)
         for path in sorted([folder, *folder.rglob("*")])
@@ -26,7 +26,7 @@ def tree(folder):
 
 
 def stopped(out, **settings):
-    """A run of three rounds that fell over in the last, with a baseline that came to its end."""
+    """A run of three rounds that crashed in the last, with a finished baseline."""
     calls = iter([lambda: None, crash])  # the third round of the baseline, and that of the run
     with pytest.raises(CrashError):
         run_small(small(baseline=True, **settings), out, Silent(2, lambda: next(calls)()))
@@ -34,7 +34,7 @@ def stopped(out, **settings):
 
 
 def against_another(out):
-    """A finished run that was compared with a Local run from elsewhere."""
+    """A finished run that was compared with a separate Local run."""
     run_small(small("local", rounds=1), out.parent / "local")
     run_small(small(rounds=1), out, baseline=out.parent / "local")
     return out
@@ -66,7 +66,7 @@ def edited(name, old, new):
 
 
 def cut(pattern):
-    """The last file of this kind, cut short."""
+    """Truncate the last file of this kind."""
 
     def damage(run):
         path = sorted(run.glob(pattern))[-1]
@@ -76,7 +76,7 @@ def cut(pattern):
 
 
 def exchanged(run):
-    """One client's state in place of another's."""
+    """Replace one client's state with another's."""
     folder = sorted((run / "checkpoints").iterdir())[-1]
     shutil.copy(folder / "client-road.safetensors", folder / "client-shop.safetensors")
 
@@ -87,12 +87,17 @@ def nothing(run):
 
 LANE = [*SETTINGS["clients"], {"name": "lane", "data": "outdoor", "tasks": ["edge"]}]
 SERVER, CLIENT = "checkpoints/round-*/server.safetensors", "checkpoints/round-*/client-road.safetensors"
-# which run, what is wrong with its folder, what is asked for, what is said
+# the run, the fault in its folder, the request, the message
 REFUSED = {
-    "fewer rounds than it has come": ("stopped", nothing, ["rounds=1"], "rounds: should be at least 2, as far as"),
+    "fewer rounds than it has come": (
+        "stopped",
+        nothing,
+        ["rounds=1"],
+        "rounds: should be at least 2, which the run has",
+    ),
     "no rounds": ("stopped", nothing, ["rounds=0"], "rounds: input should be greater"),
-    "another seed": ("stopped", nothing, ["seed=1"], "seed: should be what the run began with, 0, found 1"),
-    "another method": ("stopped", nothing, ["method=fedavg"], "should be what the run began with"),
+    "another seed": ("stopped", nothing, ["seed=1"], "seed: should be what the run started with, 0, found 1"),
+    "another method": ("stopped", nothing, ["method=fedavg"], "should be what the run started with"),
     "another model": ("stopped", nothing, ["model.decoder_width=16"], "model.decoder_width: should be"),
     "other images": ("stopped", nothing, ["data.outdoor.train=5"], "data.outdoor.train: should be"),
     "an unknown key": ("stopped", nothing, ["round=5"], "unknown key 'round'"),
@@ -110,7 +115,7 @@ REFUSED = {
     "a damaged baseline": ("stopped", cut(f"baseline/{CLIENT}"), ["rounds=4"], "client-road.safetensors"),
     "a damaged server of the baseline": ("stopped", cut(f"baseline/{SERVER}"), ["rounds=4"], "server.safetensors"),
     "a damaged client before a baseline": ("stopped", cut(CLIENT), ["rounds=4"], "client-road.safetensors"),
-    "a finished run": ("finished", nothing, [], "has come to its end"),
+    "a finished run": ("finished", nothing, [], "is finished"),
     "a finished run that is damaged": ("finished", cut(SERVER), ["rounds=2"], "server.safetensors"),
     "a finished run with a damaged client": ("finished", cut(CLIENT), ["rounds=2"], "client-road.safetensors"),
     "more rounds than a baseline from elsewhere": ("against another", nothing, ["rounds=2"], "as in the baseline"),
@@ -211,6 +216,6 @@ def test_a_folder_with_files_of_others_stays_as_it_was(tmp_path, name):
 
 
 def test_a_run_with_another_baseline_makes_no_folder(runs, tmp_path):
-    with pytest.raises(UserError, match="should have the same settings as this run, found other rounds"):
+    with pytest.raises(UserError, match="should have the same settings as this run, found different rounds"):
         run_small(small(), tmp_path / "run", baseline=runs["against another"] / "local")
     assert tree(tmp_path / "run") == {}

@@ -18,18 +18,18 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory):
-    """Runs an experiment through, or until it falls over after a round, once for all tests; gives its folder."""
+    """Run an experiment to its end, or until it crashes after a round, once for all tests; return its folder."""
     folders = {}
 
-    def run(experiment, falls_over=None):
-        key = experiment.to_yaml(), falls_over
+    def run(experiment, crashes_at=None):
+        key = experiment.to_yaml(), crashes_at
         if key not in folders:
             folders[key] = tmp_path_factory.mktemp("once") / "run"
-            if falls_over is None:
+            if crashes_at is None:
                 run_small(experiment, folders[key])
             else:
                 with pytest.raises(CrashError):
-                    run_small(experiment, folders[key], Silent(falls_over, crash))
+                    run_small(experiment, folders[key], Silent(crashes_at, crash))
         return folders[key]
 
     return run
@@ -37,7 +37,7 @@ def once(tmp_path_factory):
 
 @pytest.fixture
 def crashed(once, tmp_path):
-    """A run of a test's own that fell over after this round, before its checkpoint."""
+    """A test's own run that crashed after this round, before its checkpoint."""
 
     def run(experiment, at=1):
         return shutil.copytree(once(experiment, at), tmp_path / "crashed")
@@ -47,7 +47,7 @@ def crashed(once, tmp_path):
 
 @pytest.fixture
 def pairs(once, crashed):
-    """A run that went through, and one that was resumed."""
+    """A straight run and a resumed one."""
 
     def run(experiment, at=1):
         resumed = crashed(experiment, at)
@@ -57,7 +57,7 @@ def pairs(once, crashed):
     return run
 
 
-# FedSTA, told so, unites decoders and heads in the round that is lost and run again.
+# FedSTA, configured so, averages decoders and heads in the round that is lost and run again.
 SETTINGS = {name: {} for name in METHODS} | {"fedsta": unifying(every=1)}
 
 
@@ -100,7 +100,7 @@ def test_a_finished_baseline_is_not_trained_again(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_waits_for_the_rounds_checkpoint(tmp_path, number):
     watcher = Silent(1, lambda: os.kill(os.getpid(), number))
-    with pytest.raises(Interrupted, match=f"after round 2; go on with: fedhca2 resume {tmp_path}"):
+    with pytest.raises(Interrupted, match=f"after round 2; resume with: fedhca2 resume {tmp_path}"):
         run_small(small(checkpoints={"every": 0}), tmp_path / "run", watcher)
 
 
@@ -119,7 +119,7 @@ def test_the_command_ends_as_the_signal_says(tmp_path, number, code):
 
 
 def test_a_finished_run_is_not_resumed(once):
-    with pytest.raises(UserError, match="has come to its end"):
+    with pytest.raises(UserError, match="is finished"):
         resume_small(once(small(rounds=1)))
 
 
@@ -153,7 +153,7 @@ def test_what_is_no_run_is_not_resumed(tmp_path):
     ],
 )
 def test_what_a_run_rests_on_does_not_change(crashed, override):
-    with pytest.raises(UserError, match="should be what the run began with"):
+    with pytest.raises(UserError, match="should be what the run started with"):
         resume_small(crashed(small()), [override])
 
 
@@ -188,7 +188,7 @@ def test_noise_is_the_same_after_a_resume(pairs, monkeypatch):
 
 
 class Mail(Silent):
-    """Keeps what clients send, and may crash after a round."""
+    """Records what clients send, and may crash after a round."""
 
     def __init__(self, at=None):
         super().__init__(at, crash)

@@ -27,13 +27,13 @@ def smooth_map(rng, height, width, sigma=1.5):
 
 
 def near(level, truth, k, radius):
-    """Which pixels of the thinned map at threshold k are within the radius of which true pixels."""
+    """Pairs of thinned pixels at threshold k and true pixels within the radius."""
     predicted, true = np.argwhere(skimage_thin(level >= k)), np.argwhere(truth)
     return ((predicted[:, None] - true[None]) ** 2).sum(-1) <= radius**2
 
 
 def most_pairs(near):
-    """Size of the largest one-to-one choice, by trying every one."""
+    """Size of the largest one-to-one matching, by brute force."""
     if not near.size:
         return 0
     without = most_pairs(near[1:])

@@ -166,7 +166,7 @@ def test_salient_iou_is_that_of_the_more_likely_class(rng):
 def test_iou_of_images_equals_a_loop_over_images_and_thresholds(rng):
     p, g = probabilities(rng)
     g[0] = 0
-    p[0] = 0.1  # rightly nothing
+    p[0] = 0.1  # correctly empty
     means = []
     for t in range(4, 19):
         pairs = [((probability >= t / 20), label == 1) for probability, label in zip(p, g, strict=True)]
@@ -235,5 +235,5 @@ def test_an_unknown_score_makes_delta_m_unknown():
 
 
 def test_delta_m_wants_the_same_pairs():
-    with pytest.raises(ValueError, match="should be of the baseline's clients and tasks"):
+    with pytest.raises(ValueError, match="should have the baseline's clients and tasks"):
         delta_m({"a": {"semseg": 1.0}}, {"a": {"semseg": 1.0, "depth": 1.0}}, {"semseg": True, "depth": False})

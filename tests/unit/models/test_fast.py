@@ -1,4 +1,4 @@
-"""What a GPU computes in another way, here on the CPU, against the way that it is written down."""
+"""The faster formulas used on a GPU, compared on the CPU with the plain ones."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_attention_in_padded_windows_is_attention(masked):
 
 def test_only_windows_of_an_odd_size_are_padded():
     model = build_model(ModelConfig(encoder={"name": "swin_micro"}), {"depth": 1}, (32, 32), seed=0, client="a")
-    align_attention(model)  # its windows have 4×4 places
+    align_attention(model)  # its windows have 4×4 positions
     assert not any(isinstance(module, AlignedAttention) for module in model.modules())
 
 
@@ -44,7 +44,7 @@ def test_upsampling_is_bilinear_interpolation(size):
 
 
 class Written(Decoder):
-    """The decoder as the paper has it: project, enlarge, concatenate, fuse."""
+    """The decoder as in the paper: project, upsample, concatenate, fuse."""
 
     def forward(self, features):
         size = features[0].shape[-2:]

@@ -29,7 +29,7 @@ def encoder(name="swin_micro", **options):
 
 
 def to_mmseg(name):
-    """What mmseg calls a tensor of our Swin encoders."""
+    """mmseg's name for a tensor of our Swin encoders."""
     if name.startswith("norms."):
         return f"backbone.norm{name.removeprefix('norms.')}"
     name = name.removeprefix("body.").replace("patch_embed.proj.", "patch_embed.projection.")
@@ -91,7 +91,7 @@ def test_a_file_in_mmseg_names_is_read(tmp_path, source, images):
 
 
 class UnfoldedMerging(nn.Module):
-    """Patch merging as mmseg has it, with nn.Unfold."""
+    """Patch merging as in mmseg, with nn.Unfold."""
 
     def __init__(self, channels):
         super().__init__()

@@ -18,7 +18,7 @@ def encoder(size=(64, 64)):
 def test_timm_has_the_same_function_where_windows_fit_several_times(rng):
     ours, theirs = encoder(), timm.create_model(SWIN_T, features_only=True, img_size=128, **SMALL["swin_mini"]).eval()
     theirs.load_state_dict(ours.body.state_dict())
-    image = torch.randn(1, 3, 128, 128, generator=rng)  # maps of 32, 16, 8 and 4 places a side, windows of 4
+    image = torch.randn(1, 3, 128, 128, generator=rng)  # maps of 32, 16, 8 and 4 positions a side, windows of 4
     same = [torch.allclose(*pair, rtol=1e-4, atol=1e-5) for pair in zip(ours.body(image), theirs(image), strict=True)]
     assert same == [True, True, True, False]
 

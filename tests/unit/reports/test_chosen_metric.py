@@ -1,4 +1,4 @@
-"""A metric that the config chooses is the one that a run is judged by, everywhere."""
+"""Every part of a run uses the metric that the config selects."""
 
 import json
 import shutil
@@ -57,5 +57,5 @@ def test_evaluating_once_more_gives_it_again(run, tmp_path):
 
 
 def test_a_baseline_that_was_judged_otherwise_is_refused(run, tmp_path):
-    with pytest.raises(UserError, match="should have the same settings as this run, found other metrics"):
+    with pytest.raises(UserError, match="should have the same settings as this run, found different metrics"):
         run_small(experiment(), tmp_path / "run", baseline=run.path)

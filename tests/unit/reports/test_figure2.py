@@ -1,4 +1,4 @@
-"""MaT-FL's figure 2 in the small: its experiment draws the map of updates, and changes no model."""
+"""A small version of MaT-FL's figure 2: its experiment draws the map of updates and changes no model."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def run(experiment, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def figures(run):
-    """The figures in its page."""
+    """The figures on its page."""
     page = write_page([run], run.path / "page.html").read_text("utf-8")
     return json.loads(re.search(r'id="figures"[^>]*>(.*?)</script>', page, re.DOTALL).group(1))
 

@@ -111,7 +111,7 @@ def test_a_map_is_turned_towards_the_one_before():
 
 
 def alike(groups, copies=3):
-    """Cosines of vectors that come in groups of alike ones."""
+    """Cosines of vectors in groups of similar ones."""
     rng = np.random.default_rng(0)
     rows = np.repeat(rng.standard_normal((groups, 40)), copies, axis=0) + 0.3 * rng.standard_normal(
         (groups * copies, 40)
@@ -137,7 +137,7 @@ def test_a_tsne_map_leaves_out_who_was_away():
 
 
 def crowd(count):
-    """So many clients of four kinds, and the figures of their updates' map."""
+    """`count` clients of four kinds, and the figures that map their updates."""
     kinds = [Kind(data, task) for data in ("outdoor", "indoor") for task in ("semseg", "edge")] * count
     points = Points([f"c{i}" for i in range(count)], kinds[:count], ["1"])
     return by_id(map_figures([np.eye(count)], points, "encoder", "Map"))

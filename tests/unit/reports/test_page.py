@@ -45,7 +45,7 @@ def test_with_several_clients_of_a_kind_both_gains_are_told(tmp_path):
     run = with_twin(made_run(tmp_path), delta_m=5.0, delta_m_by_client=20.0)
     note = single_sections(run)[0].blocks[0].note
     assert note.startswith("Δm +5.00 %")
-    assert note.endswith("by client Δm is +20.00 %.")
+    assert note.endswith("by client, Δm is +20.00 %.")
 
 
 def test_with_one_client_of_a_kind_one_gain_is_told(tmp_path):

@@ -30,7 +30,7 @@ EXPERIMENT = small().to_dict()
 
 
 class Nobody:
-    """No clients, or one that writes a state."""
+    """A fleet without clients, or with one that writes a state."""
 
     def __init__(self, write=lambda folder: {}):
         self.write = write
@@ -86,7 +86,7 @@ def test_the_experiment_comes_back(tmp_path):
 
 
 def test_only_its_owner_can_look_into_a_checkpoint(tmp_path):
-    (tmp_path / "checkpoints").mkdir(mode=0o755)  # as another version made it
+    (tmp_path / "checkpoints").mkdir(mode=0o755)  # as an earlier version created it
     saved(tmp_path)
     modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "checkpoints").rglob("*")}
     assert (modes, (tmp_path / "checkpoints").stat().st_mode & 0o777) == ({0o700, 0o600}, 0o700)
@@ -120,14 +120,14 @@ def test_a_damaged_checkpoint_is_refused_with_what_to_do(tmp_path):
     checkpoints = saved(tmp_path, [1, 2])
     file = tmp_path / "checkpoints" / "round-000002" / "server.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"remove .*round-000002 to go on from the checkpoint before it"):
+    with pytest.raises(UserError, match=r"remove .*round-000002 to continue from the checkpoint before it"):
         checkpoints.latest()
 
 
 def test_a_checkpoint_that_cannot_be_written_loses_no_earlier_one(tmp_path):
     checkpoints = saved(tmp_path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # a file of more bytes is refused, as by a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # larger files fail, as on a full disk
     try:
         with pytest.raises(OSError, match="File too large"):
             checkpoints.save(progress(2), Nobody(), EXPERIMENT, NOTES)

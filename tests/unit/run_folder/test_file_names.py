@@ -1,4 +1,4 @@
-"""A run's folder has one owner: no other package spells out what its files are called."""
+"""A run's folder has one owner: no other package contains the names of its files."""
 
 import ast
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ NAMES = [
 
 
 def _texts(module: ast.Module) -> Iterator[str]:
-    """All strings of a module but those that stand alone, as docstrings do."""
+    """All strings of a module except docstrings and other standalone ones."""
     alone = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
     for node in ast.walk(module):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:

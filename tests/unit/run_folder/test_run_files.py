@@ -50,7 +50,7 @@ def test_a_client_with_one_task_is_called_by_its_name(tmp_path):
 
 
 def test_a_run_that_wrote_one_gain_has_both(tmp_path):
-    run = with_twin(made_run(tmp_path), delta_m=20.0)  # a mean over five pairs: +100 % once, and four times nothing
+    run = with_twin(made_run(tmp_path), delta_m=20.0)  # a mean over five pairs: +100 % once, and 0 % four times
     assert (run.result["delta_m"], run.result["delta_m_by_client"]) == (pytest.approx(5), 20)
 
 

@@ -15,7 +15,7 @@ PRIVATE = {"checkpoints", "models", "samples"}
 
 @pytest.fixture(autouse=True)
 def _no_umask():
-    """Files get the modes that they are made with."""
+    """Files keep the modes they are created with."""
     before = os.umask(0)
     yield
     os.umask(before)

@@ -16,7 +16,7 @@ NAN = float("nan")
 
 
 def strictly(text):
-    """JSON as every program reads it."""
+    """Parse JSON strictly, like other programs do."""
 
     def refuse(word):
         raise ValueError(f"{word} is not JSON")
@@ -25,7 +25,7 @@ def strictly(text):
 
 
 def holed_run(path, method="fedhca2"):
-    """A made run in which nobody knows the scores of one client, nor Δm."""
+    """A made run without Δm and without one client's scores."""
     made_run(path, method)
     result = strictly((path / "result.json").read_text())
     for scores in (result["clients"], result["baseline"] or {}):
@@ -67,7 +67,7 @@ def test_a_score_that_is_null_is_read_as_one_that_is_not_known(tmp_path):
 def test_the_page_of_such_a_run_says_what_is_not_known(tmp_path):
     holed_run(tmp_path)
     assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code == 0
-    assert "Δm is not known" in (tmp_path / "report.html").read_text("utf-8")
+    assert "Δm is unknown" in (tmp_path / "report.html").read_text("utf-8")
 
 
 def test_the_page_of_several_such_runs_is_written(tmp_path):

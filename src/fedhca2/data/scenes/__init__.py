@@ -1,1 +1,1 @@
-"""Rendered scenes: small 3-D worlds with exact labels for all six tasks, from numbers alone."""
+"""Rendered scenes: small 3-D worlds with exact labels for all six tasks, generated from a seed and a number."""

@@ -1,7 +1,8 @@
-"""What the ray caster has to know of each kind of solid, worked out once a scene so that a ray costs few steps.
+"""What the ray caster needs to know of each kind of solid, precomputed per scene so that a ray takes few steps.
 
 All arrays are float32 and component first: [3, ..., p] for p solids of a kind, [3, ..., k, 1] as tensors. `axes` are
-transposed, so that `dot(axes, ray)` is the ray in the solid's own axes. A light frame has its third axis to the light.
+transposed, so that `dot(axes, ray)` is the ray in the solid's own axes. The third axis of a light frame points to the
+light.
 """
 
 from typing import NamedTuple
@@ -23,7 +24,7 @@ class Plane(NamedTuple):
 
 
 class Box(NamedTuple):
-    """Axes, centre and half sizes along them; `to_light` the same along the light, in units of its slope."""
+    """Axes, centre and half sizes along them; `to_light` is the same along the light, in units of its slope."""
 
     axes: Tensor
     middle: Tensor

@@ -1,4 +1,4 @@
-"""Drawing a room: walls, floor and ceiling about the camera, furniture along the walls, things on them."""
+"""Drawing a room: walls, floor and ceiling around the camera, furniture along the walls, things on them."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ _X, _Y, _Z = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
 
 
 def draw_room(dice: Dice) -> Scene:
-    """A room of at most 5 by 5.5 by 3 metres, seen from inside; nothing in it is 10 metres away."""
+    """Draw a room of at most 5 by 5.5 by 3 metres, seen from inside; nothing in it is 10 metres away."""
     wide, deep, high = dice.uniform(1.7, 2.5), dice.uniform(1.9, 2.75), dice.uniform(2.3, 3.0)
     rows = _shell(dice, wide, deep, high)
     world = [np.array(rows)]
@@ -194,7 +194,7 @@ def in_the_middle(dice: Dice) -> list[Row]:
 
 
 def on_wall(dice: Dice, x: float, y: float, room: float) -> Row:
-    """A picture, window, television or mirror about (x, y) on the wall z = 0, no wider than 2 room."""
+    """A picture, window, television or mirror near (x, y) on the wall z = 0, no wider than 2 room."""
     name = dice.pick(("picture", "picture", "window", "window", "television", "mirror"))
     half = (min(room, dice.uniform(0.3, 0.7)), dice.uniform(0.25, 0.4), dice.uniform(0.01, 0.04))
     bright = tinted_paint(dice, (0.75, 0.82, 0.9)) if name == "window" else mixed_paint(dice)

@@ -1,8 +1,8 @@
-"""Where rays meet solids, and which points solids keep from the light: the formulae, a solid and some rays at a time.
+"""The formulae for where rays meet solids, and which points solids shade, for several solids and rays at a time.
 
 Vectors are component first: k solids with n rays each have rays [3, k, n]. All steps are elementwise, so
-reduced-precision matrix products cannot touch them, and many work in place, which a CPU's cache likes. Large arrays see
-no comparison and no NaN, which cost a CPU twenty times what arithmetic does: a miss is a huge distance.
+reduced-precision matrix products cannot affect them, and many work in place, which suits a CPU's cache. Large arrays
+see no comparison and no NaN, which cost a CPU twenty times as much as arithmetic: a miss is a huge distance.
 """
 
 import torch
@@ -19,7 +19,7 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def meet(shape: Shape, ray: Tensor) -> Tensor:
-    """The distance [k, n] along unit rays [3, k, n] to each of k solids, a huge one where it is missed."""
+    """The distance [k, n] along unit rays [3, k, n] to each of k solids; a huge number for a miss."""
     match shape:
         case Plane():
             return _ahead(dot(shape.normal, ray).reciprocal_().clamp_(-1e9, 1e9).mul_(shape.height))
@@ -32,7 +32,7 @@ def meet(shape: Shape, ray: Tensor) -> Tensor:
 
 
 def _ahead(distance: Tensor, room: Tensor | None = None) -> Tensor:
-    """The distance where it is positive and `room` not negative, a huge number elsewhere; overwrites both."""
+    """The distance if it is positive and `room` is not negative, otherwise a huge number; overwrites both."""
     least = distance - 1e-6
     if room is not None:
         torch.minimum(least, room, out=least)
@@ -95,7 +95,7 @@ def _meet_capsule(capsule: Capsule, ray: Tensor) -> Tensor:
 
 
 def covers(shape: Shape, point: Tensor, turned: Tensor) -> Tensor:
-    """Positive [k, n] where each of k solids keeps the light from points [3, k, n], `turned` into the light's frame."""
+    """Positive [k, n] where each of k solids shades points [3, k, n], `turned` into the light's frame."""
     match shape:
         case Box():
             return _box_covers(shape, point)
@@ -104,7 +104,7 @@ def covers(shape: Shape, point: Tensor, turned: Tensor) -> Tensor:
         case Capsule():
             return _capsule_covers(shape, turned)
         case Plane():
-            raise TypeError("a shape should throw a shadow, found a plane")
+            raise TypeError("a shape should cast a shadow, found a plane")
 
 
 def _box_covers(box: Box, point: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ def _ellipsoid_covers(ellipsoid: Ellipsoid, point: Tensor) -> Tensor:
 
 
 def _capsule_covers(capsule: Capsule, point: Tensor) -> Tensor:
-    # Seen along the light a capsule is a flat stadium: is the point inside, and that stretch of the axis before it?
+    # Seen along the light, a capsule is a flat stadium: is the point inside, and that part of the axis before it?
     x, y = point[0] - capsule.light_centre[0], point[1] - capsule.light_centre[1]
     share = (x * capsule.light_share[0]).addcmul_(y, capsule.light_share[1]).clamp_(-1, 1)
     x.addcmul_(share, capsule.light_arm[0], value=-1)

@@ -1,4 +1,4 @@
-"""What the scenes' labels mean: domains, context ids, the 8-bit coding of normals, and what is salient."""
+"""The meaning of the scenes' labels: domains, context ids, the 8-bit coding of normals, and saliency."""
 
 from typing import Literal
 
@@ -43,7 +43,7 @@ CONTEXT_NAMES = {number: name for name, number in CONTEXT_IDS.items()}
 
 
 def encode_normals(normals: Tensor) -> Tensor:
-    """Normals as an 8-bit image holds them: $v = round(127.5 (n + 1))$.
+    """Encode normals as an 8-bit image: $v = round(127.5 (n + 1))$.
 
     >>> encode_normals(torch.tensor([-1.0, 0.2, 1.0]))
     tensor([  0, 153, 255], dtype=torch.uint8)
@@ -52,7 +52,7 @@ def encode_normals(normals: Tensor) -> Tensor:
 
 
 def decode_normals(code: Tensor) -> Tensor:
-    """Normals read back from an 8-bit image: $n = 2v/255 - 1$.
+    """Decode normals from an 8-bit image: $n = 2v/255 - 1$.
 
     >>> decode_normals(torch.tensor([0, 153, 255], dtype=torch.uint8))
     tensor([-1.0000,  0.2000,  1.0000])
@@ -61,15 +61,15 @@ def decode_normals(code: Tensor) -> Tensor:
 
 
 def quantise_normals(normals: Tensor) -> Tensor:
-    """Normals [B, 3, H, W] rounded to what their 8-bit image gives back; a zero vector (no surface) stays zero."""
+    """Round normals [B, 3, H, W] to the values of their 8-bit image; a zero vector (no surface) stays zero."""
     return decode_normals(encode_normals(normals)) * (normals != 0).any(dim=1, keepdim=True)
 
 
 def salient(objects: Tensor) -> Tensor:
-    """Which pixels [B, 1, H, W] belong to what stands out, from a map of object numbers (0: none).
+    """The salient pixels [B, 1, H, W], from a map of object numbers (0: none).
 
-    A pixel weighs most in the middle (a bell a third of the picture wide, in whole thousandths). The object of the
-    greatest weight is salient, and so is the next if it has at least half of that.
+    A pixel's weight is largest in the middle (a bell a third of the image wide, in whole thousandths). The object with
+    the greatest weight is salient, and so is the next one if it has at least half of that weight.
 
     >>> salient(torch.tensor([[[[1, 0, 0, 0], [0, 2, 2, 0], [0, 2, 2, 3]]]])).int()
     tensor([[[[0, 0, 0, 0],
@@ -78,7 +78,7 @@ def salient(objects: Tensor) -> Tensor:
     """
     height, width = objects.shape[-2:]
     y, x = (((torch.arange(n, device=objects.device) + 0.5) / n - 0.5) * 3 for n in (height, width))
-    # Whole numbers add up alike in any order, so that the device cannot change the choice.
+    # Integers give the same sum in any order, so the device cannot change the choice.
     weight = (1000 * torch.exp(-(y.square()[:, None] + x.square()) / 2)).round().long().expand_as(objects)
     score = torch.zeros(len(objects), int(objects.max()) + 3, dtype=torch.long, device=objects.device)
     score.scatter_add_(1, objects.flatten(1), weight.flatten(1))

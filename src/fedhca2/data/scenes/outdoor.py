@@ -1,4 +1,4 @@
-"""Drawing an outdoor scene: one to three objects, people among them, before buildings, trees and hills."""
+"""Drawing an outdoor scene: one to three objects, including people, in front of buildings, trees and hills."""
 
 from math import atan2
 
@@ -38,7 +38,7 @@ _GROUNDS = {
 
 
 def draw_street(dice: Dice) -> Scene:
-    """An outdoor scene; seven in ten show a person."""
+    """Draw an outdoor scene; seven in ten show a person."""
     focal = dice.uniform(1.6, 2.4)
     kinds = _cast_list(dice)
     things = [THINGS[kind](dice) for kind in kinds]
@@ -88,7 +88,7 @@ def _radius(extent: Table) -> float:
 def _free_spot(
     dice: Dice, taken: list[tuple[float, float, float]], radius: float, distance: float, focal: float
 ) -> tuple[float, float] | None:
-    """Somewhere in view, not much nearer than the main object, that nothing else stands on; none after ten tries."""
+    """A place in view, not much nearer than the main object, that nothing else occupies; None after ten tries."""
     for _ in range(10):
         far = distance * dice.uniform(0.9, 1.6) + radius
         x = dice.uniform(-0.9, 0.9) * far / focal

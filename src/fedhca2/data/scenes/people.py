@@ -13,7 +13,7 @@ HEAD, TORSO, UPPER_ARM, LOWER_ARM, UPPER_LEG, LOWER_LEG = range(1, 7)
 
 
 def person(dice: Dice) -> Table:
-    """Somebody of any height who stands, walks, waves or sits, in clothes of any colour, feet (or seat) on y = 0."""
+    """A person of any height who stands, walks, waves or sits, in clothes of any colour, feet (or seat) on y = 0."""
     s = dice.uniform(0.85, 1.1)
     girth = s * dice.uniform(1.0, 1.45)
     shirt, trousers, skin = mixed_paint(dice), mixed_paint(dice), _skin(dice)

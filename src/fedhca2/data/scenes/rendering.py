@@ -1,7 +1,7 @@
-"""Rendering scenes by number: one batched program from drawn solids, over rays, to image and labels.
+"""Rendering scenes by number: one batched program from drawn solids through rays to image and labels.
 
 Everything is in the camera frame, whose origin is the eye. Rays are [3, b, n] for b scenes of n pixels, tile by tile;
-each is tried only on the solids that can matter to its tile.
+each is only tested against the solids that can affect its tile.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,10 +46,10 @@ def render(
     seed: int,
     device: torch.device | str = "cpu",
 ) -> dict[str, Tensor]:
-    """The scenes of these numbers at this height and width, with every label of their domain.
+    """Render these scenes at this height and width, with every label of their domain.
 
-    Scene i depends on (domain, seed, i) alone. Both domains: `image` uint8 [B, 3, H, W], `semseg` uint8 [B, 1, H, W],
-    `normals` float32 [B, 3, H, W] (x right, y up, z towards the camera, so that mirroring a picture negates x; unit
+    Scene i depends only on (domain, seed, i). Both domains: `image` uint8 [B, 3, H, W], `semseg` uint8 [B, 1, H, W],
+    `normals` float32 [B, 3, H, W] (x right, y up, z towards the camera, so mirroring an image negates x; unit
     length up to 8-bit rounding; zero in the sky), `edge` float32 {0, 1} [B, 1, H, W]. Outdoor also `human_parts`, `sal`
     uint8 and `context` int16, whose boundaries the edges are. Indoor also `depth` float32, metres along the optical
     axis; its edges are the boundaries of `semseg`.
@@ -72,8 +72,8 @@ def render(
 
 
 def _scenes_at_once(size: tuple[int, int], device: torch.device) -> int:
-    # Few steps for each scene, and yet arrays that fit a CPU's cache, or a few GiB of a GPU's memory. A scene is whole
-    # vectors of 64 pixels: the arithmetic, to its last bit, is the same whatever the batch.
+    # Few steps per scene, but arrays that fit a CPU's cache, or a few GiB of a GPU's memory. A scene consists of whole
+    # vectors of 64 pixels, so the arithmetic is the same to the last bit for any batch size.
     at_once = 2**15 if device.type == "cpu" else 2**20
     return max(1, at_once // (size[0] * size[1]))
 
@@ -95,7 +95,7 @@ def _labelled(domain: Domain, seen: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def see(scenes: list[Scene], size: tuple[int, int], device: torch.device) -> dict[str, Tensor]:
-    """The picture of each scene and, as floats, what is at every pixel of it: [b, channels, height, width] each."""
+    """The image of each scene and, as floats, the content of every pixel: [b, channels, height, width] each."""
     world = pack(scenes, device)
     x, y = pixels(size, device)
     unit = torch.from_numpy(world.focal).to(device)[:, None] * (min(size) / 2)
@@ -120,7 +120,7 @@ def see(scenes: list[Scene], size: tuple[int, int], device: torch.device) -> dic
 
 
 def nearest(world: World, rays: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Distance along each unit ray and number of the first solid met: [b, n] each. The sky is at FAR."""
+    """The distance along each unit ray and the number of the first solid it meets: [b, n] each. The sky is at FAR."""
     pairs = pair(world.balls, in_view(world.balls, world.focal, size), rays.device)
     if pairs.places > _PLACES:
         raise ValueError(f"a tile should show at most {_PLACES} solids, found {pairs.places}")
@@ -130,9 +130,9 @@ def nearest(world: World, rays: Tensor, size: tuple[int, int]) -> tuple[Tensor, 
         shape = world.shapes[some.kind].pick(some.number)
         rows.index_copy_(0, some.row, meet(shape, tiles.index_select(1, some.tile)))
     distances = rows.view(tiles.shape[1], pairs.places, -1)
-    # The sky comes first in every scene, and is in view in every tile.
+    # The sky comes first in every scene and is visible in every tile.
     distances[:, 0] = FAR
-    # Positive floats are in the order of their bits. With the place in the lowest bits, one minimum finds both.
+    # Positive floats sort like their bits. With the place in the lowest bits, one minimum finds both.
     places = torch.arange(pairs.places, dtype=torch.int32, device=rays.device)[:, None]
     coded = distances.view(torch.int32).bitwise_and(-_PLACES).bitwise_or_(places)
     place = coded.amin(dim=1).bitwise_and_(_PLACES - 1).long()
@@ -141,7 +141,7 @@ def nearest(world: World, rays: Tensor, size: tuple[int, int]) -> tuple[Tensor, 
 
 
 def normals(hit: Tensor, local: Tensor) -> Tensor:
-    """Unit normals [3, ...] where rays met solids: `hit` the solids' columns, `local` the points in their axes."""
+    """Unit normals [3, ...] where rays meet solids: `hit` has the solids' columns, `local` the points in their axes."""
     half = hit[HALF]
     face = local / half
     size = face.abs()
@@ -153,9 +153,9 @@ def normals(hit: Tensor, local: Tensor) -> Tensor:
 
 
 def lit(world: World, index: Tensor, points: Tensor, in_sky: Tensor) -> Tensor:
-    """Which points [3, b, n], each on solid `index`, no other solid keeps from the light.
+    """Which points [3, b, n], each on solid `index`, are not shaded by another solid.
 
-    Planes throw no shadow. A convex solid throws none on its own lit side: leaving it out saves a tolerance.
+    Planes cast no shadow. A convex solid casts none on its own lit side, so it is skipped, which avoids a tolerance.
     """
     tiled = (3, -1, points.shape[2] // TILES)
     turned = dot(world.light.frame.transpose(0, 1), points[:, None])

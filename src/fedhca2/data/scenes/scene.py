@@ -1,4 +1,4 @@
-"""A drawn scene: its solids as the camera has them, its light, its paint; and several scenes as one set of tensors."""
+"""A drawn scene: its solids in the camera's frame, its light and paint; and several scenes as one set of tensors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _KINDS: dict[Kind, tuple[Callable[..., Shape], Callable[[Array, Array], tuple[Ar
 class Scene:
     """One scene in the camera's frame: a row per solid, the sky first.
 
-    `light` holds direction to the light (3), its colour (3), the ambient colour (3), haze per metre, noise, and the
+    `light` holds the direction to the light (3), its colour (3), the ambient colour (3), haze per metre, noise, and the
     focal length in halves of the picture's shorter side.
     """
 
@@ -45,7 +45,7 @@ def mixed_paint(dice: Dice, texture: int | None = None) -> Paint:
 
 
 def tinted_paint(dice: Dice, base: tuple[float, float, float], scale: float = 1.0) -> Paint:
-    """Two shades about a base colour, under a texture whose grain is `scale` metres or so."""
+    """Two shades of a base colour, under a texture whose grain is about `scale` metres."""
     bright = dice.uniform(0.5, 1.6)
     shades = [min(0.9, max(0.02, c * bright * dice.uniform(0.7, 1.35))) for c in (*base, *base)]
     return Paint(tuple(shades), dice.below(5), dice.uniform(0.8, 2.5) / scale, dice.uniform(0, 1))
@@ -62,7 +62,7 @@ def photographed(
     elevation: tuple[float, float],
     haze: float,
 ) -> Scene:
-    """The world as a camera at `eye` sees it, `view` the rotation from the camera's frame to the world's."""
+    """The world as seen by a camera at `eye`; `view` is the rotation from the camera's frame to the world's."""
     high, around = dice.uniform(*elevation), dice.uniform(-2.6, 2.6)
     # Around 0 the light is behind the camera.
     sun = np.array([cos(high) * sin(around), sin(high), cos(high) * cos(around)]) @ view
@@ -85,14 +85,14 @@ class Shapes:
     fields: list[tuple[int, ...]]
 
     def pick(self, solids: Tensor) -> Shape:
-        """The coefficients of some solids [k], perhaps several times."""
+        """The coefficients of some solids [k]; solids may repeat."""
         rows = torch.split(self.rows.index_select(1, solids)[..., None], [prod(field) for field in self.fields])
         return self.make(*(row.view(*field, -1, 1) for row, field in zip(rows, self.fields, strict=True)))
 
 
 @dataclass(frozen=True)
 class World:
-    """Several scenes: balls about their solids, the solids' columns [columns, p] and coefficients, light and camera."""
+    """Several scenes: bounding balls of solids, the solids' columns [columns, p] and coefficients, light and camera."""
 
     balls: Balls
     columns: Tensor
@@ -103,7 +103,7 @@ class World:
 
 
 def pack(scenes: list[Scene], device: torch.device) -> World:
-    """The scenes with their solids one after the other, in each scene in the order of their kinds."""
+    """Concatenate the scenes' solids, in each scene in the order of their kinds."""
 
     def tensor(array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(device)
@@ -138,7 +138,7 @@ def pack(scenes: list[Scene], device: torch.device) -> World:
 
 
 def _radius(kind: NDArray[np.int64], half: Array) -> Array:
-    """Of a ball about each solid, with something to spare for rounding; the sky and planes are everywhere."""
+    """The radius of each solid's bounding ball, with a margin for rounding; the sky and planes are unbounded."""
     exact = np.where(kind == Kind.BOX, np.sqrt((half * half).sum(0)), half.max(0))
     exact = np.where(kind == Kind.CAPSULE, half[0] + half[1], exact)
     radius: Array = np.where(kind <= Kind.PLANE, np.float32(np.inf), exact * np.float32(1.001) + np.float32(0.01))

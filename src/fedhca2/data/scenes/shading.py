@@ -1,4 +1,4 @@
-"""How a scene looks: textures, light, haze and the sensor's noise."""
+"""The appearance of a scene: textures, light, haze and sensor noise."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ class Light:
 
 
 def scramble(number: Tensor) -> Tensor:
-    """A hash of int64 numbers to 32 well-mixed bits, the same on every device.
+    """Hash int64 numbers to 32 well-mixed bits, the same on every device.
 
     >>> scramble(torch.tensor([1, 2]))
     tensor([3901296832, 3507691905])
@@ -60,7 +60,7 @@ def albedo(hit: Tensor, local: Tensor) -> Tensor:
 
 
 def shade(hit: Tensor, local: Tensor, normal: Tensor, lit: Tensor, distance: Tensor, light: Light) -> Tensor:
-    """Linear colour [3, b, n]: albedo times ambient and direct light, faded into the haze; the sky keeps its own."""
+    """Linear colour [3, b, n]: albedo times ambient and direct light, faded into the haze; the sky keeps its colour."""
     colour = albedo(hit, local)
     direct = dot(normal, light.frame[2]).clamp_(min=0).mul_(lit)
     lighted = (direct * light.colour).add_(light.ambient).mul_(colour)
@@ -70,10 +70,10 @@ def shade(hit: Tensor, local: Tensor, normal: Tensor, lit: Tensor, distance: Ten
 
 
 def expose(colour: Tensor, pixel: Tensor, light: Light) -> Tensor:
-    """The 8-bit picture [3, b, n]: gamma 2, and noise that depends on the scene's key and the pixel's number alone."""
+    """The 8-bit image [3, b, n]: gamma 2, and noise that depends only on the scene's key and the pixel's number."""
     number = pixel * 3 + torch.arange(3, device=pixel.device)[:, None]
     bits = scramble(number[:, None] + light.key)
-    # Two halves of 16 bits add up to a tent: mean 65535, deviation 26755.
+    # Two halves of 16 bits add up to a triangular distribution: mean 65535, standard deviation 26755.
     tent = (bits & 0xFFFF).add_(bits >> 16).sub_(0xFFFF)
     noise = tent * (light.noise / 26755)
     return noise.add_(colour.clamp_(0, 1).sqrt_()).mul_(255).round_().clamp_(0, 255).to(torch.uint8)

@@ -19,7 +19,7 @@ Table = NDArray[np.float64]
 
 
 class Kind(IntEnum):
-    """The shapes that rays can meet; the sky is met where nothing else is."""
+    """The shapes that rays can meet; a ray that misses everything else meets the sky."""
 
     SKY = 0
     PLANE = 1
@@ -30,7 +30,7 @@ class Kind(IntEnum):
 
 CENTRE, AXES, HALF, COLOURS = slice(0, 3), slice(3, 12), slice(12, 15), slice(15, 21)
 TEXTURE, FREQUENCY, OFFSET, KIND, SEMSEG, PART, CONTEXT, OBJECT = range(21, 29)
-# Further columns when packed, 0 or 1: flat are the sky and planes; the textures are those but plain.
+# Further columns when packed, 0 or 1: the sky and planes are flat; all textures except plain.
 IS_SKY, IS_FLAT, IS_BOX, IS_ELLIPSOID, IS_CAPSULE, IS_CHECKED, IS_STRIPED, IS_BLOTCHED, IS_CELLED = range(29, 38)
 
 # The distance of the sky, in metres.
@@ -54,7 +54,7 @@ def _row(kind: Kind, centre: Vector, axes: Sequence[Vector], half: Vector, paint
 
 
 def sky(paint: Paint) -> Row:
-    """What a ray meets that meets nothing: a dome whose own unit of length is its radius."""
+    """What a ray meets if it meets nothing else: a dome whose own unit of length is its radius."""
     shrunk = [(x / FAR, y / FAR, z / FAR) for x, y, z in UPRIGHT]
     return _row(Kind.SKY, (0.0, 0.0, 0.0), shrunk, (1.0, 1.0, 1.0), paint, 0, 0)
 
@@ -79,7 +79,7 @@ def capsule(a: Vector, b: Vector, radius: float, paint: Paint, semseg: int = 0, 
     x, y, z = (q - p for p, q in zip(a, b, strict=True))
     length = (x * x + y * y + z * z) ** 0.5
     x, y, z = x / length, y / length, z / length
-    # Any perpendicular will do: in the horizontal plane, but for a capsule that stands upright.
+    # Any perpendicular will do: in the horizontal plane, except for an upright capsule.
     flat = hypot(x, z)
     px, pz = (z / flat, -x / flat) if flat > 1e-6 else (1.0, 0.0)
     axes = ((px, 0.0, pz), (x, y, z), (-y * pz, x * pz - z * px, y * px))

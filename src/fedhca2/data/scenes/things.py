@@ -1,6 +1,6 @@
-"""Outdoor objects made of a few solids each, of random proportion and paint, all between half a metre and four metres.
+"""Outdoor objects of a few solids each, with random proportions and paint, all between half a metre and four metres.
 
-They are toys in size (a bottle may stand as high as a chair), so that every class covers much of a small picture.
+They have the sizes of toys (a bottle may be as high as a chair), so that every class covers much of a small image.
 """
 
 from collections.abc import Callable

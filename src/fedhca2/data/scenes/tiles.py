@@ -1,6 +1,6 @@
-"""Which solids can matter to which part of a picture: a picture is 8 by 8 tiles, a solid the ball about it.
+"""Which solids can affect which part of an image: of 8 by 8 tiles, with each solid replaced by its bounding ball.
 
-Most solids cover little of a picture, so that a ray has to be tried on few of them.
+Most solids cover little of an image, so a ray is tested against few of them.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Mask = NDArray[np.bool_]
 
 
 def pixels(size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Column and row of each pixel, tile by tile; the last tiles may go beyond the picture.
+    """Column and row of each pixel, tile by tile; the last tiles may extend beyond the image.
 
     >>> [x.shape for x in pixels((16, 20), torch.device("cpu"))]
     [torch.Size([384]), torch.Size([384])]
@@ -34,7 +34,7 @@ def pixels(size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]
 
 
 def untiled(values: Tensor, size: tuple[int, int]) -> Tensor:
-    """Pictures [b, channels, height, width] of what is known tile by tile [channels, b, n]."""
+    """Convert values by tile [channels, b, n] to images [b, channels, height, width]."""
     height, width = (-(-side // _SIDE) for side in size)
     tiles = values.view(*values.shape[:2], _SIDE, _SIDE, height, width).permute(1, 0, 2, 4, 3, 5)
     return tiles.flatten(4).flatten(2, 3)[:, :, : size[0], : size[1]]
@@ -42,7 +42,7 @@ def untiled(values: Tensor, size: tuple[int, int]) -> Tensor:
 
 @dataclass(frozen=True)
 class Balls:
-    """Of each solid [p] of several scenes: scene, kind, number within the kind, and a ball that holds it."""
+    """For each solid [p] of several scenes: scene, kind, number within the kind, and a bounding ball."""
 
     scene: Numbers
     kind: Numbers
@@ -52,7 +52,7 @@ class Balls:
 
 
 class Some(NamedTuple):
-    """Pairs [k] of a solid of one kind and a tile: the solid's numbers within its kind and at all, tile and row."""
+    """Pairs [k] of a solid of one kind and a tile: the solid's number within its kind and overall, tile and row."""
 
     kind: Kind
     number: Tensor
@@ -62,7 +62,7 @@ class Some(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Pairs of solids and tiles: a tile has a row for each of its `places`, where its `solids` [tiles, places] are."""
+    """Pairs of solids and tiles: a tile has a row for each of its `places`, which `solids` [tiles, places] occupy."""
 
     places: int
     solids: Tensor
@@ -70,7 +70,7 @@ class Pairs(NamedTuple):
 
 
 def in_view(balls: Balls, focal: Array, size: tuple[int, int]) -> Mask:
-    """Which balls may be seen in which tiles [p, tiles]: those not wholly beyond an edge as seen from the eye."""
+    """Which balls may be visible in which tiles [p, tiles]: those not entirely beyond an edge as seen from the eye."""
     depth, radius = -balls.centre[2][:, None], balls.radius[:, None]
     unit = focal[:, None] * (min(size) / 2)
     between = []
@@ -84,9 +84,9 @@ def in_view(balls: Balls, focal: Array, size: tuple[int, int]) -> Mask:
 
 
 def in_the_way(balls: Balls, frame: Array, low: Array, high: Array) -> Mask:
-    """Which balls may keep light from which tiles [p, tiles], planes aside.
+    """Which balls may shade which tiles [p, tiles], except planes.
 
-    A tile's points are between `low` and `high` [3, b, tiles] along the axes of the light's frame [3, 3, b].
+    A tile's points lie between `low` and `high` [3, b, tiles] along the axes of the light's frame [3, 3, b].
     """
     solid = np.flatnonzero(balls.kind > Kind.PLANE)
     scene, radius = balls.scene[solid], balls.radius[solid, None]

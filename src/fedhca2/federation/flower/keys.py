@@ -30,7 +30,7 @@ def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), day
         raise FileExistsError(f"{folder}: should be a new or empty folder, found files in it")
     wrong = [site for site in sites if not NAME.fullmatch(site)]
     if wrong:
-        raise UserError([f"--sites: a name should be letters, digits, '-', '_' and '.', found {wrong[0]!r}"])
+        raise UserError([f"--sites: a name should consist of letters, digits, '-', '_' and '.', found {wrong[0]!r}"])
     private_folder(folder)
     authority, certificate = _authority(days)
     _write_secret(folder / "ca.key", _pem(authority))

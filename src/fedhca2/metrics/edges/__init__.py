@@ -1,1 +1,1 @@
-"""Edge maps against true boundaries: suppression, thinning, one-to-one matching, and odsF made of them."""
+"""Comparing edge maps with true boundaries: suppression, thinning, one-to-one matching, and odsF from these."""

@@ -5,9 +5,9 @@ from torch import Tensor
 
 
 def boundaries(labels: Tensor) -> Tensor:
-    """Where a pixel differs from its east, south or south-east neighbour; bool, shaped like `labels` [..., H, W].
+    """Pixels that differ from their east, south or south-east neighbour; bool, shaped like `labels` [..., H, W].
 
-    The last row looks east only, the last column south only, the last corner is never a boundary.
+    The last row only compares east, the last column only south, and the last corner is never a boundary.
 
     >>> boundaries(torch.tensor([[0, 0, 1], [0, 0, 1], [0, 0, 0]])).int()
     tensor([[0, 1, 0],

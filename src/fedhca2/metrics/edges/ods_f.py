@@ -1,4 +1,4 @@
-"""odsF, OIS and AP of edge maps, as SEISM computes them, but with exact matching and no randomness."""
+"""odsF, OIS and AP of edge maps, computed like SEISM, but with exact matching and no randomness."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,10 +19,11 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EdgeRules:
-    """How an edge map is read.
+    """How to interpret an edge map.
 
-    `radius`, `border`, `smooth`: non-maximum suppression. `in_bytes`: its result is rounded to 8 bits. `strict`: on
-    means > a threshold, not ≥. `ground_truth`: labels are edges (1 = edge), or label maps whose boundaries are meant.
+    `radius`, `border`, `smooth`: non-maximum suppression. `in_bytes`: its result is rounded to 8 bits. `strict`: "on"
+    means > a threshold, not ≥. `ground_truth`: labels are edges (1 = edge), or label maps whose boundaries are the
+    edges.
     """
 
     radius: int = 4
@@ -38,7 +39,7 @@ PRESETS = {"seism": EdgeRules(), "invpt": EdgeRules(radius=1, smooth=False, in_b
 
 
 def edge_rules(thresholds: int) -> EdgeRules:
-    """SEISM's rules with another number of thresholds, evenly spaced between 0 and 1.
+    """SEISM's rules with a different number of thresholds, evenly spaced between 0 and 1.
 
     >>> edge_rules(3).thresholds, edge_rules(99) == PRESETS["seism"]
     ((0.25, 0.5, 0.75), True)
@@ -57,7 +58,7 @@ def f_measure(counts: Counts) -> NDArray[np.float64]:
 
 
 def average_precision(counts: Counts) -> float:
-    """Area under precision over recall, sampled at recalls 0, .01 … 1, and 0 beyond the recalls that were reached."""
+    """Area under precision over recall, sampled at recalls 0, .01 … 1, and 0 beyond the largest recall reached."""
     matched, predicted, true = counts.T
     recall, first = np.unique(matched / np.maximum(true, 1), return_index=True)
     precision = (matched / np.maximum(predicted, 1))[first]
@@ -65,7 +66,7 @@ def average_precision(counts: Counts) -> float:
 
 
 def crop(label: NDArray[np.uint8]) -> tuple[slice, slice]:
-    """The part of a label that is not padding: the bounding box of what is not ignored."""
+    """The part of a label without padding: the bounding box of the pixels that are not ignored."""
     valid = label != IGNORE
     rows, columns = np.flatnonzero(valid.any(axis=1)), np.flatnonzero(valid.any(axis=0))
     if not len(rows):
@@ -74,7 +75,7 @@ def crop(label: NDArray[np.uint8]) -> tuple[slice, slice]:
 
 
 def levels(edges: NDArray[np.uint8], rules: EdgeRules) -> NDArray[np.uint8]:
-    """How many thresholds each pixel reaches after non-maximum suppression."""
+    """The number of thresholds that each pixel reaches after non-maximum suppression."""
     from fedhca2.metrics.edges.thin import suppress_non_maxima  # numba takes a second to import
 
     ridge = suppress_non_maxima(edges.astype(np.float32) / np.float32(255), rules.radius, rules.border, rules.smooth)
@@ -101,7 +102,7 @@ def counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: float, 
 def image_counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: float, rules: EdgeRules) -> Counts:
     """Counts [thresholds + 2, 3] of one image: each threshold's, the best one's, and (1, 0, 0) for the image itself.
 
-    The padding of an image is where its label is 255; an image of nothing else counts nowhere.
+    Padding is where the label is 255; an image with only padding is not counted.
     """
     box = crop(label)
     if not label[box].size:
@@ -111,7 +112,7 @@ def image_counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: f
 
 
 def _on_host(values: Tensor) -> Tensor:
-    """The values on the CPU, where they are complete when their device has come that far."""
+    """Copy the values to the CPU; they are complete when their device has reached this point."""
     if not values.is_cuda:
         return values
     return torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
@@ -120,8 +121,8 @@ def _on_host(values: Tensor) -> Tensor:
 class OdsF(Sums):
     """Best F in % of one threshold for the whole split (ODS), with OIS (the best per image) and AP as extras.
 
-    `max_dist`: how far a match may be, as a share of the image's diagonal. Images are evaluated by `workers` threads
-    (default: one per core) while the caller goes on; `compute` and `merge` wait for them.
+    `max_dist`: the largest distance of a match, relative to the image's diagonal. `workers` threads evaluate the images
+    (default: one per core) while the caller continues; `compute` and `merge` wait for them.
     """
 
     name = "ods_f"
@@ -151,7 +152,7 @@ class OdsF(Sums):
             self.pending.append(self.pool.submit(evaluate, image, truth))
 
     def gather(self) -> None:
-        """Wait for the images under way and add them up."""
+        """Wait for the pending images and add them up."""
         for future in self.pending:
             self.add(torch.from_numpy(future.result()))
         self.pending.clear()
@@ -160,7 +161,7 @@ class OdsF(Sums):
             self.pool = None
 
     def merge(self, other: Self) -> None:
-        """Add what another accumulator of the same kind has seen."""
+        """Add the counts of another accumulator of the same kind."""
         self.gather()
         other.gather()
         super().merge(other)

@@ -1,12 +1,12 @@
-"""All thresholds of one edge map in one go, from the highest down: each adds pixels, thins and mends the matching.
+"""All thresholds of one edge map in one pass, from the highest down: each adds pixels, thins and repairs the matching.
 
 The matching of predicted and true edge pixels is one to one and maximum at every threshold: no augmenting path exists.
-A new prediction can only be the end of such a path, and so can a true pixel whose prediction has gone; so one search
-from each, the latter before anything is added, keeps the matching maximum. Pixels of the other side that a failed
-search has seen form a closed set without a free one: they are dead, and later searches leave them out. True pixels
-stay dead until one of them loses its prediction, predictions until one is added.
+Only a new prediction, or a true pixel that has lost its prediction, can be the end of such a path. So one search from
+each, the latter before anything is added, keeps the matching maximum. Pixels of the other side that a failed search has
+visited form a closed set without a free pixel: they are dead, and later searches skip them. True pixels stay dead until
+one of them loses its prediction, predictions until one is added.
 
-numba's cache looks at this file alone: after a change in `thin.py`, delete `__pycache__/*.nb*` here.
+numba's cache only checks this file: after a change in `thin.py`, delete `__pycache__/*.nb*` here.
 """
 
 import numpy as np
@@ -31,9 +31,10 @@ def disc(radius: float, stride: int) -> NDArray[np.int64]:
 
 @njit(cache=True, nogil=True)
 def neighbours(candidate, truth, offsets):  # type: ignore[no-untyped-def]
-    """True pixels near each candidate, and candidates near each true pixel, both the nearest first.
+    """True pixels near each candidate, and candidates near each true pixel, both sorted from the nearest.
 
-    Either is a pair: where a pixel's list starts in the second array (it ends where the next one's starts).
+    Each is a pair of arrays: the first has the start of a pixel's list in the second (it ends where the next one
+    starts).
     """
     start, start_back = np.zeros(candidate.size + 1, np.int64), np.zeros(candidate.size + 1, np.int64)
     for offset in offsets:
@@ -57,10 +58,10 @@ def neighbours(candidate, truth, offsets):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def augment(root, start, near, active, partner, partner_back, dead, epoch, seen, stamp, parent, queue):  # type: ignore[no-untyped-def]
-    """Look for an augmenting path from an unmatched pixel of either side; true if the matching has grown.
+    """Search an augmenting path from an unmatched pixel of either side; true if the matching has grown.
 
-    `start`, `near`, `partner` are of the root's side, `active`, `partner_back`, `dead`, `seen`, `parent` of the other.
-    `dead` holds for the present `epoch`, `seen` for this search, whose `stamp` is new.
+    `start`, `near`, `partner` belong to the root's side, `active`, `partner_back`, `dead`, `seen`, `parent` to the
+    other. `dead` is valid for the current `epoch`, `seen` for this search, whose `stamp` is new.
     """
     queue[0], head, tail = root, 0, 1
     while head < tail:
@@ -86,9 +87,9 @@ def augment(root, start, near, active, partner, partner_back, dead, epoch, seen,
 
 @njit(cache=True, nogil=True)
 def _changes(on, active, pixels, partner, prediction_of, added, freed):  # type: ignore[no-untyped-def]
-    """List what is on but not yet active, and take out what is active but no longer on, freeing its true pixels.
+    """List what is on but not yet active, and remove what is active but no longer on, freeing its true pixels.
 
-    Gives the number of added pixels, of freed true pixels, and of pixels taken out.
+    Returns the numbers of added pixels, freed true pixels, and removed pixels.
     """
     new, lost, left = 0, 0, 0
     for pixel in pixels:
@@ -167,8 +168,8 @@ def _sweep(candidate, pixels, ends, truth, offsets, stride):  # type: ignore[no-
 def sweep(level: NDArray[np.uint8], truth: NDArray[np.bool_], count: int, radius: float) -> NDArray[np.int64]:
     """Matched [0] and predicted [1] pixels at each of `count` thresholds.
 
-    A pixel is on at threshold k = 1 … count if its level is at least k. What is on is thinned, and matched one to one
-    with true pixels at most `radius` away, as many as possible.
+    A pixel is on at threshold k = 1 … count if its level is at least k. Pixels that are on are thinned, and as many as
+    possible are matched one to one with true pixels at most `radius` away.
 
     >>> line = np.array([[0, 0, 0, 0], [2, 1, 2, 0]], np.uint8)
     >>> sweep(line, np.array([[0, 1, 1, 0], [0, 0, 0, 0]], bool), count=2, radius=1.0)

@@ -1,8 +1,8 @@
-"""Edges made thin: ridges of raw edge maps, and drawn edges thinned to convergence.
+"""Making edges thin: ridges of raw edge maps, and drawn edges thinned to convergence.
 
-Thinning is Guo and Hall's two-pass algorithm (`bwmorph thin`). Maps live in flat arrays with a margin of zeros. `code`
-holds, for every pixel, which of its 8 neighbours are on, so a pixel's fate is one look into a table, and after the
-first two passes only neighbours of deleted pixels are looked at.
+Thinning is Guo and Hall's two-pass algorithm (`bwmorph thin`). Maps are flat arrays with a margin of zeros. `code`
+records which of every pixel's 8 neighbours are on, so one table look-up decides whether to delete it. After the first
+two passes only neighbours of deleted pixels are checked.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ ORIENTATION_RADIUS = 4
 
 
 def _deletable() -> Flags:
-    """For each pass and each code of neighbours, bit k − 1 being x_k, E first and then counter-clockwise: delete?"""
+    """Whether to delete, for each pass and code of neighbours; bit k − 1 is x_k, E first and then counter-clockwise."""
     table = np.zeros((2, 256), np.uint8)
     for code in range(256):
         x = [code >> (k - 1) & 1 for k in (8, 1, 2, 3, 4, 5, 6, 7, 8, 1)]
@@ -42,7 +42,7 @@ def neighbour(k, stride):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def switch(on, code, pixel, stride):  # type: ignore[no-untyped-def]
-    """Turn a pixel on or off, and tell its neighbours."""
+    """Turn a pixel on or off, and update its neighbours."""
     on[pixel] ^= 1
     for k in range(8):
         code[pixel + neighbour(k, stride)] ^= 1 << ((k + 4) % 8)
@@ -50,7 +50,7 @@ def switch(on, code, pixel, stride):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def thin_in_place(on, code, pixels, stride, work, queued, gone):  # type: ignore[no-untyped-def]
-    """Thin the map whose pixels are listed; gives the number of deletions, which are listed in `gone`.
+    """Thin the map whose pixels are listed; returns the number of deletions, which are listed in `gone`.
 
     `work` [2, n] and `queued` [2, map] are scratch; `queued` is all zeros before and after.
     """
@@ -93,7 +93,7 @@ def _thinned(mask, stride):  # type: ignore[no-untyped-def]
 
 
 def thin(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The mask thinned until nothing more can go.
+    """Thin the mask until nothing more can be deleted.
 
     >>> thin(np.ones((3, 5), bool)).astype(int)
     array([[0, 0, 0, 0, 0],
@@ -106,7 +106,7 @@ def thin(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def triangle(image: Image, radius: int) -> Image:
-    """Smoothing by the kernel [1 … r, r + 1, r … 1]/(r + 1)² along both axes, with symmetric borders.
+    """Smooth with the kernel [1 … r, r + 1, r … 1]/(r + 1)² along both axes, with symmetric borders.
 
     >>> triangle(np.array([[0, 4, 0, 0]], np.float32), 1)
     array([[1., 2., 1., 0.]], dtype=float32)
@@ -120,7 +120,7 @@ def triangle(image: Image, radius: int) -> Image:
 def slope(image: Image) -> Image:
     r"""Tangent of the direction across the edge, $O_{yy}\operatorname{sign}(-O_{xy})/(O_{xx} + 10^{-5})$.
 
-    It stands for the angle atan(slope) mod π: a line through the pixel needs the tangent alone.
+    It represents the angle atan(slope) mod π: a line through the pixel only needs the tangent.
     """
     smooth = triangle(image, ORIENTATION_RADIUS)
     dy, dx = np.gradient(smooth)
@@ -132,7 +132,7 @@ def slope(image: Image) -> Image:
 
 @njit(cache=True, nogil=True)
 def _at(image, y, x):  # type: ignore[no-untyped-def]
-    """Bilinear value; places outside count as the border."""
+    """Bilinear value; positions outside take the border's value."""
     height, width = image.shape
     y = min(max(y, np.float32(0)), np.float32(height - 1.001))
     x = min(max(x, np.float32(0)), np.float32(width - 1.001))
@@ -174,9 +174,9 @@ def _fade(length: int, border: int) -> Image:
 
 
 def suppress_non_maxima(image: Image, radius: int, border: int, smooth: bool) -> Image:
-    """The image where no value up to `radius` away, straight across the edge, is 1 % larger, and 0 elsewhere.
+    """Keep a value if none up to `radius` away, straight across the edge, is 1 % larger; otherwise set it to 0.
 
-    Within `border` pixels of the rim what is left fades to 0. `smooth` applies `triangle(·, 1)` first.
+    Within `border` pixels of the rim, the remaining values fade to 0. `smooth` applies `triangle(·, 1)` first.
     """
     if min(image.shape) < 2:
         raise ValueError(f"an edge map should be 2×2 or larger, found {image.shape[0]}×{image.shape[1]}")

@@ -1,4 +1,4 @@
-"""Several runs beside each other: the papers' table, in every layout."""
+"""Comparing several runs: the papers' table, in every format."""
 
 from fedhca2.reports.comparison.gather import Column, Comparison, Entry, gather
 from fedhca2.reports.comparison.layouts import to_csv, to_latex, to_markdown, write_comparison

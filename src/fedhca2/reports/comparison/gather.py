@@ -29,7 +29,7 @@ class Column:
 
 
 DELTA_M = Column("", "", "Δm", True)
-BY_CLIENT = Column("", "", "Δm by client", True)  # each client's gain by itself, where Δm takes the means of each kind
+BY_CLIENT = Column("", "", "Δm by client", True)  # the mean over all clients; Δm first averages each kind
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ class Entry:
 
     @property
     def deviation(self) -> float | None:
-        """Their standard deviation (n − 1), where there are several."""
-        with np.errstate(invalid="ignore"):  # where a value is infinite there is none
+        """Their standard deviation (n − 1), if there are several."""
+        with np.errstate(invalid="ignore"):  # infinite values have none
             return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Entries by method, or by what its label says besides, and by column.
+    """Entries by method, or by method and settings, and by column.
 
-    The last is Δm where every method has it, or Δm and Δm by client where there are several clients of a kind.
+    The last column is Δm if every method has it; with several clients of a kind, Δm by client follows it.
     """
 
     columns: Sequence[Column]
@@ -73,7 +73,7 @@ class Comparison:
 
 
 def gather(runs: Sequence[RunFiles]) -> Comparison:
-    """Runs that differ in their seed alone are one row, and the clients of a group are averaged."""
+    """Compare runs: those that differ only in their seed form one row, and the clients of a group are averaged."""
     rows = variants(runs)
     found = {label: _entries(same) for label, same in rows.items()}
     columns = list(next(iter(found.values())))
@@ -115,7 +115,7 @@ def _values(run: RunFiles) -> dict[Column, float]:
 
 
 def client_groups(run: RunFiles) -> dict[str, str]:
-    """The group of each client: its data set, with its tasks if multi-task clients of the data set differ in theirs."""
+    """The group of each client: its data set, plus its tasks if the data set's multi-task clients differ in theirs."""
     groups = {}
     for client, tasks in run.tasks.items():
         data = run.dataset(client)

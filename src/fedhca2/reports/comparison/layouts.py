@@ -1,4 +1,4 @@
-"""A comparison as Markdown, CSV and LaTeX, and as a table in the terminal."""
+"""A comparison as Markdown, CSV, LaTeX, and as a table in the terminal."""
 
 import csv
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from fedhca2.reports.comparison.gather import Column, Comparison, Entry, gather
 from fedhca2.reports.names import ARROWS, UNKNOWN, decimals, metric_title
 from fedhca2.run_folder.reader import RunFiles
 
-BESIDE = 4  # methods that have room beside each other in the terminal
+BESIDE = 4  # methods that fit side by side in the terminal
 LATEX = {
     "—": "--",
     "↑": r"$\uparrow$",
@@ -44,7 +44,7 @@ def shown(entry: Entry, column: Column) -> str:
 
 
 def heading(column: Column) -> str:
-    """What stands over a column."""
+    """The heading of a column."""
     return _measured(column) if column.is_gain else f"{column.task} {_measured(column)}"
 
 
@@ -53,7 +53,7 @@ def _measured(column: Column) -> str:
 
 
 def to_markdown(comparison: Comparison) -> str:
-    """A Markdown table with the best of each column in bold."""
+    """Write a Markdown table with the best value of each column in bold."""
     top = [
         "method",
         *(f"{column.group}: {heading(column)}" if column.group else heading(column) for column in comparison.columns),
@@ -72,7 +72,7 @@ def _line(cells: list[str]) -> str:
 
 
 def to_csv(comparison: Comparison) -> str:
-    """One line per method and column, with every digit and nothing for what is not known: easy to read in again."""
+    """Write one line per method and column, with all digits and an empty field for unknown values."""
     held = StringIO()
     writer = csv.writer(held, lineterminator="\n")
     writer.writerow(
@@ -87,12 +87,12 @@ def to_csv(comparison: Comparison) -> str:
 
 
 def _digits(value: float | None) -> str:
-    """All digits of a number that is known."""
+    """All digits of a number, or an empty text if it is unknown."""
     return "" if value is None or not isfinite(value) else repr(value)
 
 
 def to_latex(comparison: Comparison) -> str:
-    """The papers' layout for the booktabs package: groups over tasks over metrics, the best in bold."""
+    """Write the papers' layout for the booktabs package: groups over tasks over metrics, the best in bold."""
     groups = [(group, len(list(columns))) for group, columns in groupby(comparison.columns, key=lambda c: c.group)]
     spans = " & ".join(rf"\multicolumn{{{count}}}{{c}}{{{_tex(group)}}}" for group, count in groups)
     tasks = " & ".join(_tex(column.task) for column in comparison.columns)
@@ -114,7 +114,7 @@ def _tex(text: str) -> str:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """A column per method with the best of each row in bold, or of many methods what they come to."""
+    """Make a table with a column per method and the best of each row in bold, or a summary of many methods."""
     if len(comparison.entries) > BESIDE:
         return _summary(comparison)
     table = Table(title="Comparison", title_justify="left")

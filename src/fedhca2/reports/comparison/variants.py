@@ -1,19 +1,19 @@
-"""Which runs are the seeds of one row of a table."""
+"""Grouping runs into rows of a table, one row for all seeds."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedhca2.run_folder.reader import RunFiles
 
-# What a run may differ in from another that it is averaged with: none of these changes what is compared.
+# Settings in which averaged runs may differ: none of these changes the results.
 FREE = ("seed", "name", "title", "belongs_to", "baseline", "checkpoints", "evaluate_every")
-NAMED = 3  # settings in a label at most
+NAMED = 3  # most settings in a label
 
 
 def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
-    """Runs that differ in their seed alone, by method; where a method was run with several settings, by these too.
+    """Group runs that differ only in their seed, by method, and by settings if a method was run with several.
 
-    A run of the same settings and seed as one before it counts once, as when two comparisons both have Local.
+    A second run with the same settings and seed is ignored, for example if two comparisons both include Local.
     """
     groups: dict[str, list[RunFiles]] = {}
     for run in runs:
@@ -42,7 +42,7 @@ def differing(runs: Sequence[RunFiles]) -> list[str]:
 
 
 def flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested settings by their places.
+    """List nested settings by path.
 
     >>> list(flat({"method": {"name": "fedhca2", "encoder": {"c": 0.4}}}))
     [('method.name', 'fedhca2'), ('method.encoder.c', 0.4)]

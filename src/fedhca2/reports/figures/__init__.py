@@ -1,4 +1,4 @@
-"""Figures of a run, as plain data that plotly draws in the browser."""
+"""Figures of a run, as plain data that plotly.js draws in the browser."""
 
 from fedhca2.reports.figures.figure import Figure
 

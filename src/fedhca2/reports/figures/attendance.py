@@ -1,4 +1,4 @@
-"""Who took part in which round, and who was left out."""
+"""Which clients took part in which round, and which were left out."""
 
 from math import ceil
 from typing import NamedTuple
@@ -8,12 +8,12 @@ from fedhca2.run_folder.reader import RunFiles
 
 TOOK_PART, NOT_ASKED, LEFT_OUT = 0, 1, 2
 WORDS = ("took part", "not asked", "left out")
-AGAIN = " (again)"  # how the server names a second reply of a client
+AGAIN = " (again)"  # the server's name for a second reply of a client
 SHADES = (COLOURS[0], "#DDDDDD", COLOURS[5])
 
 
 class LeftOut(NamedTuple):
-    """A client whose reply was refused, late or missing in a round, and why; at the end the round is the last one."""
+    """A client whose reply was refused, late or missing in a round, and why. After the last round it has its number."""
 
     round: int
     client: str
@@ -21,7 +21,7 @@ class LeftOut(NamedTuple):
 
 
 def left_out(run: RunFiles) -> list[LeftOut]:
-    """Everybody who was left out, round by round."""
+    """List all clients that were left out, round by round."""
     found: list[LeftOut] = []
     for event in run.events:
         match event["event"]:
@@ -35,7 +35,7 @@ def left_out(run: RunFiles) -> list[LeftOut]:
 
 
 def attendance_figures(run: RunFiles) -> list[Figure]:
-    """Clients by rounds, where not all took part in all of them."""
+    """Draw clients by rounds, if not all took part in every round."""
     rounds = [event["round"] + 1 for event in run.of("round")]
     why = {(one.round, one.client): one.why for one in left_out(run)}
     there = {(event["round"] + 1, event["client"]) for event in run.of("client")}
@@ -64,5 +64,5 @@ def _figure(clients: list[str], rounds: list[int], states: list[list[int]], told
     layout = matrix_layout(len(clients))
     steps = max(1, ceil(len(rounds) / 8))
     layout["xaxis"] = {"title": {"text": "round"}, "automargin": True, "tick0": rounds[0], "dtick": steps}
-    note = "A client that was left out failed, was late or away, or sent what the server refused: see the table."
+    note = "A client was left out if it failed, was late or away, or if the server refused its reply: see the table."
     return Figure("attendance", "Who took part", note, [trace], layout, wide=True)

@@ -1,4 +1,4 @@
-"""How updates agree or conflict, and where they lie to each other."""
+"""How updates agree or conflict, and maps of them."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,11 +22,11 @@ from fedhca2.reports.figures.figure import (
 from fedhca2.reports.figures.mixing import by_members, spread
 from fedhca2.run_folder.reader import Array, RunFiles
 
-WORDS = {"rows": "updates", "differences": "models, less their mean"}
+WORDS = {"rows": "updates", "differences": "models, minus their mean"}
 
 
 def conflict_figures(run: RunFiles) -> list[Figure]:
-    """For encoders and decoders: cosines by round, and maps on which alike ones are near each other."""
+    """Draw cosines by round, and maps that place similar members close together, for encoders and decoders."""
     figures = []
     for part in ("encoder", "decoder"):
         found = [e for e in run.of("aggregation") if e["part"] == part and e["products"] and len(e["members"]) > 1]
@@ -45,7 +45,7 @@ def conflict_figures(run: RunFiles) -> list[Figure]:
 
 
 def cosines(products: Array, measure: str) -> Array:
-    """Cosines from inner products; of models only their differences to the mean tell them apart.
+    """Compute cosines from inner products; models are compared by their differences from the mean.
 
     >>> cosines(np.array([[4.0, -2.0], [-2.0, 1.0]]), "rows").tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
@@ -59,17 +59,17 @@ def cosines(products: Array, measure: str) -> Array:
 def _cosine_figure(states: list[Array], rounds: list[str], names: list[str], mark: str, title: str) -> Figure:
     trace = matrix(states[-1].tolist(), names, names, zmin=-1, zmax=1, colorscale=DIVERGING)
     steps = Slider("round", rounds, [{"z": [state.tolist()]} for state in states])
-    note = "+1: they pull the same way; 0: they have nothing to do with each other; below 0: they conflict."
+    note = "+1: they point in the same direction; 0: they are unrelated; below 0: they conflict."
     return Figure(f"cosine-{mark}", title, note, [trace], matrix_layout(len(names)), wide=True, slider=steps)
 
 
-PERPLEXITY = 30.0  # of t-SNE: how many neighbours count, for each of many points; a third of them where they are few
-FEWEST = 7  # points that t-SNE is drawn of
+PERPLEXITY = 30.0  # of t-SNE: the number of neighbours that count; a third of the points if there are few
+FEWEST = 7  # points that t-SNE needs
 WITHOUT_TSNE = " pip install 'fedhca2[tsne]' draws t-SNE beside it."
 
 
 class Kind(NamedTuple):
-    """What a point is of: its colour says the task, its symbol the data set."""
+    """The kind of a point: its colour shows the task, its symbol the data set."""
 
     data: str
     tasks: str
@@ -77,7 +77,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True)
 class Points:
-    """Names and kinds of the members of a map, and the rounds that it is drawn for."""
+    """Names and kinds of the members on a map, and the rounds it shows."""
 
     names: list[str]
     kinds: list[Kind]
@@ -94,9 +94,9 @@ def kind_of(run: RunFiles, member: str) -> Kind:
 
 
 def principal_map(cosine: Array, near: Array | None = None) -> tuple[Array, float]:
-    """PCA of vectors with these cosines: [N, 2], and the share of variance shown; NaN for members who were away.
+    """PCA of vectors with these cosines: [N, 2] with NaN for absent members, and the share of variance shown.
 
-    Axes have no sign or order of their own: `near` is an earlier map that this one is turned towards.
+    The sign and order of axes are arbitrary, so the map is aligned with `near`, an earlier one.
 
     >>> map, share = principal_map(np.array([[1.0, -1.0], [-1.0, 1.0]]))
     >>> np.abs(map).round(6).tolist(), round(share, 6)
@@ -119,7 +119,7 @@ def principal_map(cosine: Array, near: Array | None = None) -> tuple[Array, floa
 def tsne_map(cosine: Array) -> Array | None:
     """t-SNE of vectors with these cosines, [N, 2], from their distances at equal length; None without scikit-learn.
 
-    It starts from the principal components, so that the same vectors always have the same map.
+    It starts from the principal components, so the same vectors always give the same map.
     """
     try:
         from sklearn.manifold import TSNE
@@ -138,7 +138,7 @@ def tsne_map(cosine: Array) -> Array | None:
 
 
 def map_figures(states: list[Array], points: Points, mark: str, title: str) -> list[Figure]:
-    """Principal components by round, and of the last round t-SNE where there are enough points, from their cosines."""
+    """Draw principal components by round, and t-SNE of the last round if there are enough points."""
     maps: list[Array] = []
     share = 0.0
     for state in states:
@@ -148,7 +148,7 @@ def map_figures(states: list[Array], points: Points, mark: str, title: str) -> l
     reach = max(1e-6, *(float(np.nanmax(np.abs(found))) for found in maps)) * 1.3
     layout = axes("first component", "second component")
     layout["xaxis"]["range"] = layout["yaxis"]["range"] = [-reach, reach]
-    note = f"Principal components of the vectors at equal length, {share:.0%} of their variance in the last round."
+    note = f"Principal components of the vectors at equal length, {share:.0%} of the variance in the last round."
     enough = int((~np.isnan(states[-1].diagonal())).sum()) >= FEWEST
     embedded = tsne_map(states[-1]) if enough else None
     if enough and embedded is None:
@@ -156,8 +156,8 @@ def map_figures(states: list[Array], points: Points, mark: str, title: str) -> l
     steps = Slider("round", points.rounds, changes)
     figures = [_figure(f"map-{mark}", f"{title}: principal components", note, maps[-1], points, layout, steps)]
     if embedded is not None:
-        note = f"t-SNE of the vectors at equal length, round {points.rounds[-1]}. Close points are alike; "
-        note += "how far apart others are says little."
+        note = f"t-SNE of the vectors at equal length, round {points.rounds[-1]}. Close points are similar; "
+        note += "larger distances mean little."
         layout = axes("t-SNE 1", "t-SNE 2")
         figures.append(_figure(f"tsne-{mark}", f"{title}: t-SNE", note, embedded, points, layout))
     return figures

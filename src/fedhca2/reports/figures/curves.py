@@ -1,4 +1,4 @@
-"""What changes over the rounds: scores, losses, seconds and bytes, and the weights that clients learn."""
+"""What changes over rounds: scores, losses, seconds, bytes, and the weights that clients learn."""
 
 from collections.abc import Iterable
 from statistics import mean
@@ -25,7 +25,7 @@ MEBIBYTE = 2**20
 
 
 def curves(events: Iterable[Event], task: str, metric: str) -> dict[str, Curve]:
-    """Every client's values of one metric by round; the last word counts where a round was repeated."""
+    """Every client's values of one metric by round; the last value counts if a round was repeated."""
     found: dict[str, dict[int, float]] = {}
     for event in events:
         if event["task"] == task and event["metric"] == metric:
@@ -39,7 +39,7 @@ def tasks_of(run: RunFiles) -> list[str]:
 
 
 def headline_name(run: RunFiles, task: str) -> tuple[str, bool] | None:
-    """The task's main metric and whether more of it is better, if the run has measured it."""
+    """The task's main metric and whether higher is better, if the run has measured it."""
     scores = {e["metric"]: e["value"] for e in run.of("metric") if e["task"] == task}
     if not scores:
         return None
@@ -48,7 +48,7 @@ def headline_name(run: RunFiles, task: str) -> tuple[str, bool] | None:
 
 
 def metric_curves(run: RunFiles) -> list[Figure]:
-    """One figure per task: the main metric of each client that has it, and of its Local twin."""
+    """Draw one figure per task: the main metric of each client that has it, and of its Local twin."""
     figures = []
     for task in tasks_of(run):
         if (main := headline_name(run, task)) is None:
@@ -69,7 +69,7 @@ def metric_curves(run: RunFiles) -> list[Figure]:
 
 
 def loss_curves(run: RunFiles) -> list[Figure]:
-    """One figure per task: the mean training loss of each client that has it."""
+    """Draw one figure per task: the mean training loss of each client that has it."""
     figures = []
     for task in tasks_of(run):
         found = curves(run.of("loss"), task, "loss")
@@ -85,7 +85,7 @@ def loss_curves(run: RunFiles) -> list[Figure]:
 
 
 def cost_figures(run: RunFiles) -> list[Figure]:
-    """Seconds of each client and of the whole round, and bytes up and down, by round and in all."""
+    """Draw seconds of each client and of the whole round, and bytes up and down, by round and in total."""
     events = run.of("client")
     if not events:
         return []
@@ -105,14 +105,14 @@ def cost_figures(run: RunFiles) -> list[Figure]:
         Figure(
             "seconds",
             "Seconds by round",
-            "Each client's own work, and the whole round; the last one evaluates alone.",
+            "Each client's own work, and the whole round. The last round only evaluates.",
             seconds,
             round_axes(run.rounds + 1, "s"),
         ),
         Figure(
             "bytes",
             "Bytes by round",
-            "What crossed for each client, up and down together.",
+            "Sent to and from each client, in total.",
             moved,
             round_axes(run.rounds + 1, "MiB"),
         ),
@@ -127,11 +127,11 @@ def _totals(run: RunFiles, clients: list[str]) -> Figure:
         values = [total / MEBIBYTE for total in sums]
         bars.append({"type": "bar", "name": way, "x": clients, "y": values, "marker": {"color": COLOURS[number]}})
     layout = axes("", "MiB", barmode="group")
-    return Figure("bytes-total", "Bytes in all", "Rows and numbers that each client sent and got.", bars, layout)
+    return Figure("bytes-total", "Bytes in total", "Rows and numbers that each client sent and received.", bars, layout)
 
 
 def weight_figures(run: RunFiles) -> list[Figure]:
-    """α over rounds, β over rounds, and β by decoder and layer; nothing where the method learns none."""
+    """Draw α over rounds, β over rounds, and β by decoder and layer, if the method learns weights."""
     events = [event for event in run.of("weights") if event["weights"]]
     if not events:
         return []
@@ -160,7 +160,7 @@ def _beta(run: RunFiles, events: list[Event]) -> list[Figure]:
     highest = max(value for state in states for row in state for value in row)
     trace = matrix(states[-1], names, layers, zmin=0, zmax=max(highest, 1e-6), texttemplate="%{z:.3f}")
     steps = Slider("round", [str(event["round"] + 1) for event in shown], [{"z": [state]} for state in states])
-    note = "How much of the other decoders' updates each layer takes in."
+    note = "How much of the other decoders' updates each layer adds."
     layout = matrix_layout(len(keys))
     return [
         over_rounds,
@@ -182,7 +182,7 @@ def decoder_tensors(run: RunFiles, client: str, task: str) -> list[str]:
 
 
 def decoder_layers(run: RunFiles, key: str) -> list[str]:
-    """Names of the layers that 'client/decoder.task' has a weight for, or their numbers where the run has no names."""
+    """Names of the layers with a weight in 'client/decoder.task', or their numbers if the run has no names."""
     client, _, task = key.partition("/decoder.")
     names = dict.fromkeys(name.rpartition(".")[0] for name in decoder_tensors(run, client, task))
     count = len(next(event["weights"][key] for event in run.of("weights") if key in event["weights"]))

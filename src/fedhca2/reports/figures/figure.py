@@ -1,23 +1,23 @@
-"""What a figure is, and what all figures share: colours, lines, axes."""
+"""A figure, and what all figures share: colours, lines, axes."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Okabe and Ito's colours, which the colour-blind can tell apart; yellow is left out, it vanishes on white.
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without yellow, which is invisible on white.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000")
 DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x", "star")
 DIVERGING = [[0.0, "#2166AC"], [0.5, "#F7F7F7"], [1.0, "#B35806"]]
 SEQUENTIAL = "Cividis"
-STEPS = 60  # of a slider at most
-LABELLED = 12  # a matrix of up to so many rows shows its numbers
+STEPS = 60  # most steps of a slider
+LABELLED = 12  # a matrix with at most this many rows shows its numbers
 
 
 @dataclass(frozen=True)
 class Slider:
-    """States of the first trace, one per label, and what the labels are; it starts at the last one."""
+    """States of the first trace, one per label, and the name of the labels; it starts at the last one."""
 
     name: str
     labels: Sequence[str]
@@ -26,7 +26,7 @@ class Slider:
 
 @dataclass(frozen=True)
 class Figure:
-    """Traces and layout as plotly.js takes them, a title, and a sentence that says how to read it."""
+    """Traces and layout as plotly.js takes them, a title, and a sentence on how to read it."""
 
     id: str
     title: str
@@ -37,7 +37,7 @@ class Figure:
     slider: Slider | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What the browser needs, with numbers cut to six digits."""
+        """What the browser needs, with numbers rounded to six digits."""
         entries = len(self.data) if len(self.data) > 1 else 0  # a legend may need a line for each
         base = {"margin": {"l": 56, "r": 16, "t": 16, "b": 48}, "height": 310 + 18 * entries, "hovermode": "closest"}
         font = {"family": "system-ui, sans-serif", "size": 12, "color": "#222"}
@@ -49,7 +49,7 @@ class Figure:
 
 
 def short(value: Any) -> Any:
-    """The same data with numbers of six digits, and nothing in place of what is not finite.
+    """The same data with numbers rounded to six digits, and None for non-finite ones.
 
     >>> short({"x": [1.23456789, float("nan"), 3]})
     {'x': [1.23457, None, 3]}
@@ -64,7 +64,7 @@ def short(value: Any) -> Any:
 
 
 def line(name: str, number: int, x: Sequence[object], y: Sequence[float], **more: Any) -> dict[str, Any]:
-    """A curve whose colour, dash and marker together are its own."""
+    """A curve with its own combination of colour, dash and marker."""
     colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
     marker = {"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 6}
     style = {"color": colour, "dash": dash, "width": 2}
@@ -79,7 +79,7 @@ def axes(x: str, y: str, **more: Any) -> dict[str, Any]:
 
 
 def round_axes(rounds: int, y: str, x: str = "round", **more: Any) -> dict[str, Any]:
-    """Axes whose first one counts rounds, in whole numbers."""
+    """Axes whose x axis counts rounds in whole numbers."""
     layout = axes(x, y, **more)
     layout["xaxis"] |= {"tick0": 0, "dtick": max(1, math.ceil(rounds / 8)), "range": [0, rounds * 1.03]}
     return layout
@@ -101,7 +101,7 @@ def matrix_layout(rows: int, **more: Any) -> dict[str, Any]:
 
 
 def thinned(count: int, most: int = STEPS) -> list[int]:
-    """Positions out of so many, at most `most` of them, evenly spread, first and last among them.
+    """At most `most` of `count` positions, evenly spread, including the first and the last.
 
     >>> thinned(5, most=3)
     [0, 2, 4]

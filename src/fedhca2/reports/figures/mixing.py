@@ -1,4 +1,4 @@
-"""Who was mixed with whom: attention of decoders, groups, and the votes of layers."""
+"""How clients were mixed: attention among decoders, groups, and the votes of layers."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +11,7 @@ from fedhca2.run_folder.reader import Array, RunFiles
 
 
 def attention_figures(run: RunFiles) -> list[Figure]:
-    """Attention of each decoder on the others, tensor by tensor, and its entropy over rounds."""
+    """Draw the attention of each decoder on the others, tensor by tensor, and its entropy over rounds."""
     events = [
         e for e in run.of("aggregation") if e["part"] == "decoder" and e["mixing"] and _depth(e["mixing"][0]) == 3
     ]
@@ -26,12 +26,12 @@ def attention_figures(run: RunFiles) -> list[Figure]:
     decoders = [run.short_name(member) for member in last["members"]]
     trace = matrix(weights[-1].tolist(), decoders, decoders, zmin=0, zmax=float(weights.max()), texttemplate="%{z:.3f}")
     steps = Slider("tensor", names, [{"z": [state.tolist()]} for state in weights])
-    note = f"Round {last['round'] + 1}: how much of each decoder's update (column) the decoder of a row takes in."
+    note = f"Round {last['round'] + 1}: how much of each decoder's update (column) the decoder of a row adds."
     layout = matrix_layout(len(decoders))
     entropies = np.array([[entropy(state) for state in np.array(event["mixing"][0])] for event in events])
     rounds = [event["round"] + 1 for event in events]
     traces = [line(name, i, rounds, entropies[:, i].tolist()) for i, name in enumerate(names)]
-    told = "1: attention is spread evenly, a plain mean; 0: each decoder attends to one alone."
+    told = "1: attention is spread evenly, a plain mean; 0: each decoder attends to only one."
     over = round_axes(run.rounds, "entropy / log K")
     over["yaxis"]["range"] = [min(0.9, float(entropies.min()) - 0.02), 1.01]
     return [
@@ -41,7 +41,7 @@ def attention_figures(run: RunFiles) -> list[Figure]:
 
 
 def entropy(weights: Array) -> float:
-    """Mean entropy of the rows of a matrix of shares, as a part of the largest possible.
+    """Mean entropy of the rows of a matrix of shares, relative to the largest possible.
 
     >>> entropy(np.full((2, 2), 0.5)), entropy(np.eye(2))
     (1.0, 0.0)
@@ -51,7 +51,7 @@ def entropy(weights: Array) -> float:
 
 
 def grouping_figures(run: RunFiles) -> list[Figure]:
-    """How often clients were aggregated together, where a method groups them, and how their layers voted."""
+    """Draw how often clients were aggregated together, if a method groups them, and how their layers voted."""
     events = [event for event in run.of("aggregation") if event["part"] == "encoder" and _grouped(event)]
     if not events:
         return []
@@ -59,7 +59,7 @@ def grouping_figures(run: RunFiles) -> list[Figure]:
     states = np.array([spread(shares(event), event["members"], members) for event in events])
     met = (~np.isnan(states)).sum(axis=0)
     together = np.where(met, (states > 0).sum(axis=0) / np.maximum(met, 1), np.nan)
-    note = "Share of their common rounds in which the client of a row took in something of the client of a column."
+    note = "Share of their common rounds in which the client of a row got a part of the client of a column."
     trace = matrix(together.tolist(), members, members, zmin=0, zmax=1)
     figures = [Figure("grouping", "Who is grouped with whom", note, [trace], matrix_layout(len(members)), wide=True)]
     chosen = thinned(len(events))
@@ -73,7 +73,7 @@ def grouping_figures(run: RunFiles) -> list[Figure]:
 
 
 def shares(event: Event) -> Array:
-    """What share of each member's row is in what every member gets, [N, N], from the first blend of an aggregation.
+    """The share of each member's row in what every member gets, [N, N], from the first blend of an aggregation.
 
     >>> shares({"mixing": [[[0.5, 0.5, 0], [0, 0, 1]]], "gets": [[0, 0, 1]]}).tolist()
     [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
@@ -83,12 +83,12 @@ def shares(event: Event) -> Array:
 
 
 def _grouped(event: Event) -> bool:
-    """Whether members get different mixtures, one matrix for the whole row."""
+    """Whether members get different mixtures, with one matrix for the whole row."""
     return bool(event["mixing"]) and _depth(event["mixing"][0]) == 2 and len(event["mixing"][0]) > 1
 
 
 def _votes(events: list[Event], members: list[str]) -> list[Figure]:
-    """Votes that each voting layer gave, on average over rounds, with a slider over clients."""
+    """Draw the mean votes of each voting layer over rounds, with a slider over clients."""
     voted = [spread(np.array(event["votes"]), event["members"], members) for event in events if event.get("votes")]
     if not voted:
         return []
@@ -107,7 +107,7 @@ def _depth(value: object) -> int:
 
 
 def by_members(events: Iterable[Event]) -> list[tuple[list[str], list[Event]]]:
-    """Aggregations that have members in common, together, with all the members that they ever had.
+    """Group aggregations that have members in common, each with all members it ever had.
 
     >>> rounds = [{"members": ["a", "b"]}, {"members": ["x", "y"]}, {"members": ["b", "c"]}]
     >>> [members for members, _ in by_members(rounds)]
@@ -126,7 +126,7 @@ def by_members(events: Iterable[Event]) -> list[tuple[list[str], list[Event]]]:
 
 
 def spread(values: Array, present: Sequence[str], members: Sequence[str]) -> Array:
-    """A matrix of those present as one of all members, with NaN for those who were away; [..., N, N].
+    """Expand a matrix of the members present to all members, [..., N, N], with NaN for absent ones.
 
     >>> spread(np.ones((1, 1)), ["b"], ["a", "b"]).tolist()
     [[nan, nan], [nan, 1.0]]

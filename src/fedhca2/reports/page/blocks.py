@@ -1,4 +1,4 @@
-"""What a page is made of."""
+"""The building blocks of a page."""
 
 import base64
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures under headings: each row has a name and one picture per column, or none, as data: addresses."""
+    """Pictures in a grid: each row has a name and at most one picture per column, as data: addresses."""
 
     title: str
     columns: Sequence[str]
@@ -63,7 +63,7 @@ class Section:
 
 
 def address(image: Image.Image, widest: int = 256) -> str:
-    """A picture as a data: address, made smaller if it is wide."""
+    """Encode a picture as a data: address, scaled down if it is wide."""
     if image.width > widest:
         image = image.resize((widest, round(image.height * widest / image.width)), Image.Resampling.LANCZOS)
     held = BytesIO()

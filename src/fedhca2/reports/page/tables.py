@@ -1,4 +1,4 @@
-"""Tables of a run: who took part, what it came to, how and where it ran."""
+"""Tables of a run: participants, results, settings and machine."""
 
 from collections.abc import Iterable
 from math import isfinite
@@ -11,12 +11,12 @@ from fedhca2.run_folder.names import EVENTS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Headline, headline
 
-SHOWN = 100  # rows of a table that could have any number
+SHOWN = 100  # most rows of a table of any length
 PARTS = ("encoder", "decoder", "head")
 
 
 def federation_table(run: RunFiles) -> Table:
-    """Clients with data, tasks, images and parameters, and what of their models is shared."""
+    """List clients with data, tasks, images and parameters, and the shared parts of their models."""
     method = run.config["method"]
     shared = [part for part in PARTS if method.get(part)]
     rows = []
@@ -41,7 +41,7 @@ def federation_table(run: RunFiles) -> Table:
 
 
 def result_table(run: RunFiles) -> Table:
-    """One row per client and task: score, Local baseline and relative gain."""
+    """List score, Local baseline and relative gain of every client and task."""
     result = run.result or {"clients": latest_scores(run), "baseline": None}
     baseline = result["baseline"]
     columns = ["client", "metric", *(["local"] if baseline else []), run.method, *(["gain"] if baseline else [])]
@@ -58,7 +58,7 @@ def result_table(run: RunFiles) -> Table:
                     Cell(score_text(task, ours.value)),
                     gain_cell(ours, theirs),
                 ]
-            elif baseline:  # a site that was away when the others were evaluated
+            elif baseline:  # a site that was away during the evaluation
                 row += [Cell(UNKNOWN), Cell(score_text(task, ours.value)), Cell(UNKNOWN)]
             else:
                 row.append(Cell(score_text(task, ours.value)))
@@ -68,7 +68,7 @@ def result_table(run: RunFiles) -> Table:
 
 
 def facts_table(runs: list[RunFiles]) -> Table:
-    """Rounds, seed, time, traffic and device of each run."""
+    """List rounds, seed, time, traffic and device of each run."""
     rows = []
     for run in runs:
         result = run.result
@@ -91,7 +91,7 @@ def facts_table(runs: list[RunFiles]) -> Table:
 
 
 def versions_table(runs: list[RunFiles]) -> Table:
-    """The software that was used."""
+    """List the software that was used."""
     names = list(dict.fromkeys(name for run in runs if run.result for name in run.result["versions"]))
     rows = [
         [Cell(run.method), *(Cell(str(run.result["versions"].get(name, ""))) for name in names)]
@@ -102,29 +102,29 @@ def versions_table(runs: list[RunFiles]) -> Table:
 
 
 def left_out_table(run: RunFiles) -> list[Table]:
-    """Whose replies were left out, in which rounds and why; nothing where all were used."""
+    """List whose replies were left out, in which rounds and why; empty if all were used."""
     rounds: dict[tuple[str, str], list[int]] = {}
     for one in left_out(run):
         rounds.setdefault((one.client, one.why), []).append(one.round)
     rows = [[Cell(client), Cell(spans(found)), Cell(why)] for (client, why), found in rounds.items()]
     hidden = len(rows) - SHOWN
-    note = "Each is as if the client had been away in that round; what comes after the last round is the evaluation."
-    note += f" The first {SHOWN} of {len(rows)} reasons are shown; all are in {EVENTS}." if hidden > 0 else ""
+    note = "Each counts as absent in that round. The number after the last round is the evaluation."
+    note += f" The first {SHOWN} of {len(rows)} reasons are shown; {EVENTS} has all of them." if hidden > 0 else ""
     return [Table("Left out", ["client", "rounds", "why"], rows[:SHOWN], note)] if rows else []
 
 
 def declined_table(run: RunFiles) -> list[Table]:
-    """What clients that took part did not do, in which rounds and why; nothing where they did all."""
+    """List what clients that took part did not do, in which rounds and why; empty if they did everything."""
     rounds: dict[tuple[str, str], list[int]] = {}
     for event in run.of("declined"):
         rounds.setdefault((event["client"], event["why"]), []).append(event["round"] + 1)
     rows = [[Cell(client), Cell(spans(found)), Cell(why)] for (client, why), found in rounds.items()]
-    note = "Each took part all the same: with its own model where it was sent rows that it did not take."
+    note = "Each still took part, with its own model if it rejected the rows it was sent."
     return [Table("Declined", ["client", "rounds", "what and why"], rows[:SHOWN], note)] if rows else []
 
 
 def privacy_table(run: RunFiles) -> list[Table]:
-    """What every client's noised updates came to; nothing where there was no noise."""
+    """List the cost of every client's noised updates; empty without noise."""
     spent = (run.result or {}).get("privacy")
     if not spent:
         return []
@@ -136,8 +136,8 @@ def privacy_table(run: RunFiles) -> list[Table]:
         ]
         for client, found in spent["clients"].items()
     ]
-    note = f"Client-level differential privacy at δ = {spent['delta']:g}, of the updates that were sent, with noise "
-    note += f"{spent['noise']:g}. A site that adds more noise of its own accord has spent less than this."
+    note = f"Client-level differential privacy at δ = {spent['delta']:g} of the updates that were sent, with noise "
+    note += f"{spent['noise']:g}. A site that adds more noise on its own has spent less than this."
     return [Table("Privacy", ["client", "updates sent", "ε", "ε by dp-accounting"], rows, note)]
 
 
@@ -146,7 +146,7 @@ def _epsilon(value: float | None) -> str:
 
 
 def spans(rounds: Iterable[int]) -> str:
-    """Rounds in few words.
+    """Write round numbers as ranges.
 
     >>> spans([1, 2, 3, 7, 9, 10])
     '1–3, 7, 9–10'
@@ -161,7 +161,7 @@ def spans(rounds: Iterable[int]) -> str:
 
 
 def latest_scores(run: RunFiles) -> dict[str, dict[str, dict[str, float]]]:
-    """The last scores that a run wrote down: {client: {task: {metric: value}}}."""
+    """The last scores that a run logged: {client: {task: {metric: value}}}."""
     scores: dict[str, dict[str, dict[str, float]]] = {}
     for event in run.of("metric"):
         scores.setdefault(event["client"], {}).setdefault(event["task"], {})[event["metric"]] = event["value"]
@@ -169,27 +169,27 @@ def latest_scores(run: RunFiles) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def delta_note(run: RunFiles) -> str:
-    """Δm of a finished run in a sentence; where there are several clients of a kind, in two."""
+    """Explain Δm of a finished run in one sentence; with several clients of a kind, in two."""
     assert run.result is not None
     if not run.result["baseline"]:
-        return "Δm needs a Local baseline, which this run has not."
+        return "Δm needs a Local baseline, which this run does not have."
     gain, by_client = run.result["delta_m"], run.result["delta_m_by_client"]
     if gain is None:
         return UNKNOWN_GAIN
     told = f"Δm {gain:+.2f} %: the mean gain over training alone, all clients and tasks."
     if not run.several_of_a_kind or by_client is None:
         return told
-    return f"{told} Clients of a kind count by their mean score; by client Δm is {by_client:+.2f} %."
+    return f"{told} Clients of a kind are averaged; by client, Δm is {by_client:+.2f} %."
 
 
 def gain_cell(ours: Headline, theirs: Headline) -> Cell:
-    """The relative gain; its sign says what its colour says."""
+    """The relative gain, marked with its sign for the colour."""
     gain = relative_gain(ours.value, theirs.value, ours.higher_is_better)
     return marked(gain)
 
 
 def marked(gain: float) -> Cell:
-    """A gain in percent, marked unless it rounds to nothing.
+    """A gain in percent, marked unless it rounds to zero.
 
     >>> marked(-2.0), marked(0.04)
     (Cell(text='-2.0 %', mark='worse'), Cell(text='+0.0 %', mark=''))

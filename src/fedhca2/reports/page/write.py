@@ -1,4 +1,4 @@
-"""The page of one run, or of several side by side: its sections, and the HTML file that they become."""
+"""The page of one run, or of several to compare: its sections, and the HTML file."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks import get_task
 from fedhca2.version import __version__
 
-SAMPLES = 2  # of each client
+SAMPLES = 2  # per client
 ABSENT = "—"
 Runs = Mapping[str, RunFiles]  # the first seed of each row of the table, by label
 
@@ -56,9 +56,9 @@ class NoPlotly(UserError):  # noqa: N818
 
 
 def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
-    """Write the page of one run, or of several side by side."""
+    """Write the page of one run, or of several to compare."""
     if not runs:
-        raise UserError(["a page should have a run to show, found none"])
+        raise UserError(["a page should have at least one run, found none"])
     names = list(dict.fromkeys(str(run.config["name"]) for run in runs))
     methods = list(dict.fromkeys(run.method for run in runs))
     sections = single_sections(runs[0]) if len(runs) == 1 else several_sections(list(runs))
@@ -69,7 +69,7 @@ def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
 
 
 def render(title: str, sections: Sequence[Section]) -> str:
-    """The whole page as text."""
+    """Render the whole page as text."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
@@ -83,7 +83,7 @@ def render(title: str, sections: Sequence[Section]) -> str:
 
 
 def single_sections(run: RunFiles) -> list[Section]:
-    """Everything about one run; what a method does not have has no section."""
+    """Everything about one run. A part that the method lacks gets no section."""
     sections = [
         Section("results", "Results", [result_table(run), federation_table(run), facts_table([run])]),
         Section("training", "Training", [*metric_curves(run), *loss_curves(run)]),
@@ -105,7 +105,7 @@ def _yaml(run: RunFiles) -> str:
 
 
 def galleries(run: RunFiles) -> list[Gallery]:
-    """Sample predictions of every client and task beside input and label."""
+    """Show sample predictions of every client and task beside input and label."""
     found = []
     for client in run.tasks:
         arrays = run.samples(client)
@@ -119,7 +119,7 @@ def galleries(run: RunFiles) -> list[Gallery]:
 
 
 def several_sections(runs: list[RunFiles]) -> list[Section]:
-    """Results with differences, curves, predictions, cost and the settings in which the runs differ."""
+    """Compare runs: results with differences, curves, predictions, cost, and settings that differ."""
     comparison = gather(runs)
     firsts = {label: same[0] for label, same in variants(runs).items()}
     sections = [
@@ -135,7 +135,7 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
 
 
 def results_table(comparison: Comparison) -> Table:
-    """The papers' table: a row per method, the best of each column in bold."""
+    """Make the papers' table: a row per method, the best of each column in bold."""
     rows = [
         [
             Cell(method),
@@ -149,28 +149,28 @@ def results_table(comparison: Comparison) -> Table:
     note += "The best of each column is bold."
     if BY_CLIENT in comparison.columns:
         note += (
-            " Δm is of the mean scores of clients with the same data and tasks; by client it is the mean of all gains."
+            " Δm uses the mean scores of clients with the same data and tasks; by client, it is the mean of all gains."
         )
     return Table("Results", columns, rows, note)
 
 
 def differences_table(comparison: Comparison) -> Table:
-    """Relative gain of every method over the first one."""
+    """List the relative gain of every method over the first one."""
     first, *others = comparison.entries
     columns = [column for column in comparison.columns if not column.is_gain]
     rows = []
     for method in others:
         rows.append([Cell(method), *(marked(comparison.gain(method, column, first)) for column in columns)])
     names = [f"{column.group}: {heading(column)}" for column in columns]
-    return Table(f"Gain over {first}", ["method", *names], rows, "In percent; more is better whatever the metric.")
+    return Table(f"Gain over {first}", ["method", *names], rows, "In percent; higher is better for every metric.")
 
 
 def settings_table(runs: Runs) -> Table:
-    """The settings in which the runs differ."""
+    """List the settings in which the runs differ."""
     settings = [dict(flat(run.config)) for run in runs.values()]
     keys = differing(list(runs.values()))
     rows = [[Cell(key), *(Cell(str(held.get(key, ABSENT))) for held in settings)] for key in keys]
-    return Table("Settings that differ", ["setting", *runs], rows, "Of the first seed of each.")
+    return Table("Settings that differ", ["setting", *runs], rows, "For the first seed of each.")
 
 
 def _delta_m(comparison: Comparison) -> list[Figure]:
@@ -201,7 +201,7 @@ def _curves(runs: Runs) -> list[Figure]:
 
 
 def _galleries(runs: Runs) -> list[Gallery]:
-    """One sample of each client: input, label, and what every method makes of it."""
+    """Show one sample of each client: input, label, and every method's prediction."""
     found = []
     for client in next(iter(runs.values())).tasks:
         tiles = {label: sample_tiles(run, client, 0) for label, run in runs.items() if run.samples(client)}
@@ -235,9 +235,9 @@ def _costs(runs: Runs) -> list[Figure]:
         Figure(
             "seconds",
             "Seconds by round",
-            "The whole round, clients and server.",
+            "The whole round, including clients and server.",
             seconds,
             round_axes(next(iter(runs.values())).rounds, "s"),
         ),
-        Figure("bytes", "Bytes in all", "All clients together.", bars, axes("", "MiB", barmode="group")),
+        Figure("bytes", "Bytes in total", "All clients together.", bars, axes("", "MiB", barmode="group")),
     ]

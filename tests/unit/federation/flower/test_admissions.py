@@ -1,4 +1,4 @@
-"""Who was let in and put out stays in the record."""
+"""The record keeps every site that was admitted or evicted."""
 
 import json
 import subprocess

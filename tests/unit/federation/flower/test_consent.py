@@ -1,4 +1,4 @@
-"""What a site lets a server ask of it."""
+"""What a site allows a server to ask for."""
 
 import subprocess
 import sys
@@ -161,7 +161,7 @@ SCORES = {"depth": {"rmse": 2.0}, "edge": {"ods_f": 60.0, "ois_f": 61.0}}
 
 
 def test_noised_scores_are_the_main_ones_with_the_deviation_that_is_paid_for():
-    """In ranges, 80 m and 100 %, times the root of two."""
+    """The noise is in ranges, 80 m and 100 %, times the root of two."""
     drawn = [noised_scores(SCORES, 1.5, bytes([n]) * 32, round=0)[0] for n in range(250)]
     assert [list(scores) for scores in drawn[0].values()] == [["rmse"], ["ods_f"]]
     for task, metric, width in (("depth", "rmse", 80), ("edge", "ods_f", 100)):

@@ -1,4 +1,4 @@
-"""What Flower does not promise to keep is reached from one file."""
+"""Only one file uses Flower's unstable names."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ SOURCE = Path(fedhca2.__file__).parent
 
 
 def reaches(path):
-    """The private modules and attributes of Flower's that a file uses."""
+    """Flower's private modules and attributes that a file uses."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

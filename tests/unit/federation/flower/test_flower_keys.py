@@ -1,4 +1,4 @@
-"""Keys and certificates: good for what they are for, and readable by nobody else."""
+"""Keys and certificates work, and only their owner can read them."""
 
 import ssl
 import stat
@@ -63,7 +63,7 @@ def test_keys_that_are_there_are_not_overwritten(keys):
 
 
 def test_a_site_name_is_no_path(tmp_path):
-    with pytest.raises(UserError, match="a name should be letters"):
+    with pytest.raises(UserError, match="a name should consist of letters"):
         make_keys(tmp_path / "keys", ["../home"])
 
 

@@ -1,4 +1,4 @@
-"""A site's account of its noised updates: what costs, what does not, and what a crash or a damaged file does to it."""
+"""A site's ledger of noised updates: what costs, what does not, and the effect of a crash or a damaged file."""
 
 import json
 import multiprocessing
@@ -19,7 +19,7 @@ ROWS = {Slot("encoder"): torch.arange(3.0), Slot("decoder", "edge"): torch.ones(
 
 
 def budget(updates, noise=1.0):
-    """What so many updates cost, and not one more."""
+    """A budget for exactly this many updates."""
     return SitePrivacy(clip=1.0, noise=noise, epsilon=epsilon(noise, updates) * (1 + 1e-9))
 
 

@@ -1,4 +1,4 @@
-"""Messages on the wire: what was sent is what arrives, and what is no message is refused."""
+"""Messages on the wire: they arrive as sent, and anything else is refused."""
 
 from dataclasses import replace
 
@@ -76,7 +76,7 @@ def test_bfloat16_takes_half_the_bytes():
 
 
 def decoded(**change):
-    """What becomes of a reply with another header."""
+    """Decode a reply with a changed header."""
     sent = reply()
     rows = torch.cat(list(sent.rows.values()))
     return decode_reply(header_of(encode_reply(sent, "float32")) | change, rows, PROFILE)
@@ -116,7 +116,7 @@ def test_a_header_that_is_no_json_is_refused():
 
 
 def profile(**change):
-    """What becomes of a profile with another header."""
+    """Decode a profile with a changed header."""
     return decode_profile(header_of(encode_profile(PROFILE)) | change, replace(PROFILE, samples=0))
 
 

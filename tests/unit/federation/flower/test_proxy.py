@@ -1,4 +1,4 @@
-"""What the proxy lets pass to a SuperLink: nothing of what a site should not say, however it is put."""
+"""What the proxy forwards to a SuperLink: nothing that a site must not send, however it is disguised."""
 
 import pytest
 from flwr.common.constant import SUPERLINK_NODE_ID
@@ -53,7 +53,7 @@ def objects(tree):
 
 
 def assert_harmless(request):
-    """What the SuperLink may be given: this node's own reply, in a tree that is quickly followed."""
+    """Assert that the SuperLink may get it: this node's own reply, in a tree that is quick to traverse."""
     assert request.node.node_id == NODE
     [message], [tree] = request.messages_list, request.message_object_trees
     about = message.metadata
@@ -79,7 +79,7 @@ trees = st.recursive(
 
 
 def claim(field, values):
-    """Say something else of the message."""
+    """Change the message's metadata."""
     return values.map(lambda value: lambda request: setattr(request.messages_list[0].metadata, field, value))
 
 
@@ -177,7 +177,7 @@ shapes_of = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(shapes_of, max_size=12))
 def test_trees_do_not_grow_together(announced):
-    """A SuperLink keeps the first children of every object; trees that it puts together are those that were sent."""
+    """A SuperLink keeps the first children of every object; the trees it assembles are the ones that were sent."""
     shapes, kept = Shapes(), {}
     for tree in announced:
         if fault_of_tree(tree) or shapes.fault_of(tree):

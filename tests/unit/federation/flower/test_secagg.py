@@ -1,4 +1,4 @@
-"""Secure aggregation: sums are right, rows stay hidden, and clients that drop out or cheat change nothing else."""
+"""Secure aggregation: sums are correct, rows stay hidden, and clients that drop out or cheat change nothing else."""
 
 from statistics import NormalDist
 
@@ -91,7 +91,7 @@ def masked_by(clients, name):
 
 
 def chi_square_of_bytes(values):
-    """How far the bytes of numbers are from uniform, in deviations of the statistic."""
+    """How far the bytes of numbers are from uniform, in standard deviations of the statistic."""
     counts = np.bincount(values.view(np.uint8), minlength=256)
     expected = counts.sum() / 256
     return (((counts - expected) ** 2 / expected).sum() - 255) / (2 * 255) ** 0.5

@@ -3,7 +3,7 @@ const figures = JSON.parse(document.getElementById("figures").textContent);
 const tabs = [...document.querySelectorAll("[role=tab]")];
 const PRINTED_WIDTH = 680;
 
-// A figure is drawn when its tab is first shown, as hidden elements have no width; nothing waits, as printing would not.
+// A figure is drawn when its tab is first shown, since hidden elements have no width. Drawing is synchronous, for printing.
 function draw(section, width) {
   for (const box of section.querySelectorAll("[data-figure]")) {
     const { data, layout } = figures[box.dataset.figure];
@@ -54,7 +54,7 @@ for (const slider of document.querySelectorAll("[data-moves]")) {
   });
 }
 
-// On paper every section is shown, at the paper's width.
+// In print, every section is shown at the width of the paper.
 function printing(begins) {
   document.body.classList.toggle("all", begins);
   if (begins) document.querySelectorAll("section").forEach((section) => draw(section, PRINTED_WIDTH));
