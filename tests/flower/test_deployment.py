@@ -170,7 +170,9 @@ def scene(deployment):
     budget = {"clip": 1.0, "noise": NOISE, "epsilon": epsilon(NOISE, 3) * (1 + 1e-9)}
     deployment.say_little(THRIFTY, privacy=budget)
     deployment.start_site(THRIFTY)
-    return Scene(deployment)
+    scene = Scene(deployment)
+    stop([deployment.processes[THRIFTY]])
+    return scene
 
 
 attack = pytest.mark.attack
