@@ -7,11 +7,12 @@ from fedhca2.clients import Client, DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
 from fedhca2.methods import METHODS
+from tiny_encoder import TINY
 
 SMALL = {
     "name": "small",
     "rounds": 2,
-    "model": {"encoder": {"name": "swin_micro"}},
+    "model": {"encoder": {"name": TINY}},
     "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0, "lag": False}},
     "data": {
         "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 12, "val": 4},

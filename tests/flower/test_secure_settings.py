@@ -13,7 +13,7 @@ from fedhca2.params import Slot
 SUMS = {"local", "fedavg", "fedprox", "fedper", "fedrep", "ditto", "fedbabu", "fedsta", "single_task_fl"}
 SKETCHES = {"matfl", "cagrad", "pcgrad", "upgrad", "dualproj"}
 REASONS = {
-    **dict.fromkeys(("fedamp", "matfl_voting", "fedhca2", "colnet"), "puts a row in several sums"),
+    **dict.fromkeys(("fedamp", "matfl_voting", "fedpull", "fedhca2", "colnet"), "puts a row in several sums"),
     **dict.fromkeys(("mgda", "imtl_g", "aligned_mtl", "nash_mtl", "fairgrad"), "give one row nearly all the weight"),
     **dict.fromkeys(("krum", "multi_krum", "geometric_median", "norm_clipping"), "must see the rows"),
 }

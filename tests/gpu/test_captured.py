@@ -95,7 +95,7 @@ def test_a_captured_step_begins_every_round_with_a_fresh_optimiser():
     optimizer = {"kind": "adam", "amsgrad": True, "reset": "every_round"}
     training = {**SMALL["training"], "precision": "fp32", "optimizer": optimizer}
     place, states = DeviceSlot(GPU, "captured"), []
-    first, second = (clients(small(training=training))["outdoor-normals"] for _ in range(2))
+    first, second = (clients(small(**FP32 | {"training": training}))["outdoor-normals"] for _ in range(2))
     first.device_slot = second.device_slot = place
     first.perform(Order(0))
     second.personal.model.load_state_dict(first.personal.model.state_dict())

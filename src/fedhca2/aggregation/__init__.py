@@ -14,6 +14,7 @@ from fedhca2.aggregation.grouped import Clustered, GroupMean, clusters_of, group
 from fedhca2.aggregation.hyper_weights import HyperWeights, Weights
 from fedhca2.aggregation.mean import Mean, mean_weights
 from fedhca2.aggregation.pages import MappedRow
+from fedhca2.aggregation.pull import Pull, pull_weights
 from fedhca2.aggregation.robust import Robust
 from fedhca2.aggregation.rows import Rows
 from fedhca2.aggregation.solver import relative_gap
@@ -34,6 +35,7 @@ __all__ = [
     "Measure",
     "Member",
     "Mixing",
+    "Pull",
     "Robust",
     "Rows",
     "Voting",
@@ -48,6 +50,7 @@ __all__ = [
     "cross_attention",
     "group_weights",
     "mean_weights",
+    "pull_weights",
     "relative_gap",
     "voting_weights",
 ]

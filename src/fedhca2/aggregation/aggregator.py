@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -106,6 +106,10 @@ class Aggregator(Config, ABC):
     def reveals_rows(self) -> str:
         """Explain why its sums reveal rows; empty if every row goes into one sum with others, and into no other."""
         return "which puts a row in several sums, and these reveal the rows"
+
+    def at(self, done: float) -> Self:
+        """Itself, as it aggregates after this part (0 to 1) of a run's rounds."""
+        return self
 
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """Initial values of a member's learned weights: one for the row, one per layer, or none."""

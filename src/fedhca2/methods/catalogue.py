@@ -8,6 +8,7 @@ from fedhca2.aggregation import (
     GroupMean,
     HyperWeights,
     Mean,
+    Pull,
     Robust,
     Voting,
     Weighted,
@@ -28,6 +29,7 @@ METHODS: dict[str, Method] = {
     "matfl": Method(encoder=Clustered(), reference="Cai et al., CVPRW 2023, released code"),
     "matfl_voting": Method(encoder=Voting(), reference="Cai et al., CVPRW 2023"),
     "single_task_fl": Method(encoder=GroupMean(), decoder=GroupMean(), reference="baseline of Cai et al., CVPRW 2023"),
+    "fedpull": Method(encoder=Pull(), decoder=GroupMean(), reference="ours: docs/methods.md"),
     "fedhca2": Method(encoder=ConflictAverse(), decoder=CrossAttention(), reference="Lu et al., CVPR 2024"),
     "colnet": Method(
         encoder=ConflictAverse(alpha=1, groups=True, across="groups"),

@@ -1,7 +1,7 @@
 """A method: how encoders, decoders and heads are aggregated, and what local training adds."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -23,7 +23,12 @@ class Method(Config):
     batch_norm: Annotated[
         BatchNorm, Field(description="running statistics stay local, are mixed like parameters, or are measured again")
     ] = "local"
+    common: Annotated[
+        tuple[Literal["decoder", "head"], ...],
+        Field(description="parts that start from the same values for all clients of a task"),
+    ] = ()
     reference: str = ""
+    rounds: Annotated[int | None, Field(ge=1, exclude=True, description="of the run, if known")] = None
 
     @model_validator(mode="after")
     def _statistics_belong_to_parameters(self) -> "Method":
@@ -45,9 +50,14 @@ class Method(Config):
         parts: dict[Part, Aggregator | None] = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head}
         return {part: found for part, found in parts.items() if found}
 
+    def over(self, rounds: int) -> Self:
+        """The same method in a run of this many rounds: some aggregators change along the way."""
+        return self.model_copy(update={"rounds": rounds})
+
     def aggregators(self, round: int) -> Mapping[Part, Aggregator]:
-        """The aggregators that take part in this round (counted from 0)."""
-        return {part: found for part, found in self.all_aggregators.items() if (round + 1) % found.every == 0}
+        """The aggregators that take part in this round (counted from 0), as they are then."""
+        done = min(1.0, round / self.rounds) if self.rounds else 0.0
+        return {part: found.at(done) for part, found in self.all_aggregators.items() if (round + 1) % found.every == 0}
 
     def uploads(self, round: int) -> Mapping[Part, Kind]:
         """The parts that every client sends after training in this round."""

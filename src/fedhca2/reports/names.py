@@ -41,18 +41,13 @@ def decimals(score: float) -> int:
     return 2 if abs(score) >= 1 else 3
 
 
-def score_text(task: str, value: float, *, narrow: bool = False) -> str:
-    """A score with its unit, or a dash if it is unknown; `narrow` for a column in the terminal.
+def score_text(task: str, value: float) -> str:
+    """A score with its unit, or a dash if it is unknown.
 
-    >>> score_text("depth", 0.7124), score_text("depth", 0.7124, narrow=True), score_text("semseg", 13.5)
-    ('0.712 m', '0.7124m', '13.50 %')
+    >>> score_text("depth", 0.7124), score_text("semseg", 13.5)
+    ('0.712 m', '13.50 %')
     """
-    if not isfinite(value):
-        return UNKNOWN
-    unit = get_task(task).unit
-    if narrow:
-        return f"{value:.4g}{unit}" if abs(value) < 1 else f"{value:.2f}{unit}"
-    return f"{value:.{decimals(value)}f} {unit}"
+    return f"{value:.{decimals(value)}f} {get_task(task).unit}" if isfinite(value) else UNKNOWN
 
 
 def gain_text(gain: float) -> str:

@@ -27,15 +27,11 @@ def result_table(result: Result) -> Table:
             cells = [client if i == 0 else "", task, metric_heading(ours.metric, ours.higher_is_better)]
             if result.baseline and client in result.baseline:
                 theirs = headline(task, result.baseline[client][task])
-                cells += [
-                    score_text(task, theirs.value, narrow=True),
-                    score_text(task, ours.value, narrow=True),
-                    _gain(ours, theirs),
-                ]
+                cells += [score_text(task, theirs.value), score_text(task, ours.value), _gain(ours, theirs)]
             elif result.baseline:  # a site that was away during the evaluation
-                cells += [UNKNOWN, score_text(task, ours.value, narrow=True), UNKNOWN]
+                cells += [UNKNOWN, score_text(task, ours.value), UNKNOWN]
             else:
-                cells.append(score_text(task, ours.value, narrow=True))
+                cells.append(score_text(task, ours.value))
             table.add_row(*cells)
     return table
 

@@ -15,7 +15,7 @@ BY_THE_GUARD = (*ALWAYS, "scaled by 100", "1e30 everywhere", "statistics times a
 REFUSED = {"no guard": ALWAYS, "guard": BY_THE_GUARD, "reach 0.1": (*BY_THE_GUARD, "scaled by 10")}
 ROBUST = ("krum", "multi_krum", "geometric_median", "norm_clipping")
 AT_MOST = {"guard": 2.1, "reach 0.1": 0.35}  # of the others' length, for every attack
-PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text("utf-8")
 
 
 def every(attack, defence):

@@ -2,7 +2,7 @@ import os
 import signal
 import subprocess
 import sys
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
@@ -10,6 +10,9 @@ from fedhca2.federation import parallel_runs
 from fedhca2.federation.comparison_runs import ComparisonStopped, plan_runs
 from fedhca2.federation.parallel_runs import RunProcess, log_file, run_in_parallel
 from small_run import events, run_small, same_models, small
+
+# A run's process does not know the tests' own encoder.
+SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
 
 
 class Notes:
@@ -84,7 +87,7 @@ def test_a_signal_is_passed_on_and_no_run_is_begun_after_it(runs, monkeypatch):
 
 @pytest.mark.slow
 def test_runs_side_by_side_equal_runs_of_their_own(tmp_path):
-    runs = plan_runs(small(rounds=1), ["fedhca2"], 1, tmp_path / "parallel")
+    runs = plan_runs(small(rounds=1, model=SWIN), ["fedhca2"], 1, tmp_path / "parallel")
     run_in_parallel(runs, 2, Notes())
     for run in runs:
         run_small(run.experiment, alone := tmp_path / run.experiment.method_name, baseline=run.baseline)
@@ -94,9 +97,10 @@ def test_runs_side_by_side_equal_runs_of_their_own(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_ends_with_the_process_that_started_it(tmp_path):
-    run = plan_runs(small(rounds=1000), [], 1, tmp_path)[0]
+    run = plan_runs(small(rounds=1000, model=SWIN), [], 1, tmp_path)[0]
     job = parallel_runs.start(run, sorted(os.sched_getaffinity(0))[:1])
     while not job.last_line.startswith("round 1"):
         assert job.process.poll() is None
+        sleep(0.05)
     job.process.stdin.close()
     assert job.process.wait(60) == 128 + signal.SIGTERM

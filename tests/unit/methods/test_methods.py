@@ -8,7 +8,7 @@ from fedhca2.aggregation import ConflictAverse, CrossAttention, Mean
 from fedhca2.methods import METHODS, Method, resolve, settings_of
 from fedhca2.objectives import Proximal
 
-PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text("utf-8")
 OUTSIDE = """
 from fedhca2.aggregation import Mean
 from fedhca2.methods import Method
