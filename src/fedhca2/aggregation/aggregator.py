@@ -55,7 +55,7 @@ class Blend:
 class Mixing:
     """Every member's next value: `base` plus its blends.
 
-    Where layers vote, `votes` [L, N, N] says how: for reports. `keeps` holds one number per member, or none, which
+    If layers vote, `votes` [L, N, N] holds their votes for reports. `keeps` holds one number per member, or none, which
     the aggregator gets back in the next round.
     """
 
@@ -108,7 +108,7 @@ class Aggregator(Config, ABC):
         return "which puts a row in several sums, and these reveal the rows"
 
     def at(self, done: float) -> Self:
-        """Itself, as it aggregates after this part (0 to 1) of a run's rounds."""
+        """The aggregator as it is after this part (0 to 1) of a run's rounds."""
         return self
 
     def first_weights(self, layout: Layout) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Share first, specialise later: fedpull's mean of all, which gives way to the mean of a member's own kind."""
+"""Share first, specialise later: fedpull's mean of all members, replaced over time by the mean of a member's own kind."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
@@ -24,25 +24,23 @@ def pull_weights(groups: Sequence[str], gamma: float) -> tuple[Tensor, tuple[int
 
 
 class Pull(Aggregator):
-    """Members move from their group's mean towards the mean of all, less in every round and soon no more."""
+    """Members move from their group's mean towards the mean of all, by a share that falls to 0 over the rounds."""
 
     sends: ClassVar[Kind] = "parameters"
     measure: ClassVar[Measure] = "nothing"
 
     kind: Literal["pull"] = "pull"
-    gamma: Annotated[
-        float, Field(ge=0, le=1, description="share of the way to the mean of all, in the first round")
-    ] = 1
+    gamma: Annotated[float, Field(ge=0, le=1, description="share of the way to the mean of all in the first round")] = 1
     until: Annotated[
         float, Field(ge=0, le=1, description="part of the rounds in which that share falls to 0, in equal steps")
     ] = 0.375
 
     def at(self, done: float) -> Self:
-        """The share that is left after this part of the rounds."""
+        """The same aggregator with the share that is left after this part of the rounds."""
         left = max(0.0, 1 - done / self.until) if self.until else 0.0
         return self.model_copy(update={"gamma": self.gamma * left})
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """One row for each group."""
+        """Mix one row per group."""
         weights, gets = pull_weights([member.group for member in members], self.gamma)
         return Mixing("nothing", (Blend(weights, gets),))

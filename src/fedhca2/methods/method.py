@@ -55,7 +55,7 @@ class Method(Config):
         return self.model_copy(update={"rounds": rounds})
 
     def aggregators(self, round: int) -> Mapping[Part, Aggregator]:
-        """The aggregators that take part in this round (counted from 0), as they are then."""
+        """The aggregators of this round (counted from 0), in their state at that point of the run."""
         done = min(1.0, round / self.rounds) if self.rounds else 0.0
         return {part: found.at(done) for part, found in self.all_aggregators.items() if (round + 1) % found.every == 0}
 
