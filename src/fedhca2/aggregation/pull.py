@@ -1,4 +1,4 @@
-"""Share first, specialise later: fedpull's mean of all members, replaced over time by the mean of a member's own kind."""
+"""Share first, specialise later: fedpull's mean of all members gives way to the mean of a member's own kind."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
