@@ -1,4 +1,4 @@
-"""A client without a model: a row per slot, and a training that adds what it is told."""
+"""A client without a model: one row per slot, and training that adds given values."""
 
 import torch
 
@@ -7,7 +7,7 @@ from fedhca2.params import add_scaled, layer_products
 
 
 class ArrayClient:
-    """Does with a delivery what a client has to, and nothing else."""
+    """Handles deliveries as a client must, and does nothing else."""
 
     def __init__(self, profile, rows):
         self.profile, self.rows = profile, rows

@@ -1,4 +1,4 @@
-"""The table of all attacks that were played: each test adds a line, and pytest prints them at the end."""
+"""The table of all attacks: each test adds a line, and pytest prints them at the end."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +18,7 @@ class Line:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """All lines as text, in columns."""
+    """Format all lines as text in columns."""
     rows = [("adversary", "attack", "line", "outcome", "others' drift")]
     rows += [(each.adversary, each.attack, str(each.line), each.outcome, f"{each.drift:.3g}") for each in lines]
     widths = [min(max(len(row[column]) for row in rows), 80) for column in range(5)]

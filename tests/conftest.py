@@ -19,12 +19,12 @@ def rng() -> torch.Generator:
 
 @pytest.fixture
 def tell(record_property):
-    """Adds a line to the table of attacks: who did what, its line in issue 14, what came of it, the others' drift."""
+    """Adds a line to the table of attacks: the attacker, its line in issue 14, the outcome, the others' drift."""
     return lambda *line: record_property("attack", Line(*line).to_dict())
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """The table of all attacks that were played, by whichever worker."""
+    """Print the table of all attacks, from all workers."""
     reports = [report for found in terminalreporter.stats.values() for report in found]
     told = [report.user_properties for report in reports if getattr(report, "when", "") == "call"]
     lines = [Line(**value) for properties in told for name, value in properties if name == "attack"]

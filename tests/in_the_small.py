@@ -10,7 +10,7 @@ ENCODERS = {"fcn": {"name": TINY}, "deeplab": {"name": "test_resnet", "output_st
 
 
 def in_the_small(name, client=lambda entry: entry):
-    """The experiment with a tiny encoder, few small scenes of the same tasks, and one epoch of one round.
+    """The experiment with a tiny encoder, a few small scenes of the same tasks, and one epoch of one round.
 
     `client` may change a line of its clients.
     """

@@ -1,4 +1,4 @@
-"""Kill a run at every step that the disk sees, and resume it: `kill_at_every_step.py FOLDER [STRIDE]`.
+"""Kill a run at every disk operation, and resume it: `kill_at_every_step.py FOLDER [STRIDE]`.
 
 A step is a call that syncs, renames, removes or makes something; with a stride of 4 every fourth of them is a death.
 Children are forked from a process that has rendered the scenes already, so that each starts at once.
@@ -58,7 +58,7 @@ def begin(out):
 
 
 def go_on(out):
-    """Two rounds in place of one; when that was taken note of, without saying it again."""
+    """Do two rounds instead of one; once that is saved, without saying it again."""
     if "rounds: 2" not in (out / "config.yaml").read_text():
         resume_small(out, MORE)
     elif not (out / "result.json").exists():
@@ -72,7 +72,7 @@ def compare(out, straight):
 
 
 def sweep(folder, name, work, stride, start=None):
-    """Kill the work at its first step, at a later one …, let it come to its end each time, and compare."""
+    """Kill the work at its first step, then at later ones, let it finish each time, and compare."""
 
     def prepared(place):
         return shutil.copytree(start, place) if start else place

@@ -1,4 +1,4 @@
-"""Kill a run over and over at random moments and resume it: `kill_run.py FOLDER SEED KILLS`.
+"""Kill a run repeatedly at random moments and resume it: `kill_run.py FOLDER SEED KILLS`.
 
 Children are forked from a process that has rendered the scenes already, so that each starts at once.
 """
@@ -18,7 +18,7 @@ EXPERIMENT = small(rounds=3, evaluate_every=2, baseline=True)
 
 
 def child(work):
-    """Start some work in a process of its own."""
+    """Start some work in its own process."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -38,7 +38,7 @@ def go_on(out):
 
 
 def killed(out, rng, longest):
-    """Whether the work was killed before it came to its end."""
+    """Whether the work was killed before it finished."""
     pid = child(lambda: go_on(out))
     time.sleep(rng.uniform(0, longest))
     os.kill(pid, signal.SIGKILL)

@@ -50,7 +50,7 @@ REACH = Reach(TRAINING, Privacy(), ROUNDS, dict.fromkeys(SITES, 1))
 
 @cache
 def drawn(count: int, *seed: str | int | Slot) -> Tensor:
-    """Normal numbers that depend on nothing but the seed."""
+    """Normal numbers that depend only on the seed."""
     return torch.randn(count, generator=torch.Generator().manual_seed(derive(*map(str, seed))))
 
 
@@ -59,7 +59,7 @@ def slots_of(tasks: Sequence[str]) -> list[Slot]:
 
 
 class Learner(ArrayClient):
-    """Trains as its method's objective says: towards its own optimum, and towards what it is pulled to."""
+    """Trains according to its method's objective: towards its own optimum, and towards its anchor."""
 
     def __init__(self, name: str, method: Method) -> None:
         slots = slots_of(SITES[name])
@@ -90,7 +90,7 @@ class Learner(ArrayClient):
             self.received, self.rows = {slot: self.rows[slot] for slot in deliveries}, own
 
     def _trained(self, rows: Mapping[Slot, Tensor], round: int, anchors: Mapping[Slot, Tensor]) -> dict[Slot, Tensor]:
-        """After the steps of a round; running statistics come nearer to those of its own features."""
+        """The rows after the steps of a round; running statistics approach those of its own features."""
         trained = {}
         for slot, row in rows.items():
             if slot.part in self.objective.frozen:
@@ -103,7 +103,7 @@ class Learner(ArrayClient):
 
     @np.errstate(over="ignore", invalid="ignore")  # whoever holds 1e30 has lost its model
     def _descended(self, slot: Slot, row: Tensor, round: int, anchor: Tensor | None) -> Tensor:
-        """Adam's steps down |θ − optimum|²/2, and the pull to an anchor, by gradients with noise."""
+        """Adam's steps down |θ − optimum|²/2, and the pull to an anchor, with noisy gradients."""
         noise = drawn(STEPS * len(row), "noise", self.profile.client, slot, round).view(STEPS, -1).numpy()
         row, optimum = row.numpy(), self.optimum[slot].numpy()  # a tenth of torch's time for so few values
         first = second = np.zeros_like(row)
@@ -119,7 +119,7 @@ class Learner(ArrayClient):
 
     @property
     def model(self) -> Mapping[Slot, Tensor]:
-        """What it has at the end: the personal model where there is one."""
+        """Its final model: the personal one, if there is one."""
         return self.personal if self.objective.own_copy else self.rows
 
     @property
@@ -130,7 +130,7 @@ class Learner(ArrayClient):
 
 @dataclass(frozen=True)
 class Defence:
-    """What a federation does about poison: bounds of its guard, and settings beside the method's name."""
+    """A federation's defence against poison: bounds of its guard, and settings beside the method's name."""
 
     guard: GuardBounds = field(default_factory=GuardBounds)
     method: Mapping[str, Any] = field(default_factory=dict)
@@ -163,13 +163,13 @@ class Eve:
         return REACH.of_row(self.client.profile, LAYOUTS[slot.part].numel, range(1)).within(1.0)
 
     def wrong(self, slot: Slot, share: float) -> Tensor:
-        """A move by this share of the limit, away from the optimum that all clients have in common."""
+        """A move by this share of the limit, away from the optimum common to all clients."""
         direction = -drawn(LAYOUTS[slot.part].numel, "all", slot)
         return self.moved(slot, share * self.limit(slot) * direction / direction.norm())
 
 
 def at_reach(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
-    """As far as the guard lets it in every round."""
+    """The farthest the guard allows in every round."""
     return eve.wrong(slot, 0.999 * (eve.guard.reach or 1.0))
 
 
@@ -184,26 +184,26 @@ def at_jump(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
 
 
 def half_poison(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
-    """An honest move, and half as far besides, the wrong way: nothing about it is unusual."""
+    """An honest move, plus a move half as far the wrong way: nothing about it is unusual."""
     honest = eve.client.rows[slot] - eve.client.start[slot]
     direction = -drawn(LAYOUTS[slot.part].numel, "all", slot)
     return eve.moved(slot, honest + 0.5 * honest.norm() * direction / direction.norm())
 
 
 def foreign(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
-    """A model of its own, or the way there: its values in reverse order."""
+    """Its own model, or the way there: its values in reverse order."""
     return eve.moved(slot, eve.client.rows[slot].flip(0) - eve.client.start[slot])
 
 
 def below_zero(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
-    """Statistics with all variances below zero."""
+    """Statistics with negative variances."""
     mean, variance = unflatten(row, LAYOUTS[slot.part]).values()
     return torch.cat([mean, -variance])
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What is sent for a slot in place of the honest row."""
+    """What is sent for a slot instead of the honest row."""
 
     change: Callable[[Eve, Slot, Tensor], Tensor]
     statistics: bool = False  # it is about running statistics, which the method shares then
@@ -233,14 +233,14 @@ def method_of(text: str, **settings: str) -> Method:
 
 
 def applies(attack: str, method: str) -> bool:
-    """Whether an attack is about something that a method shares."""
+    """Whether an attack concerns something that a method shares."""
     shared = method_of(method).aggregators(0)
     return "decoder" in shared and method_of(method).local.replaces if ATTACKS[attack].statistics else bool(shared)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What the others have at the end, and who was refused in each round."""
+    """The others' final models, and who was refused in each round."""
 
     values: Tensor
     loss: float
@@ -266,7 +266,7 @@ def federate(method: Method, guard: GuardBounds, attack: Attack | None) -> Ended
 
 
 def spoilt(eve: Eve, reply: Reply, attack: Attack) -> Reply:
-    """The reply that the hostile client sends in place of an honest one."""
+    """The reply that the hostile client sends instead of an honest one."""
     eve.round, eve.first = reply.round, eve.first or reply.rows
     attacked = [slot for slot in reply.rows if (slot.part == "decoder_norms") == attack.statistics]
     return replace(
@@ -276,7 +276,7 @@ def spoilt(eve: Eve, reply: Reply, attack: Attack) -> Reply:
 
 @dataclass(frozen=True)
 class Cell:
-    """What one attack does to the others under one method and defence."""
+    """The effect of one attack on the others under one method and defence."""
 
     attack: str
     method: str
@@ -295,7 +295,7 @@ class Cell:
 
 @cache
 def played(attack: str, statistics: bool, method: str, defence: str) -> Ended:
-    """How a run ends, with an attack or with none."""
+    """The end of a run, with or without an attack."""
     settings = {**DEFENCES[defence].method} | ({"batch_norm": "average"} if statistics else {})
     return federate(method_of(method, **settings), DEFENCES[defence].guard, ATTACKS[attack] if attack else None)
 
@@ -311,7 +311,7 @@ def cell(attack: str, method: str, defence: str) -> Cell:
 
 
 def cells(methods: Sequence[str] = tuple(METHODS), defences: Sequence[str] = tuple(DEFENCES)) -> Iterator[Cell]:
-    """The table, but for attacks on what a method does not share."""
+    """The table, without attacks on what a method does not share."""
     for attack in ATTACKS:
         for method in methods:
             if applies(attack, method):

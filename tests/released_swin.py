@@ -1,4 +1,4 @@
-"""The released Swin transformer: a small one's weights, and its maps at sizes that are no multiple of its window.
+"""The released Swin transformer: a small one's weights, and its maps at sizes that are not multiples of its window.
 
 Cut from 2.2 MB: two sizes of four, and the three finer maps of each. The weights of the last stage are zeros.
 """
@@ -17,7 +17,7 @@ SIZES = ["72x104", "96x96"]  # maps of 18×26, 9×13 and 5×7 places, and of 24�
 
 
 def released_config(folder, monkeypatch):
-    """An encoder that reads the weights from a file in mmseg's names."""
+    """An encoder that reads the weights from a file with mmseg's names."""
     monkeypatch.setattr("fedhca2.models.encoder.SMALL", {"swin_released": TINY})
     weights = {name.removeprefix("weights/"): torch.from_numpy(DATA[name]) for name in DATA if "weights/" in name}
     save_file(weights, folder / "released.safetensors")

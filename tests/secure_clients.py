@@ -1,4 +1,4 @@
-"""Clients of secure aggregation as plain functions: rows in, sums out, and everything that the server saw."""
+"""Clients of secure aggregation as plain functions: rows in, sums out, and everything the server saw."""
 
 import json
 
@@ -16,7 +16,7 @@ ENCODER = Slot("encoder")
 
 
 class Clients:
-    """Each has one row. `absent` names the stages from which on a client says nothing; `spoiled` changes answers."""
+    """Each has one row. `absent` names the stage from which a client is silent; `spoiled` changes answers."""
 
     def __init__(self, rows, absent=None, spoiled=None, **settings):
         self.rows, self.settings = rows, SecureAggregation(**settings)

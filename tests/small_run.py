@@ -1,4 +1,4 @@
-"""Runs as small as they can be: three clients, a few rendered scenes, a tiny encoder."""
+"""Runs that are as small as possible: three clients, a few rendered scenes, a tiny encoder."""
 
 import json
 from copy import deepcopy
@@ -34,11 +34,11 @@ TIMES = {"seconds"}
 
 
 class CrashError(Exception):
-    """What stops a run in the middle."""
+    """Stops a run in the middle."""
 
 
 class Silent:
-    """Watches nothing; at the end of one round it may do something."""
+    """A watcher that may do something at the end of one round, and otherwise does nothing."""
 
     def __init__(self, at=None, do=None):
         self.at, self.do = at, do
@@ -90,7 +90,7 @@ def models(out):
 
 
 def events(out):
-    """What was logged, without times."""
+    """The logged events, without times."""
     lines = (out / "metrics.jsonl").read_text().splitlines()
     return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
 

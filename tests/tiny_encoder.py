@@ -1,4 +1,4 @@
-"""An encoder as small as can be, `tiny` by its name in timm: four convolutions, and four paths that can be dropped."""
+"""The smallest possible encoder, `tiny` in timm: four convolutions, and four paths that can be dropped."""
 
 from itertools import pairwise
 

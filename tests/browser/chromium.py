@@ -1,4 +1,4 @@
-"""Debian's Chromium without a screen, as root, and without asking the network for anything."""
+"""Debian's Chromium, headless, as root, and without network requests."""
 
 import shutil
 import sys
@@ -30,7 +30,7 @@ def wait_until_drawn(page):
 
 
 def screenshot(address, target, width=1280, height=900):
-    """A picture of a page, as much of it as a screen shows."""
+    """Take a screenshot of a page, as much of it as a screen shows."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

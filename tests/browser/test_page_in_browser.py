@@ -38,7 +38,7 @@ def pages(tmp_path_factory):
 
 @pytest.fixture
 def opened(browser, pages):
-    """Opens a page at a width; whatever the browser complains of, or asks the network for, fails the test."""
+    """Opens a page at a width; any browser error or network request fails the test."""
     complaints, contexts = [], []
 
     def open_page(name, width=1280):

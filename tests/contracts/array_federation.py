@@ -50,7 +50,7 @@ def random_rows(site, rng, scale=1.0):
 
 
 class ArrayFederation:
-    """Clients by name, and a server; `run` gives back the clients' rows."""
+    """Clients by name, and a server; `run` returns the clients' rows."""
 
     def __init__(self, method, sites, seed=0, names=None):
         self.method, self.seed, self.sites = method, seed, sites
@@ -65,14 +65,14 @@ class ArrayFederation:
         self.state = self.server.start()
 
     def replies(self, round):
-        """Every client's reply after training; what it adds depends on the seed and its place in the list alone."""
+        """Every client's reply after training; what it adds depends only on the seed and its place in the list."""
         uploads = self.method.uploads(round)
         rng = torch.Generator().manual_seed(1000 * self.seed + round + 1)
         deltas = [random_rows(site, rng, 0.1) for site in self.sites]
         return [client.train(round, delta, uploads) for client, delta in zip(self.clients, deltas, strict=True)]
 
     def round(self, alter=lambda replies: replies):
-        """One round; `alter` may change what the server gets to see."""
+        """Do one round; `alter` may change what the server sees."""
         replies = alter(self.replies(self.state.round))
         self.state, deliveries, self.record = self.server.step(self.state, replies)
         for client in self.clients:

@@ -1,4 +1,4 @@
-"""A federation of real clients, as small as they can be: a few rendered scenes and a tiny encoder."""
+"""A federation of real clients that is as small as possible: a few rendered scenes and a tiny encoder."""
 
 import json
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Turn:
-    """One order and its reply, with the shared model's rows before it, after what was sent was taken, and at the end.
+    """One order and its reply, with the shared model's rows before it, after the rows were taken, and at the end.
 
     `personal` are the rows of the model that is evaluated: the same model but for Ditto.
     """
@@ -52,7 +52,7 @@ def rows_of(learner):
 
 
 class RecordedFleet:
-    """Carries out orders one client after another, each in two steps, and keeps what happened."""
+    """Carries out orders one client after another, each in two steps, and records them."""
 
     def __init__(self, clients):
         self.clients: dict[str, Client] = {client.name: client for client in clients}
@@ -76,7 +76,7 @@ class RecordedFleet:
 
 
 class Silent:
-    """Watches nothing."""
+    """A watcher that does nothing."""
 
     def batch(self, *_): ...
 
@@ -103,7 +103,7 @@ def clients_of(method, clients=MIXED, rounds=2, shards=None):
 
 
 def federate(method, clients=MIXED, rounds=2, shards=None):
-    """A whole run: the fleet with all that happened."""
+    """Do a whole run; returns the fleet with its records."""
     fleet = RecordedFleet(clients_of(method, clients, rounds, shards))
     server = Server(experiment_of(method, clients).resolved_method, fleet.profiles.values())
     run_rounds(server, fleet, rounds, 0, Silent())
@@ -116,5 +116,5 @@ def _federated(text):
 
 
 def federated(name, **settings):
-    """The same for a method by name, run once for all tests that ask for it."""
+    """The same for a method by name, run once for all tests that need it."""
     return _federated(json.dumps({"name": name, **settings}, sort_keys=True))

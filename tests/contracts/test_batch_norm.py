@@ -1,4 +1,4 @@
-"""What becomes of BatchNorm's running statistics when parameters are aggregated."""
+"""How BatchNorm's running statistics are handled when parameters are aggregated."""
 
 from copy import deepcopy
 
@@ -85,7 +85,7 @@ def test_statistics_are_averaged_over_all_where_weights_are_learned():
 
 
 def test_a_mean_of_statistics_takes_the_place_of_a_client_s_own():
-    """Also where parameters are changed by updates: a sum of changes could make a variance negative."""
+    """Also if parameters are changed by updates: a sum of changes could make a variance negative."""
     federation = ArrayFederation(resolve("matfl_voting", {"batch_norm": "average", "friends": 2}), PAIRS)
     sent = []
     federation.round(lambda replies: sent.extend(reply.rows[ENCODER_NORMS] for reply in replies) or replies)
@@ -103,7 +103,7 @@ def test_statistics_cross_in_the_rounds_of_their_parameters_alone():
 
 
 def clusters(parameters, statistics):
-    """Who is clustered with whom by MaT-FL, from each client's parameter and running statistic."""
+    """The clusters of MaT-FL, from each client's parameter and running statistic."""
     one = Layout(("x",), ((2,),))
     layouts = {ENCODER: one, ENCODER_NORMS: one}
     names = [f"c{i}" for i in range(len(parameters))]

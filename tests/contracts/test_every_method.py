@@ -1,4 +1,4 @@
-"""What every method of the catalogue must keep, on random federations of arrays."""
+"""Properties of every method in the catalogue, on random federations of arrays."""
 
 import json
 
@@ -148,7 +148,7 @@ def test_equal_weights_are_fedper(scenario):
 
 
 def broken(kind, reply):
-    """The reply of a client that went wrong."""
+    """A broken reply of this kind."""
     rows = dict(reply.rows)
     slot = next(iter(rows))
     match kind:

@@ -1,4 +1,4 @@
-"""What a method adds to local training: its gradient in the training loop, and where it pulls a client to."""
+"""What a method adds to local training: its gradient in the training loop, and its effect on a client."""
 
 from copy import deepcopy
 
@@ -20,7 +20,7 @@ ENCODER = Slot("encoder")
 
 
 class Problem:
-    """A client's model with a batch, and an anchor for every pulled parameter, some way off."""
+    """A client's model with a batch, and a distant anchor for every pulled parameter."""
 
     def __init__(self):
         client = next(client for client in clients_of("local") if client.name == "home")
@@ -33,7 +33,7 @@ class Problem:
         self.anchors = [p.detach() + 0.3 * torch.randn(p.shape, generator=rng) for p in self.pulled]
 
     def gradients(self, pull, anchors=True):
-        """Gradients of all parameters in one step of training at rate 0."""
+        """Gradients of all parameters in one training step at rate 0."""
         learner = Learner(self.model, self.training)
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         pairs = [(names[id(p)], anchor) for p, anchor in zip(self.pulled, self.anchors, strict=True)] if anchors else []
@@ -42,7 +42,7 @@ class Problem:
 
     @torch.no_grad()
     def loss(self, pull):
-        """The same loss, written down once more."""
+        """The same loss, computed separately."""
         outputs = deepcopy(self.model).train()(self.batch["image"])
         tasks = sum(TASKS[task].weight * TASKS[task].loss(out, self.batch[task]) for task, out in outputs.items())
         pairs = zip(self.pulled, self.anchors, strict=True)
@@ -83,7 +83,7 @@ def test_the_whole_gradient_agrees_with_finite_differences(problem, name):
 
 
 def distance(name, strength):
-    """How far an encoder is, when its second round ends, from what it is pulled towards in it."""
+    """How far an encoder is, at the end of its second round, from its anchor in that round."""
     turn = federated(name, **{STRENGTH[name]: strength}).turns["home"][1]
     anchor = turn.received[ENCODER]
     if name == "fedamp":  # what was sent does not take the place of its own

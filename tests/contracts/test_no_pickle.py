@@ -29,7 +29,7 @@ def test_no_source_pickles():
 
 @pytest.mark.slow
 def test_a_run_and_its_resumption_unpickle_nothing(tmp_path):
-    """Python tells of every object that is unpickled, whoever does it."""
+    """Python reports every object that is unpickled, by any code."""
     program = """
 import sys
 from pathlib import Path

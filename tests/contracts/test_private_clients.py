@@ -1,4 +1,4 @@
-"""Clipping and noise go with every method."""
+"""Clipping and noise work with every method."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ CLIP, NOISE = 0.01, 0.02
 
 
 def what_the_server_knows(client, deliveries):
-    """Rows by slot: those at the start, then what a client sent last, or was sent in their place."""
+    """Rows by slot: the initial ones, then what a client sent last or was sent instead."""
     rows = dict(client.exchange.published) or client.rows(client.layouts)
     if client.objective.anchor != "received":
         for slot, delivery in deliveries.items():

@@ -1,4 +1,4 @@
-"""What every method of the catalogue must keep, with real clients that train."""
+"""Properties of every method in the catalogue, with real clients that train."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -18,7 +18,7 @@ every_method = pytest.mark.parametrize("name", MECHANISMS)
 
 
 def changed(turns, first, second):
-    """The parts of which some slot of some client has other values at the second of these moments."""
+    """The parts in which some slot of some client has different values at the second of these moments."""
     rows = [(getattr(turn, first), getattr(turn, second)) for turn in turns]
     return {slot.part for before, after in rows for slot in before if not torch.equal(before[slot], after[slot])}
 
@@ -145,7 +145,7 @@ def walk(message):
 
 
 def size_of(message):
-    """Bytes that a message takes: of each tensor all the memory that it would carry along, of each number 8."""
+    """Bytes of a message: for each tensor all memory that it would carry, and 8 for each number."""
     return sum(item.untyped_storage().nbytes() if isinstance(item, Tensor) else 8 for item in walk(message))
 
 
@@ -163,7 +163,7 @@ def test_a_reply_holds_exactly_the_bytes_that_it_says(name):
 
 @every_method
 def test_nothing_but_the_shared_parts_is_in_a_reply(name):
-    """No head, no state of an optimiser and no data: every tensor is a row of a part that the method shares."""
+    """No head, no optimiser state and no data: every tensor is a row of a part that the method shares."""
     fleet = federated(name)
     for client, turns in fleet.turns.items():
         layouts = fleet.profiles[client].layouts

@@ -16,7 +16,7 @@ INDOOR = ("semseg", "depth", "normals", "edge")
 
 
 class Refusals(Silent):
-    """Keeps what the server could not use."""
+    """Records what the server could not use."""
 
     def __init__(self):
         self.refused = {}
@@ -26,7 +26,7 @@ class Refusals(Silent):
 
 
 def clients_in(scenario):
-    """The clients of a scenario; one with every task has all that its data set has labels for."""
+    """The clients of a scenario; one with every task has all tasks that its data set has labels for."""
     sites = [(site.dataset, site.tasks) for site in SCENARIOS[scenario]]
     if scenario == "a client with every task":
         sites[0] = ("outdoor", OUTDOOR)

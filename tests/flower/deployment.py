@@ -23,7 +23,7 @@ COMMAND = str(Path(sys.executable).parent / "fedhca2")
 
 
 def wait_for(condition, seconds=200.0, step=0.1):
-    """The first true value of a condition."""
+    """Wait for the first true value of a condition."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := condition():
@@ -42,7 +42,7 @@ def descendants(pid):
 
 @contextmanager
 def hurry():
-    """Flower's processes that are started now wait less than they would; see `first_import`."""
+    """Make Flower's processes wait less from now on; see `first_import`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", FIRST, prepend=os.pathsep)
         patch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
@@ -50,7 +50,7 @@ def hurry():
 
 
 class Deployment:
-    """Processes by name; everything ends with it."""
+    """Processes by name, which all end with it."""
 
     def __init__(self, folder: Path, experiment) -> None:
         self.folder, self.experiment = folder, experiment
@@ -78,7 +78,7 @@ class Deployment:
             self.processes[name] = start_site(self.public, self.files[name], keys, self.folder / name, self.folder)
 
     def start_stock_site(self, name):
-        """Flower's own way: a process for every message."""
+        """Start a site as Flower does: one process per message."""
         keys = self.keys / "sites" / name
         command = ["flower-supernode", "--superlink", self.public, "--root-certificates", str(keys / "ca.crt")]
         command += ["--auth-supernode-private-key", str(keys / "node.key"), "--port", str(free_port())]
@@ -86,7 +86,7 @@ class Deployment:
         self.processes[name] = start(command, self.folder / name, self.folder / f"{name}.log")
 
     def say_little(self, name, **more):
-        """Give a site the shortest file there can be, and nothing in it but this."""
+        """Give a site the shortest possible file, plus this."""
         path = self.files[name]
         site = {key: value for key, value in yaml.safe_load(path.read_text()).items() if key in NEEDED}
         path.write_text(yaml.safe_dump({**site, **more}))
@@ -102,7 +102,7 @@ class Deployment:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def kill(self, name):
-        """As a machine that loses its power: the process and all that it started, at once."""
+        """Kill the process and everything it started at once, like a power failure."""
         process = self.processes[name]
         for pid in [process.pid, *descendants(process.pid)]:
             os.kill(pid, signal.SIGKILL)

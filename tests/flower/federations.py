@@ -43,7 +43,7 @@ def small_experiment(**changes) -> Experiment:
 
 
 def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
-    """Sites that have the images that the experiment's partition gives their clients, and share heads too."""
+    """Sites with the images that the experiment's partition gives their clients, which also share heads."""
     shards = assign_shards(experiment, open_data(experiment))
     return {
         spec.name: SiteConfig(
@@ -93,7 +93,7 @@ class PowerCutError(Exception):
 
 
 class Watching(Nobody):
-    """Lets the power fail at the end of a round, before its checkpoint."""
+    """Simulates a power failure at the end of a round, before its checkpoint."""
 
     def __init__(self, fails_in=None):
         self.fails_in = fails_in

@@ -1,4 +1,4 @@
-"""Sites that send what they like: a key that the SuperLink knows, in anybody's hands.
+"""Sites that send whatever they like, with a key that the SuperLink knows.
 
 A `Node` speaks with a real SuperLink as a SuperNode does, over TLS and with its key. It can answer as an app would
 (`reply`, `serve`), or send objects that no app of Flower's would make (`send`).
@@ -44,7 +44,7 @@ PATIENCE = 30.0  # seconds that it waits for the server
 
 
 def obliging(experiment, name: str):
-    """An app that answers in form and does no work: what a hostile site does when it behaves."""
+    """An app that answers in the right form without working: a hostile site that behaves."""
     spec = next(spec for spec in experiment.specs if spec.name == name)
     profile = replace(expected_profile(experiment, spec), samples=2)
 
@@ -68,12 +68,12 @@ def obliging(experiment, name: str):
 
 
 def name_of(content: bytes) -> str:
-    """What a SuperLink calls an object."""
+    """A SuperLink's name for an object."""
     return sha256(content).hexdigest()
 
 
 def made(kind: str, body: bytes, *children: bytes) -> bytes:
-    """An object as it travels."""
+    """An object as it is sent."""
     names = ",".join(dict.fromkeys(map(name_of, children)))
     return f"{kind} {names} {len(body)}".encode() + b"\0" + body
 
@@ -85,14 +85,14 @@ def record_of(header: str) -> bytes:
 
 
 def array_of(values: int, chunks: list[bytes], places: list[int], **claims) -> list[bytes]:
-    """An array that says that it has so many values, and the chunks at these places."""
+    """An array that claims to have these values, and the chunks at these places."""
     body = {"dtype": "float32", "shape": [values], "stype": STYPE, "arraychunk_ids": places, **claims}
     pieces = [made("ArrayChunk", chunk) for chunk in chunks]
     return [*pieces, made("Array", json.dumps(body).encode(), *pieces)]
 
 
 def letter_of(record: bytes, array: list[bytes] | None = None) -> list[bytes]:
-    """The objects of an answer but for the message itself: a header, and an array with its chunks; children first."""
+    """The objects of an answer except the message itself: a header, and an array with its chunks; children first."""
     names, children = {"header": name_of(record)}, [record]
     if array:
         rows = made("ArrayRecord", json.dumps({"own": name_of(array[-1])}).encode(), array[-1])
@@ -119,7 +119,7 @@ class Letter:
         return len(self.rows) // 4
 
     def sent(self, text: str | None = None, **changes) -> list[bytes]:
-        """With other values in its header, or with another text for it."""
+        """With different header values, or a different header text."""
         chunks = [self.rows[start : start + CHUNK] for start in range(0, len(self.rows), CHUNK)]
         array = array_of(self.values, chunks, list(range(len(chunks)))) if chunks else None
         return letter_of(record_of(json.dumps(self.header | changes) if text is None else text), array)
@@ -175,10 +175,10 @@ ATTACKS_IN_PROFILES = ATTACKS | {
 
 
 class Node:
-    """A node of a SuperLink, whatever it does."""
+    """A node of a SuperLink that may do anything."""
 
     def __init__(self, address: str, keys, *more) -> None:
-        """`more` are further interceptors: with the operator's, it comes to the SuperLink past the proxy."""
+        """`more` are further interceptors: with the operator's, it reaches the SuperLink without the proxy."""
         key = load_ssh_private_key((keys / "node.key").read_bytes(), None)
         self.key = public_key_to_bytes(key.public_key())
         interceptors = [
@@ -200,23 +200,23 @@ class Node:
         self.client.close()
 
     def activate(self) -> None:
-        """Become a node that is there."""
+        """Go online."""
         request = ActivateNodeRequest(public_key=self.key, heartbeat_interval=30)
         self.number = self.client.ActivateNode(request).node_id
         self.node = NodeProto(node_id=self.number)
         self.stay()
 
     def stay(self) -> None:
-        """Be there for another minute."""
+        """Stay online for another minute."""
         self.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=30))
         self.stayed = time.monotonic()
 
     def deactivate(self) -> None:
-        """Be a node that is not there."""
+        """Go offline."""
         self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.number))
 
     def receive(self, seconds: float = PATIENCE) -> Message | None:
-        """The next message of the server, if one comes in time."""
+        """The next message from the server, if one comes in time."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if time.monotonic() > self.stayed + 20:
@@ -240,12 +240,12 @@ class Node:
         return arrived
 
     def reply(self, to: Message, content: RecordDict) -> None:
-        """Answer as an app would."""
+        """Answer like an app."""
         objects = get_all_nested_objects(Message(content, reply_to=to))
         self.send(to, [found.deflate() for found in objects.values()][:-1])
 
     def send(self, to: Message, objects: list[bytes], pause: float = 0.0, first: int = 0) -> None:
-        """Answer with any objects, children first and the content last, with pauses after the first so many."""
+        """Answer with any objects, children first and the content last, pausing after the first ones."""
         proto = message_to_proto(Message(RecordDict(), reply_to=to))
         message = made("Message", type(proto)(metadata=proto.metadata).SerializeToString(), objects[-1])
         proto.metadata.message_id = name_of(message)
@@ -279,7 +279,7 @@ class Node:
         self._push(message_to_proto(failure), {name_of(content): content}, 0.0, 0)
 
     def serve(self, app, stop: threading.Event) -> threading.Thread:
-        """Answer every message as an app does, until it is enough."""
+        """Answer every message like an app, until stopped."""
 
         def work():
             while not stop.is_set():

@@ -1,4 +1,4 @@
-"""A server that asks for what it likes: it holds a SuperLink's secret, and sites cannot tell."""
+"""A server that asks for whatever it likes: it has a SuperLink's secret, and sites cannot tell."""
 
 import time
 from collections.abc import Callable
@@ -25,7 +25,7 @@ DEEP = "[" * 200_000 + "]" * 200_000
 
 @dataclass
 class Server:
-    """Asks sites, and keeps what they answer."""
+    """Sends requests to sites, and records their answers."""
 
     grid: object
     experiment: Experiment
@@ -34,7 +34,7 @@ class Server:
     rounds: dict[str, int] = field(default_factory=dict)  # the next one of each run
 
     def invite(self, run: str, **changes) -> dict:
-        """The header of an invitation, with other values at places such as model__encoder__weights."""
+        """The header of an invitation, with changed values at places such as model__encoder__weights."""
         values = Invitation.to(self.experiment, run).header()
         for key, value in changes.items():
             *path, last = key.split("__")
@@ -45,7 +45,7 @@ class Server:
         return values
 
     def ask(self, content, site: str = STOCK) -> dict:
-        """What a site answers."""
+        """A site's answer."""
         node = self._node(site)
         [message] = self.grid.push_messages([Message(content, node, "train", ttl=PATIENCE)])
         end = time.monotonic() + PATIENCE
@@ -58,11 +58,11 @@ class Server:
         raise TimeoutError(f"{site} should answer within {PATIENCE:g} s")
 
     def introduce(self, site: str = STOCK, **changes) -> dict:
-        """What a site answers to an invitation to an experiment with other values."""
+        """A site's answer to an invitation to a changed experiment."""
         return self.ask(pack(self.invite("other", **changes)), site)
 
     def order(self, run: str, site: str = STOCK, deliveries=None, invitation=None, **changes) -> dict:
-        """What a site answers to the next order of a run."""
+        """A site's answer to the next order of a run."""
         round = self.rounds.get(run, 0)
         upload = {} if changes.get("finish") else self.experiment.resolved_method.uploads(round)
         order = Order(**{"round": round, "deliveries": deliveries or {}, "upload": upload, **changes})
@@ -77,7 +77,7 @@ class Server:
         return torch.full((expected_profile(self.experiment, spec).layouts[slot].numel,), value)
 
     def plant(self, value: float, base: str = "trained", scale: float = 1.0, slot: Slot = ENCODER, **rest) -> dict:
-        """What the stock site answers when it is sent a row of one value."""
+        """The stock site's answer when it is sent a row of one value."""
         return self.order(
             "planted", deliveries={slot: Delivery(base, (Addend(self.row(value, slot), (scale,)),))}, **rest
         )
@@ -110,21 +110,21 @@ class Server:
 
 @dataclass(frozen=True)
 class Attack:
-    """How to play it, and a word of the answer that shows that it failed."""
+    """How to carry it out, and a word in the answer that shows that it failed."""
 
     play: Callable[[Server], dict]
     answer: str
 
 
 def by_agreement(server: Server) -> dict:
-    """Products with the head's update tell what it is, one by one."""
+    """Inner products with the head's update would reveal it, one by one."""
     head = Slot("head", "depth")
     remembered = Delivery("trained", (Addend(server.row(1e-3, head), (0.0,), remember=True),))
     return server.order("planted", deliveries={head: remembered})
 
 
 def many_updates(server: Server) -> dict:
-    """Ask in one run, and then in another, for as long as something comes."""
+    """Ask in one run, and then in another, until nothing comes."""
     for _ in range(3):
         server.order("spend", THRIFTY)
     return server.order("spendagain", THRIFTY)
@@ -204,7 +204,7 @@ def _raw(text: str):
 
 
 def play(link: SuperLink, experiment: Experiment, secret: Path, code: Path) -> dict[str, dict]:
-    """What the sites that are there answer to all attacks, one after another, between honest rounds.
+    """The sites' answers to all attacks, one after another, between honest rounds.
 
     `secret` is a file at the sites that is none of the server's business, `code` one that should not run.
     """

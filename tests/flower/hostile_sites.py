@@ -1,4 +1,4 @@
-"""Attacks of a hostile site: somebody with a key that the SuperLink knows.
+"""Attacks by a hostile site: the holder of a key that the SuperLink knows.
 
 They are played on a real SuperLink with TLS and keys, with a server that runs one round after the other, two honest
 sites, and the hostile one.
@@ -43,7 +43,7 @@ Send = Callable[[Message, Letter], object]  # answers a message, given what an h
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an attack, in words, and how far the others are from where they would be without the attacker."""
+    """The outcome of an attack in words, and the others' distance from their models without the attacker."""
 
     found: str
     drift: float = 0.0
@@ -51,7 +51,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Attack:
-    """Something that an adversary can do."""
+    """Something an adversary can do."""
 
     name: str
     line: int  # of issue 14
@@ -61,7 +61,7 @@ class Attack:
     long: bool = False  # played by `make attack` alone
 
     def fault(self, outcome: Outcome) -> str:
-        """Why an outcome is not what was promised, or nothing."""
+        """Why an outcome breaks a promise; empty if it does not."""
         if not re.search(self.expected, outcome.found):
             return f"{self.name}: outcome should match {self.expected!r}, found {outcome.found!r}"
         if not outcome.drift <= self.drift:
@@ -76,18 +76,18 @@ def relative_drift(found: Sequence[torch.Tensor], expected: Sequence[torch.Tenso
 
 
 def node(deployment: Deployment, name: str) -> Node:
-    """A node at the SuperLink itself: the server is safe from what the proxy would have refused, too."""
+    """A node at the SuperLink itself: the server must also withstand what the proxy would refuse."""
     operator = OperatorInterceptor(deployment.keys / "secret")
     return Node(deployment.link.address, deployment.keys / "sites" / name, operator)
 
 
 def peak() -> float:
-    """The most memory that this process ever had, in MB."""
+    """The peak memory of this process in MB."""
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 
 
 class Stage:
-    """A server, two honest sites that answer by themselves, and a hostile one that has introduced itself."""
+    """A server, two honest sites that answer on their own, and a hostile one that has introduced itself."""
 
     def __init__(self, deployment: Deployment, grid, hostile: Node, folder: Path) -> None:
         self.deployment, self.grid, self.hostile, self.folder = deployment, grid, hostile, folder
@@ -98,7 +98,7 @@ class Stage:
         self.round(lambda message, good: hostile.send(message, good.sent()))  # what is loaded once is loaded now
 
     def meet(self, send: Send) -> FlowerFleet:
-        """A server that has heard of all three sites; this is what the hostile one sends to introduce itself."""
+        """A server that knows all three sites; `send` is the hostile site's introduction."""
         fleet = FlowerFleet(self.grid, self.experiment, NetworkSettings(min_clients=2, retries=0), "run1", self.folder)
         with self._answering(send):
             while len(fleet.registry.known) + len(fleet.registry.refused) < 3:
@@ -106,12 +106,12 @@ class Stage:
         return fleet
 
     def introduce(self, send: Send) -> Outcome:
-        """What comes of a hostile introduction."""
+        """The outcome of a hostile introduction."""
         refused = self.meet(send).registry.refused
         return Outcome(f"refused: {refused[HOSTILE]}" if HOSTILE in refused else "taken in")
 
     def round(self, send: Send, deadline: float = 60) -> Outcome:
-        """What comes of a round in which the hostile site sends this for its reply."""
+        """The outcome of a round in which the hostile site sends this as its reply."""
         self.fleet.terms = self.fleet.terms.model_copy(update={"deadline": deadline})
         orders = {name: Order(0, upload=self.experiment.resolved_method.uploads(0)) for name in (*HONEST, HOSTILE)}
         Path("/proc/self/clear_refs").write_text("5")
@@ -145,7 +145,7 @@ class Stage:
 
     @contextmanager
     def _answering(self, send: Send):
-        """The hostile site answers the next message, while the server does something."""
+        """Let the hostile site answer the next message while the server works."""
 
         def answer():
             message = self.hostile.receive()
@@ -179,17 +179,17 @@ def stage(folder: Path):
 
 
 def reply(spoil, stage: Stage) -> Outcome:
-    """An answer to an order, with something changed in it."""
+    """An answer to an order, with a change."""
     return stage.round(lambda message, good: stage.hostile.send(message, spoil(good)))
 
 
 def profile(spoil, stage: Stage) -> Outcome:
-    """An introduction with something changed in it."""
+    """An introduction with a change."""
     return stage.introduce(lambda message, good: stage.hostile.send(message, spoil(good)))
 
 
 def rows(change: Callable[[torch.Tensor], torch.Tensor]):
-    """Other numbers in place of an update."""
+    """Other numbers instead of an update."""
 
     def spoil(good: Letter) -> list[bytes]:
         values = torch.frombuffer(bytearray(good.rows), dtype=torch.float32)
@@ -205,7 +205,7 @@ def memory(spoil, stage: Stage) -> Outcome:
 
 
 def failure(code: int, text: str, stage: Stage) -> Outcome:
-    """An error in place of a reply, as Flower reports one."""
+    """An error instead of a reply, as Flower reports one."""
     return stage.round(lambda message, _: stage.hostile.fail(message, Error(code, text)))
 
 
@@ -215,7 +215,7 @@ def trickle(stage: Stage) -> Outcome:
 
 
 def pose(stage: Stage) -> Outcome:
-    """Another key's holder says that it is `home`; it is away when the server looks, and back for its answer."""
+    """The holder of another key claims to be `home`; it is offline when the server looks, and back for its answer."""
     grid, experiment = stage.grid, stage.experiment
     with patch.object(site_registry, "NODES_EVERY", 3600.0), node(stage.deployment, OTHER) as thief:
         fleet = FlowerFleet(grid, experiment, NetworkSettings(), "run1", stage.folder)
@@ -235,7 +235,7 @@ def pose(stage: Stage) -> Outcome:
 
 
 def guess(stage: Stage) -> Outcome:
-    """Flower takes an answer from whoever knows the name of the message: the hash of all that is in it."""
+    """Flower accepts an answer from anyone who knows the message's name: the hash of its content."""
     with node(stage.deployment, OTHER) as site:
         FlowerFleet(stage.grid, stage.experiment, NetworkSettings(), "run1", stage.folder).registry.meet(Wait(60))
         message = site.receive()

@@ -15,7 +15,7 @@ App = Callable[[Message, Context], Message]
 
 
 def travel(message: Message) -> tuple[Message, dict[str, bytes]]:
-    """The message as it arrives, and the objects that were sent for it."""
+    """The message as it arrives, and the objects sent for it."""
     objects = {key: found.deflate() for key, found in get_all_nested_objects(message).items()}
     arrived = inflate_object_from_contents(message.object_id, dict(objects))
     assert isinstance(arrived, Message)
@@ -38,7 +38,7 @@ class InProcessGrid(Grid):
         self.lives: dict[str, int] = {}  # how often a node has come back
 
     def replace(self, name: str, change: Callable[[App], App]) -> None:
-        """Put another app in the place of a node's."""
+        """Replace a node's app."""
         self.apps = {node: (own, change(app) if own == name else app) for node, (own, app) in self.apps.items()}
 
     def rename(self, name: str, registered: str) -> None:
@@ -46,19 +46,19 @@ class InProcessGrid(Grid):
         self.apps = {node: (registered if own == name else own, app) for node, (own, app) in self.apps.items()}
 
     def restart(self, name: str) -> None:
-        """A node that goes away and is back before anybody looks: what it had been sent is lost."""
+        """Restart a node so fast that no one notices: messages sent to it are lost."""
         self.lives[name] = self.lives.get(name, 0) + 1
         lost = {key for key, message in self.sent.items() if self.apps[message.metadata.dst_node_id][0] == name}
         self.sent = {key: message for key, message in self.sent.items() if key not in lost}
 
     def leave(self, name: str) -> dict[int, tuple[str, App]]:
-        """Take a node away; returns it for its return."""
+        """Remove a node; returns it so that it can come back."""
         gone = {node: found for node, found in self.apps.items() if found[0] == name}
         self.apps = {node: found for node, found in self.apps.items() if node not in gone}
         return gone
 
     def deliver(self) -> None:
-        """Let sites read what they were sent and nobody waits for an answer to."""
+        """Let sites read messages that need no answer."""
         self.pull_messages(list(self.sent))
 
     def set_run(self, run):

@@ -1,4 +1,4 @@
-"""Whoever comes to the public address: a stranger with `ca.crt` alone, or a site with its key, and what each may try.
+"""Visitors of the public address: a stranger with only `ca.crt`, or a site with its key, and what each may try.
 
 An attack is a function of a `Visitor` that returns the answer which it got. Every one of them should be refused.
 """
@@ -43,7 +43,7 @@ FLEET, CONTROL, RUNTIME = "/v1/fleet", "/v1/control", "/v1/runtime"
 
 @dataclass
 class Visitor:
-    """Somebody at an address, with a key or without."""
+    """A visitor of an address, with or without a key."""
 
     address: str
     ca: Path
@@ -88,12 +88,12 @@ class Visitor:
             return link.recv(4096)
 
     def new_key(self, folder: Path) -> Path:
-        """A key that nobody knows."""
+        """A key that no one knows."""
         make_site_keys(folder, b"")
         return folder / "node.key"
 
     def push(self, tree: ObjectTree | None = None, **metadata) -> PushMessagesRequest:
-        """A message in form, but for what is said of it."""
+        """A well-formed message, except for its metadata."""
         tree = tree or ObjectTree(object_id=name("message"), children=[ObjectTree(object_id=name("content"))])
         about = {
             "run_id": self.run,

@@ -1,4 +1,4 @@
-"""A SuperLink and its proxy that stay for several runs."""
+"""A SuperLink and its proxy that serve several runs."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Connections to the proxy that take their time, over real sockets and TLS, with shorter patience."""
+"""Slow connections to the proxy, over real sockets and TLS, with short time limits."""
 
 import asyncio
 import socket
@@ -19,7 +19,7 @@ REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 
 
 async def app(scope, receive, send):
-    """Knows everybody who says so."""
+    """Trusts everyone who claims to be known."""
     if (b"known", b"yes") in scope["headers"]:
         scope["state"]["connection"].is_proven()
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
@@ -58,7 +58,7 @@ def secure(address):
 
 
 def ask(connection, head=REQUEST):
-    """The first line of the answer, or nothing if there is none."""
+    """The first line of the answer; empty if there is none."""
     try:
         connection.sendall(head)
         return connection.recv(4096).split(b"\r\n")[0]
@@ -67,7 +67,7 @@ def ask(connection, head=REQUEST):
 
 
 def ended(connection, seconds):
-    """Whether the other side ends a connection in so many seconds."""
+    """Whether the other side closes a connection within this many seconds."""
     connection.settimeout(seconds)
     try:
         return connection.recv(1) == b""

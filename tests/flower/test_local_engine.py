@@ -24,7 +24,7 @@ CLIENTS = [
 
 
 class Engine:
-    """Commands in an environment where every process is marked and listened to, and has a clock of ours."""
+    """Commands in an environment where every process is marked and traced, and has a fake clock."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, uuid4().hex
@@ -48,7 +48,7 @@ class Engine:
         return (self.folder / "output").read_text()
 
     def processes(self):
-        """Those that are still there."""
+        """The processes that are still running."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
@@ -76,7 +76,7 @@ def interrupted(experiment, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resumed(interrupted):
-    """The same run, resumed, and an hour later in the middle of its second round."""
+    """The same run, resumed, with the clock jumping by an hour in its second round."""
     engine, out, _, _ = interrupted
     process = engine.start("resume", str(out))
     wait_for(lambda: engine.output.count("2 clients") == 2 or process.poll() is not None)

@@ -1,4 +1,4 @@
-"""What messages over Flower hold, and how many bytes they are."""
+"""The content of messages over Flower, and their size."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Flower's Ray simulation, where Ray is installed (extra `flower-ray`)."""
+"""Flower's Ray simulation, if Ray is installed (extra `flower-ray`)."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What a run over Flower writes down: who was late, away, failed or refused, its baseline, the privacy it spent."""
+"""What a run over Flower records: who was late, away, failed or refused, its baseline, the privacy it spent."""
 
 import json
 from io import StringIO
@@ -48,7 +48,7 @@ def events(out):
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    """A run with a site that is late, one that fails, one that is refused and one that is not there."""
+    """A run with a site that is late, one that fails, one that is refused and one that is offline."""
     folder = tmp_path_factory.mktemp("record")
     indoor = {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 6, "val": 1}
     outdoor = indoor | {"domain": "outdoor", "train": 4}
@@ -89,7 +89,7 @@ def test_the_page_names_them_too(record):
 
 
 def scoring(metrics):
-    """An app whose scores after the last round are others."""
+    """An app that reports these scores after the last round."""
 
     def change(app):
         def attempt(message, context):
@@ -105,7 +105,7 @@ def scoring(metrics):
 
 @pytest.fixture(scope="module", params=[{}, {"[/red]": {"rmse": 1.0}}, {"depth": {}, "normals": {}}, [[]]])
 def spoilt(request, tmp_path_factory):
-    """A run after whose last round a site has other scores than it was asked for."""
+    """A run in which a site reports scores after the last round that it was not asked for."""
     folder = tmp_path_factory.mktemp("spoilt")
     experiment = small_experiment(rounds=1)
     grid, _, _ = flower_federation(experiment, folder / "sites")
@@ -180,7 +180,7 @@ def test_a_baseline_is_trained_along(tmp_path):
 
 @pytest.fixture(scope="module")
 def noised(tmp_path_factory):
-    """The result of a run with noise of which one site missed two rounds, and its sites."""
+    """The result of a run with noise in which one site missed two rounds, and its sites."""
     folder = tmp_path_factory.mktemp("noised")
     experiment = small_experiment(rounds=3, privacy={"clip": 1.0, "noise": 2.0})
     grid, sites, _ = flower_federation(experiment, folder / "sites")
@@ -217,7 +217,7 @@ def test_the_result_has_what_dp_accounting_says(noised):
 
 @pytest.fixture(scope="module")
 def reserved(tmp_path_factory):
-    """A run that asks for heads and for scores in each round, with a site that keeps the ones and one the others."""
+    """A run that asks for heads and for scores in each round, with one site that keeps its heads and one its scores."""
     folder = tmp_path_factory.mktemp("reserved")
     experiment = small_experiment(evaluate_every=1, method={"name": "fedhca2", "head": {"kind": "group_mean"}})
     grid, sites, _ = flower_federation(experiment, folder / "sites")

@@ -34,7 +34,7 @@ HCA = {"name": "fedhca2", "decoder": None}
 
 
 class Federation:
-    """One round or more of sites in this process, and what their server heard and sent."""
+    """One or more rounds of sites in this process, and what their server received and sent."""
 
     def __init__(self, experiment, folder, change=lambda grid: None):
         self.grid, self.sites, self.fleet = flower_federation(experiment, folder, min_clients=2, retries=0)

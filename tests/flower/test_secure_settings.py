@@ -1,4 +1,4 @@
-"""Which experiments can be run with secure aggregation, and what those that cannot are told."""
+"""Which experiments work with secure aggregation, and the errors for those that do not."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The ServerApp that `flwr run` starts, with the run config that the app's bundle has."""
+"""The ServerApp that `flwr run` starts, with the run config of the app's bundle."""
 
 import json
 import tomllib

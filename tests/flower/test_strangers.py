@@ -1,4 +1,4 @@
-"""`fedhca2 flower serve` as it is by default, under siege: strangers and a registered site try whatever they can."""
+"""`fedhca2 flower serve` with its defaults, under attack: strangers and a registered site try whatever they can."""
 
 import json
 import re
@@ -119,7 +119,7 @@ def test_refusals_are_in_the_log_with_the_node_and_the_reason(siege):
 
 
 def test_the_superlink_itself_takes_an_order_of_a_site(siege):
-    """Why the proxy looks into messages: past it, whoever it is for would get this."""
+    """Why the proxy checks messages: without it, the receiver would get this one."""
     token = {TOKEN: operator_token((siege.keys / "secret").read_bytes())}
     with Node(siege.public, siege.keys / "sites" / HOSTILE):
         site = siege.site(address=siege.link.address, headers=token, victim=siege.nodes[HOSTILE])

@@ -1,4 +1,4 @@
-"""Eq. 6-9 against the released code where its solver is right, and against a certified optimum everywhere."""
+"""Eq. 6-9 compared with the released code where its solver is right, and with a certified optimum everywhere."""
 
 import json
 from pathlib import Path

@@ -53,7 +53,7 @@ def test_printed_value_is_reproduced(row):
 
 
 def scattered(means, count, rng):
-    """Scores of so many clients of each kind that come to these means."""
+    """Scores of `count` clients of each kind with these means."""
     found = {}
     for kind, tasks in means.items():
         noise = rng.normal(scale=0.2, size=(count, len(tasks)))

@@ -30,7 +30,7 @@ def test_mixing_weights_are_those_of_the_released_code(clients, clusters):
 
 @pytest.mark.parametrize("clients", [6, 12])
 def test_running_statistics_are_mixed_with_the_parameters(clients):
-    """The released code has both in one vector: here its first tensor crosses as running statistics."""
+    """The released code has both in one vector: here its first tensor is sent as running statistics."""
     theta = torch.from_numpy(DATA[f"n{clients}/theta"]).float()
     beside, own = Slot("encoder_norms"), Slot("encoder")
     layouts = {beside: Layout(("p0",), ((7, 5),)), own: Layout(("p1", "p2"), ((11,), (3, 2, 2)))}

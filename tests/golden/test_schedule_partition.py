@@ -16,7 +16,7 @@ IMAGES = {"pascal": 4998, "nyud": 795}
 
 @dataclass
 class Numbered:
-    """Nothing but a number of images, all of use for every task."""
+    """A data set with only a number of images, all usable for every task."""
 
     count: int
 

@@ -1,4 +1,4 @@
-"""Whole server runs from arrays alone: no model, no data, only what local training added in the recorded runs."""
+"""Whole server runs from arrays alone: no model and no data, only the updates of the recorded runs."""
 
 import json
 import sys
@@ -81,7 +81,7 @@ def assert_parameters(tag, values, tolerance):
 
 @pytest.fixture
 def recorded_solver(monkeypatch):
-    """The weights of the released solver, in place of ours."""
+    """Use the weights of the released solver instead of ours."""
 
     def use(tag):
         recorded = iter([DATA[f"{tag}/r{round}/w_slsqp"] for round in range(META[tag]["rounds"])])

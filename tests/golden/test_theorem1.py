@@ -68,7 +68,7 @@ class Problem:
 
 
 def averaged(updates):
-    """The mean as the server takes it, kept in float64."""
+    """The mean as the server computes it, kept in float64."""
     members = [Member(str(i), "") for i in range(len(updates))]
     layout = Layout(("encoder.weight",), ((len(updates[0]),),))
     rows = Rows(members, layout, updates)

@@ -1,4 +1,4 @@
-"""Captured and compiled training on a GPU against the plain kind."""
+"""Captured and compiled training on a GPU, compared with plain training."""
 
 import gc
 from copy import deepcopy

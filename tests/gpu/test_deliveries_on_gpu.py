@@ -1,4 +1,4 @@
-"""A client on a GPU declines what it does on a CPU, and goes back to where it was."""
+"""A client on a GPU declines the same rows as on a CPU, and restores its state."""
 
 from math import inf, nan
 

@@ -1,4 +1,4 @@
-"""Compiling in several processes: what is taken for done."""
+"""Compiling in several processes: which parts count as done."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ MODEL = {"encoder": {"name": "swin_micro"}}
 
 @pytest.fixture
 def compile_all(tmp_path, monkeypatch):
-    """Compiles for one client, with this model; gives the marks of what was done, and all files beside them."""
+    """Compiles for one client, with this model; returns the marks of finished parts, and all files beside them."""
     monkeypatch.setenv(precompile.CACHE, str(tmp_path))
     home = clients(small(model=MODEL))["home"]
 

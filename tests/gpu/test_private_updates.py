@@ -1,4 +1,4 @@
-"""Noise is the same wherever an update lies."""
+"""The noise of an update is the same on every device."""
 
 import pytest
 import torch

@@ -67,7 +67,7 @@ def places(text, kind):
 
 
 def rows():
-    """Every place of the sections on tables and figures, and what its row says."""
+    """Every place in the sections on tables and figures, and what its row says."""
     for kind in ("table", "figure"):
         section = PAGE.split(f"## {kind.capitalize()}s\n")[1].split("\n## ")[0]
         for row in re.findall(r"^\| (.+) \| (.+) \|$", section, re.MULTILINE):

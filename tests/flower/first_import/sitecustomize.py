@@ -1,4 +1,4 @@
-"""What the Python processes of a federation import first in a test: there Flower is in a hurry.
+"""The first import of a federation's Python processes in a test: it shortens Flower's waiting times.
 
 With CONTACTS, a file, they write down whom they look up or talk to; with AHEAD, another, their clock is ahead by as
 many seconds as it says.
@@ -40,7 +40,7 @@ def set_clock(path: Path) -> None:
 
 
 def hurry() -> None:
-    """Flower's patience is in its code: 3 s between two looks for messages, 60 s for a node, 180 s for half a reply.
+    """Replace Flower's constants: 3 s between checks for messages, 60 s for a node, 180 s for half a reply.
 
     10 s is the shortest interval of heartbeats that a SuperLink takes.
     """
