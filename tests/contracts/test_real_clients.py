@@ -43,7 +43,7 @@ def assert_identical(found, expected):
 @pytest.mark.slow
 @every_method
 def test_the_server_changes_the_shared_parts_and_no_other(name):
-    keeps_its_own = METHODS[name].local.anchor == "received"  # FedAMP goes on from its own model
+    keeps_its_own = METHODS[name].local.anchor == "received"  # FedAMP continues from its own model
     assert changed_by_server(federated(name)) == [set() if keeps_its_own else SHARED[name]] * ROUNDS
 
 

@@ -115,12 +115,12 @@ class Visitor:
 
 
 def name(of: object) -> str:
-    """A name that an object could have."""
+    """A possible name of an object."""
     return sha256(str(of).encode()).hexdigest()
 
 
 def chain(depth: int) -> ObjectTree:
-    """Objects one below the other."""
+    """A chain of objects, each below the last."""
     tree = ObjectTree(object_id=name(("chain", depth)))
     for level in range(1, depth):
         tree = ObjectTree(object_id=name(("chain", depth, level)), children=[tree])
@@ -128,7 +128,7 @@ def chain(depth: int) -> ObjectTree:
 
 
 def bomb(width: int, depth: int) -> ObjectTree:
-    """A few objects that are each other's children many times over: small on the way, endless to follow."""
+    """A few objects that are each other's children many times over: small to send, endless to traverse."""
     tree = ObjectTree(object_id=name("leaf"))
     for level in range(depth):
         tree = ObjectTree(object_id=name(("bomb", level)), children=[tree] * width)
@@ -141,7 +141,7 @@ def wide(count: int) -> ObjectTree:
 
 
 def grown(visitor: Visitor, path: str = f"{FLEET}/push-messages") -> httpx.Response:
-    """Two trees that are small, the second with the root of the first for a leaf: behind the proxy they are one."""
+    """Two small trees, the second with the root of the first as a leaf: behind the proxy they are one."""
     below = ObjectTree(object_id=name("below"), children=[ObjectTree(object_id=name("deep"))])
     visitor.post(path, visitor.push(ObjectTree(object_id=name("first"), children=[below])))
     leaf = ObjectTree(object_id=name("below"))
@@ -149,7 +149,7 @@ def grown(visitor: Visitor, path: str = f"{FLEET}/push-messages") -> httpx.Respo
 
 
 def overspent(visitor: Visitor) -> httpx.Response:
-    """Objects of 5 MB until it is enough; none belongs to a reply, and each is taken and counted."""
+    """Objects of 5 MB up to the quota; none belongs to a reply, and each is accepted and counted."""
     request = PushObjectRequest(
         node=Node(node_id=visitor.node), run_id=visitor.run, object_id=name("object"), session_id="s"
     )
@@ -162,7 +162,7 @@ def overspent(visitor: Visitor) -> httpx.Response:
 
 
 def repeated(visitor: Visitor) -> httpx.Response:
-    """The same reply announced over and over."""
+    """The same reply announced repeatedly."""
     for _ in range(12):
         answer = visitor.post(f"{FLEET}/push-messages", visitor.push())
         if answer.status_code == 413:
@@ -285,14 +285,14 @@ def with_content(request: PushMessagesRequest) -> PushMessagesRequest:
 
 
 def is_refused(answer: httpx.Response | bytes) -> bool:
-    """Whether an answer says no, and not that something broke."""
+    """Whether an answer is a refusal, and not a server error."""
     if isinstance(answer, bytes):
         return answer[9:10] == b"4"
     return 400 <= answer.status_code < 500
 
 
 def outcome_of(answer: httpx.Response | bytes) -> str:
-    """What the proxy answered, in one line."""
+    """The proxy's answer in one line."""
     if isinstance(answer, bytes):
         return answer.split(b"\r\n")[0].decode("latin-1")
     return f"{answer.status_code}: {' '.join(answer.text.split())[:80]}"

@@ -1,4 +1,4 @@
-"""Answers from the top down: what does not fit is refused before it is put together, and nothing stops the server."""
+"""Answers from the top down: what does not fit is refused before it is assembled, and nothing stops the server."""
 
 import json
 import math
@@ -28,7 +28,7 @@ GOOD_REPLY, GOOD_PROFILE = Letter.of(encode_reply(REPLY, "float32")), Letter.of(
 
 
 class Shelf:
-    """Objects as a SuperLink has them, some of which have still to come."""
+    """Objects as on a SuperLink, some of which have not arrived."""
 
     def __init__(self, objects, late=()):
         message = made("Message", b"", objects[-1])
@@ -55,7 +55,7 @@ def taken(objects, values=VALUES):
 
 
 def reply_or_reason(objects):
-    """What becomes of an answer at the gate."""
+    """The gate's result for an answer."""
     answer = taken(objects)
     reply = decode_reply(answer.header, answer.rows, PROFILE) if isinstance(answer, Answer) else answer
     return reply.why if isinstance(reply, Refused | Gone) else fault_of(reply, EXPECTED) or reply

@@ -1,4 +1,4 @@
-"""A site sends no more than its own budget allows, whatever it is asked."""
+"""A site sends no more than its own budget allows, whatever it is asked for."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ class Watching(Nobody):
 
 @pytest.fixture
 def home(tmp_path):
-    """A site that may send two updates, and what invites it: an experiment without noise."""
+    """A site that may send two updates, and its invitation: an experiment without noise."""
     _, sites, fleet = flower_federation(small_experiment(rounds=4, guard={"noise": NOISE}), tmp_path)
     site = sites["home"]
     site.config = site.config.model_copy(update={"privacy": allowed(2)})
@@ -98,7 +98,7 @@ LAST = Order(4, finish=True, train=False, evaluate=True)
 
 
 def telling(site, updates, **scores):
-    """The site with a budget of so many updates, and scores as it tells them."""
+    """The site with a budget for this many updates, and these settings for scores."""
     changes = {"privacy": allowed(updates), "scores": SiteScores(**scores)}
     return Site(site.config.model_copy(update=changes))
 
@@ -140,7 +140,7 @@ class PowerCutError(Exception):
 
 
 def crash(site, invitation, monkeypatch, order):
-    """Carry out an order, but die before the reply is on the disk; returns what would have been sent."""
+    """Carry out an order, but crash before the reply is on disk; returns what would have been sent."""
     kept = []
 
     def die(path, reply):

@@ -40,7 +40,7 @@ SITES = ("road", STOCK)
 
 
 def experiment_of(*names, epochs=1, **changes):
-    """Everybody has a data set of its own, so that nobody's images depend on who else takes part."""
+    """Every client has its own data set, so that its images do not depend on who else takes part."""
     clients = [{"name": name, "epochs": epochs, **CLIENTS[name]} for name in names]
     data = {
         client["data"]: {
@@ -77,7 +77,7 @@ def models_at_sites(deployment, out):
 
 
 def supernode(deployment, folder, *options):
-    """What a SuperNode with these options has to say until it gives up."""
+    """The output of a SuperNode with these options until it gives up."""
     log = folder / "supernode.log"
     command = ["flower-supernode", "--superlink", deployment.public, "--isolation", "process"]
     command += ["--host", "127.0.0.1", "--port", str(free_port()), "--max-retries", "1", *options]
@@ -112,14 +112,14 @@ def test_plain_text_is_refused(deployment, tmp_path):
 
 @contextmanager
 def without_power(deployment, name, stage):
-    """A site whose power goes off in this stage of secure aggregation, before it answers."""
+    """A site that loses power in this stage of secure aggregation, before it answers."""
     node, stop = Node(deployment.public, deployment.keys / "sites" / name), threading.Event()
     app = make_app(Site(SiteConfig.load(deployment.files[name])))
 
     def answer(message, context):
         if header_of(message.content).get(STAGE) == stage:
             stop.set()
-            node.deactivate()  # so that nobody hears what it answers
+            node.deactivate()  # so that no one gets its answer
         return app(message, context)
 
     def beat():
@@ -152,7 +152,7 @@ def test_a_secure_sum_is_the_mean_of_those_that_stayed(deployment, tmp_path):
 
 
 class Scene:
-    """What is left after all attacks of a hostile server."""
+    """The state after all attacks of a hostile server."""
 
     def __init__(self, deployment) -> None:
         self.deployment, self.folder = deployment, deployment.folder
@@ -166,7 +166,7 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(deployment):
-    """Every attack on a site that says little, and on one that has a budget of three updates besides."""
+    """Every attack on a site with minimal settings, and on one that also has a budget of three updates."""
     budget = {"clip": 1.0, "noise": NOISE, "epsilon": epsilon(NOISE, 3) * (1 + 1e-9)}
     deployment.say_little(THRIFTY, privacy=budget)
     deployment.start_site(THRIFTY)
@@ -236,7 +236,7 @@ def test_a_site_logs_what_it_refuses(scene):
 
 
 class Story:
-    """A run whose server is killed, and after that every site."""
+    """A run whose server is killed, and then every site."""
 
     def __init__(self, deployment, out) -> None:
         self.deployment, self.out, self.experiment = deployment, out, experiment_of(*SITES, rounds=3, epochs=10)

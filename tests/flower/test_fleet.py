@@ -82,12 +82,12 @@ def test_a_client_that_is_away_is_not_waited_for_when_there_are_enough(experimen
 
 @pytest.fixture
 def watchful(monkeypatch):
-    """Looks at the nodes all the time."""
+    """Checks the nodes all the time."""
     monkeypatch.setattr("fedhca2.federation.flower.site_registry.NODES_EVERY", 0.0)
 
 
 class After:
-    """Does something to a grid when it has been asked for its nodes so many times."""
+    """Does something to a grid once it has been asked for its nodes this many times."""
 
     def __init__(self, grid, times, change):
         self.times, self.change, self.nodes = times, change, grid.get_nodes
@@ -128,7 +128,7 @@ def test_a_site_that_restarts_unnoticed_gets_its_order_again(experiment, tmp_pat
 
 
 def gathered_and_trained(experiment, folder, **terms):
-    """A federation that has the replies of its first round on its disks, and from now on these terms."""
+    """A federation with the replies of its first round on disk, and these terms from now on."""
     grid, _, fleet = flower_federation(experiment, folder)
     fleet.gather()
     fleet.perform(orders_for(fleet), quiet)
@@ -190,7 +190,7 @@ def test_a_site_that_does_not_fit_reads_why_in_its_log(change, reason, experimen
 
 
 def altered(change, app, kind):
-    """An app whose answers of one kind have another header."""
+    """An app whose answers of one kind have a changed header."""
 
     def attempt(message, context):
         reply = app(message, context)
@@ -237,7 +237,7 @@ def test_a_key_of_no_client_is_not_even_invited(name, called, experiment, tmp_pa
 
 @pytest.mark.usefixtures("watchful")
 def test_a_key_stays_unknown_when_its_node_is_away_as_the_answer_comes(experiment, tmp_path):
-    """Whoever has the key of outdoor-normals says that it is home, and is never seen when its answer is read."""
+    """The holder of outdoor-normals' key claims to be home, and is never seen when its answer is read."""
     grid, sites, fleet = flower_federation(experiment, tmp_path)
     grid.replace("outdoor-normals", lambda _: make_app(sites["home"]))
     grid.leave("home")

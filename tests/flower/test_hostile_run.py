@@ -1,4 +1,4 @@
-"""A whole run with a hostile site: the server and the honest sites are processes, and all of it ends well."""
+"""A whole run with a hostile site: the server and the honest sites are processes, and the run ends well."""
 
 import json
 
@@ -32,7 +32,7 @@ def models_without(experiment, absent):
 
 
 def test_a_whole_run_leaves_the_others_where_they_would_be_without_a_hostile_site(tmp_path, tell):
-    """The server and the honest sites are processes, and each round is another attack; the scores are the last."""
+    """The server and the honest sites are processes, and each round is another attack, ending with the scores."""
     experiment = small_experiment(rounds=len(IN_TURN))
     with Deployment(tmp_path, experiment) as deployment, node(deployment, HOSTILE) as hostile:
         app = obliging(experiment, HOSTILE)

@@ -1,4 +1,4 @@
-"""Hostile sites with real keys at a real SuperLink: what they send costs them their round, and nobody else anything."""
+"""Hostile sites with real keys at a real SuperLink: what they send costs them their round, and harms no one else."""
 
 import pytest
 from hostile_sites import PLAYED, stage

@@ -1,4 +1,4 @@
-"""The federation over Flower's serialisation is the federation in memory, bit for bit, also after a crash."""
+"""The federation over Flower's serialisation equals the federation in memory, bit for bit, also after a crash."""
 
 from functools import cache
 

@@ -111,7 +111,7 @@ def test_a_compiled_step_has_the_gradient_of_a_plain_one(terms, training, monkey
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     _, expected, losses = trained("home", DeviceSlot(GPU, "plain"), terms, epochs=1, steps=1, **training)
     _, found, found_losses = trained("home", DeviceSlot(GPU, "compiled"), terms, epochs=1, steps=1, **training)
-    # After one step a tenth of the gradient. Before a BatchNorm a bias has none but for rounding.
+    # After one step a tenth of the gradient. Before a BatchNorm, a bias has none except for rounding.
     whole = flat(expected["exp_avg"]).norm()
     for gradient, other in zip(found["exp_avg"], expected["exp_avg"], strict=True):
         assert (gradient - other).norm() <= 1e-4 * other.norm() + 1e-6 * whole
