@@ -1,4 +1,4 @@
-"""Aggregation: inner products of rows in, mixing weights out. No model and no task is known here."""
+"""Aggregation: inner products of rows in, mixing weights out. It knows no models and no tasks."""
 
 from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
 from fedhca2.aggregation.attentive import Attentive, attentive_weights

@@ -23,7 +23,7 @@ def mean_weights(samples: Sequence[int]) -> Tensor:
 
 
 def group_weights(groups: Sequence[str | int], samples: Sequence[int] | None = None) -> tuple[Tensor, tuple[int, ...]]:
-    """Weights of each group's mean, [M, N], and which of them each member gets.
+    """Weights of each group's mean, [M, N], and which mean each member gets.
 
     >>> group_weights(["a", "b", "a"])
     (tensor([[0.5000, 0.0000, 0.5000],
@@ -49,7 +49,7 @@ def pull_weights(groups: Sequence[str], gamma: float) -> tuple[Tensor, tuple[int
 
 
 def cosines(gram: Tensor) -> Tensor:
-    """Cosines between vectors from their Gram matrix; 0 with a zero vector, and 1 of every vector with itself.
+    """Cosines between vectors from their Gram matrix; 0 with a zero vector, but 1 of every vector with itself.
 
     >>> cosines(torch.tensor([[4.0, 2.0], [2.0, 4.0]]))
     tensor([[1.0000, 0.5000],
@@ -91,11 +91,11 @@ class Mean(Aggregator):
 
     @property
     def reveals_rows(self) -> str:
-        """One sum of all."""
+        """One sum of all rows."""
         return ""
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """One mixed row for all, in place of their own."""
+        """Mix one row for all, which replaces their own."""
         weights = mean_weights([member.samples if self.by == "samples" else 1 for member in members])
         return Mixing("nothing", (Blend(weights[None], (0,) * len(members)),))
 
@@ -115,32 +115,30 @@ class GroupMean(Aggregator):
         return ""
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """One mixed row per group."""
+        """Mix one row per group."""
         samples = [member.samples for member in members] if self.by == "samples" else None
         return Mixing("nothing", (Blend(*group_weights([member.group for member in members], samples)),))
 
 
 class Pull(Aggregator):
-    """Members move from their group's mean towards the mean of all, less in every round and soon no more."""
+    """Members move from their group's mean towards the mean of all, by a share that falls to 0 over the rounds."""
 
     sends: ClassVar[Kind] = "parameters"
     measure: ClassVar[Measure] = "nothing"
 
     kind: Literal["pull"] = "pull"
-    gamma: Annotated[
-        float, Field(ge=0, le=1, description="share of the way to the mean of all, in the first round")
-    ] = 1
+    gamma: Annotated[float, Field(ge=0, le=1, description="share of the way to the mean of all in the first round")] = 1
     until: Annotated[
         float, Field(ge=0, le=1, description="part of the rounds in which that share falls to 0, in equal steps")
     ] = 0.375
 
     def at(self, done: float) -> Self:
-        """The share that is left after this part of the rounds."""
+        """The same aggregator with the share that is left after this part of the rounds."""
         left = max(0.0, 1 - done / self.until) if self.until else 0.0
         return self.model_copy(update={"gamma": self.gamma * left})
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """One row for each group."""
+        """Mix one row per group."""
         weights, gets = pull_weights([member.group for member in members], self.gamma)
         return Mixing("nothing", (Blend(weights, gets),))
 
@@ -161,5 +159,5 @@ class Clustered(Aggregator):
         return ""
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """One mixed row per cluster."""
+        """Mix one row per cluster."""
         return Mixing("nothing", (Blend(*group_weights(clusters_of(products.sum(dim=0), self.clusters))),))
