@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
-from fedhca2.aggregation.grouped import cosines, group_weights
+from fedhca2.aggregation.means import cosines, group_weights
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
