@@ -1,166 +1,187 @@
-"""Parallel runs, each in its own process with its share of the cores."""
+"""Parallel runs, each in its own process with its share of the cores and its place on a GPU."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Protocol
 
+import torch
+
 from fedhca2.cores import usable_cores
-from fedhca2.federation.comparison_runs import ComparisonRun, ComparisonStopped
+from fedhca2.experiment import Experiment
+from fedhca2.federation.comparison_runs import ComparisonRun, ComparisonStopped, join_baselines
+from fedhca2.federation.in_process import choose_devices
+from fedhca2.federation.memory_room import Memory, Room, choose_places, expected, gpus_free, host_free, read_report
+from fedhca2.federation.mps import shared_gpus
+from fedhca2.federation.run_process import RunProcess, memory_file, start
 from fedhca2.federation.stopping import stop_between_rounds
-from fedhca2.run_folder.reader import RunFiles
 
 PAUSE = 0.2  # seconds between checks of the processes
-PROGRAM = "fedhca2.federation.comparison_process"
-
-
-@dataclass(frozen=True)
-class RunProcess:
-    """A run with an active process, on these cores."""
-
-    run: ComparisonRun
-    cores: Sequence[int]
-    process: "subprocess.Popen[str]"
-    began: float
-
-    @property
-    def seconds(self) -> float:
-        """How long it has been running."""
-        return monotonic() - self.began
-
-    @property
-    def last_line(self) -> str:
-        """The last line of its process's output: its progress, or an error."""
-        lines = log_file(self.run).read_text("utf-8", errors="replace").splitlines()
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-    @property
-    def fault(self) -> str:
-        """Why its process ended before the run did; empty if it is fine."""
-        code = self.process.returncode
-        if self.run.finished:
-            return ""
-        told = f"killed by {signal.Signals(-code).name}" if code < 0 else self.last_line.removeprefix("error: ")
-        return told or f"exit code {code}"
+LOOK_EVERY = 2.0  # seconds between checks of the memory
+NOTHING = Memory(0, 0)
 
 
 class ParallelWatcher(Protocol):
     """Follows parallel runs."""
 
+    def began(self, how: str) -> None:
+        """How the runs share the GPU."""
+
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
         """A run has finished or failed."""
+
+    def put_back(self, run: ComparisonRun) -> None:
+        """A run was out of memory, and continues alone once the others have finished."""
 
     def looked(self, running: Sequence[RunProcess], waiting: int) -> None:
         """The current state, a few times a second."""
 
 
-def run_in_parallel(runs: Sequence[ComparisonRun], count: int, watcher: ParallelWatcher) -> dict[Path, str]:
-    """Run what is not finished, `count` runs at a time; returns the faults of failed runs, by folder.
+def run_in_parallel(runs: Sequence[ComparisonRun], most: int | None, watcher: ParallelWatcher) -> dict[Path, str]:
+    """Run what is not finished, at most `most` at a time; returns the faults of failed runs, by folder.
 
-    A run waits for the Local run that it is compared with. If a run fails, the others continue.
+    None: as many as there are cores. On a GPU, and always with None, a run waits until the memory that it is expected
+    to need is free. If a run fails, the others continue.
     """
-    state = _ParallelRuns(runs, count, watcher)
-    with stop_between_rounds() as stopping:
+    with ExitStack() as stack:
+        gpus = gpus_of(runs[0].experiment) if runs else []
+        environment: Mapping[str, str] = {}
+        if gpus:
+            environment, how = stack.enter_context(shared_gpus(list(gpus_free())))
+            watcher.began(how)
+        state = _ParallelRuns(runs, most, gpus, environment, watcher)
+        stopping = stack.enter_context(stop_between_rounds())
         try:
-            while state.waiting or state.running:
+            while state.unfinished or state.running:
                 state.end()
                 if not stopping.signal:
                     state.start()
                 elif not state.stopped:
                     state.stop()
-                watcher.looked(state.running, len(state.waiting))
+                watcher.looked(state.running, state.unfinished)
                 sleep(PAUSE)
         finally:
             for one in state.running:
                 one.process.kill()
+                one.process.wait()
     if stopping.signal:
         raise ComparisonStopped(stopping.signal)
     return state.faults
 
 
+def gpus_of(experiment: Experiment) -> list[list[str]]:
+    """The places for runs: every GPU by its UUID, or all that the experiment names together; none on a CPU."""
+    devices = [device for device in choose_devices(experiment.devices) if device.type == "cuda"]
+    found = list(gpus_free()) if devices else []
+    if len(found) != torch.cuda.device_count():
+        return []  # it is not known which is which
+    if experiment.devices:
+        return [[found[device.index or 0] for device in devices]] if devices else []
+    return [[name] for name in found]
+
+
 class _ParallelRuns:
     """The waiting, active and failed runs."""
 
-    def __init__(self, runs: Sequence[ComparisonRun], count: int, watcher: ParallelWatcher) -> None:
+    def __init__(
+        self,
+        runs: Sequence[ComparisonRun],
+        most: int | None,
+        gpus: Sequence[Sequence[str]],
+        environment: Mapping[str, str],
+        watcher: ParallelWatcher,
+    ) -> None:
+        self.runs, self.gpus, self.environment, self.watcher = runs, gpus, environment, watcher
         self.waiting = [run for run in runs if not run.finished]
-        self.watcher = watcher
-        self.free = core_shares(usable_cores(), count)
+        self.alone: list[ComparisonRun] = []  # were out of memory beside others
         self.running: list[RunProcess] = []
         self.faults: dict[Path, str] = {}
         self.stopped = False
+        self.cores = usable_cores()
+        self.most = most or len(self.cores)
+        self.frugal = bool(gpus) or most is None  # whether runs wait for memory
+        self.before = self._free() if self.frugal else ([0], 0)
+        self.looked = -LOOK_EVERY
+
+    @property
+    def unfinished(self) -> int:
+        """The number of runs that have yet to start."""
+        return len(self.waiting) + len(self.alone)
 
     def end(self) -> None:
-        """Handle processes that have ended, and runs that wait for a failed one."""
+        """Handle processes that have ended."""
         for one in [one for one in self.running if one.process.poll() is not None]:
             self.running.remove(one)
-            self.free.append(one.cores)
-            if one.run.finished or not self.stopped:
-                self._ended(one.run, one.seconds, one.fault)
-        for run in [run for run in self.waiting if run.baseline in self.faults]:
-            self.waiting.remove(run)
-            self._ended(run, 0.0, f"the Local run in {run.baseline} failed")
+            self.looked = -LOOK_EVERY
+            if one.out_of_memory and one.shared and not self.stopped:
+                self.most = min(self.most, max(1, len(self.running)))
+                self.alone.append(one.run)
+                self.watcher.put_back(one.run)
+            elif one.run.finished or not self.stopped:
+                if one.fault:
+                    self.faults[one.run.folder] = one.fault
+                join_baselines(self.runs)
+                self.watcher.ended(one.run, one.seconds, one.fault)
 
     def start(self) -> None:
-        """Start runs that are ready while there are free cores."""
-        for run in [run for run in self.waiting if _is_ready(run)][: len(self.free)]:
-            self.waiting.remove(run)
-            self.running.append(start(run, self.free.pop(0)))
+        """Start the runs for which there is room, and share the cores among all that are active."""
+        if not self.waiting and not self.running and self.alone:
+            self.waiting.append(self.alone.pop(0))
+        if not self.waiting or (self.frugal and monotonic() - self.looked < LOOK_EVERY):
+            return
+        self.looked = monotonic()
+        free = self._free() if self.frugal else self.before
+        needs, (gpus, host) = self._needs(self.waiting), self._rooms(free)
+        chosen = choose_places(needs, gpus, host, self.most - len(self.running))
+        if not chosen:
+            return
+        shares = core_shares(self.cores, len(self.running) + len(chosen))
+        for one, share in zip(self.running, shares, strict=False):
+            one.move(share)
+        # A run that starts alone to show what it takes has all cores, but later has to share them.
+        sharing = len(shares) if needs[0] else min(self.most, len(self.running) + len(self.waiting))
+        for place, share in zip(chosen, shares[len(self.running) :], strict=True):
+            only = bool(self.gpus) and all(one.place != place for one in self.running)
+            own = {"CUDA_VISIBLE_DEVICES": self.gpus[place][0]} if len(self.gpus) > 1 else {}
+            threads = max(1, len(self.cores) // sharing)
+            run = self.waiting.pop(0)
+            one = start(run, share, threads, {**self.environment, **own}, free[0][place] if only else None)
+            one.place = place
+            self.running.append(one)
+        for one in self.running:
+            one.shared |= len(self.running) > 1
 
     def stop(self) -> None:
         """Ask every process to stop after its round, and start no more."""
         self.waiting.clear()
+        self.alone.clear()
         self.stopped = True
         for one in self.running:
             one.process.terminate()
 
-    def _ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
-        if fault:
-            self.faults[run.folder] = fault
-        self.watcher.ended(run, seconds, fault)
+    def _needs(self, runs: Sequence[ComparisonRun]) -> Sequence[Memory | None]:
+        """What runs are expected to take."""
+        if not self.frugal:
+            return [NOTHING] * len(runs)
+        found = [(run.experiment.method_name, read_report(memory_file(run))) for run in self.runs]
+        reports = [(method, report) for method, report in found if report]
+        return [expected(run.experiment.method_name, reports) for run in runs]
 
+    def _free(self) -> tuple[list[int], int]:
+        """The free bytes of every place and of the machine."""
+        free = gpus_free() if self.gpus else {}
+        return [min(free[name] for name in group) for group in self.gpus] or [0], host_free()
 
-def _is_ready(run: ComparisonRun) -> bool:
-    return run.baseline is None or RunFiles(run.baseline).finished
-
-
-def log_file(run: ComparisonRun) -> Path:
-    """The log of a run's process: a line per round, and errors."""
-    return run.folder.with_name(f"{run.folder.name}.log")
-
-
-def start(run: ComparisonRun, cores: Sequence[int]) -> RunProcess:
-    """Start a run's process on these cores."""
-    run.folder.parent.mkdir(parents=True, exist_ok=True)
-    with log_file(run).open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", PROGRAM],
-            env={**os.environ, "OMP_NUM_THREADS": str(len(cores))},
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,  # Ctrl-C only reaches this process, which asks the others to stop
-        )
-    assert process.stdin is not None
-    order = {
-        "experiment": run.experiment.to_dict(),
-        "folder": str(run.folder),
-        "baseline": str(run.baseline) if run.baseline else None,
-        "cores": list(cores),
-    }
-    try:
-        process.stdin.write(json.dumps(order) + "\n")  # left open: the process ends when this one does
-        process.stdin.flush()
-    except BrokenPipeError:
-        pass  # it has already ended, and its log says why
-    return RunProcess(run, cores, process, monotonic())
+    def _rooms(self, free: tuple[list[int], int]) -> tuple[list[Room], Room]:
+        needs = self._needs([one.run for one in self.running])
+        taken = [(one.place, need or NOTHING) for one, need in zip(self.running, needs, strict=True)]
+        gpus = []
+        for place, (before, now) in enumerate(zip(self.before[0], free[0], strict=True)):
+            here = [need.gpu for other, need in taken if other == place]
+            gpus.append(Room(before, now, sum(here), len(here)))
+        return gpus, Room(self.before[1], free[1], sum(need.host for _, need in taken), len(taken))
 
 
 def core_shares(cores: Sequence[int], count: int) -> list[Sequence[int]]:

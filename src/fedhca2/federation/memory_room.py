@@ -1,0 +1,135 @@
+"""Memory for parallel runs: what is free, what a run takes, and which runs may start."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedhca2.whole_files import ORDINARY, write_whole
+
+MIB, GIB = 1 << 20, 1 << 30
+CONTEXT = GIB // 2  # the least that a process takes on a GPU besides its tensors
+SPARE = 1.1  # a run may take this times what was measured of its method,
+SPARE_UNKNOWN = 1.5  # or this times the most of the other methods if its own is not known
+QUERY = ("--query-gpu=index,uuid,memory.free", "--format=csv,noheader,nounits")
+
+
+class Memory(NamedTuple):
+    """Bytes on one GPU, and of the machine itself."""
+
+    gpu: int
+    host: int
+
+
+class Room(NamedTuple):
+    """Bytes that were free before the first run, that are free now, and that the active runs are expected to take."""
+
+    before: int
+    now: int
+    taken: int = 0
+    active: int = 0  # number of runs
+
+    def holds(self, need: int) -> bool:
+        """Whether another run fits, even when the active runs have taken all that they are expected to."""
+        return need <= self.now and self.taken + need <= self.before
+
+    def after(self, need: int) -> "Room":
+        """What is left after the start of a run."""
+        return Room(self.before, self.now - need, self.taken + need, self.active + 1)
+
+
+def choose_places(needs: Sequence[Memory | None], gpus: Sequence[Room], host: Room, most: int) -> list[int]:
+    """Choose GPUs for the first runs of the queue that may start now, at most `most`; returns a GPU's number for each.
+
+    A run starts on the GPU with the fewest runs if the memory that it is expected to need is free. While that is
+    unknown (None), and for a run that will never fit, one run per GPU starts. No run overtakes another.
+
+    >>> nine, room = Memory(9, 2), Room(before=20, now=20)
+    >>> choose_places([nine, nine, nine], [room], host=Room(100, 100), most=8)
+    [0, 0]
+    >>> choose_places([None, None, None], [room, room], host=Room(100, 100), most=8)
+    [0, 1]
+    """
+    gpus, chosen = list(gpus), list[int]()
+    for need in needs[: max(0, most)]:
+        order = sorted(range(len(gpus)), key=lambda number: gpus[number].active)
+        fitting = [number for number in order if need and gpus[number].holds(need.gpu) and host.holds(need.host)]
+        never = need is None or need.host > host.before or all(need.gpu > gpu.before for gpu in gpus)
+        idle = [number for number in order if never and not gpus[number].active]
+        place = next(iter(fitting or idle), None)
+        if place is None:
+            break
+        chosen.append(place)
+        gpus[place], host = gpus[place].after(need.gpu if need else 0), host.after(need.host if need else 0)
+    return chosen
+
+
+class Report(NamedTuple):
+    """What one run has taken so far, in bytes: tensors on its GPU, whatever else it holds there, and on the host."""
+
+    reserved: int
+    context: int | None  # unknown if it was not alone on its GPU
+    host: int
+
+    def write(self, path: Path) -> None:
+        """Write it where the process that starts runs can read it."""
+        write_whole(path, json.dumps(self._asdict()).encode(), ORDINARY)
+
+
+def read_report(path: Path) -> Report | None:
+    """Read what a run reported, or None if it has not yet."""
+    return Report(**json.loads(path.read_text("utf-8"))) if path.is_file() else None
+
+
+def expected(method: str, reports: Iterable[tuple[str, Report]]) -> Memory | None:
+    """What a run of this method is expected to take, from reports by method; None before the first one.
+
+    >>> local = Report(reserved=9 << 30, context=1 << 30, host=10 << 30)
+    >>> [size / GIB for size in expected("local", [("local", local)])]
+    [11.0, 11.0]
+    >>> [size / GIB for size in expected("fedavg", [("local", local)])]
+    [15.0, 15.0]
+    """
+    known = list(reports)
+    own = [report for name, report in known if name == method]
+    chosen, spare = (own, SPARE) if own else ([report for _, report in known], SPARE_UNKNOWN)
+    if not chosen:
+        return None
+    gpu = max(report.reserved for report in chosen)
+    if gpu:
+        gpu += max(CONTEXT, *(report.context or 0 for _, report in known))
+    return Memory(round(spare * gpu), round(spare * max(report.host for report in chosen)))
+
+
+def gpus_free(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
+    """The free bytes of each GPU that this process may use, by its UUID, in CUDA's order; empty without nvidia-smi."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return {}
+    told = subprocess.run([program, *QUERY], capture_output=True, text=True, check=True).stdout
+    rows = [[cell.strip() for cell in line.split(",")] for line in told.splitlines() if line.strip()]
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    wanted = [row[0] for row in rows] if visible is None else [name.strip() for name in visible.split(",")]
+    found = {}
+    for name in wanted:  # an index, or the beginning of a UUID
+        row = next((row for row in rows if name and (row[0] == name or row[1].startswith(name))), None)
+        if row is None:
+            break  # as CUDA does, which ignores what follows an unknown name
+        found[row[1]] = int(row[2]) * MIB
+    return found
+
+
+def host_free(system: Path = Path("/")) -> int:
+    """The free bytes of the machine, or of the container if that has less."""
+    if not (system / "proc/meminfo").is_file():
+        return sys.maxsize  # the system does not tell
+    lines = (system / "proc/meminfo").read_text("utf-8").splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    limit, used = (system / "sys/fs/cgroup" / name for name in ("memory.max", "memory.current"))
+    if limit.is_file() and (most := limit.read_text("utf-8").strip()) != "max":
+        free = min(free, int(most) - int(used.read_text("utf-8")))
+    return free
