@@ -43,6 +43,7 @@ def compare(
         from fedhca2.federation.comparison_runs import complete, plan_runs
         from fedhca2.methods import METHODS
         from fedhca2.reports.comparison import write_comparison
+        from fedhca2.reports.comparison.critical_difference import FILE
         from fedhca2.reports.comparison.layouts import comparison_table
         from fedhca2.run_folder.names import comparison_folder
         from fedhca2.run_folder.reader import RunFiles
@@ -57,7 +58,8 @@ def compare(
         runs = [RunFiles.open(run.folder) for run in complete(planned)]
         if runs:
             console.print(comparison_table(write_comparison(runs, folder)))
-            console.print(f"table.md, table.csv and table.tex are in {folder}/", highlight=False)
+            figure = f", {FILE}" if (folder / FILE).exists() else ""
+            console.print(f"table.md, table.csv, table.tex{figure} are in {folder}/", highlight=False, soft_wrap=True)
             draw_page(console, runs, folder)
     if faults:
         typer.echo(f"{len(faults)} of {len(planned)} runs failed; repeat the command to retry them", err=True)

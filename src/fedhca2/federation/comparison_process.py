@@ -57,6 +57,7 @@ class _Lines:
 
     def __init__(self, memory: Path, free: int | None) -> None:
         self.memory, self.free = memory, free
+        self.context: int | None = None
 
     def started(self, experiment: Any, shards: object) -> None:
         self.rounds = experiment.rounds
@@ -76,13 +77,14 @@ class _Lines:
 
         from fedhca2.federation.memory_room import Report
 
-        reserved, context = 0, None
+        reserved = 0
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             gpu = max(range(torch.cuda.device_count()), key=torch.cuda.max_memory_reserved)
             reserved = torch.cuda.max_memory_reserved(gpu)
             if self.free is not None:
-                context = self.free - torch.cuda.mem_get_info(gpu)[0] - torch.cuda.memory_reserved(gpu)
-        Report(reserved, context, _most_resident()).write(self.memory)
+                self.context = self.free - torch.cuda.mem_get_info(gpu)[0] - torch.cuda.memory_reserved(gpu)
+                self.free = None  # from here on others may start on this GPU
+        Report(reserved, self.context, _most_resident()).write(self.memory)
 
 
 def _most_resident() -> int:

@@ -13,7 +13,16 @@ from fedhca2.cores import usable_cores
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import ComparisonRun, ComparisonStopped, join_baselines
 from fedhca2.federation.in_process import choose_devices
-from fedhca2.federation.memory_room import Memory, Room, choose_places, expected, gpus_free, host_free, read_report
+from fedhca2.federation.memory_room import (
+    Bytes,
+    Memory,
+    Room,
+    choose_places,
+    expected,
+    gpus_free,
+    host_free,
+    read_report,
+)
 from fedhca2.federation.mps import shared_gpus
 from fedhca2.federation.run_process import RunProcess, memory_file, start
 from fedhca2.federation.stopping import stop_between_rounds
@@ -21,6 +30,7 @@ from fedhca2.federation.stopping import stop_between_rounds
 PAUSE = 0.2  # seconds between checks of the processes
 LOOK_EVERY = 2.0  # seconds between checks of the memory
 NOTHING = Memory(0, 0)
+NONE = Bytes(0, 0)
 
 
 class ParallelWatcher(Protocol):
@@ -102,7 +112,7 @@ class _ParallelRuns:
         self.cores = usable_cores()
         self.most = most or len(self.cores)
         self.frugal = bool(gpus) or most is None  # whether runs wait for memory
-        self.before = self._free() if self.frugal else ([0], 0)
+        self.before = self._free()
         self.looked = -LOOK_EVERY
 
     @property
@@ -132,7 +142,7 @@ class _ParallelRuns:
         if not self.waiting or (self.frugal and monotonic() - self.looked < LOOK_EVERY):
             return
         self.looked = monotonic()
-        free = self._free() if self.frugal else self.before
+        free = self._free()
         needs, (gpus, host) = self._needs(self.waiting), self._rooms(free)
         chosen = choose_places(needs, gpus, host, self.most - len(self.running))
         if not chosen:
@@ -140,14 +150,13 @@ class _ParallelRuns:
         shares = core_shares(self.cores, len(self.running) + len(chosen))
         for one, share in zip(self.running, shares, strict=False):
             one.move(share)
-        # A run that starts alone to show what it takes has all cores, but later has to share them.
-        sharing = len(shares) if needs[0] else min(self.most, len(self.running) + len(self.waiting))
+        first = needs[0] is None  # it starts alone to show what it takes, with all cores, but shares them later
+        sharing = min(self.most, len(self.running) + len(self.waiting)) if first else len(shares)
+        threads = max(1, len(self.cores) // sharing)
         for place, share in zip(chosen, shares[len(self.running) :], strict=True):
-            only = bool(self.gpus) and all(one.place != place for one in self.running)
             own = {"CUDA_VISIBLE_DEVICES": self.gpus[place][0]} if len(self.gpus) > 1 else {}
-            threads = max(1, len(self.cores) // sharing)
-            run = self.waiting.pop(0)
-            one = start(run, share, threads, {**self.environment, **own}, free[0][place] if only else None)
+            alone = free[place].free if first and self.gpus else None
+            one = start(self.waiting.pop(0), share, threads, {**self.environment, **own}, alone)
             one.place = place
             self.running.append(one)
         for one in self.running:
@@ -169,19 +178,23 @@ class _ParallelRuns:
         reports = [(method, report) for method, report in found if report]
         return [expected(run.experiment.method_name, reports) for run in runs]
 
-    def _free(self) -> tuple[list[int], int]:
-        """The free bytes of every place and of the machine."""
-        free = gpus_free() if self.gpus else {}
-        return [min(free[name] for name in group) for group in self.gpus] or [0], host_free()
+    def _free(self) -> list[Bytes]:
+        """The memory of every place, and of the machine in the end."""
+        if not self.frugal:
+            return [NONE, NONE]
+        found = gpus_free() if self.gpus else {}
+        return [*([min(found[name] for name in group) for group in self.gpus] or [NONE]), host_free()]
 
-    def _rooms(self, free: tuple[list[int], int]) -> tuple[list[Room], Room]:
+    def _rooms(self, free: Sequence[Bytes]) -> tuple[list[Room], Room]:
+        self.before = [max(pair) for pair in zip(self.before, free, strict=True)]  # somebody else may have left
         needs = self._needs([one.run for one in self.running])
         taken = [(one.place, need or NOTHING) for one, need in zip(self.running, needs, strict=True)]
-        gpus = []
-        for place, (before, now) in enumerate(zip(self.before[0], free[0], strict=True)):
+        rooms = []
+        for place, (before, now) in enumerate(zip(self.before, free, strict=True)):
             here = [need.gpu for other, need in taken if other == place]
-            gpus.append(Room(before, now, sum(here), len(here)))
-        return gpus, Room(self.before[1], free[1], sum(need.host for _, need in taken), len(taken))
+            rooms.append(Room(now.total, before.free, now.free, sum(here), len(here)))
+        host = rooms.pop()
+        return rooms, host._replace(taken=sum(need.host for _, need in taken), active=len(taken))
 
 
 def core_shares(cores: Sequence[int], count: int) -> list[Sequence[int]]:

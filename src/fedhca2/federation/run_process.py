@@ -62,7 +62,7 @@ class RunProcess:
 def start(
     run: ComparisonRun, cores: Sequence[int], threads: int, environment: Mapping[str, str], free: int | None = None
 ) -> RunProcess:
-    """Start a run's process on these cores; `free` is what is free on its GPU, which it has to itself, in bytes."""
+    """Start a run's process on these cores; `free` bytes are free on its GPU if it has that to itself for a round."""
     run.folder.parent.mkdir(parents=True, exist_ok=True)
     with log_file(run).open("w", encoding="utf-8") as log:
         process = subprocess.Popen(

@@ -38,7 +38,8 @@ def ranking_note(ranking: Ranking) -> str:
 def to_svg(ranking: Ranking) -> str:
     """Draw the average ranks on an axis, with a bar over methods that do not differ, as Demšar (2006) does."""
     names, count = list(ranking.ranks), len(ranking.ranks)
-    side = 30 + LETTER * max(map(len, names))
+    labels = [f"{name} {value:.2f}" for name, value in ranking.ranks.items()]
+    side = 30 + LETTER * max(map(len, labels))
     width = 2 * side + STEP * max(count - 1, ranking.critical_difference)
 
     def x(value: float) -> float:
@@ -60,9 +61,9 @@ def to_svg(ranking: Ranking) -> str:
         y = first + ROW * (number if left else count - 1 - number)
         edge, anchor, shift = (side - 12, "end", -4) if left else (x(count) + 12, "start", 4)
         parts += [_line(at, TOP, at, y), _line(at, y, edge, y)]
-        parts.append(_text(edge + shift, y + 4, f"{name} {ranking.ranks[name]:.2f}", anchor))
+        parts.append(_text(edge + shift, y + 4, labels[number], anchor))
     height = first + ROW * half
-    told = f"{TITLE}: " + ", ".join(f"{name} {value:.2f}" for name, value in ranking.ranks.items())
+    told = f"{TITLE}: {', '.join(labels)}"
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}"'
     look = 'font-family="system-ui, sans-serif" font-size="13" fill="currentColor" stroke="currentColor" role="img"'
     return "\n".join([f'{opening} height="{height:.0f}" {look}>', f"<title>{escape(told)}</title>", *parts, "</svg>\n"])
