@@ -214,8 +214,8 @@ class ParallelConsole:
             self.live.update(table, refresh=True)
         elif monotonic() - self.said > EVERY:
             self.said = monotonic()
-            lines = "; ".join(f"{one.run.name}: {one.last_line or 'starting'}" for one in running)
-            self.console.print(f"running {lines}; {more}", highlight=False, soft_wrap=True)
+            now = [f"{one.run.name}: {one.last_line or 'starting'}" for one in running]
+            self.console.print("; ".join([*now, more]), highlight=False, soft_wrap=True)
 
 
 def _outcome(run: ComparisonRun) -> str:
