@@ -71,7 +71,7 @@ def runs(tmp_path):
 def gpu(tmp_path, monkeypatch):
     """A GPU with 30 GiB free, as nvidia-smi tells it, and MPS. Neither program can run here: these stand in."""
     (folder := tmp_path / "bin").mkdir()
-    for name, text in (("nvidia-smi", "print('0, GPU-0a, 30720, 40960')"), ("nvidia-cuda-mps-control", "")):
+    for name, text in (("nvidia-smi", "print('0, GPU-0a, 30720')"), ("nvidia-cuda-mps-control", "")):
         (folder / name).write_text(f"#!{sys.executable} -S\n{text}\n")
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")

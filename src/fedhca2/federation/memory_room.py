@@ -15,7 +15,7 @@ MIB, GIB = 1 << 20, 1 << 30
 CONTEXT = GIB // 2  # the least that a process takes on a GPU besides its tensors
 SPARE = 1.1  # a run may take this times what was measured of its method,
 SPARE_UNKNOWN = 1.5  # or this times the most of the other methods if its own is not known
-QUERY = ("--query-gpu=index,uuid,memory.free,memory.total", "--format=csv,noheader,nounits")
+QUERY = ("--query-gpu=index,uuid,memory.free", "--format=csv,noheader,nounits")
 
 
 class Memory(NamedTuple):
@@ -25,17 +25,9 @@ class Memory(NamedTuple):
     host: int
 
 
-class Bytes(NamedTuple):
-    """How many are free, and how many there are."""
-
-    free: int
-    total: int
-
-
 class Room(NamedTuple):
-    """Bytes of one memory: all, free without our runs, free now, and what the active runs are expected to take."""
+    """Bytes of one memory: free without our runs, free now, and what the active runs are expected to take."""
 
-    total: int
     before: int
     now: int
     taken: int = 0
@@ -56,7 +48,7 @@ def choose_places(needs: Sequence[Memory | None], gpus: Sequence[Room], host: Ro
     A run starts on the GPU with the fewest runs if the memory that it is expected to need is free. While that is
     unknown (None), and for a run that will never fit, one run per GPU starts. No run overtakes another.
 
-    >>> nine, gpu, host = Memory(9, 2), Room(total=24, before=20, now=20), Room(total=99, before=80, now=80)
+    >>> nine, gpu, host = Memory(9, 2), Room(before=20, now=20), Room(before=80, now=80)
     >>> choose_places([nine, nine, nine], [gpu], host, most=8)
     [0, 0]
     >>> choose_places([None, None, None], [gpu, gpu], host, most=8)
@@ -66,7 +58,7 @@ def choose_places(needs: Sequence[Memory | None], gpus: Sequence[Room], host: Ro
     for need in needs[: max(0, most)]:
         order = sorted(range(len(gpus)), key=lambda number: gpus[number].active)
         fitting = [number for number in order if need and gpus[number].holds(need.gpu) and host.holds(need.host)]
-        never = need is None or need.host > host.total or all(need.gpu > gpu.total for gpu in gpus)
+        never = need is None or need.host > host.before or all(need.gpu > gpu.before for gpu in gpus)
         idle = [number for number in order if never and not gpus[number].active]
         place = next(iter(fitting or idle), None)
         if place is None:
@@ -113,8 +105,8 @@ def expected(method: str, reports: Iterable[tuple[str, Report]]) -> Memory | Non
     return Memory(round(spare * gpu), round(spare * max(report.host for report in chosen)))
 
 
-def gpus_free(environment: Mapping[str, str] = os.environ) -> dict[str, Bytes]:
-    """The memory of each GPU that this process may use, by its UUID, in CUDA's order; empty without nvidia-smi."""
+def gpus_free(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
+    """The free bytes of each GPU that this process may use, by its UUID, in CUDA's order; empty without nvidia-smi."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
@@ -127,18 +119,24 @@ def gpus_free(environment: Mapping[str, str] = os.environ) -> dict[str, Bytes]:
         row = next((row for row in rows if name and (row[0] == name or row[1].startswith(name))), None)
         if row is None:
             break  # as CUDA does, which ignores what follows an unknown name
-        found[row[1]] = Bytes(int(row[2]) * MIB, int(row[3]) * MIB)
+        found[row[1]] = int(row[2]) * MIB
     return found
 
 
-def host_free(system: Path = Path("/")) -> Bytes:
-    """The memory of the machine, or of the container if that has less; unlimited if the system does not tell."""
-    if not (system / "proc/meminfo").is_file():
-        return Bytes(sys.maxsize, sys.maxsize)
-    lines = (system / "proc/meminfo").read_text("utf-8").splitlines()
-    told = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-    found = Bytes(told["MemAvailable"], told["MemTotal"])
-    limit, used = (system / "sys/fs/cgroup" / name for name in ("memory.max", "memory.current"))
-    if limit.is_file() and (most := limit.read_text("utf-8").strip()) != "max":
-        found = min(found, Bytes(int(most) - int(used.read_text("utf-8")), int(most)))
-    return found
+def host_free(system: Path = Path("/")) -> int:
+    """The free bytes of the machine, or of the container if that has less; unlimited if the system does not tell."""
+    told = _table(system / "proc/meminfo")
+    free = told["MemAvailable:"] * 1024 if told else sys.maxsize
+    group = system / "sys/fs/cgroup"
+    limit = (group / "memory.max").read_text("utf-8").strip() if (group / "memory.max").is_file() else "max"
+    if limit == "max":
+        return free
+    held = _table(group / "memory.stat")  # files are cached there until somebody needs the memory
+    used = int((group / "memory.current").read_text("utf-8")) - held["active_file"] - held["inactive_file"]
+    return min(free, int(limit) - used)
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Lines of a name and a number; empty without the file."""
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    return {line.split()[0]: int(line.split()[1]) for line in lines}

@@ -27,7 +27,8 @@ def shared_gpus(names: Sequence[str], usual: Path = USUAL) -> Iterator[tuple[Map
     if program is None:
         yield {}, f"without MPS, since there is no {PROGRAM}: runs take turns"
         return
-    with TemporaryDirectory(prefix="fedhca2-mps-") as folder:  # readable by this user alone
+    # Only this user can read the folder, and the daemon may still write to it when it quits.
+    with TemporaryDirectory(prefix="fedhca2-mps-", ignore_cleanup_errors=True) as folder:
         own = {PIPE: f"{folder}/pipe", LOG: f"{folder}/log"}
         for place in own.values():
             Path(place).mkdir()

@@ -13,16 +13,7 @@ from fedhca2.cores import usable_cores
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import ComparisonRun, ComparisonStopped, join_baselines
 from fedhca2.federation.in_process import choose_devices
-from fedhca2.federation.memory_room import (
-    Bytes,
-    Memory,
-    Room,
-    choose_places,
-    expected,
-    gpus_free,
-    host_free,
-    read_report,
-)
+from fedhca2.federation.memory_room import Memory, Room, choose_places, expected, gpus_free, host_free, read_report
 from fedhca2.federation.mps import shared_gpus
 from fedhca2.federation.run_process import RunProcess, memory_file, start
 from fedhca2.federation.stopping import stop_between_rounds
@@ -30,7 +21,6 @@ from fedhca2.federation.stopping import stop_between_rounds
 PAUSE = 0.2  # seconds between checks of the processes
 LOOK_EVERY = 2.0  # seconds between checks of the memory
 NOTHING = Memory(0, 0)
-NONE = Bytes(0, 0)
 
 
 class ParallelWatcher(Protocol):
@@ -155,7 +145,7 @@ class _ParallelRuns:
         threads = max(1, len(self.cores) // sharing)
         for place, share in zip(chosen, shares[len(self.running) :], strict=True):
             own = {"CUDA_VISIBLE_DEVICES": self.gpus[place][0]} if len(self.gpus) > 1 else {}
-            alone = free[place].free if first and self.gpus else None
+            alone = free[place] if first and self.gpus else None
             one = start(self.waiting.pop(0), share, threads, {**self.environment, **own}, alone)
             one.place = place
             self.running.append(one)
@@ -178,21 +168,21 @@ class _ParallelRuns:
         reports = [(method, report) for method, report in found if report]
         return [expected(run.experiment.method_name, reports) for run in runs]
 
-    def _free(self) -> list[Bytes]:
-        """The memory of every place, and of the machine in the end."""
+    def _free(self) -> list[int]:
+        """The free bytes of every place, and of the machine in the end."""
         if not self.frugal:
-            return [NONE, NONE]
+            return [0, 0]
         found = gpus_free() if self.gpus else {}
-        return [*([min(found[name] for name in group) for group in self.gpus] or [NONE]), host_free()]
+        return [*([min(found[name] for name in group) for group in self.gpus] or [0]), host_free()]
 
-    def _rooms(self, free: Sequence[Bytes]) -> tuple[list[Room], Room]:
+    def _rooms(self, free: Sequence[int]) -> tuple[list[Room], Room]:
         self.before = [max(pair) for pair in zip(self.before, free, strict=True)]  # somebody else may have left
         needs = self._needs([one.run for one in self.running])
         taken = [(one.place, need or NOTHING) for one, need in zip(self.running, needs, strict=True)]
         rooms = []
         for place, (before, now) in enumerate(zip(self.before, free, strict=True)):
             here = [need.gpu for other, need in taken if other == place]
-            rooms.append(Room(now.total, before.free, now.free, sum(here), len(here)))
+            rooms.append(Room(before, now, sum(here), len(here)))
         host = rooms.pop()
         return rooms, host._replace(taken=sum(need.host for _, need in taken), active=len(taken))
 

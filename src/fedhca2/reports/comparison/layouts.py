@@ -52,8 +52,8 @@ def marks_note(comparison: Comparison) -> str:
     others = [row for method, row in comparison.entries.items() if method not in comparison.alone]
     if DELTA_M not in comparison.columns or not others:
         return ""
-    tested, seeds = comparison.p_values, sorted({len(row[DELTA_M].values) for row in others})
-    count = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seed{'s' * (seeds[0] > 1)}"
+    tested, seeds = comparison.p_values, sorted({sum(map(isfinite, row[DELTA_M].values)) for row in others})
+    count = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seed{'s' * (seeds[0] != 1)}"
     if not tested:
         return f"No Δm is marked as beyond chance: that takes at least {FEWEST} seeds with a known Δm, found {count}."
     how = (
