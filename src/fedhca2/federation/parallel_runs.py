@@ -46,11 +46,13 @@ def run_in_parallel(runs: Sequence[ComparisonRun], most: int | None, watcher: Pa
     to need is free. If a run fails, the others continue.
     """
     with ExitStack() as stack:
-        gpus = gpus_of(runs[0].experiment) if runs else []
+        join_baselines(runs)
         environment: Mapping[str, str] = {}
-        if gpus:
+        if gpus := gpus_of(runs[0].experiment):
             environment, how = stack.enter_context(shared_gpus(list(gpus_free())))
             watcher.began(how)
+        elif any(device.type == "cuda" for device in choose_devices(runs[0].experiment.devices)):
+            watcher.began("without MPS, and do not wait for its memory: nvidia-smi does not list it")
         state = _ParallelRuns(runs, most, gpus, environment, watcher)
         stopping = stack.enter_context(stop_between_rounds())
         try:
