@@ -2,10 +2,11 @@
 
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
+from tiny_encoder import TINY
 
 SCENES = {"size": (32, 32), "train": 40, "val": 1}
 DOMAINS = {"pascal_context": "outdoor", "nyud": "indoor"}
-TINY = {"fcn": {"name": "swin_micro"}, "deeplab": {"name": "test_resnet", "output_stride": 8}}
+ENCODERS = {"fcn": {"name": TINY}, "deeplab": {"name": "test_resnet", "output_stride": 8}}
 
 
 def in_the_small(name, client=lambda entry: entry):
@@ -15,7 +16,7 @@ def in_the_small(name, client=lambda entry: entry):
     """
     values = read_config(name)
     model = values.get("model", {})
-    encoder = {**TINY[model.get("decoder", "fcn")], "drop_path": model.get("encoder", {}).get("drop_path", 0.0)}
+    encoder = {**ENCODERS[model.get("decoder", "fcn")], "drop_path": model.get("encoder", {}).get("drop_path", 0.0)}
     values["model"] = {**model, "encoder": encoder, "decoder_width": 8}
     values["training"] = {**values.get("training", {}), "batch_size": 1, "workers": 0}
     values["data"] = {key: _as_scenes(data) for key, data in values["data"].items()}

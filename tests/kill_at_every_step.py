@@ -1,7 +1,7 @@
 """Kill a run at every step that the disk sees, and resume it: `kill_at_every_step.py FOLDER [STRIDE]`.
 
 A step is a call that syncs, renames, removes or makes something; with a stride of 4 every fourth of them is a death.
-Children are forked from a process that has made models and scenes already, so that each starts at once.
+Children are forked from a process that has rendered the scenes already, so that each starts at once.
 """
 
 import os
@@ -93,7 +93,7 @@ def sweep(folder, name, work, stride, start=None):
 
 
 def main(folder, stride):
-    run_small(EXPERIMENT, folder / "warm")  # models and scenes are made here, once
+    run_small(EXPERIMENT, folder / "warm")  # scenes are rendered here, once
     finished = sweep(folder, "begin", begin, stride)
     sweep(folder, "go-on", go_on, stride, finished)
 

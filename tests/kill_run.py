@@ -1,6 +1,6 @@
 """Kill a run over and over at random moments and resume it: `kill_run.py FOLDER SEED KILLS`.
 
-Children are forked from a process that has made models and scenes already, so that each starts at once.
+Children are forked from a process that has rendered the scenes already, so that each starts at once.
 """
 
 import os
@@ -12,11 +12,7 @@ from pathlib import Path
 
 import torch
 
-from fedhca2.clients import DeviceSlot
-from fedhca2.experiment import assign_shards
-from fedhca2.experiment.build import build_clients
-from small_run import _open as open_data
-from small_run import events, quickly, resume_small, run_small, same_models, small
+from small_run import clients_of, events, resume_small, run_small, same_models, small
 
 EXPERIMENT = small(rounds=3, evaluate_every=2, baseline=True)
 
@@ -54,8 +50,7 @@ def killed(out, rng, longest):
 
 def main(folder, seed, kills):
     rng = random.Random(seed)
-    data = open_data(EXPERIMENT)
-    quickly(build_clients, EXPERIMENT, data, assign_shards(EXPERIMENT, data), DeviceSlot(torch.device("cpu")))
+    clients_of(EXPERIMENT)  # so that scenes are rendered here, once
     straight = folder / "straight"
     began = time.monotonic()
     os.waitpid(child(lambda: go_on(straight)), 0)

@@ -2,6 +2,7 @@
 
     python tests/poison.py                                        # the whole table
     python tests/poison.py --methods fedavg fedhca2 --markdown
+    python tests/poison.py --methods "upgrad weighting=mean" krum --defence "no guard"   # a column for each method
 
 Clients learn by Adam from noisy gradients, each towards an optimum of its own that is near the others'; rounds, weights
 and guard are the server's own. One client plays an attack in every round. Drift is |θ − θ'| / |θ'| over all values that
@@ -182,6 +183,13 @@ def at_jump(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
     return eve.wrong(slot, eve.used[slot])
 
 
+def half_poison(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
+    """An honest move, and half as far besides, the wrong way: nothing about it is unusual."""
+    honest = eve.client.rows[slot] - eve.client.start[slot]
+    direction = -drawn(LAYOUTS[slot.part].numel, "all", slot)
+    return eve.moved(slot, honest + 0.5 * honest.norm() * direction / direction.norm())
+
+
 def foreign(eve: Eve, slot: Slot, row: Tensor) -> Tensor:
     """A model of its own, or the way there: its values in reverse order."""
     return eve.moved(slot, eve.client.rows[slot].flip(0) - eve.client.start[slot])
@@ -210,6 +218,7 @@ ATTACKS = {
     "foreign parameters": Attack(foreign),
     "wrong way, at the reach": Attack(at_reach),
     "wrong way, at the jump": Attack(at_jump),
+    "honest, and half poison": Attack(half_poison),
     "no update": Attack(lambda eve, slot, row: eve.moved(slot, torch.zeros_like(row))),
     "the first reply again": Attack(lambda eve, slot, row: eve.first[slot]),
     "variances below zero": Attack(below_zero, statistics=True),
@@ -217,10 +226,16 @@ ATTACKS = {
 }
 
 
+def method_of(text: str, **settings: str) -> Method:
+    """A method by its name, or by its name and settings: `upgrad weighting=mean`."""
+    name, *pairs = text.split()
+    return resolve(name, dict(pair.split("=") for pair in pairs) | settings)
+
+
 def applies(attack: str, method: str) -> bool:
     """Whether an attack is about something that a method shares."""
-    shared = METHODS[method].aggregators(0)
-    return "decoder" in shared and METHODS[method].local.replaces if ATTACKS[attack].statistics else bool(shared)
+    shared = method_of(method).aggregators(0)
+    return "decoder" in shared and method_of(method).local.replaces if ATTACKS[attack].statistics else bool(shared)
 
 
 @dataclass(frozen=True)
@@ -282,7 +297,7 @@ class Cell:
 def played(attack: str, statistics: bool, method: str, defence: str) -> Ended:
     """How a run ends, with an attack or with none."""
     settings = {**DEFENCES[defence].method} | ({"batch_norm": "average"} if statistics else {})
-    return federate(resolve(method, settings), DEFENCES[defence].guard, ATTACKS[attack] if attack else None)
+    return federate(method_of(method, **settings), DEFENCES[defence].guard, ATTACKS[attack] if attack else None)
 
 
 def cell(attack: str, method: str, defence: str) -> Cell:
@@ -295,27 +310,30 @@ def cell(attack: str, method: str, defence: str) -> Cell:
     )
 
 
-def cells(methods: Sequence[str] = tuple(METHODS)) -> Iterator[Cell]:
+def cells(methods: Sequence[str] = tuple(METHODS), defences: Sequence[str] = tuple(DEFENCES)) -> Iterator[Cell]:
     """The table, but for attacks on what a method does not share."""
     for attack in ATTACKS:
         for method in methods:
             if applies(attack, method):
-                yield from (cell(attack, method, defence) for defence in DEFENCES)
+                yield from (cell(attack, method, defence) for defence in defences)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--defence", choices=DEFENCES, help="this one alone, with a column for each method")
     parser.add_argument("--markdown", action="store_true", help="as it stands in docs/security.md")
     options = parser.parse_args()
-    lines: dict[tuple[str, str], list[str]] = {}
-    for each in cells(options.methods):
-        lines.setdefault((each.attack, each.method), []).append(str(each))
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for each in cells(options.methods, [options.defence] if options.defence else tuple(DEFENCES)):
+        key = (each.attack,) if options.defence else (each.attack, each.method)
+        lines.setdefault(key, []).append(str(each))
     if options.markdown:
         print("\n".join(f"| {' | '.join((*key, *values))} |" for key, values in lines.items()))
         return
-    table = Table("attack", "method", *DEFENCES, title="the others' drift (and loss)")
+    columns = options.methods if options.defence else ("method", *DEFENCES)
+    table = Table("attack", *columns, title="the others' drift (and loss)")
     for key, values in lines.items():
         table.add_row(*key, *values)
     Console(width=140).print(table)

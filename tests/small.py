@@ -2,14 +2,17 @@
 
 import torch
 
+from fedhca2.aggregation import CommonUpdate
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
+from fedhca2.methods import METHODS
+from tiny_encoder import TINY
 
 SMALL = {
     "name": "small",
     "rounds": 2,
-    "model": {"encoder": {"name": "swin_micro"}},
+    "model": {"encoder": {"name": TINY}},
     "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0, "lag": False}},
     "data": {
         "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 12, "val": 4},
@@ -20,6 +23,10 @@ SMALL = {
         {"name": "home", "data": "indoor", "tasks": ["semseg", "depth"]},
     ],
 }
+
+COMMON = {name: method.encoder for name, method in METHODS.items() if isinstance(method.encoder, CommonUpdate)}
+# Of the methods that send everybody one update, and differ in its weights alone, one: the others are tested on arrays.
+MECHANISMS = [name for name in METHODS if name not in COMMON or COMMON[name].learns or name == "upgrad"]
 
 
 def unifying(every: int) -> dict[str, dict[str, object]]:

@@ -1,7 +1,6 @@
-"""Runs as small as they can be: three clients, a few rendered scenes, a small Swin."""
+"""Runs as small as they can be: three clients, a few rendered scenes, a tiny encoder."""
 
 import json
-from contextlib import ExitStack
 from copy import deepcopy
 from functools import cache
 from unittest.mock import patch
@@ -13,13 +12,13 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, OpenData, assign_shards
 from fedhca2.experiment.build import build_clients
 from fedhca2.federation.run import resume, run
-from fedhca2.models import build_model
+from tiny_encoder import TINY
 
 SETTINGS = {
     "name": "small",
     "rounds": 3,
     "evaluate_every": 2,
-    "model": {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8},
+    "model": {"encoder": {"name": TINY, "drop_path": 0.2}, "decoder_width": 8},
     "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0, "lag": False}},
     "data": {
         "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 4, "val": 1},
@@ -68,24 +67,13 @@ def _opened(config):
     return OpenData(config.open("train"), config.open("val"))
 
 
-@cache
-def _built(config, channels, size, **start):
-    return build_model(config, dict(channels), size, **start)
-
-
-def _copied(config, channels, size, **start):
-    return deepcopy(_built(config, tuple(channels.items()), size, **start))
-
-
 def _open(experiment):
     return {spec.data: _opened(experiment.data[spec.data]) for spec in experiment.specs}
 
 
 def quickly(work, *args, **options):
-    """Run with models and scenes that are made once for all tests."""
-    with ExitStack() as stack:
-        stack.enter_context(patch("fedhca2.experiment.build.build_model", _copied))
-        stack.enter_context(patch("fedhca2.federation.in_process.open_data", _open))
+    """Run with scenes that are rendered once for all tests."""
+    with patch("fedhca2.federation.in_process.open_data", _open):
         return work(*args, **options)
 
 
@@ -119,8 +107,5 @@ def same_models(one, other):
 def clients_of(experiment):
     """The clients of an experiment by name."""
     data = _open(experiment)
-    shards = assign_shards(experiment, data)
-    return {
-        client.name: client
-        for client in quickly(build_clients, experiment, data, shards, DeviceSlot(torch.device("cpu")))
-    }
+    clients = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
+    return {client.name: client for client in clients}

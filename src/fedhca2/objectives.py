@@ -1,6 +1,7 @@
 """What a method asks of local training beside the tasks' own losses: one class for each kind."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -11,6 +12,17 @@ from fedhca2.config import Config
 from fedhca2.params import Part
 
 Anchor = Literal["none", "start", "received"]
+ENCODER: frozenset[Part] = frozenset({"encoder", "encoder_norms"})
+DECODER_AND_HEAD: frozenset[Part] = frozenset({"decoder", "decoder_norms", "head"})
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over a client's images: its number in the schedule, the number that seeds its batches, frozen parts."""
+
+    number: int
+    draw: int
+    frozen: frozenset[Part]
 
 
 class Objective(Config):
@@ -42,6 +54,10 @@ class Objective(Config):
     def final_epochs(self) -> int:
         """Epochs that each client fine-tunes its whole model for after the last round."""
         return 0
+
+    def epochs(self, round: int, count: int) -> list[Epoch]:
+        """List the epochs of a round, in order, for a client with `count` epochs per round."""
+        return [Epoch(number, number, self.frozen) for number in range(round * count, (round + 1) * count)]
 
 
 class Proximal(Objective):
@@ -94,7 +110,7 @@ class Frozen(Objective):
     The running statistics of their normalisation stay as well. The fine-tuning trains the whole model.
     """
 
-    frozen: ClassVar[frozenset[Part]] = frozenset({"decoder", "decoder_norms", "head"})
+    frozen: ClassVar[frozenset[Part]] = DECODER_AND_HEAD
 
     kind: Literal["frozen"] = "frozen"
     fine_tune_epochs: Annotated[int, Field(ge=0, description="epochs on the whole model after the last round")] = 5
@@ -103,6 +119,19 @@ class Frozen(Objective):
     def final_epochs(self) -> int:
         """The epochs of fine-tuning."""
         return self.fine_tune_epochs
+
+
+class HeadsFirst(Objective):
+    """FedRep: each round first trains decoders and heads with the encoder frozen, then the encoder with them frozen."""
+
+    kind: Literal["heads_first"] = "heads_first"
+    head_epochs: Annotated[int, Field(ge=1, description="epochs of decoders and heads at the start of a round")] = 1
+
+    def epochs(self, round: int, count: int) -> list[Epoch]:
+        """Epochs of heads use the rate of the round's first epoch, and batches of their own."""
+        first = -1 - round * self.head_epochs
+        heads = [Epoch(round * count, first - each, ENCODER) for each in range(self.head_epochs)]
+        return heads + [replace(epoch, frozen=DECODER_AND_HEAD) for epoch in super().epochs(round, count)]
 
 
 def squared_distance(values: Sequence[Tensor], anchors: Sequence[Tensor]) -> Tensor:

@@ -199,7 +199,7 @@ DEPTH = Task(
     weight=1.0,
     loss=losses.depth_l1,
     predict=lambda output: output.float().clamp(min=0),
-    reading="metres; the prediction is the value, and 0 where it is negative",
+    reading="metres; the prediction is the value, or 0 if it is negative",
     metric=lambda space: metrics.DepthRMSE(),
     unit="m",
     paint=lambda map, space: painting.paint_depth(map),

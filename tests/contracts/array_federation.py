@@ -22,12 +22,13 @@ TASKS = {"outdoor": ("semseg", "sal", "edge"), "indoor": ("semseg", "depth")}
 # The parts that each method shares.
 SHARED = {
     "local": set(),
-    "fedper": {"encoder"},
-    "fedbabu": {"encoder"},
-    "fedsta": {"encoder"},
-    "matfl": {"encoder"},
-    "matfl_voting": {"encoder"},
-    **{key: {"encoder", "decoder"} for key in ("fedavg", "fedprox", "ditto", "fedamp", "single_task_fl", "fedhca2")},
+    **{key: {"encoder"} for key in ("fedper", "fedrep", "fedbabu", "fedsta", "matfl", "matfl_voting", "colnet")},
+    **{key: {"encoder"} for key in ("cagrad", "mgda", "pcgrad", "upgrad", "dualproj", "imtl_g", "aligned_mtl")},
+    **{key: {"encoder"} for key in ("nash_mtl", "fairgrad", "krum", "multi_krum", "geometric_median", "norm_clipping")},
+    **{
+        key: {"encoder", "decoder"}
+        for key in ("fedavg", "fedprox", "ditto", "fedamp", "single_task_fl", "fedpull", "fedhca2")
+    },
 }
 
 

@@ -1,10 +1,8 @@
-"""A federation of real clients, as small as they can be: a few rendered scenes and a small Swin."""
+"""A federation of real clients, as small as they can be: a few rendered scenes and a tiny encoder."""
 
 import json
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
-from unittest.mock import patch
 
 import torch
 
@@ -14,8 +12,8 @@ from fedhca2.experiment.build import build_clients
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply
-from fedhca2.models import build_model
 from fedhca2.params import Layout, flatten
+from tiny_encoder import TINY
 
 # Two clients with the same task that are not neighbours, another task on the same data set, and a multi-task client.
 MIXED = (
@@ -25,14 +23,13 @@ MIXED = (
     ("street", "outdoor", ("semseg",)),
 )
 SETTINGS = {
-    "model": {"encoder": {"name": "swin_micro"}, "decoder_width": 8},
+    "model": {"encoder": {"name": TINY}, "decoder_width": 8},
     "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0, "lag": False}},
     "data": {
         "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 8, "val": 1},
         "indoor": {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 4, "val": 1},
     },
 }
-MODELS = {}
 
 
 @dataclass(frozen=True)
@@ -101,18 +98,8 @@ def data():
 
 def clients_of(method, clients=MIXED, rounds=2, shards=None):
     experiment = experiment_of(method, clients, rounds)
-    with patch("fedhca2.experiment.build.build_model", _copied_model):
-        return build_clients(
-            experiment, data(), shards or assign_shards(experiment, data()), DeviceSlot(torch.device("cpu"))
-        )
-
-
-def _copied_model(config, channels, size, **start):
-    """What `build_model` gives, built once: most of a test's time would go into that."""
-    key = (tuple(channels.items()), size, *start.values())
-    if key not in MODELS:
-        MODELS[key] = build_model(config, channels, size, **start)
-    return deepcopy(MODELS[key])
+    shards = shards or assign_shards(experiment, data())
+    return build_clients(experiment, data(), shards, DeviceSlot(torch.device("cpu")))
 
 
 def federate(method, clients=MIXED, rounds=2, shards=None):

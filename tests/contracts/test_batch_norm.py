@@ -70,7 +70,7 @@ def mixings_of(name):
     return {aggregation.part: aggregation.mixing for aggregation in federation.record.aggregations}
 
 
-@pytest.mark.parametrize("name", ["fedavg", "single_task_fl", "matfl", "matfl_voting"])
+@pytest.mark.parametrize("name", ["fedavg", "single_task_fl", "fedpull", "matfl", "matfl_voting"])
 def test_statistics_are_mixed_as_the_parameters_that_they_belong_to(name):
     mixings = mixings_of(name)
     for part in {"encoder", "decoder"} & set(mixings):

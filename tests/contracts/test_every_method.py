@@ -117,6 +117,36 @@ def test_a_state_that_went_through_json_continues_alike(name, scenario):
     assert_same([c.rows for c in resumed.clients], [c.rows for c in straight.clients], rtol=0, atol=0)
 
 
+@brief
+@given(scenario=scenarios)
+def test_a_moving_average_of_weights_outlasts_a_restart(scenario):
+    straight, resumed = (ArrayFederation(resolve("mgda", {"memory": 0.9}), *scenario) for _ in range(2))
+    straight.run(3)
+    resumed.run(2)
+    resumed.state = ServerState.from_dict(json.loads(json.dumps(resumed.state.to_dict())))
+    resumed.run(1)
+    assert_same([c.rows for c in resumed.clients], [c.rows for c in straight.clients], rtol=0, atol=0)
+
+
+def test_a_client_that_was_away_keeps_its_moving_average():
+    federation = ArrayFederation(resolve("mgda", {"memory": 0.9}), SCENARIOS["one task for all"])
+    federation.round()
+    kept = federation.state.kept["c0/encoder"]
+    federation.round(lambda replies: replies[1:])
+    assert federation.state.kept["c0/encoder"] == kept
+
+
+@brief
+@given(scenario=scenarios)
+def test_equal_weights_are_fedper(scenario):
+    method = resolve("upgrad", {"weighting": "mean"})
+    averaged, summed = (ArrayFederation(each, *scenario) for each in (METHODS["fedper"], method))
+    for federation in (averaged, summed):
+        for client in federation.clients:
+            client.rows[Slot("encoder")] = federation.clients[0].rows[Slot("encoder")]
+    assert_same(summed.run(3), averaged.run(3), rtol=1e-5, atol=1e-6)
+
+
 def broken(kind, reply):
     """The reply of a client that went wrong."""
     rows = dict(reply.rows)

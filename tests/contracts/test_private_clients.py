@@ -5,8 +5,7 @@ import torch
 
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
-from fedhca2.methods import METHODS
-from small import clients, small
+from small import MECHANISMS, clients, small
 
 CLIP, NOISE = 0.01, 0.02
 
@@ -22,7 +21,7 @@ def what_the_server_knows(client, deliveries):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", MECHANISMS)
 def test_every_method_takes_part_with_clipped_and_noised_rows(method):
     experiment = small(method=method, privacy={"clip": CLIP, "noise": NOISE})
     members = clients(experiment)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fedhca2.methods import METHODS
 from fedhca2.params import PARTS
-from small import unifying
+from small import MECHANISMS, unifying
 
 ROUNDS = 2
-every_method = pytest.mark.parametrize("name", METHODS)
+every_method = pytest.mark.parametrize("name", MECHANISMS)
 
 
 def changed(turns, first, second):
@@ -65,7 +65,7 @@ def test_fedsta_is_fedper_to_the_last_bit():
 
 @every_method
 def test_training_changes_all_that_is_not_frozen(name):
-    trained = set(PARTS) - {"encoder_norms"} - METHODS[name].local.frozen  # a Swin has no running statistics
+    trained = set(PARTS) - {"encoder_norms"} - METHODS[name].local.frozen  # the encoder has no running statistics
     found = [changed(turns_of(federated(name), round), "received", "after") for round in range(ROUNDS)]
     assert found == [trained] * ROUNDS
 

@@ -9,7 +9,7 @@ from real_federation import Silent, clients_of, experiment_of
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
-from fedhca2.methods import METHODS
+from small import MECHANISMS
 
 OUTDOOR = ("semseg", "human_parts", "sal", "normals", "edge")
 INDOOR = ("semseg", "depth", "normals", "edge")
@@ -52,7 +52,7 @@ def test_fedhca2_runs_in(scenario):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "fedhca2"])
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "fedhca2"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_other_method_runs_in(name, scenario):
     brief = {"fine_tune_epochs": 1} if name == "fedbabu" else {}

@@ -9,28 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
 from fedhca2.federation.flower.local import start_site, write_sites
 from fedhca2.federation.flower.processes import free_port, start, stop
 
-# Flower's patience is in its code: 2 x 30 s for a node without a heartbeat, 180 s for half a reply. Its processes
-# import this first; 10 s is the shortest interval that a SuperLink takes.
-IMPATIENT = """
-import sys
-
-program = " ".join(sys.orig_argv[1:3])
-if "flower-supernode" in program:
-    from flwr.supercore import heartbeat
-    from flwr.supernode import fleet_http_connection
-
-    heartbeat.HEARTBEAT_DEFAULT_INTERVAL = fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = 10
-elif "superlink" in program:
-    from flwr.supercore.corestate import in_memory_corestate
-
-    in_memory_corestate.OBJECT_PUSH_SESSION_TTL_SECONDS = 10
-"""
+# Every Python process of a federation imports what is in here first.
+FIRST = str(Path(__file__).parent / "first_import")
+NEEDED = ("client", "tasks", "state", "data")  # in a site's file
 COMMAND = str(Path(sys.executable).parent / "fedhca2")
 
 
@@ -53,12 +41,11 @@ def descendants(pid):
 
 
 @contextmanager
-def impatience(folder):
-    """Flower notices within 20 s that a node is gone, where it takes 60."""
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(IMPATIENT)
+def hurry():
+    """Flower's processes that are started now wait less than they would; see `first_import`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", FIRST, prepend=os.pathsep)
+        patch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
         yield
 
 
@@ -67,7 +54,7 @@ class Deployment:
 
     def __init__(self, folder: Path, experiment) -> None:
         self.folder, self.experiment = folder, experiment
-        self.keys = folder / "keys"
+        self.keys, self.contacts = folder / "keys", folder / "contacts"  # of the sites' processes
         make_keys(self.keys, [spec.name for spec in experiment.specs])
         self.files = write_sites(experiment, folder / "sites")
         self.config = folder / "experiment.yaml"
@@ -86,7 +73,9 @@ class Deployment:
 
     def start_site(self, name):
         keys = self.keys / "sites" / name
-        self.processes[name] = start_site(self.public, self.files[name], keys, self.folder / name, self.folder)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CONTACTS", str(self.contacts))
+            self.processes[name] = start_site(self.public, self.files[name], keys, self.folder / name, self.folder)
 
     def start_stock_site(self, name):
         """Flower's own way: a process for every message."""
@@ -95,6 +84,12 @@ class Deployment:
         command += ["--auth-supernode-private-key", str(keys / "node.key"), "--port", str(free_port())]
         command += ["--node-config", f'site="{self.files[name]}"']
         self.processes[name] = start(command, self.folder / name, self.folder / f"{name}.log")
+
+    def say_little(self, name, **more):
+        """Give a site the shortest file there can be, and nothing in it but this."""
+        path = self.files[name]
+        site = {key: value for key, value in yaml.safe_load(path.read_text()).items() if key in NEEDED}
+        path.write_text(yaml.safe_dump({**site, **more}))
 
     def serve(self, source, out, *options):
         command = ["fedhca2", "flower", "serve", str(source), "--superlink", self.link.address]

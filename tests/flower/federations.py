@@ -16,8 +16,11 @@ from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
+from tiny_encoder import TINY
 
 CPU = torch.device("cpu")
+# For processes, which do not know the tests' own encoder, and where numbers of bytes matter.
+SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
 
 
 def small_experiment(**changes) -> Experiment:
@@ -25,7 +28,7 @@ def small_experiment(**changes) -> Experiment:
         "name": "small",
         "rounds": 2,
         "method": {"name": "fedhca2"},
-        "model": {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8},
+        "model": {"encoder": {"name": TINY, "drop_path": 0.2}, "decoder_width": 8},
         "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0}},
         "data": {
             "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 4, "val": 1},
@@ -49,6 +52,7 @@ def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
             state=folder,
             data={"partition": {"kind": "lists", "lists": {spec.name: list(shards[spec.name].dealt)}}},
             share=("encoder", "decoder", "head"),
+            encoders=(experiment.model.encoder.name,),
             device="cpu",
         )
         for spec in experiment.specs

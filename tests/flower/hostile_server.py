@@ -1,11 +1,5 @@
-"""A server that asks for what it likes: a process that holds a SuperLink's secret, and sites that cannot tell.
+"""A server that asks for what it likes: it holds a SuperLink's secret, and sites cannot tell."""
 
-`python hostile_server.py ADDRESS KEYS EXPERIMENT ANSWERS SECRET CODE` plays every attack on the sites that are there,
-and writes what they answered. SECRET is a file at the sites that is none of its business, CODE one that should not run.
-"""
-
-import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +16,7 @@ from fedhca2.federation.flower.superlink import SuperLink
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
 
-STOCK, FRUGAL = "home", "outdoor-semseg"  # a site that says as little as it can, and one with a budget
+STOCK, THRIFTY = "home", "thrifty"  # a site that says as little as it can, and one with a budget
 PATIENCE = 120.0  # seconds
 ENCODER = Slot("encoder")
 PRIVATE = "private"  # an honest run that is over; SECRET is its model
@@ -132,8 +126,8 @@ def by_agreement(server: Server) -> dict:
 def many_updates(server: Server) -> dict:
     """Ask in one run, and then in another, for as long as something comes."""
     for _ in range(3):
-        server.order("spend", FRUGAL)
-    return server.order("spendagain", FRUGAL)
+        server.order("spend", THRIFTY)
+    return server.order("spendagain", THRIFTY)
 
 
 def finish(server: Server, run: str, site: str = STOCK, rounds: int = 1) -> dict:
@@ -184,13 +178,13 @@ ATTACKS = {
         "which this site has agreed to, needs",
     ),
     "scores in every round": Attack(
-        lambda server: server.order("planted", evaluate=True), "scores stay at the site: it tells final"
+        lambda server: server.order("planted", evaluate=True), "scores stay at the site: it sends final"
     ),
     "scores before the end": Attack(
         lambda server: server.order("planted", finish=True, evaluate=True, train=False), "needs finish: False"
     ),
     "scores of a site with a budget": Attack(
-        lambda server: finish(server, "told", FRUGAL), "scores stay at the site: it tells none"
+        lambda server: finish(server, "told", THRIFTY), "scores stay at the site: it sends none"
     ),
     "more updates than a budget allows": Attack(many_updates, "the privacy budget is spent"),
     "rows of NaN": Attack(lambda server: server.plant(nan), "rows should be finite"),
@@ -209,21 +203,18 @@ def _raw(text: str):
     return content
 
 
-def play(address: str, keys: str, experiment: str, answers: str, secret: str, code: str) -> None:
-    """All attacks, one after another, between honest rounds."""
-    link = SuperLink(address, Path(keys) / "ca.crt", Path(keys) / "secret")
+def play(link: SuperLink, experiment: Experiment, secret: Path, code: Path) -> dict[str, dict]:
+    """What the sites that are there answer to all attacks, one after another, between honest rounds.
+
+    `secret` is a file at the sites that is none of the server's business, `code` one that should not run.
+    """
     with link.run() as grid:
-        server = Server(grid, Experiment.load(experiment), secret, code)
-        found = {"at first": finish(server, PRIVATE)}
+        server = Server(grid, experiment, str(secret), str(code))
+        answers = {"at first": finish(server, PRIVATE)}
         server.order("planted")
         for name, attack in ATTACKS.items():
             try:
-                found[name] = attack.play(server)
+                answers[name] = attack.play(server)
             except Exception as error:
-                found[name] = {"error": f"{type(error).__name__}: {error}"}
-        found["at last"] = server.order("planted")
-        Path(answers).write_text(json.dumps(found, indent=1))
-
-
-if __name__ == "__main__":
-    play(*sys.argv[1:])
+                answers[name] = {"error": f"{type(error).__name__}: {error}"}
+        return {**answers, "at last": server.order("planted")}

@@ -1,77 +1,79 @@
-"""The federation as processes on loopback, with TLS and authenticated sites; things that go wrong included."""
+"""The federation as processes on loopback, with TLS and authenticated sites: crashes, strangers, a hostile server.
+
+Sites have the shortest files there can be, and are the same processes for all tests.
+"""
 
 import json
 import subprocess
+import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
-from deployment import Deployment, impatience, wait_for
-from federations import in_memory, small_experiment
+from deployment import Deployment, hurry, wait_for
+from federations import SWIN, in_memory, small_experiment
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from hostile import Node
+from hostile_server import ATTACKS, PRIVATE, STOCK, THRIFTY, play
 from safetensors.torch import load_file
 
+from fedhca2.clients.accounting import epsilon
+from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.keys import make_keys, make_site_keys
+from fedhca2.federation.flower.masks import Steps
 from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.records import STAGE, header_of
+from fedhca2.federation.flower.secagg_site import MASK
+from fedhca2.federation.flower.site import Site
+from fedhca2.federation.flower.site_config import SiteConfig
 
 pytestmark = pytest.mark.slow
+NOISE = 2.0
+SCENES = {"kind": "scenes", "size": [32, 32], "train": 2, "val": 1}
+CLIENTS = {
+    "road": {"data": "outdoor", "tasks": ["semseg"]},
+    STOCK: {"data": "indoor", "tasks": ["depth", "normals"]},
+    "shop": {"data": "indoor_too", "tasks": ["normals"]},
+    THRIFTY: {"data": "outdoor_too", "tasks": ["semseg"]},
+}
+SITES = ("road", STOCK)
+
+
+def experiment_of(*names, epochs=1, **changes):
+    """Everybody has a data set of its own, so that nobody's images depend on who else takes part."""
+    clients = [{"name": name, "epochs": epochs, **CLIENTS[name]} for name in names]
+    data = {
+        client["data"]: {
+            **SCENES,
+            "domain": client["data"].removesuffix("_too"),
+            "partition": {"kind": "lists", "lists": {client["name"]: [0, 1]}},
+        }
+        for client in clients
+    }
+    return small_experiment(model=SWIN, data=data, clients=clients, **changes)
 
 
 @pytest.fixture(scope="module")
-def experiment():
-    return small_experiment(rounds=3, clients=CLIENTS)
-
-
-CLIENTS = [
-    {"data": "outdoor", "split": ["semseg", "normals"]},
-    {"name": "home", "data": "indoor", "tasks": ["depth", "normals"], "epochs": 20},  # long enough to be killed in
-]
-
-
-@pytest.fixture(scope="module")
-def expected(experiment):
-    return in_memory(experiment)
-
-
-@pytest.fixture(scope="module")
-def deployment(experiment, tmp_path_factory):
+def deployment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("deployment")
-    with impatience(folder / "impatience"), Deployment(folder, experiment) as found:
+    with hurry(), Deployment(folder, experiment_of(*CLIENTS)) as found:
         for name in found.files:
+            found.say_little(name)
+        for name in SITES:
             found.start_site(name)
         yield found
+
+
+def serve(deployment, experiment, out, *options):
+    config = out.with_suffix(".yaml")
+    config.write_text(experiment.to_yaml())
+    return deployment.serve(config, out, *options)
 
 
 def models_at_sites(deployment, out):
     run = json.loads((out / "flower.json").read_text())["run"]
     state = deployment.folder / "sites" / "state" / f"small-{run}"
-    return {name: load_file(state / name / "model.safetensors") for name in deployment.files}
-
-
-def assert_equal_models(ours, theirs):
-    for client, tensors in theirs.items():
-        for name, tensor in tensors.items():
-            assert torch.equal(tensor, ours[client][name]), (client, name)
-
-
-def finished(deployment, process, out):
-    code = process.wait(240)
-    assert code == 0, deployment.log("serve")
-    return json.loads((out / "result.json").read_text())["clients"]
-
-
-def rounds_saved(out):
-    return len(list((out / "checkpoints").glob("round-*"))) if (out / "checkpoints").exists() else 0
-
-
-def test_a_server_that_is_killed_resumes_to_the_same_models(deployment, expected, tmp_path):
-    models, scores = expected
-    out = tmp_path / "run"
-    deployment.serve(deployment.config, out)
-    wait_for(lambda: rounds_saved(out) >= 1)
-    deployment.kill("serve")
-    assert not (out / "result.json").exists()
-    process = deployment.serve(out, out)
-    assert finished(deployment, process, out) == scores
-    assert_equal_models(models_at_sites(deployment, out), models)
+    return {name: load_file(state / name / "model.safetensors") for name in SITES}
 
 
 def supernode(deployment, folder, *options):
@@ -99,7 +101,7 @@ def test_an_unregistered_key_is_refused(deployment, tmp_path):
 
 def test_a_wrong_authority_is_refused(deployment, tmp_path):
     make_keys(tmp_path / "other", [])
-    key = deployment.keys / "sites" / "home" / "node.key"
+    key = deployment.keys / "sites" / STOCK / "node.key"
     keys = ["--root-certificates", str(tmp_path / "other" / "ca.crt"), "--auth-supernode-private-key", str(key)]
     assert "CERTIFICATE_VERIFY_FAILED" in supernode(deployment, tmp_path, *keys)
 
@@ -108,16 +110,166 @@ def test_plain_text_is_refused(deployment, tmp_path):
     supernode(deployment, tmp_path, "--insecure")
 
 
-def test_sites_that_die_in_a_round_and_come_back_end_with_the_same_models(deployment, expected, tmp_path):
-    models, scores = expected
-    out = tmp_path / "run"
-    before = deployment.log("home").count("round 2 of small")
-    process = deployment.serve(deployment.config, out, "--spool")
-    wait_for(lambda: deployment.log("home").count("round 2 of small") > before)
-    deployment.kill("home")
-    deployment.processes["outdoor-normals"].terminate()
-    deployment.processes["outdoor-normals"].wait(30)
-    deployment.start_stock_site("outdoor-normals")
-    deployment.start_site("home")
-    assert finished(deployment, process, out) == scores
-    assert_equal_models(models_at_sites(deployment, out), models)
+@contextmanager
+def without_power(deployment, name, stage):
+    """A site whose power goes off in this stage of secure aggregation, before it answers."""
+    node, stop = Node(deployment.public, deployment.keys / "sites" / name), threading.Event()
+    app = make_app(Site(SiteConfig.load(deployment.files[name])))
+
+    def answer(message, context):
+        if header_of(message.content).get(STAGE) == stage:
+            stop.set()
+            node.deactivate()  # so that nobody hears what it answers
+        return app(message, context)
+
+    def beat():
+        while not stop.wait(5):
+            node.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30))
+
+    node.activate()
+    node.serve(answer, stop)
+    threading.Thread(target=beat, daemon=True).start()
+    yield
+    stop.set()
+    node.client.close()
+
+
+def encoder_of(tensors):
+    return {name: tensor for name, tensor in tensors.items() if name.startswith("encoder.")}
+
+
+def test_a_secure_sum_is_the_mean_of_those_that_stayed(deployment, tmp_path):
+    experiment = experiment_of(*SITES, "shop", method={"name": "fedper"}, rounds=1, secure_aggregation={})
+    with without_power(deployment, "shop", MASK):
+        process = serve(deployment, experiment, tmp_path / "run", "--min-clients", "2", "--deadline", "60")
+        assert process.wait(120) == 0, deployment.log("serve")
+    alone = in_memory(experiment_of(*SITES, method="local", rounds=1))[0]  # has the rows that were masked
+    bound = 1.5 * Steps(8.0, 3).size / 2 + 3e-7  # half a step of each of three, halved, and float32's rounding
+    for model in models_at_sites(deployment, tmp_path / "run").values():
+        for name, tensor in encoder_of(model).items():
+            mean = sum(alone[site][name].double() for site in SITES) / 2
+            assert (tensor - mean).abs().max() <= bound, name
+
+
+class Scene:
+    """What is left after all attacks of a hostile server."""
+
+    def __init__(self, deployment) -> None:
+        self.deployment, self.folder = deployment, deployment.folder
+        secret = self.folder / "sites" / "state" / f"small-{PRIVATE}" / STOCK / "model.safetensors"
+        code = self.folder / "code.py"
+        code.write_text(f"open({str(self.folder / 'has run')!r}, 'w')\n")
+        experiment = experiment_of(STOCK, THRIFTY, rounds=20, guard={"noise": NOISE})
+        self.told = play(deployment.link, experiment, secret, code)
+        self.log = deployment.log(STOCK)
+
+
+@pytest.fixture(scope="module")
+def scene(deployment):
+    """Every attack on a site that says little, and on one that has a budget of three updates besides."""
+    budget = {"clip": 1.0, "noise": NOISE, "epsilon": epsilon(NOISE, 3) * (1 + 1e-9)}
+    deployment.say_little(THRIFTY, privacy=budget)
+    deployment.start_site(THRIFTY)
+    scene = Scene(deployment)
+    stop([deployment.processes[THRIFTY]])
+    return scene
+
+
+attack = pytest.mark.attack
+
+
+@attack
+@pytest.mark.parametrize("name", ATTACKS)
+def test_the_site_says_no_and_why(scene, name, tell):
+    answer = scene.told[name]
+    said = " ".join(str(answer[key]) for key in ("cannot", "declined", "failed") if answer.get(key))
+    tell("hostile server", name, 7 if "rows of" in name or "a scale of" in name else 9, said)
+    assert ATTACKS[name].answer in said, answer
+
+
+@attack
+def test_nothing_private_comes_back(scene):
+    for name in ATTACKS:
+        answer = scene.told[name]
+        parts = {slot.partition(".")[0] for slot in [*answer.get("slots", ()), *answer.get("agreement", ())]}
+        assert parts <= {"encoder", "decoder"}, name
+        assert not answer.get("metrics"), name
+
+
+@attack
+@pytest.mark.parametrize("name", [name for name in ATTACKS if "rows of" in name or "a scale of" in name])
+def test_a_site_that_declines_trains_on_and_sends_numbers(scene, name):
+    answer = scene.told[name]
+    assert (answer["finite"], answer["failed"], set(answer["losses"])) == (True, "", {"depth", "normals"})
+    assert answer["values"] == scene.told["at last"]["values"] > 0
+
+
+@attack
+def test_a_budget_allows_no_more_updates_than_it_says(scene):
+    ledger = (scene.folder / "sites" / "state" / f"{THRIFTY}.ledger.jsonl").read_text().splitlines()
+    assert len(ledger) == 3  # one of them in the run whose scores were asked for
+
+
+@attack
+def test_code_that_is_named_does_not_run(scene):
+    assert not (scene.folder / "has run").exists()
+
+
+@attack
+def test_nobody_but_the_superlink_is_contacted_or_looked_up(scene):
+    assert set(scene.deployment.contacts.read_text().split()) == {"127.0.0.1"}
+
+
+@attack
+def test_an_honest_run_goes_on_after_all_attacks(scene):
+    assert scene.told["at last"]["declined"] == scene.told["at last"]["failed"] == ""
+
+
+@attack
+def test_the_scores_after_the_last_round_are_told_by_default(scene):
+    assert set(scene.told["at first"]["metrics"]) == {"depth", "normals"}
+
+
+@attack
+def test_a_site_logs_what_it_refuses(scene):
+    assert all(each.answer.split("(")[-1] in scene.log for each in ATTACKS.values() if "in site.yaml" in each.answer)
+
+
+class Story:
+    """A run whose server is killed, and after that every site."""
+
+    def __init__(self, deployment, out) -> None:
+        self.deployment, self.out, self.experiment = deployment, out, experiment_of(*SITES, rounds=3, epochs=10)
+        serve(deployment, self.experiment, out)  # its rounds are long enough for sites to die in
+        wait_for(lambda: (out / "checkpoints" / "round-000001").exists())
+        deployment.kill("serve")
+        self.was_over = (out / "result.json").exists()
+        process = deployment.serve(out, out, "--spool")
+        wait_for(lambda: f"round 3 of small as {STOCK}" in deployment.log(STOCK))
+        deployment.kill(STOCK)
+        deployment.processes["road"].terminate()
+        deployment.processes["road"].wait(30)
+        deployment.start_stock_site("road")
+        deployment.start_site(STOCK)
+        assert process.wait(240) == 0, deployment.log("serve")
+        self.models, self.scores = in_memory(self.experiment)
+
+
+@pytest.fixture(scope="module")
+def story(deployment, tmp_path_factory):
+    return Story(deployment, tmp_path_factory.mktemp("story") / "run")
+
+
+def test_a_server_is_killed_before_its_run_is_over(story):
+    assert not story.was_over
+
+
+def test_after_the_deaths_of_server_and_sites_the_scores_are_those_of_one_process(story):
+    assert json.loads((story.out / "result.json").read_text())["clients"] == story.scores
+
+
+def test_after_the_deaths_of_server_and_sites_the_models_are_those_of_one_process(story):
+    found = models_at_sites(story.deployment, story.out)
+    for client, tensors in story.models.items():
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, found[client][name]), (client, name)

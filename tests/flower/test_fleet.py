@@ -140,7 +140,7 @@ def gathered_and_trained(experiment, folder, **terms):
 def test_a_site_that_does_not_come_back_by_the_deadline_is_named(experiment, tmp_path):
     grid, fleet = gathered_and_trained(experiment, tmp_path, deadline=1.5)
     grid.dead = {"home"}
-    with pytest.raises(TooFewClientsError, match=r"found 2 that have answered in 1\.5 s; home: not there"):
+    with pytest.raises(TooFewClientsError, match=r"found 2 that have answered in 1\.5 s; home: offline"):
         fleet.perform(orders_for(fleet), quiet)
 
 
@@ -152,7 +152,7 @@ def test_the_log_says_whom_a_round_without_a_deadline_waits_for(experiment, tmp_
     grid.dead = {"home"}
     After(grid, 30, grid.dead.clear)
     fleet.perform(orders_for(fleet), quiet)
-    assert any(record.message == "waiting for home: not there" for record in caplog.records)
+    assert any(record.message == "waiting for home: offline" for record in caplog.records)
 
 
 def test_a_site_may_join_after_the_start(experiment, tmp_path):

@@ -9,39 +9,18 @@ from uuid import uuid4
 
 import pytest
 import torch
-from deployment import COMMAND, wait_for
-from federations import in_memory, small_experiment
+from deployment import COMMAND, hurry, wait_for
+from federations import SWIN, in_memory, small_experiment
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
 
-# Every Python process of a run imports this first: it writes down whom it talks to, and its clock can be set.
-LISTENER = """
-import datetime, os, sys, time
-
-def _hear(event, arguments):
-    address = None
-    if event in ("socket.connect", "socket.sendto") and isinstance(arguments[1], tuple):
-        address = arguments[1][0]
-    elif event == "socket.getaddrinfo":
-        address = arguments[0]
-    if address is not None:
-        with open(os.environ["CONTACTS"], "a") as file:
-            file.write(f"{address}\\n")
-
-def _ahead():
-    with open(os.environ["AHEAD"]) as file:
-        return float(file.read() or 0)
-
-class _Datetime(datetime.datetime):
-    @classmethod
-    def now(cls, tz=None):
-        return super().now(tz) + datetime.timedelta(seconds=_ahead())
-
-_time = time.time
-time.time, datetime.datetime = lambda: _time() + _ahead(), _Datetime
-sys.addaudithook(_hear)
-"""
+SCENES = {"kind": "scenes", "size": [32, 32], "train": 2, "val": 1}
+DATA = {domain: {**SCENES, "domain": domain} for domain in ("outdoor", "indoor")}
+CLIENTS = [
+    {"name": "road", "data": "outdoor", "tasks": ["semseg"]},
+    {"name": "home", "data": "indoor", "tasks": ["depth", "normals"]},
+]
 
 
 class Engine:
@@ -50,16 +29,19 @@ class Engine:
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, uuid4().hex
         self.contacts, self.ahead = folder / "contacts", folder / "ahead"
-        (folder / "listener").mkdir(parents=True)
-        (folder / "listener" / "sitecustomize.py").write_text(LISTENER)
         self.ahead.write_text("0")
-        path = f"{folder / 'listener'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-        files = {"CONTACTS": str(self.contacts), "AHEAD": str(self.ahead)}
-        self.environment = {**os.environ, **files, "PYTHONPATH": path, "MARK": self.mark}
+        self.environment = {"CONTACTS": str(self.contacts), "AHEAD": str(self.ahead), "MARK": self.mark}
 
     def start(self, *command):
-        with (self.folder / "output").open("a") as output:
-            return subprocess.Popen([COMMAND, *command], env=self.environment, stdout=output, stderr=output)
+        with hurry(), (self.folder / "output").open("a") as output:
+            environment = {**os.environ, **self.environment}
+            return subprocess.Popen([COMMAND, *command], env=environment, stdout=output, stderr=output)
+
+    def run(self, experiment):
+        """A run's process and its folder."""
+        config, out = self.folder / "small.yaml", self.folder / "run"
+        config.write_text(experiment.to_yaml())
+        return self.start("run", str(config), "--engine", "flower-local", "--out", str(out)), out
 
     @property
     def output(self):
@@ -79,17 +61,15 @@ class Engine:
 
 @pytest.fixture(scope="module")
 def experiment():
-    return small_experiment(rounds=2)
+    return small_experiment(model=SWIN, data=DATA, clients=CLIENTS, rounds=2)
 
 
 @pytest.fixture(scope="module")
 def interrupted(experiment, tmp_path_factory):
     """A run that was asked to stop in its first round."""
     engine = Engine(tmp_path_factory.mktemp("engine"))
-    (engine.folder / "small.yaml").write_text(experiment.to_yaml())
-    out = engine.folder / "run"
-    process = engine.start("run", str(engine.folder / "small.yaml"), "--engine", "flower-local", "--out", str(out))
-    wait_for(lambda: (out / "metrics.jsonl").exists() and "3 clients" in engine.output)
+    process, out = engine.run(experiment)
+    wait_for(lambda: (out / "metrics.jsonl").exists() and "2 clients" in engine.output)
     process.send_signal(signal.SIGINT)
     return engine, out, process.wait(240), engine.processes()
 
@@ -99,7 +79,7 @@ def resumed(interrupted):
     """The same run, resumed, and an hour later in the middle of its second round."""
     engine, out, _, _ = interrupted
     process = engine.start("resume", str(out))
-    wait_for(lambda: engine.output.count("3 clients") == 2 or process.poll() is not None)
+    wait_for(lambda: engine.output.count("2 clients") == 2 or process.poll() is not None)
     engine.ahead.write_text("3600")
     assert process.wait(240) == 0, engine.output
     return engine, out
@@ -128,7 +108,7 @@ def test_a_resumed_run_has_the_models_of_one_process(resumed, experiment):
 
 
 def test_a_run_says_that_it_goes_on_when_the_clock_jumps(resumed):
-    assert "the SuperLink has ended this run of Flower's; going on in a new run" in resumed[0].output
+    assert "the SuperLink has ended this Flower run; continuing in a new run" in resumed[0].output
 
 
 def test_nothing_but_loopback_is_contacted(resumed):
@@ -136,12 +116,12 @@ def test_nothing_but_loopback_is_contacted(resumed):
     assert set(engine.contacts.read_text().split()) <= {"127.0.0.1", "localhost", "::1"}
 
 
-def test_no_process_is_left_behind_when_the_run_is_killed(experiment, tmp_path):
-    engine = Engine(tmp_path / "engine")
-    (engine.folder / "small.yaml").write_text(experiment.to_yaml())
-    out = engine.folder / "run"
-    process = engine.start("run", str(engine.folder / "small.yaml"), "--engine", "flower-local", "--out", str(out))
-    wait_for(lambda: len(engine.processes()) >= 1 + 1 + 2 * 3)
+def test_no_process_is_left_behind_when_the_run_is_killed(tmp_path):
+    engine = Engine(tmp_path)
+    process, _ = engine.run(small_experiment(model=SWIN, data={"indoor": DATA["indoor"]}, clients=CLIENTS[1:]))
+    wait_for(
+        lambda: len(engine.processes()) >= 5
+    )  # of the run itself, the SuperLink, the proxy, the site, its SuperNode
     process.kill()
     process.wait()
     wait_for(lambda: engine.processes() == [], 30)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from federations import flower_federation, small_experiment
+from federations import SWIN, flower_federation, small_experiment
 
 from fedhca2.federation.flower.records import header_of
 from fedhca2.federation.server import Server
@@ -18,7 +18,7 @@ def quiet(*_):
 
 @pytest.fixture
 def experiment():
-    return small_experiment(rounds=2)
+    return small_experiment(rounds=2, model=SWIN)
 
 
 def orders_for(fleet, round=0):

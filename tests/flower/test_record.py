@@ -79,7 +79,7 @@ def failing_orders(app):
 def test_a_round_names_the_sites_that_were_late_away_failed_and_refused(record):
     away = next(event["refused"] for event in events(record) if event["event"] == "round")
     assert away["outdoor-normals"] == "no reply in time"
-    assert away["hut"] == "not there"
+    assert away["hut"] == "offline"
     assert "the disk is full" in away["home"]
     assert "tasks: the experiment has depth, normals for 'house', this site has depth" in away["house"]
 
@@ -237,21 +237,21 @@ def test_a_site_that_refuses_heads_is_named_with_the_key_that_would_allow_them(r
 def test_scores_that_stay_at_a_site_are_named(reserved):
     declined = [event for event in events(reserved) if event["event"] == "declined"]
     assert [(event["round"], event["client"], event["why"]) for event in declined] == [
-        (1, "outdoor-semseg", "scores stay at the site: it tells final (scores in site.yaml)"),
-        (1, "home", "scores stay at the site: it tells none (scores in site.yaml)"),
+        (1, "outdoor-semseg", "scores stay at the site: it sends final (scores in site.yaml)"),
+        (1, "home", "scores stay at the site: it sends none (scores in site.yaml)"),
     ]
 
 
 def test_a_site_that_tells_no_scores_is_missing_from_the_results_alone(reserved):
     result = json.loads((reserved / "result.json").read_text())
     assert list(result["clients"]) == ["outdoor-semseg"]
-    assert result["missing"]["home"] == "scores stay at the site: it tells none (scores in site.yaml)"
+    assert result["missing"]["home"] == "scores stay at the site: it sends none (scores in site.yaml)"
     updates = [event["client"] for event in events(reserved) if event["event"] == "loss" and event["round"] == 1]
     assert set(updates) == {"home", "outdoor-semseg"}
 
 
 def test_the_page_says_what_sites_declined(reserved):
     [table] = declined_table(RunFiles(reserved))
-    assert ["home", "2", "scores stay at the site: it tells none (scores in site.yaml)"] in [
+    assert ["home", "2", "scores stay at the site: it sends none (scores in site.yaml)"] in [
         [cell.text for cell in row] for row in table.rows
     ]

@@ -1,7 +1,6 @@
 """Secure aggregation over Flower: the numbers of a plain run, and a server that never sees a row."""
 
 import json
-import threading
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -9,13 +8,8 @@ from hashlib import sha256
 import numpy as np
 import pytest
 import torch
-from deployment import Deployment, impatience
 from federations import Nobody, PowerCutError, Watching, flower_federation, site_configs, small_experiment
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from hostile import Node
-from safetensors.torch import load_file
 
-from fedhca2.aggregation import conflict_averse_mixing
 from fedhca2.errors import UserError
 from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.flower.client_app import make_app
@@ -26,7 +20,6 @@ from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import STAGE, header_of
 from fedhca2.federation.flower.secagg_site import MASK, SHARE
 from fedhca2.federation.flower.site import REPLY, Site, _save_reply
-from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
@@ -153,17 +146,19 @@ def test_below_the_threshold_a_round_is_skipped_and_everybody_keeps_what_it_lear
         assert torch.equal(client.rows([ENCODER])[ENCODER], plain(FEDPER).heard[0][name][ENCODER])
 
 
-def test_fedhca2_adds_the_weighted_sum_that_its_sketches_ask_for(plain, tmp_path):
-    found = Federation(secured(HCA, sketch=1024, clip=1.0), tmp_path)
+@pytest.mark.parametrize(("method", "scale"), [(HCA, 0.1), ({"name": "upgrad"}, 1.0)])
+def test_what_is_added_is_the_weighted_sum_that_sketches_ask_for(method, scale, plain, tmp_path):
+    experiment = secured(method, sketch=1024, clip=1.0)
+    found = Federation(experiment, tmp_path)
     names = sorted(found.clients)
     sketches = torch.stack([found.heard[0][name][ENCODER] for name in names]).double()
-    weights = conflict_averse_mixing(sketches @ sketches.T, c=0.4)
+    weights = experiment.resolved_method.encoder.weights(sketches @ sketches.T)
     wanted = sum(
-        weight * plain(HCA).heard[0][name][ENCODER].double() for weight, name in zip(weights, names, strict=True)
+        weight * plain(method).heard[0][name][ENCODER].double() for weight, name in zip(weights, names, strict=True)
     )
     added = found.sent[0]["home"][ENCODER].addends[0]
     assert (added.row - wanted).abs().max() <= 3 * weights.max() * Steps(1.0, 3).size / 2 + 1e-9
-    assert added.scale == (0.1,)
+    assert added.scale == (scale,)
 
 
 def test_a_sketch_is_all_that_the_server_hears_of_an_update(tmp_path):
@@ -248,44 +243,3 @@ def test_a_site_that_gives_sums_only_takes_part_in_nothing_else(settings, found,
     site = site_configs(experiment, tmp_path)["home"].model_copy(update={"sums_only": True})
     with pytest.raises(UserError, match=rf"at most 1024 \(sums_only in site.yaml\), found {found}"):
         Invitation.to(experiment, "run1").accept(site)
-
-
-@pytest.fixture(scope="module")
-def deployment(tmp_path_factory):
-    """Two sites as processes at a SuperLink with TLS and keys, and one whose power goes off before it sends its row."""
-    folder, stop = tmp_path_factory.mktemp("deployment"), threading.Event()
-    with impatience(folder / "impatience"), Deployment(folder, secured(FEDPER)) as found:
-        for name in OUTDOOR:
-            found.start_site(name)
-        node = Node(found.public, found.keys / "sites" / "home")
-        app = make_app(Site(SiteConfig.load(found.files["home"])))
-
-        def home(message, context):
-            if header_of(message.content).get(STAGE) == MASK:
-                stop.set()
-                node.deactivate()  # so that nobody hears what it answers
-            return app(message, context)
-
-        def beat():
-            while not stop.wait(5):
-                node.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=node.node, heartbeat_interval=30))
-
-        node.activate()
-        node.serve(home, stop)
-        threading.Thread(target=beat, daemon=True).start()
-        yield found
-        stop.set()
-        node.client.close()
-
-
-def test_processes_end_with_the_mean_of_those_that_stayed(deployment, plain, tmp_path):
-    out = tmp_path / "run"
-    process = deployment.serve(deployment.config, out, "--min-clients", "2", "--deadline", "60")
-    assert process.wait(120) == 0, deployment.log("serve")
-    run_name, rows = json.loads((out / "flower.json").read_text())["run"], plain(FEDPER).heard[0]
-    mean, bound = sum(rows[client][ENCODER].double() for client in OUTDOOR) / 2, 1.5 * Steps(8.0, 3).size / 2 + FLOAT32
-    for client in OUTDOOR:
-        model = load_file(deployment.folder / "sites" / "state" / f"small-{run_name}" / client / "model.safetensors")
-        names = plain(FEDPER).clients[client].layouts[ENCODER].names
-        encoder = torch.cat([model[f"encoder.{name}"].flatten() for name in names])
-        assert (encoder - mean).abs().max() <= bound

@@ -72,6 +72,17 @@ def test_a_captured_epoch_is_a_plain_one(terms, name):
     assert_close(found[2], expected[2], rtol=1e-3, atol=1e-4)
 
 
+def test_a_captured_round_of_heads_and_then_the_encoder_is_a_plain_one():
+    states = []
+    for step in ("plain", "captured"):
+        client = clients(small(**FP32, method="fedrep"))["home"]
+        client.device_slot = DeviceSlot(GPU, step)
+        for round in range(2):
+            client.perform(Order(round))
+        states.append({key: value.cpu() for key, value in client.personal.model.state_dict().items()})
+    assert_close(states[1], states[0], rtol=1e-3, atol=2e-4)
+
+
 def test_a_captured_epoch_of_another_optimiser_is_a_plain_one():
     expected = trained("outdoor-normals", DeviceSlot(GPU, "plain"), **MATFL)
     found = trained("outdoor-normals", DeviceSlot(GPU, "captured"), **MATFL)
@@ -84,7 +95,7 @@ def test_a_captured_step_begins_every_round_with_a_fresh_optimiser():
     optimizer = {"kind": "adam", "amsgrad": True, "reset": "every_round"}
     training = {**SMALL["training"], "precision": "fp32", "optimizer": optimizer}
     place, states = DeviceSlot(GPU, "captured"), []
-    first, second = (clients(small(training=training))["outdoor-normals"] for _ in range(2))
+    first, second = (clients(small(**FP32 | {"training": training}))["outdoor-normals"] for _ in range(2))
     first.device_slot = second.device_slot = place
     first.perform(Order(0))
     second.personal.model.load_state_dict(first.personal.model.state_dict())

@@ -17,7 +17,7 @@ UPLOAD = {"encoder": "updates"}
 
 @pytest.fixture(params=["plain", "captured"])
 def client(request):
-    found = clients(small())["outdoor-semseg"]
+    found = clients(small(model={"encoder": {"name": "swin_micro"}}))["outdoor-semseg"]
     found.device_slot = DeviceSlot(torch.device("cuda", 0), request.param)
     found.perform(Order(0, upload=UPLOAD))
     return found

@@ -2,6 +2,7 @@
 
 from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
 from fedhca2.aggregation.attentive import Attentive, attentive_weights
+from fedhca2.aggregation.common_update import CommonUpdate, Weighted
 from fedhca2.aggregation.conflict_averse import (
     ConflictAverse,
     conflict_averse,
@@ -13,6 +14,8 @@ from fedhca2.aggregation.grouped import Clustered, GroupMean, clusters_of, group
 from fedhca2.aggregation.hyper_weights import HyperWeights, Weights
 from fedhca2.aggregation.mean import Mean, mean_weights
 from fedhca2.aggregation.pages import MappedRow
+from fedhca2.aggregation.pull import Pull, pull_weights
+from fedhca2.aggregation.robust import Robust
 from fedhca2.aggregation.rows import Rows
 from fedhca2.aggregation.solver import relative_gap
 from fedhca2.aggregation.voting import Voting, voting_weights
@@ -22,6 +25,7 @@ __all__ = [
     "Attentive",
     "Blend",
     "Clustered",
+    "CommonUpdate",
     "ConflictAverse",
     "CrossAttention",
     "GroupMean",
@@ -31,8 +35,11 @@ __all__ = [
     "Measure",
     "Member",
     "Mixing",
+    "Pull",
+    "Robust",
     "Rows",
     "Voting",
+    "Weighted",
     "Weights",
     "attention",
     "attentive_weights",
@@ -43,6 +50,7 @@ __all__ = [
     "cross_attention",
     "group_weights",
     "mean_weights",
+    "pull_weights",
     "relative_gap",
     "voting_weights",
 ]

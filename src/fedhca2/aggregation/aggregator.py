@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -21,11 +21,15 @@ By = Annotated[Literal["clients", "samples"], Field(description="what counts ali
 
 @dataclass(frozen=True)
 class Member:
-    """Whose row it is. Members of one group have the same data set and the same task or tasks."""
+    """Whose row it is. Members of one group have the same data set and the same task or tasks.
+
+    `kept` is the number the aggregator kept for this member (`Mixing.keeps`) when it last took part.
+    """
 
     name: str
     group: str
     samples: int = 1
+    kept: float | None = None
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,14 @@ class Blend:
 class Mixing:
     """Every member's next value: `base` plus the blends that it gets.
 
-    Where layers vote, `votes` [L, N, N] says how: for reports.
+    Where layers vote, `votes` [L, N, N] says how: for reports. `keeps` holds one number per member, or none, which
+    the aggregator gets back in the next round.
     """
 
     base: Base
     blends: tuple[Blend, ...]
     votes: Tensor | None = None
+    keeps: tuple[float, ...] = ()
 
     def of_statistics(self, members: int) -> "Mixing":
         """How the running statistics are mixed that belong to the rows of so many members.
@@ -82,7 +88,6 @@ class Aggregator(Config, ABC):
     sends: ClassVar[Kind]
     measure: ClassVar[Measure]
     whole: ClassVar[bool] = False  # whether products of whole rows are enough
-    learns: ClassVar[bool] = False  # whether members learn weights; then `first_weights` says where these start
 
     kind: str = ""
     every: Annotated[int, Field(ge=1, description="take part in every so many rounds")] = 1
@@ -93,9 +98,18 @@ class Aggregator(Config, ABC):
         return self.sends == "parameters" and self.measure != "nothing" and self.whole
 
     @property
-    def sums_once(self) -> bool:
-        """Whether every row goes into one sum of whole rows and no other, so that the sums tell no row."""
+    def learns(self) -> bool:
+        """Whether members learn weights; then `first_weights` says where these start."""
         return False
+
+    @property
+    def reveals_rows(self) -> str:
+        """Explain why its sums reveal rows; empty if every row goes into one sum with others, and into no other."""
+        return "which puts a row in several sums, and these reveal the rows"
+
+    def at(self, done: float) -> Self:
+        """Itself, as it aggregates after this part (0 to 1) of a run's rounds."""
+        return self
 
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """Where a member's learned weights start: one for the row, one per layer, or none where it learns none."""

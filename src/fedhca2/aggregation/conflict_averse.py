@@ -1,17 +1,13 @@
 """The conflict-averse direction: what FedHCA² adds to every encoder."""
 
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
-from fedhca2.aggregation.grouped import group_weights
+from fedhca2.aggregation.common_update import CommonUpdate
 from fedhca2.aggregation.solver import solve
-from fedhca2.messages import Kind
-from fedhca2.params import Layout
 
 # A combination shorter than this share of the longest update has no direction: 0 is in the updates' convex hull.
 SHORTEST = 1e-6
@@ -59,38 +55,19 @@ def conflict_averse(updates: Tensor, c: float, rescale: bool = True) -> Tensor:
     return (conflict_averse_mixing((rows @ rows.T).cpu(), c, rescale).to(rows) @ rows).to(updates.dtype)
 
 
-class ConflictAverse(Aggregator):
+class ConflictAverse(CommonUpdate):
     """FedHCA² for encoders: θ + Δ + α·Ũ, with the same Ũ for all and an α that each client learns."""
-
-    sends: ClassVar[Kind] = "updates"
-    measure: ClassVar[Measure] = "rows"
-    whole: ClassVar[bool] = True
-    learns: ClassVar[bool] = True
 
     kind: Literal["conflict_averse"] = "conflict_averse"
     c: Annotated[float, Field(ge=0, lt=1, description="radius around the mean update, relative to its length")] = 0.4
-    alpha: Annotated[float, Field(ge=0, le=1, description="where α starts")] = 0.1
     rescale: Annotated[Literal["released", "none"], Field(description="divide by 1 + c², or Eq. (9) as printed")] = (
         "released"
     )
-    groups: Annotated[bool, Field(description="clients with the same data set and tasks continue from their mean")] = (
-        False
-    )
+    alpha: Annotated[
+        float | None,
+        Field(ge=0, le=1, description="initial value of the learned α; null: Ũ replaces the own update"),
+    ] = 0.1
 
-    @property
-    def sums_once(self) -> bool:
-        """One sum of all; with `groups` a second one of each group."""
-        return not self.groups
-
-    def first_weights(self, layout: Layout) -> tuple[float, ...]:
-        """One α."""
-        return (self.alpha,)
-
-    def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """Ũ for all, scaled; with `groups` the group's mean update takes the place of the client's own."""
-        weights = conflict_averse_mixing(products.sum(dim=0), self.c, self.rescale == "released")
-        added = Blend(weights[None], (0,) * len(members), hyper=True)
-        if not self.groups:
-            return Mixing("trained", (added,))
-        means, gets = group_weights([member.group for member in members])
-        return Mixing("start", (Blend(means, gets), added))
+    def weights(self, gram: Tensor) -> Tensor:
+        """Weights of Ũ."""
+        return conflict_averse_mixing(gram, self.c, self.rescale == "released")

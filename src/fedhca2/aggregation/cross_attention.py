@@ -49,7 +49,6 @@ class CrossAttention(Aggregator):
 
     sends: ClassVar[Kind] = "updates"
     measure: ClassVar[Measure] = "rows"
-    learns: ClassVar[bool] = True
 
     kind: Literal["cross_attention"] = "cross_attention"
     beta: Annotated[float, Field(ge=0, le=1, description="where every β starts")] = 0.1
@@ -58,6 +57,11 @@ class CrossAttention(Aggregator):
     )
     scale: Annotated[Scale, Field(description="products over √numel, or cosines")] = "paper"
     temperature: Annotated[float, Field(gt=0, description="divides the logits")] = 1.0
+
+    @property
+    def learns(self) -> bool:
+        """Always."""
+        return True
 
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """One β per layer."""

@@ -69,9 +69,9 @@ class GroupMean(Aggregator):
     by: By = "clients"
 
     @property
-    def sums_once(self) -> bool:
+    def reveals_rows(self) -> str:
         """One sum per group."""
-        return True
+        return ""
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """One mixed row per group."""
@@ -90,9 +90,9 @@ class Clustered(Aggregator):
     clusters: Annotated[int, Field(ge=1, description="number of clusters")] = 2
 
     @property
-    def sums_once(self) -> bool:
+    def reveals_rows(self) -> str:
         """One sum per group."""
-        return True
+        return ""
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """One mixed row per cluster."""

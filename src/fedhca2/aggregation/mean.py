@@ -31,9 +31,9 @@ class Mean(Aggregator):
     by: By = "clients"
 
     @property
-    def sums_once(self) -> bool:
+    def reveals_rows(self) -> str:
         """One sum of all."""
-        return True
+        return ""
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """One mixed row for all, in place of their own."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedhca2.methods import Method
 
 BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}
-EVERYWHERE = ("batch_norm",)
+EVERYWHERE = ("batch_norm", "common")
 
 
 @app.command()
@@ -77,7 +77,7 @@ def methods_table() -> Group:
         if settings:
             lines.append(f"[cyan]{escape('  '.join(f'{key}={_plain(value)}' for key, value in settings.items()))}[/]")
         table.add_row(f"[bold]{name}[/]", "\n".join(lines))
-    hint = "fedhca2 methods NAME explains the settings. All methods also take batch_norm."
+    hint = "fedhca2 methods NAME explains the settings. All methods also take batch_norm and common."
     return Group(table, Text(hint, style="dim"))
 
 
@@ -144,4 +144,6 @@ def _plain(value: Any) -> str:
     """Format a value as in a config."""
     if isinstance(value, (bool, NoneType)):
         return "null" if value is None else str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_plain, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -19,7 +19,7 @@ def evaluate(
     ] = 99,
     client: Annotated[str | None, typer.Option(help="Only this client.")] = None,
 ) -> None:
-    """Evaluate the models that a run saved again, and write RUN/evaluation.json.
+    """Re-evaluate the models that a run saved, and write RUN/evaluation.json.
 
     If the run trained its Local baseline, that is evaluated too, and the two are compared.
     """

@@ -23,13 +23,13 @@ from fedhca2.data.dataset import Sample
 from fedhca2.messages import BatchNorm, Order, Profile, Reply
 from fedhca2.models.multitask import MultiTaskModel, slot_prefix
 from fedhca2.models.stochastic_depth import draw_keep
-from fedhca2.objectives import Objective
+from fedhca2.objectives import Epoch, Objective
 from fedhca2.params import Slot, unflatten
 from fedhca2.seeds import derive
 from fedhca2.tasks import LabelSpace, metrics_for
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in total, loss of the last one
-Turn = tuple[int, Learner, Iterator[Sample]]  # an epoch of one model, counted from the first round
+Turn = tuple[Epoch, Learner, Iterator[Sample]]  # an epoch of one model
 PULLED_PARTS = ("encoder", "decoder")
 NO_PRIVACY = Privacy()
 
@@ -87,8 +87,9 @@ class Client:
 
     @property
     def load(self) -> int:
-        """A rough measure of the work in a round: images times decoders."""
-        return len(self.data.train.indices) * self.data.epochs * (1 + len(self.personal.model.decoders))
+        """A rough measure of the work in a round: images times encoder and decoders."""
+        epochs = len(self.objective.epochs(0, self.data.epochs))
+        return len(self.data.train.indices) * epochs * (1 + len(self.personal.model.decoders))
 
     @property
     def where(self) -> torch.device:
@@ -211,20 +212,22 @@ class Client:
 
         Reading of the first one's batches starts now, and of each other's one turn early.
         """
-        epochs = range(round * self.data.epochs, (round + 1) * self.data.epochs)
+        epochs = self.objective.epochs(round, self.data.epochs)
         learners = dict.fromkeys((self.shared, self.personal))
-        return one_early((epoch, learner, self.batches(epoch, place)) for epoch in epochs for learner in learners)
+        return one_early((epoch, learner, self.batches(epoch.draw, place)) for epoch in epochs for learner in learners)
 
     def _train(self, turns: Iterator[Turn], place: DeviceSlot, watch: BatchWatch) -> dict[str, float]:
         """Train the epochs of one round."""
-        terms = LocalTerms(self.objective.frozen, self.objective.pull, self._pulled())
-        epochs, learners = self.data.epochs, {self.shared, self.personal}
+        pulled, total = self._pulled(), self.data.rounds * self.data.epochs
+        learners = {self.shared, self.personal}
+        epochs = len(self.objective.epochs(0, self.data.epochs))
         steps = _Steps(self.name, len(self.data.train) * epochs * len(learners), watch)
         losses: dict[str, float] = {}
         for epoch, learner, batches in turns:
-            rate = self.training.schedule.rate(epoch, self.data.rounds * epochs, self.training.learning_rate)
-            own = terms if learner is self.personal else LocalTerms(terms.frozen)
-            losses = learner.train_epoch(batches, rate, own, watch=steps, captures=place.captures)
+            rate = self.training.schedule.rate(epoch.number, total, self.training.learning_rate)
+            shared, own = LocalTerms(epoch.frozen), LocalTerms(epoch.frozen, self.objective.pull, pulled)
+            terms = own if learner is self.personal else shared
+            losses = learner.train_epoch(batches, rate, terms, watch=steps, captures=place.captures)
         for learner in learners:
             learner.end_round()
         return losses

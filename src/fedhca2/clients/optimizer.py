@@ -18,9 +18,7 @@ class OptimizerConfig(Config):
 
     kind: Literal["adamw", "adam"] = "adamw"
     amsgrad: Annotated[bool, Field(description="divide by the largest second moment so far, not the last")] = False
-    reset: Annotated[Literal["never", "every_round"], Field(description="when moments and step counts are reset")] = (
-        "never"
-    )
+    reset: Annotated[Literal["never", "every_round"], Field(description="when moments and steps are reset")] = "never"
 
     def build(
         self, parameters: Iterable[nn.Parameter], rate: float | Tensor, weight_decay: float, *, capturable: bool = False
@@ -37,13 +35,9 @@ class Schedule(Config):
     warmup_epochs: Annotated[int, Field(ge=0)] = 5
     warmup_from: Annotated[float, Field(ge=0)] = 1.25e-7
     lowest: Annotated[float, Field(ge=0)] = 1.25e-6
-    lag: Annotated[bool, Field(description="each epoch uses the rate of the one before, as in the authors' code")] = (
-        True
-    )
+    lag: Annotated[bool, Field(description="use the rate of the epoch before, as in the authors' code")] = True
 
-    decay: Annotated[float | None, Field(gt=0, le=1, description="factor of each step down, instead of the cosine")] = (
-        None
-    )
+    decay: Annotated[float | None, Field(gt=0, le=1, description="factor per step, instead of the cosine")] = None
     decay_every: Annotated[int, Field(ge=1, description="epochs between steps of `decay`")] = 1
 
     def rate(self, epoch: int, epochs: int, peak: float) -> float:

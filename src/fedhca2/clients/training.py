@@ -33,9 +33,7 @@ class Training(Config):
         tuple[Annotated[float, Field(gt=0, le=10)], Annotated[float, Field(gt=0, le=10)]],
         Field(description="smallest and largest scale of augmented images"),
     ] = SCALES
-    precision: Annotated[Literal["auto", "fp32", "bf16"], Field(description="auto: bf16 if the GPU supports it")] = (
-        "auto"
-    )
+    precision: Annotated[Literal["auto", "fp32", "bf16"], Field(description="auto: bf16 if the GPU has it")] = "auto"
     workers: Annotated[int, Field(ge=0, description="threads that preload images")] = 0
     step: Annotated[
         Literal["auto", "plain", "captured", "compiled"],

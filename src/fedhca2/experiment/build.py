@@ -38,7 +38,10 @@ def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapp
 def build_client(
     experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, device_slot: DeviceSlot
 ) -> Client:
-    """Build one client with its own images, decoders and heads; frozen ones are shared by all clients of a task."""
+    """Build one client with its own images, decoders and heads.
+
+    All clients of a task start with the same decoder and head if these are frozen, or if the method says so.
+    """
     training, method = experiment.training, experiment.resolved_method
     channels = {task: TASKS[task].channels_for(data.train.labels[task]) for task in spec.tasks}
     try:
@@ -48,7 +51,7 @@ def build_client(
             data.train.size,
             seed=experiment.seed,
             client=spec.name,
-            common=method.local.frozen,  # averaged encoders should train below the same decoder
+            common=method.local.frozen.union(method.common),
         )
     except (ValueError, RuntimeError, KeyError) as error:
         raise UserError([f"model: cannot be built: {error}"]) from error

@@ -82,7 +82,7 @@ class Experiment(Config):
         if not isinstance(settings["name"], str):
             raise UserError([f"method.name: should be a name, found {settings['name']!r}"])
         try:
-            return resolve(settings.pop("name"), settings)
+            return resolve(settings.pop("name"), settings).over(self.rounds)
         except ValueError as error:
             raise UserError([f"method: {error}"]) from None
 

@@ -51,10 +51,10 @@ class SecureAggregation(Config):
                 f"deviations of the noise on each value, found {self.clip:g}"
             )
         for part, aggregator in method.all_aggregators.items():
-            if not aggregator.sums_once:
+            if aggregator.reveals_rows:
                 yield (
-                    f"secure_aggregation: does not work with {aggregator.kind} for method.{part}, which puts a row in "
-                    f"several sums, and these reveal the rows; {part} should be null, mean or group_mean"
+                    f"secure_aggregation: does not work with {aggregator.kind} for method.{part}, "
+                    f"{aggregator.reveals_rows}; {part} should be null, mean or group_mean"
                 )
             elif aggregator.measure != "nothing" and not self.sketch:
                 yield (

@@ -50,7 +50,7 @@ class Adder(Protocol):
 
 
 def seen_of(profile: Profile, experiment: Experiment) -> Profile:
-    """The profile with the layouts that the server sees: sketches of some parts, or all of them."""
+    """The profile as the server sees it: with secure aggregation, only the layouts of sketches."""
     secure = experiment.secure_aggregation
     if secure is None:
         return profile
@@ -112,14 +112,14 @@ class BlindServer(Server):
         return stacks
 
     def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
-        """For every row that a client keeps, its sketch or an empty row."""
+        """For every row that a client keeps, its sketch, or an empty row if it has none."""
         slots = (slot for slot in self.profiles[reply.client].layouts if slot.part == part)
         return {slot: reply.rows.get(slot, torch.empty(0)) for slot in slots}
 
     def _moves(
         self, round: int, stacks: Iterable[Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
     ) -> dict[str, dict[Slot, Move]]:
-        """Check what sketches show: how long updates are, and whether a number is not finite."""
+        """Measure the moves that sketches show: the lengths of updates, NaN if one is not finite."""
         found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
         for stack in (stack for stack in stacks if stack.aggregator.measure != "nothing"):
             updates = stack.aggregator.sends == "updates"

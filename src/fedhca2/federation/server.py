@@ -123,13 +123,16 @@ class Server:
             stacks = self._measure(state.round, admission.used)
         state = self._learn(state, admission.used)
         mixings = []
-        weights = dict(state.weights)
+        weights, kept = dict(state.weights), dict(state.kept)
         for stack in stacks:
             first = stack.aggregator.first_weights(stack.layout)
             for entry in stack.entries:
                 if first and entry.key not in weights:
                     weights[entry.key] = Weights.start(first)
-            mixing = stack.aggregator.mixing(stack.compared, stack.rows.members, stack.layout)
+            members = [replace(entry.member, kept=kept.get(entry.key)) for entry in stack.entries]
+            mixing = stack.aggregator.mixing(stack.compared, members, stack.layout)
+            if mixing.keeps:
+                kept |= dict(zip([entry.key for entry in stack.entries], mixing.keeps, strict=True))
             mixings.append((stack, mixing))
             if stack.statistics:
                 mixings.append((stack.statistics, mixing.of_statistics(len(stack.entries))))
@@ -140,7 +143,7 @@ class Server:
         applied = {key: learned.applied for key, learned in weights.items()}
         aggregations = tuple(_aggregation(stack, mixing) for stack, mixing in mixings)
         record = ServerRecord(state.round, aggregations, applied, refused | admission.refused, mixed.dropped)
-        return ServerState(state.round + 1, weights, admission.shares), deliveries, record
+        return ServerState(state.round + 1, weights, admission.shares, kept), deliveries, record
 
     def _expected(self, state: ServerState) -> Expected:
         """What replies should look like in this round."""

@@ -5,6 +5,7 @@ from fedhca2.aggregation import (
     Attentive,
     Blend,
     Clustered,
+    CommonUpdate,
     ConflictAverse,
     CrossAttention,
     GroupMean,
@@ -13,13 +14,16 @@ from fedhca2.aggregation import (
     Measure,
     Member,
     Mixing,
+    Pull,
+    Robust,
     Voting,
+    Weighted,
 )
 from fedhca2.messages import Kind
 from fedhca2.methods.catalogue import METHODS
 from fedhca2.methods.method import Method
 from fedhca2.methods.resolve import components_of, resolve, settings_of
-from fedhca2.objectives import Attracted, Frozen, Objective, PersonalCopy, Proximal
+from fedhca2.objectives import Attracted, Frozen, HeadsFirst, Objective, PersonalCopy, Proximal
 from fedhca2.params import Layout
 
 __all__ = [
@@ -29,10 +33,12 @@ __all__ = [
     "Attracted",
     "Blend",
     "Clustered",
+    "CommonUpdate",
     "ConflictAverse",
     "CrossAttention",
     "Frozen",
     "GroupMean",
+    "HeadsFirst",
     "HyperWeights",
     "Kind",
     "Layout",
@@ -44,7 +50,10 @@ __all__ = [
     "Objective",
     "PersonalCopy",
     "Proximal",
+    "Pull",
+    "Robust",
     "Voting",
+    "Weighted",
     "components_of",
     "resolve",
     "settings_of",

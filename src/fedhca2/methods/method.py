@@ -1,14 +1,14 @@
 """What a method is: how encoders, decoders and heads are aggregated, and what local training adds."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
 from fedhca2.aggregation import Aggregator, HyperWeights
 from fedhca2.config import Config
 from fedhca2.messages import BatchNorm, Kind
-from fedhca2.objectives import Objective
+from fedhca2.objectives import HeadsFirst, Objective
 from fedhca2.params import STATISTICS, Part
 
 
@@ -23,7 +23,12 @@ class Method(Config):
     batch_norm: Annotated[
         BatchNorm, Field(description="running statistics stay local, are mixed as parameters are, or are measured anew")
     ] = "local"
+    common: Annotated[
+        tuple[Literal["decoder", "head"], ...],
+        Field(description="parts that start from the same values for all clients of a task"),
+    ] = ()
     reference: str = ""
+    rounds: Annotated[int | None, Field(ge=1, exclude=True, description="of the run, where it is known")] = None
 
     @model_validator(mode="after")
     def _statistics_belong_to_parameters(self) -> "Method":
@@ -33,15 +38,26 @@ class Method(Config):
             )
         return self
 
+    @model_validator(mode="after")
+    def _heads_that_train_first_stay(self) -> "Method":
+        if isinstance(self.local, HeadsFirst) and (self.decoder or self.head):
+            raise ValueError("decoder and head should be null where they train before the encoder, found an aggregator")
+        return self
+
     @property
     def all_aggregators(self) -> Mapping[Part, Aggregator]:
         """The aggregators of all parts that have one."""
         parts: dict[Part, Aggregator | None] = {"encoder": self.encoder, "decoder": self.decoder, "head": self.head}
         return {part: found for part, found in parts.items() if found}
 
+    def over(self, rounds: int) -> Self:
+        """The same method in a run of this many rounds: some aggregators change along the way."""
+        return self.model_copy(update={"rounds": rounds})
+
     def aggregators(self, round: int) -> Mapping[Part, Aggregator]:
-        """Which aggregators take part in this round (counted from 0)."""
-        return {part: found for part, found in self.all_aggregators.items() if (round + 1) % found.every == 0}
+        """The aggregators that take part in this round (counted from 0), as they are then."""
+        done = min(1.0, round / self.rounds) if self.rounds else 0.0
+        return {part: found.at(done) for part, found in self.all_aggregators.items() if (round + 1) % found.every == 0}
 
     def uploads(self, round: int) -> Mapping[Part, Kind]:
         """What every client sends after training in this round."""

@@ -17,9 +17,7 @@ class EncoderConfig(Config):
         str,
         Field(description="'none' for random values, 'scenes' for embedded weights, 'timm' for timm's own, or a file"),
     ] = "none"
-    sha256: Annotated[str | None, Field(description="of the file; a run records it, and another file is an error")] = (
-        None
-    )
+    sha256: Annotated[str | None, Field(description="of the file; a run records it and accepts no other")] = None
     drop_path: Annotated[
         float, Field(ge=0, lt=1, description="stochastic depth: rates rise from 0 to this rate in the last block")
     ] = 0.0

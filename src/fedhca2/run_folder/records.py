@@ -13,22 +13,28 @@ from fedhca2.params import Part, Slot
 
 @dataclass(frozen=True)
 class ServerState:
-    """Everything the server keeps between rounds: the round, and by 'client/slot' learned weights and recent moves."""
+    """Everything the server keeps between rounds: the round, and by 'client/slot' learned weights and recent moves.
+
+    `kept` holds what aggregators remember of each row's mixture.
+    """
 
     round: int = 0
     weights: Mapping[str, Weights] = field(default_factory=dict)
     shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # recent moves, for the guard
+    kept: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data without loss."""
         weights = {key: {"value": [*w.value], "momentum": [*w.momentum]} for key, w in self.weights.items()}
-        return {"round": self.round, "weights": weights, "shares": {key: [*s] for key, s in self.shares.items()}}
+        shares = {key: [*s] for key, s in self.shares.items()}
+        return {"round": self.round, "weights": weights, "shares": shares, "kept": dict(self.kept)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ServerState":
         """Restore the state from `to_dict`."""
         weights = {key: Weights(tuple(w["value"]), tuple(w["momentum"])) for key, w in data["weights"].items()}
-        return cls(data["round"], weights, {key: tuple(shares) for key, shares in data["shares"].items()})
+        shares = {key: tuple(shares) for key, shares in data["shares"].items()}
+        return cls(data["round"], weights, shares, data["kept"])
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def _last(times: Tensor) -> Tensor:
 
 
 def _meet_ellipsoid(ellipsoid: Ellipsoid, ray: Tensor) -> Tensor:
-    # |o + t d|² = 1, of which the smaller root.
+    # The smaller root of |o + t d|² = 1.
     a = _squared(dot(ellipsoid.axes, ray[:, None]))
     b = dot(ellipsoid.centre, ray)
     under = torch.addcmul(b.square(), a, ellipsoid.gap)
@@ -80,7 +80,7 @@ def _root(square: Tensor) -> Tensor:
 
 def _meet_capsule(capsule: Capsule, ray: Tensor) -> Tensor:
     slope, approach = dot(capsule.axis, ray), dot(capsule.centre, ray)
-    # The infinite cylinder first; where it is met beyond an end, the sphere at that end.
+    # The infinite cylinder first; if the ray meets it beyond an end, the sphere at that end.
     a = slope.square().neg_().add_(1).clamp_(min=1e-9)
     b = torch.addcmul(approach, slope, capsule.along)
     under = torch.addcmul(b.square(), a, capsule.gap)

@@ -1,9 +1,9 @@
-"""The same federation over a network: Flower carries orders and replies. Nothing else imports flwr."""
+"""The same federation over a network, with Flower as the carrier. Nothing else imports flwr."""
 
 import os
 from importlib.util import find_spec
 
-# Flower reads these when it is imported: no telemetry, no look for updates, no installing of what a message brings.
+# Flower reads these on import: no telemetry, no update check, no installation of what a message ships.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",

@@ -1,8 +1,8 @@
-"""Answers of sites, taken from the SuperLink object by object and from the top down, each within its bounds.
+"""Fetching the sites' answers from the SuperLink object by object, from the top down, each within its bounds.
 
-Flower puts together whatever a site sent, and waits for whatever it has still to send, before anybody can look at it.
-Here an object is asked for when the one above it has said that it fits. One that is not there yet is asked for another
-time, and nothing is kept of an answer until all of it is there: a slow site costs the others neither time nor memory.
+Flower assembles whatever a site sent, and waits for the rest, before anyone can check it. Here an object is only
+requested once its parent has been checked. An object that has not arrived is requested again later, and nothing of an
+answer is kept until all of it has arrived: a slow site costs the others neither time nor memory.
 """
 
 import json
@@ -26,17 +26,17 @@ from fedhca2.federation.flower.internals import (
 from fedhca2.federation.flower.records import CANNOT, DTYPES, HEADER_RECORD, OWN, ROWS_RECORD, STYPE, Header
 from fedhca2.federation.gate import HEADER, Refused, plain, read_json, shown
 
-# Flower's word for a node that went away, with the order or half-way through its reply: nobody has failed.
+# Flower's codes for a node that went away, with the order or half-way through its reply: this is not a failure.
 GONE = {ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE}
 
 
 Kind = type[InflatableObject]
-Pull = Callable[[str, Kind, int], bytes]  # an object by its name, of this kind and of so many bytes at most
+Pull = Callable[[str, Kind, int], bytes]  # an object by name, of this kind and with at most this many bytes
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What an answer may hold beside its header: one array of exactly so many values, or none."""
+    """What an answer may hold besides its header: one array of exactly this many values, or none."""
 
     values: int = 0
     wire: str = "float32"
@@ -44,10 +44,10 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a site answered; its form is right, and what it says has still to be checked."""
+    """A well-formed answer of a site; its content is not checked yet."""
 
     header: Header
-    rows: Tensor | None  # all of them, one after another
+    rows: Tensor | None  # all rows, concatenated
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,20 @@ class Gone:
 
 
 class Failed(Refused):
-    """The site, or Flower at the site, says that it failed."""
+    """The site, or Flower at the site, reports a failure."""
 
 
 class Answers:
-    """The answers to messages that were sent."""
+    """The answers to sent messages."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._arrivals: dict[str, Arrival] = {}
 
     def take(self, message: str, node: int, allowance: Allowance, until: float) -> Answer | Refused | Gone | None:
-        """The answer to a message that a node was sent; nothing if not all of it is there yet.
+        """The answer to a message that was sent to a node; None if it is not complete yet.
 
-        `until` is when there is no more time to look for it, on the clock of `monotonic`.
+        `until` is the deadline for it, on the clock of `monotonic`.
         """
         try:
             arrival = self._arrivals.get(message) or self._source.find(message)
@@ -82,16 +82,16 @@ class Answers:
         except NotYetError:
             return None
         except LostError:
-            answer = Gone("its answer never came to its end")
+            answer = Gone("its answer was never completed")
         except MisfitError as error:
             answer = Refused(str(error))
-        except Exception as error:  # an answer comes from outside: nothing in it may stop the server
+        except Exception as error:  # nothing in an answer may stop the server
             answer = Refused(f"answer should be readable, found {shown(error)}")
         self.forget(message)
         return answer
 
     def forget(self, message: str) -> None:
-        """Nobody waits for this answer any more."""
+        """Stop waiting for this answer."""
         if arrival := self._arrivals.pop(message, None):
             self._source.drop(arrival.object)
 
@@ -122,7 +122,7 @@ class Answers:
 
 
 def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
-    """The values of the one array that there may be."""
+    """The values of the only array that is allowed."""
     arrays = _names(pull(name, ArrayRecord, SMALL), ArrayRecord)
     if set(arrays) != {OWN}:
         raise MisfitError(f"arrays should be {OWN}, found {shown(list(arrays))}")
@@ -131,7 +131,7 @@ def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
     count = ceil(size / CHUNK)
     chunks = _chunks(pull(arrays[OWN], Array, 128 * count), allowance, count)
     rows = bytearray(size)
-    for number in reversed(range(count)):  # what was sent last comes last
+    for number in reversed(range(count)):  # what was sent last arrives last
         start = number * CHUNK
         chunk = get_object_body(pull(chunks[number], ArrayChunk, CHUNK), ArrayChunk)
         if len(chunk) != min(CHUNK, size - start):
@@ -142,7 +142,7 @@ def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
 
 
 def _failure(arrival: Arrival, node: int) -> Refused | Gone | None:
-    """What an arrival is if it is no answer."""
+    """Classify an arrival that is not an answer."""
     if arrival.code in GONE and arrival.node == SUPERLINK_NODE_ID:
         return Gone(plain(arrival.reason))
     if arrival.node not in (node, SUPERLINK_NODE_ID):
@@ -151,7 +151,7 @@ def _failure(arrival: Arrival, node: int) -> Refused | Gone | None:
 
 
 def _names(content: bytes, kind: Kind) -> dict[str, str]:
-    """The names of what an object holds, and by which names the SuperLink knows it."""
+    """The names of an object's contents, and the SuperLink's names for them."""
     names = json.loads(get_object_body(content, kind))
     if not isinstance(names, dict):
         raise MisfitError(f"{kind.__name__} should be names of objects, found {shown(names)}")
@@ -159,7 +159,7 @@ def _names(content: bytes, kind: Kind) -> dict[str, str]:
 
 
 def _chunks(content: bytes, allowance: Allowance, count: int) -> list[str]:
-    """The pieces of an array, one after another, if it is one that fits."""
+    """The pieces of an array in order, if the array fits."""
     array, children = json.loads(get_object_body(content, Array)), get_object_children_ids_from_object_content(content)
     found = (array["stype"], array["dtype"], array["shape"])
     if found != (STYPE, allowance.wire, [allowance.values]) or not count:

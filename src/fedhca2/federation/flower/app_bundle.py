@@ -1,4 +1,4 @@
-"""The Flower app: names of two objects in this package. A run has to have one; the code is what each site installed."""
+"""The Flower app: the names of two objects in this package. A run needs one; the code is what each site installed."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ APP = f"""\
 [project]
 name = "fedhca2"
 version = "{__version__}"
-description = "Federated multi-task learning among clients that do not share a task list"
+description = "Federated multi-task learning for clients that do not share a task list"
 license = "Apache-2.0"
 dependencies = []
 

@@ -1,4 +1,4 @@
-"""Answers as they arrive: which there are, and the objects that they are made of, one at a time."""
+"""Arriving answers: which ones exist, and their objects, one at a time."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ from fedhca2.federation.flower.internals import (
 from fedhca2.federation.gate import HEADER
 
 CHUNK = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array in one object
-SMALL = 2**16  # bytes of an object that only names others, and of what is around a body
-RESPONSE = max(CHUNK, 4 * HEADER) + 2 * SMALL  # bytes of whatever the SuperLink passes on from a site at a time
+SMALL = 2**16  # bytes of an object that only names others, and of what surrounds a body
+RESPONSE = max(CHUNK, 4 * HEADER) + 2 * SMALL  # most bytes that the SuperLink forwards from a site at a time
 
 
 class NotYetError(Exception):
-    """An object that has been announced and has still to come."""
+    """An object that was announced but has not arrived."""
 
 
 class LostError(Exception):
-    """An object that will never come."""
+    """An object that will never arrive."""
 
 
 class MisfitError(Exception):
@@ -42,39 +42,39 @@ class MisfitError(Exception):
 
 @dataclass
 class Arrival:
-    """An answer that has been announced."""
+    """An announced answer."""
 
     node: int
     object: str
-    code: int | None = None  # of the error that it is
+    code: int | None = None  # the error code, if it is an error
     reason: str = ""
-    missing: str = ""  # the object that was not there yet when it was looked for
+    missing: str = ""  # the object that was missing at the last attempt
 
 
 class Source(Protocol):
-    """Where answers are taken from."""
+    """The source of answers."""
 
     def find(self, message: str) -> Arrival | None:
-        """The answer to a message, once it has been announced; it is announced once."""
+        """The answer to a message, once announced; each is announced once."""
 
     def pull(self, name: str) -> bytes:
-        """An object of an answer; NotYetError if it has still to come."""
+        """Fetch an object of an answer; raises NotYetError if it has not arrived."""
 
     def drop(self, name: str) -> None:
-        """Let go of an answer's objects."""
+        """Release an answer's objects."""
 
 
 def source_of(grid: Grid) -> Source:
-    """Where a grid's answers are taken from."""
+    """The source of a grid's answers."""
     return _SuperLink(grid) if isinstance(grid, HttpGrid) else _InMemory(grid)
 
 
 class _InMemory:
-    """Answers that are in this process already, as in a simulation."""
+    """Answers that are already in this process, as in a simulation."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self.objects: dict[str, dict[str, InflatableObject]] = {}  # of each answer
+        self.objects: dict[str, dict[str, InflatableObject]] = {}  # by answer
 
     def find(self, message: str) -> Arrival | None:
         for found in self.grid.pull_messages([message]):
@@ -100,7 +100,7 @@ class _SuperLink:
         add_interceptor(self.client, _Bounded(http_client_of(self.client)))
 
     def find(self, message: str) -> Arrival | None:
-        # One at a time: the SuperLink gives each away once, so that one that is too large must not take others along.
+        # One at a time: the SuperLink hands out each once, so one that is too large must not affect others.
         for found in self.client.PullMessages(PullAppMessagesRequest(message_ids=[message])).messages_list:
             about, error = found.metadata, found.error if found.HasField("error") else None
             if about.reply_to_message_id == message:
@@ -118,12 +118,12 @@ class _SuperLink:
 
     def drop(self, name: str) -> None:
         request = ConfirmMessageReceivedRequest(node=self.node, run_id=self.run, message_object_id=name)
-        with suppress(httpx.HTTPStatusError):  # what a site announced may be none that can be let go of
+        with suppress(httpx.HTTPStatusError):  # a site may have announced objects that cannot be released
             self.client.ConfirmMessageReceived(request)
 
 
 class _Bounded:
-    """Reads no more than it should of what the SuperLink passes on from sites."""
+    """Bounds what is read of the SuperLink's responses."""
 
     CALLS = frozenset({"/flwr.proto.Runtime/PullMessages", "/flwr.proto.Runtime/PullObject"})
 
@@ -133,7 +133,7 @@ class _Bounded:
     def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
         if context.rpc_method not in self.CALLS:
             return call_next(context)
-        context.request.headers["accept-encoding"] = "identity"  # what is small here stays small
+        context.request.headers["accept-encoding"] = "identity"  # no compression, which could expand a small response
         response = self.http.send(context.request, stream=True)
         content = bytearray()
         try:

@@ -1,4 +1,4 @@
-"""The ClientApp: what a Flower message asks of the site, and the site's answer."""
+"""The ClientApp: handles a Flower message at a site and returns the site's answer."""
 
 import logging
 import re
@@ -25,14 +25,14 @@ from fedhca2.federation.flower.site import RoundIsOverError, Site
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.federation.gate import plain
 
-SITE_KEY = "site"  # in the node config: where the site's file is
-PARTITION_KEY = "partition-id"  # what a simulation has in its place
+SITE_KEY = "site"  # in the node config: the path of the site's file
+PARTITION_KEY = "partition-id"  # what a simulation has instead
 PATH = re.compile(r"(?<![\w.])/[^\s:;,'\"]+(?: [^\s:;,'\"]*/[^\s:;,'\"]*)*")
 log = logging.getLogger("fedhca2.site")
 
 
 def answer(site: Site, message: Message) -> Message:
-    """The answer to any message of the server. A site that cannot do what it is asked says why."""
+    """Answer any message of the server. A site that cannot do what it is asked says why."""
     try:
         header = header_of(message.content)
         if "refused" in header:
@@ -52,7 +52,7 @@ def answer(site: Site, message: Message) -> Message:
         log.info("round %d of %s as %s", order.round + 1, plain(str(invitation.experiment["name"])), profile.client)
         reply = site.seen(invitation, order)
         return Message(encode_reply(reply, wire, site.keys(invitation, order)), reply_to=message)
-    except Exception as error:  # whatever it is, the site goes on, and the server hears of it
+    except Exception as error:  # whatever happens, the site continues, and the server is told
         expected = isinstance(error, UserError | RoundIsOverError)
         why = "; ".join(map(plain, str(error).splitlines()))
         log.error("cannot take part: %s", why, exc_info=None if expected else error)
@@ -61,7 +61,7 @@ def answer(site: Site, message: Message) -> Message:
 
 
 def without_paths(text: str) -> str:
-    """A site's paths are nobody else's business.
+    """Remove a site's paths, which no one else should see.
 
     >>> without_paths("data.rooms.root: found no folder /data/ward 7/NYUDv2")
     'data.rooms.root: found no folder …'
@@ -70,7 +70,7 @@ def without_paths(text: str) -> str:
 
 
 def make_app(site: Site | None = None, files: Sequence[Path] = ()) -> ClientApp:
-    """An app for one site; or for the site whose file the node config names, or which a simulation numbers."""
+    """An app for one site, for the site whose file the node config names, or for one that a simulation numbers."""
     app = ClientApp()
     sites: dict[Path, Site] = {}
 

@@ -1,4 +1,4 @@
-"""What a server may ask of a site: nothing but what the site's own file allows, and then what the method needs."""
+"""What a server may ask of a site: only what the site's own file allows and the method needs."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,17 +12,17 @@ from fedhca2.methods import Method
 from fedhca2.methods.resolve import AGGREGATED
 from fedhca2.params import STATISTICS
 
-OWN_WEIGHTS = "own"  # the encoder's first values are a file that every site has
+OWN_WEIGHTS = "own"  # the encoder's initial weights are a file that every site has
 EMBEDDED_WEIGHTS = ("none", "scenes")
-OWN_FILES = {"root", "partition"}  # of a data set: where its files are
+OWN_FILES = {"root", "partition"}  # of a data set: the location of its files
 
 
 class RefusalError(UserError):
-    """The server asks for something that the site does not allow; a line for each, with the key that would."""
+    """The server asks for something that the site does not allow; one line each, with the key that would allow it."""
 
 
 def check_experiment(experiment: Mapping[str, Any], site: SiteConfig) -> None:
-    """Refuse what would run code, open files or ask hosts that the site has not named; nothing of it is used before."""
+    """Refuse an experiment that would run code, open files or contact hosts that the site has not listed."""
     refused = []
     method, encoder = experiment["method"]["name"], experiment["model"]["encoder"]
     if method not in site.methods:
@@ -40,13 +40,13 @@ def check_experiment(experiment: Mapping[str, Any], site: SiteConfig) -> None:
 
 
 def check_parts(method: Method, site: SiteConfig) -> None:
-    """Refuse a method that shares what the site keeps."""
+    """Refuse a method that shares parts that the site keeps."""
     if refused := [part for part in _aggregated(method) if part not in site.share]:
         raise RefusalError(_line("method", part, "share", site.share) for part in refused)
 
 
 def check_sums_only(experiment: Experiment, site: SiteConfig) -> None:
-    """Refuse an experiment that would have rows in the clear, where the site's leave as sums alone."""
+    """Refuse an experiment with rows in the clear if the site only sends sums."""
     if not site.sums_only or not experiment.resolved_method.all_aggregators:
         return
     secure = experiment.secure_aggregation
@@ -57,7 +57,7 @@ def check_sums_only(experiment: Experiment, site: SiteConfig) -> None:
 
 
 def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
-    """Refuse an order that the method, which the site has agreed to, has no use for in this round."""
+    """Refuse an order that the agreed method does not need in this round."""
     method, rounds = experiment.resolved_method, experiment.rounds
     if type(order.round) is not int or not 0 <= order.round <= rounds:
         raise RefusalError([f"round: should be from 0 to {rounds}, found {shown(order.round)}"])
@@ -76,7 +76,7 @@ def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
 
 
 def _may_cross(part: str, site: SiteConfig) -> bool:
-    """Whether a site shares a part; running statistics go with the layers that keep them."""
+    """Whether a site shares a part; running statistics belong to the part of their layers."""
     return part.removesuffix("_norms") in site.share
 
 
@@ -95,4 +95,4 @@ def _aggregated(method: Method) -> list[str]:
 
 def _line(where: str, found: object, key: str, allowed: Iterable[str]) -> str:
     listed = ", ".join(allowed)
-    return f"{where}: this site allows {listed or 'its own alone'} ({key} in site.yaml), found {shown(found)}"
+    return f"{where}: this site allows {listed or 'only its own'} ({key} in site.yaml), found {shown(found)}"

@@ -1,6 +1,6 @@
-"""The SuperLink's interfaces for the operator: the token that opens them, and who is registered.
+"""The SuperLink's operator interface: the token that opens it, and the registered keys.
 
-This module and `proxy` need no torch: a proxy is a small process.
+This module and `proxy` do not need torch, so that a proxy is a small process.
 """
 
 import hmac
@@ -23,16 +23,16 @@ from fedhca2.federation.flower.internals import (
     bytes_to_public_key,
 )
 
-TOKEN = "fedhca2-operator"  # the header of a request that comes from the coordinator, or through its proxy
+TOKEN = "fedhca2-operator"  # the header of requests from the coordinator or its proxy
 
 
 def operator_token(secret: bytes) -> str:
-    """What the coordinator's processes show to their SuperLink; nobody can work it out who cannot read the secret."""
+    """The token that the coordinator's processes show to their SuperLink; it cannot be computed without the secret."""
     return hmac.digest(secret, b"fedhca2 operator", "sha256").hex()
 
 
 class OperatorInterceptor:
-    """Shows the token with every request."""
+    """Adds the token to every request."""
 
     def __init__(self, secret: Path) -> None:
         self._token = operator_token(secret.read_bytes())
@@ -45,17 +45,17 @@ class OperatorInterceptor:
 
 @dataclass(frozen=True)
 class Registration:
-    """A key that was registered, and maybe evicted since; times are ISO 8601, as the SuperLink has them."""
+    """A registered key, possibly evicted since; times are ISO 8601, from the SuperLink."""
 
     node: int
     name: str
     key: bytes  # PEM
     registered: str
-    evicted: str  # or nothing
+    evicted: str  # empty if it was not
 
     @property
     def fingerprint(self) -> str:
-        """As `ssh-keygen -lf node.pub` prints it."""
+        """The fingerprint as `ssh-keygen -lf node.pub` prints it."""
         digest = ssh_key_fingerprint(bytes_to_public_key(self.key), hashes.SHA256())
         return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
 
@@ -76,7 +76,7 @@ def control_client(address: str, ca: Path, secret: Path) -> Iterator[ControlHttp
 
 
 def list_registrations(client: ControlHttpClient) -> list[Registration]:
-    """Every key that this SuperLink was ever told of, in whatever way, the earliest first."""
+    """Every key that this SuperLink ever learned of, the earliest first."""
     found = client.ListNodes(ListNodesRequest()).nodes_info
     listed = [
         Registration(node.node_id, node.name, node.public_key, node.registered_at, node.unregistered_at)

@@ -1,4 +1,4 @@
-"""The engine whose clients are at sites that a Flower grid reaches, and its record of who was let in."""
+"""The engine for clients at sites behind a Flower grid, and its record of registrations."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,28 +33,28 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress, ServerRecord
 from fedhca2.run_folder.writer import RunFolder
 
-Collect = Callable[[str, Path], None]  # brings the models of a run of this name into its folder
-Look = Callable[[], Iterable[Registration]]  # at who was let in, and put out
+Collect = Callable[[str, Path], None]  # copies the models of the named run to its folder
+Look = Callable[[], Iterable[Registration]]  # lists registrations and evictions
 
 
 def leave_models(run: str, folder: Path) -> None:
-    """Models stay at their sites."""
+    """Leave models at their sites."""
 
 
 def nobody() -> tuple[()]:
-    """In a simulation there are no keys."""
+    """List no registrations: a simulation has no keys."""
     return ()
 
 
 def check_resumable(out: Path) -> None:
-    """UserError if this is no run over Flower that can be resumed; before anything is stopped or started for it."""
+    """Raise UserError if this is not a resumable run over Flower; called before anything is stopped or started."""
     read_note(out)
     with reopened(out, settings_stay=FlowerEngine.settings_stay):
         pass
 
 
 def read_note(out: Path) -> dict[str, Any]:
-    """What the folder of a run over Flower says of it: `run`, `engine`, and Flower's own number in `flower_run`."""
+    """Read the note of a run over Flower: `run`, `engine`, and Flower's own number in `flower_run`."""
     note = RunFiles(out).flower_note
     if note is None:
         raise UserError([f"{out}: should be the folder of a run over Flower, found no {FLOWER} in it"])
@@ -63,33 +63,33 @@ def read_note(out: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FlowerEngine:
-    """A grid, and how to deal with the sites behind it. They go on from their own states."""
+    """A grid, and how to handle the sites behind it. They continue from their own states."""
 
     file_names: ClassVar[Sequence[str]] = (FLOWER,)
     settings_stay: ClassVar[bool] = True
 
     grid: Grid
     terms: NetworkSettings
-    name: str = "flower"  # that the run's folder knows the engine by
+    name: str = "flower"  # the engine's name in the run's folder
     collect: Collect = leave_models
-    look: Look = nobody  # at who was let in
+    look: Look = nobody  # lists registrations
 
     def prepare(self, experiment: Experiment, out: Path, *, resumed: bool) -> "FlowerFleets":
-        """Give the run a name for the sites to keep their states by, or find the one that it has."""
+        """Give the run a name, under which sites keep their states, or find its existing name."""
         note = read_note(out) if resumed else {"run": token_hex(8), "engine": self.name}
         return FlowerFleets(self, str(note["run"]), {FLOWER: {**note, "flower_run": self.grid.run.run_id}})
 
 
 @dataclass(frozen=True)
 class FlowerFleets:
-    """A run by the name that the sites know it by."""
+    """A run under the name that the sites know."""
 
     engine: FlowerEngine
     run: str
     files: Mapping[str, Any]
 
     def open(self, experiment: Experiment, folder: RunFolder, *, baseline: bool) -> "FlowerRun":
-        """The sites of the run, which is told from its baseline by its name."""
+        """Open the sites of the run, or under another name those of its baseline."""
         return FlowerRun(self.engine, experiment, f"{self.run}baseline" if baseline else self.run, folder)
 
 
@@ -97,8 +97,8 @@ class FlowerRun(FlowerFleet):
     """The sites of one run."""
 
     device = "sites over Flower"
-    checkpoint_first = False  # sites keep their noise keys themselves
-    checkpoint_every = 1  # a site has the reply of its last round only, so the server must not fall behind
+    checkpoint_first = False  # sites keep their own noise keys
+    checkpoint_every = 1  # a site only has the reply of its last round, so the server must not fall behind
 
     def __init__(self, engine: FlowerEngine, experiment: Experiment, run: str, folder: RunFolder) -> None:
         super().__init__(engine.grid, experiment, engine.terms, run, folder.path)
@@ -108,7 +108,7 @@ class FlowerRun(FlowerFleet):
 
     @contextmanager
     def begin(self, watcher: RunWatcher) -> Iterator[Watcher]:
-        """Wait for the sites; whoever is let in from now on is written down."""
+        """Wait for the sites, and record registrations from now on."""
         folder = self._run_folder
         with Admissions(self._engine.look, folder) as admissions:
             self.gather()
@@ -116,7 +116,7 @@ class FlowerRun(FlowerFleet):
             yield _Tell(self, folder, watcher, admissions, set(folder.checkpoint.clients if folder.checkpoint else ()))
 
     def server(self) -> Server:
-        """The server for the sites that are there and for those that join later."""
+        """The server for the present sites and those that join later."""
         experiment = self.experiment
         if experiment.secure_aggregation:
             server: Server = BlindServer(experiment, self)
@@ -126,20 +126,20 @@ class FlowerRun(FlowerFleet):
         return server
 
     def finish(self, outcome: Outcome) -> Outcome:
-        """Bring the models here, where the sites are on this machine."""
+        """Copy the models here, if the sites are on this machine."""
         self._engine.collect(self.invitation.run, self.folder)
         return replace(outcome, missing={**self.absent, **outcome.missing})
 
 
 def _shards(fleet: FlowerFleet) -> dict[str, Shard]:
-    """As many images as the sites say that they have; which they are is theirs to know."""
+    """As many images as the sites report; only they know which ones."""
     samples = {name: profile.samples for name, profile in fleet.profiles.items()}
     return {spec.name: Shard(range(samples.get(spec.name, 0)), []) for spec in fleet.experiment.specs}
 
 
 @dataclass
 class _Tell:
-    """Tells the folder and whoever watches, with bytes as they travelled and with the clients that were away."""
+    """Notifies the folder and the watcher, with the actual bytes sent and with the absent clients."""
 
     fleet: FlowerFleet
     folder: RunFolder
@@ -167,7 +167,7 @@ class _Tell:
 
 
 def _row_as_sent(row: Tensor, terms: NetworkSettings) -> Tensor:
-    """A stand-in of the size that the row had on the wire."""
+    """A placeholder with the size that the row had on the wire."""
     return torch.empty(row.shape, dtype=DTYPES[terms.wire], device="meta")
 
 
@@ -187,11 +187,10 @@ def _reply_as_sent(reply: Reply, terms: NetworkSettings) -> Reply:
 
 
 class Admissions:
-    """Who was let in and put out, in the run's record: every key that the SuperLink was told of, in whatever way.
+    """Records every registration and eviction that the SuperLink knows of, however it was done.
 
-    What is new is written down from the beginning of a run to its end, however it ends.
-
-    The SuperLink keeps who was evicted, and when, so nothing is missed between two looks.
+    New ones are recorded from the start of a run to its end, however it ends. The SuperLink keeps evictions with their
+    times, so none is missed between two checks.
     """
 
     def __init__(self, look: Look, folder: RunFolder) -> None:
@@ -204,11 +203,11 @@ class Admissions:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(UserError, httpx.HTTPError):  # the SuperLink may be what ended it
+        with suppress(UserError, httpx.HTTPError):  # the SuperLink itself may have ended the run
             self.write()
 
     def write(self) -> None:
-        """Look, and write down what is new."""
+        """Check for new registrations and evictions, and record them."""
         for event in _events(self._look()):
             if _mark(event) not in self._written:
                 self._written.add(_mark(event))

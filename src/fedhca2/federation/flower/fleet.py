@@ -1,4 +1,4 @@
-"""The fleet over a network: orders wait for their sites, are given again, and have a deadline."""
+"""The fleet over a network: orders wait for their sites, are repeated, and have a deadline."""
 
 import json
 import logging
@@ -28,36 +28,36 @@ from fedhca2.federation.flower.wait import Wait
 from fedhca2.federation.gate import Refused, shown
 from fedhca2.messages import Order, Profile, Reply
 
-GRACE = 10.0  # seconds that clients have to introduce themselves when there are enough of them already
-AWAY, LATE = "not there", "no reply in time"
+GRACE = 10.0  # seconds for further clients to introduce themselves when there are already enough
+AWAY, LATE = "offline", "no reply in time"
 log = logging.getLogger("fedhca2.server")
 T = TypeVar("T")
 
 
 class TooFewClientsError(RuntimeError):
-    """Fewer clients than the terms ask for; the run can be resumed when they are back."""
+    """Fewer clients than required; the run can be resumed when they are back."""
 
 
 @dataclass
 class _Errand(Generic[T]):
-    """A message on its way, which waits for its site for as long as there is time."""
+    """A message on its way, which waits for its site until the deadline."""
 
     content: RecordDict
     allowance: Allowance  # for the answer
     read: Callable[[Answer], T | Refused]
-    given: str | None = None  # to the node that is there since then; nothing: has to be given, first or again
+    given: str | None = None  # start time of the node that has it; None: it must be sent (again)
     failures: int = 0
-    why: str = AWAY  # there is no answer yet
+    why: str = AWAY  # why there is no answer yet
     answer: T | None = None
 
     @property
     def state(self) -> str:
-        """What is being waited for."""
+        """What it is waiting for."""
         return self.why if self.given is None else "no reply yet"
 
 
 class FlowerFleet:
-    """Clients at sites. A client that fails to answer in time is named in `absent`, with the reason."""
+    """Clients at sites. `absent` names clients that fail to answer in time, with the reason."""
 
     def __init__(self, grid: Grid, experiment: Experiment, terms: NetworkSettings, run: str, folder: Path) -> None:
         self.experiment, self.terms, self.folder = experiment, terms, folder
@@ -65,8 +65,8 @@ class FlowerFleet:
         self.registry = SiteRegistry(grid, experiment, terms, self.invitation)
         self.quorum = terms.min_clients or len(experiment.specs)
         self.absent: dict[str, str] = {}
-        self.keys: dict[str, tuple[str, str]] = {}  # that clients have sent with their last replies, for a sum
-        self.beside: dict[str, tuple[int, int]] = {}  # bytes up and down beside orders and replies, by client
+        self.keys: dict[str, tuple[str, str]] = {}  # sent with the clients' last replies, for a sum
+        self.beside: dict[str, tuple[int, int]] = {}  # bytes up and down besides orders and replies, by client
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
@@ -75,7 +75,7 @@ class FlowerFleet:
         return {spec.name: known[spec.name] for spec in self.experiment.specs if spec.name in known}
 
     def gather(self) -> None:
-        """Wait for as many clients as a round needs; all of them if they are there by then."""
+        """Wait for as many clients as a round needs, and briefly for the others."""
         wait = Wait(self.terms.deadline)
         while len(self.registry.known) < self.quorum:
             if wait.is_over:
@@ -87,10 +87,10 @@ class FlowerFleet:
             self.registry.meet(grace)
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
-        """Give every client its order, and take the replies that come before the deadline.
+        """Give every client its order, and collect the replies that arrive before the deadline.
 
-        An order waits for a site that is not there, and is given again to one that comes back or fails. When enough
-        clients have answered, those that are not there are not waited for.
+        An order waits for a site that is offline, and is repeated to one that returns or fails. Once enough clients
+        have answered, it does not wait for sites that are offline.
         """
         contents = encode_orders(orders, self.terms.wire, {**self.invitation.header(), "wire": self.terms.wire})
         errands = {
@@ -109,7 +109,7 @@ class FlowerFleet:
         self.beside = {}
         settings = self.experiment.secure_aggregation
         if settings is None:
-            raise ValueError("an experiment should have secure_aggregation for its clients to add up rows, found none")
+            raise ValueError("an experiment should have secure_aggregation if its clients add up rows, found none")
         return SecureSum(settings, partial(self._ask, round, settings.seconds), self.keys, sums).add()
 
     def _ask(
@@ -132,7 +132,7 @@ class FlowerFleet:
         return self._run(errands, least, Wait(seconds))
 
     def _run(self, errands: Mapping[str, _Errand[T]], needed: int, wait: Wait) -> tuple[dict[str, T], dict[str, str]]:
-        """See every message to its site and its answer back: what was answered, and why others have not."""
+        """Deliver every message and collect its answer; returns the answers, and why others are missing."""
         while out := {client: errand for client, errand in errands.items() if self._is_out(errand)}:
             enough = sum(errand.answer is not None for errand in errands.values()) >= needed
             if wait.is_over or (enough and all(self.registry.since(client) is None for client in out)):
@@ -147,19 +147,19 @@ class FlowerFleet:
         return answers, {client: errand.why for client, errand in errands.items() if client not in answers}
 
     def save(self, folder: Path) -> Mapping[str, str]:
-        """Sites keep their clients' states themselves; a checkpoint only says who has taken part."""
+        """List who has taken part; sites keep their clients' states themselves."""
         return dict.fromkeys(self.registry.known, "at its site")
 
     def _too_few(self, count: int, what: str) -> str:
         reasons = "".join(f"; {name}: {why}" for name, why in {**self.absent, **self.registry.refused}.items())
         time = f" in {self.terms.deadline:g} s" if self.terms.deadline else ""
-        return f"{self.quorum} clients should be there, found {count} that {what}{time}{reasons}"
+        return f"{self.quorum} clients should take part, found {count} that {what}{time}{reasons}"
 
     def _is_out(self, errand: _Errand[T]) -> bool:
         return errand.answer is None and errand.failures <= self.terms.retries
 
     def _give(self, client: str, errand: _Errand[T], wait: Wait) -> None:
-        """Send the order, unless it has been sent to the node as it is, or the node is not there."""
+        """Send the order, unless the node already has it or is offline."""
         since = self.registry.since(client)
         if since in (None, errand.given):
             return
@@ -167,10 +167,10 @@ class FlowerFleet:
             errand.given, errand.why = since, LATE
         else:
             self.registry.went(client)
-            errand.why = "Flower did not take its order"
+            errand.why = "Flower did not accept its order"
 
     def _take(self, client: str, errand: _Errand[T], answer: Answer | Refused | Gone) -> None:
-        """Keep an answer, or see to it that the message is given again."""
+        """Keep an answer, or make sure that the message is sent again."""
         if isinstance(answer, Gone):
             log.warning("%s went away, and its order waits for it: %s", client, answer.why)
             self.registry.went(client)
@@ -201,7 +201,7 @@ class FlowerFleet:
     def _used(self, read: Callable[[Answer], T], answer: Answer) -> T | Refused:
         try:
             return read(answer)
-        except Exception as error:  # an answer comes from outside: nothing in it may stop the server
+        except Exception as error:  # nothing in an answer may stop the server
             return Refused(f"answer cannot be used: {shown(error)}")
 
     def _count(self, client: str, up: int = 0, down: int = 0) -> None:
@@ -209,16 +209,16 @@ class FlowerFleet:
         self.beside[client] = (before[0] + up, before[1] + down)
 
     def _allowance(self, client: str, order: Order) -> Allowance:
-        """What the reply to an order may hold: as many values as the parts that are asked for have."""
+        """What the reply to an order may hold: as many values as the requested parts have."""
         layouts = seen_of(self.registry.known[client], self.experiment).layouts
         values = sum(layout.numel for slot, layout in layouts.items() if slot.part in order.upload)
         return Allowance(values, self.terms.wire)
 
 
 def spooled(reply: Reply, folder: Path, dtype: torch.dtype) -> Reply:
-    """The same reply, its rows in files of a folder; `dtype` is what they had on the wire.
+    """The same reply with its rows in files in a folder; `dtype` is their type on the wire.
 
-    The files have no name any more, so that nothing is left of them when nobody reads them, even after a crash.
+    The files are already unlinked, so they disappear once they are closed, even after a crash.
     """
     return replace(reply, rows={slot: _in_file(row.to(dtype), folder) for slot, row in reply.rows.items()})
 

@@ -1,7 +1,7 @@
-"""`flower-superlink` for those who show the operator's token: the proxy, and the coordinator's own commands.
+"""`flower-superlink` for holders of the operator's token: the proxy and the coordinator's own commands.
 
-Flower's control API asks for nothing, so that on a machine with several users each of them could register keys. Here
-every request is refused that does not come with what only a reader of the secret's file knows.
+Flower's control API has no authentication, so on a machine with several users, each of them could register keys. Here
+every request must carry a token that only a reader of the secret's file can compute.
 """
 
 import hmac
@@ -16,14 +16,14 @@ from fedhca2.federation.flower.internals import flower_superlink
 
 
 class Guarded:
-    """An application that answers nobody without the token."""
+    """An application that refuses requests without the token."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
         self._token = operator_token(app.state.superexec_auth_secret).encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Forward a request, or refuse it."""
         if scope["type"] == "lifespan" or hmac.compare_digest(
             dict(scope["headers"]).get(TOKEN.encode(), b""), self._token
         ):
@@ -33,7 +33,7 @@ class Guarded:
 
 
 def main() -> None:
-    """Run Flower's command, with the guard between its server and its application."""
+    """Run Flower's command with the guard between its server and its application."""
     run = uvicorn.run
     uvicorn.run = lambda app, **options: run(Guarded(app), **options)
     flower_superlink()

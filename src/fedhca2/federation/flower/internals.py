@@ -1,6 +1,6 @@
-"""All that is used of Flower and that Flower does not promise to keep: private modules, and private attributes.
+"""Everything we use of Flower that it does not promise to keep: private modules and private attributes.
 
-Nothing else reaches for them, so a new version of Flower is met in this file; see
+No other file uses them, so a new version of Flower only affects this file; see
 docs/decisions/0012-flowers-private-modules.md.
 """
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from flwr.superlink.grid import HttpGrid
     from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-# Imported when they are first asked for: each brings hundreds of modules along, and a proxy needs none of them.
+# Imported on first use: each imports hundreds of modules, and a proxy needs none of them.
 LARGE = {
     "HttpGrid": "flwr.superlink.grid",
     "build_fab_from_disk": "flwr.cli.build",
@@ -64,27 +64,27 @@ def __getattr__(name: str) -> Any:
 
 
 def runtime_client_of(grid: "HttpGrid") -> RuntimeHttpClient:
-    """What a grid speaks with its SuperLink through."""
+    """The client through which a grid talks to its SuperLink."""
     return grid._runtime_client
 
 
 def http_client_of(client: RuntimeHttpClient) -> httpx.Client:
-    """What carries a client's requests."""
+    """The HTTP client that carries a client's requests."""
     return client._client
 
 
 def add_interceptor(client: RuntimeHttpClient, interceptor: Any) -> None:
-    """Let an interceptor see every request of a client, the last of all; one of a kind is enough."""
+    """Add an interceptor as the last to see every request of a client; at most one of a kind."""
     if not any(type(each) is type(interceptor) for each in client._interceptors):
         client._interceptors = (*client._interceptors, interceptor)
 
 
 def give_up_when(grid: "HttpGrid", asked: Callable[[Exception], bool]) -> None:
-    """Ask this too before a request that failed is made again."""
+    """Also check this condition before a failed request is retried."""
     theirs = grid._retry_invoker.should_giveup
     grid._retry_invoker.should_giveup = lambda error: asked(error) or bool(theirs and theirs(error))
 
 
 def try_once(grid: "HttpGrid") -> None:
-    """From now on no request is made again."""
+    """Disable retries of requests."""
     grid._retry_invoker.max_tries = 1

@@ -1,4 +1,4 @@
-"""What the server tells a site of the experiment, and how the site makes it its own."""
+"""What the server tells a site about the experiment, and how the site adapts it."""
 
 import re
 from collections.abc import Mapping
@@ -28,14 +28,14 @@ RUN = re.compile(r"[A-Za-z0-9]{1,64}")
 
 @dataclass(frozen=True)
 class Invitation:
-    """An experiment without any path or partition, and the name of the run: a site keeps its state by both."""
+    """An experiment without paths or partitions, and the name of the run: a site keeps its state under both."""
 
     run: str
     experiment: Mapping[str, Any]
 
     @classmethod
     def to(cls, experiment: Experiment, run: str) -> "Invitation":
-        """The invitation to an experiment."""
+        """Make the invitation to an experiment."""
         values = experiment.to_dict()
         for name, data in values["data"].items():
             values["data"][name] = {key: value for key, value in data.items() if key not in OWN_FILES}
@@ -45,20 +45,20 @@ class Invitation:
 
     @classmethod
     def read(cls, header: Mapping[str, Any]) -> "Invitation":
-        """The invitation in a message's header."""
+        """Read the invitation in a message's header."""
         run = str(header["run"])
-        if not RUN.fullmatch(run):  # it names a folder
-            raise UserError([f"run: should be letters and digits, found {run!r}"])
+        if not RUN.fullmatch(run):  # it becomes the name of a folder
+            raise UserError([f"run: should consist of letters and digits, found {run!r}"])
         return cls(run, dict(header["experiment"]))
 
     def header(self) -> dict[str, Any]:
-        """As data that JSON can hold."""
+        """Convert to JSON data."""
         return {"run": self.run, "experiment": dict(self.experiment)}
 
     def accept(self, site: SiteConfig) -> tuple[Experiment, ClientSpec]:
-        """The site's part of the experiment with its own data and files, and the client that it is.
+        """The site's part of the experiment, with its own data and files, and the client that it is.
 
-        UserError if the experiment has no place for this site, or asks for what the site does not allow.
+        Raises UserError if the experiment has no such client, or asks for something that the site does not allow.
         """
         check_experiment(self.experiment, site)
         spec = self._place(site)
@@ -88,7 +88,7 @@ class Invitation:
     def _privacy(self, site: SiteConfig) -> dict[str, Any]:
         """The stricter bounds of both, and the noise that others may add.
 
-        UserError where the server would refuse what leaves with these bounds.
+        Raises UserError if the server would refuse rows with these bounds.
         """
         declared = Privacy.model_validate(self.experiment["privacy"])
         privacy = site.privacy.stricter(declared)
@@ -107,7 +107,7 @@ class Invitation:
 
 
 def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
-    """Who a client of the experiment is, but for its number of images."""
+    """The profile of a client of the experiment, except its number of images."""
     data = experiment.data[spec.data]
     channels = {task: TASKS[task].channels_for(data.labels[task]) for task in spec.tasks}
     model = build_model(experiment.model, channels, data.size, seed=experiment.seed, client=spec.name)

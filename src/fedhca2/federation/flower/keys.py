@@ -1,4 +1,4 @@
-"""A test CA, the SuperLink's certificate, a key for every site, and the secrets of executors."""
+"""Keys: a test CA, the SuperLink's certificate, a key for every site, and the executors' secrets."""
 
 import os
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), days: int = 365) -> None:
-    """Write everything that a federation with TLS and authenticated sites needs.
+    """Write everything needed for a federation with TLS and authenticated sites.
 
     `ca.crt`, `ca.key`; `superlink.crt`, `superlink.key` for these hosts and loopback; `secret` for the coordinator;
     and for every site a folder `sites/NAME` with `node.key`, `node.pub`, `secret` and `ca.crt`, to be taken there.
@@ -46,7 +46,7 @@ def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), day
 
 
 def make_site_keys(folder: Path, ca: bytes) -> None:
-    """The files of one site; a site can also make its key itself and give nothing but `node.pub` away."""
+    """Write the files of one site. A site can also create its own key and hand over only `node.pub`."""
     private_folder(folder)
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(folder / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
@@ -86,7 +86,7 @@ def _sign(
     issuer: x509.Certificate,
     days: int,
 ) -> x509.Certificate:
-    """A server's certificate for these names and addresses."""
+    """Issue a server's certificate for these names and addresses."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedhca2 SuperLink")])
     alternatives = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
@@ -123,7 +123,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_secret(path: Path, data: bytes) -> None:
-    """A new file that nobody else can read, not even for a moment."""
+    """Write a new file that no other user can read at any time."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)

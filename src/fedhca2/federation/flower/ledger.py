@@ -1,4 +1,4 @@
-"""A site's own account of the noised updates and scores that have left it, in all runs, while it keeps the file."""
+"""A site's ledger of the noised updates and scores that have left it, in all runs."""
 
 import os
 from collections import Counter
@@ -25,7 +25,7 @@ Kind = Literal["update", "scores"]
 
 
 class Sent(Config):
-    """One noised update, or scores: where they went, the noise in clips, and a digest of the numbers as sent."""
+    """One noised update, or scores: its destination, the noise in clips, and a digest of the numbers as sent."""
 
     run: str
     round: int
@@ -35,7 +35,7 @@ class Sent(Config):
 
     @classmethod
     def of(cls, run: str, round: int, noise: float, rows: Mapping[Slot, Tensor], kind: Kind = "update") -> "Sent":
-        """The entry of these rows."""
+        """Make the entry of these rows."""
         digest = blake2b(digest_size=16)
         for slot, row in sorted(rows.items()):
             digest.update(f"{slot} {row.dtype} {row.numel()}\n".encode())
@@ -44,9 +44,9 @@ class Sent(Config):
 
 
 class Ledger:
-    """A file with a line for each update, which is on the disk before the update leaves.
+    """A file with a line for each update, written to disk before the update leaves.
 
-    An update that leaves again, bit by bit the same, tells nothing new and costs nothing.
+    An identical update that leaves again reveals nothing new and costs nothing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +58,7 @@ class Ledger:
         return cls(site.state / f"{site.client}.ledger.jsonl")
 
     def entries(self) -> list[Sent]:
-        """All that has left; UserError where the file is damaged, since nobody knows then what it cost."""
+        """Everything that has left; raises UserError if the file is damaged, since its cost is then unknown."""
         try:
             with self.path.open("rb") as file:
                 return self._read(file)
@@ -66,13 +66,13 @@ class Ledger:
             return []
 
     def affords(self, run: str, round: int, noise: float, budget: SitePrivacy, kind: Kind = "update") -> bool:
-        """Whether an update or scores are within the budget, or were written down before a crash kept them here."""
+        """Whether an update or scores fit the budget, or are already in the ledger from before a crash."""
         entries = self.entries()
         paid = any((entry.run, entry.round, entry.kind) == (run, round, kind) for entry in entries)
         return paid or _is_within(budget, entries, noise)
 
     def charge(self, sent: Sent, budget: SitePrivacy) -> None:
-        """Write an update down, so that it may leave; UserError where it may not."""
+        """Record an update so that it may leave; raises UserError if it may not."""
         with self._locked() as file:
             entries = self._read(file)
             if any(entry.digest == sent.digest for entry in entries):
@@ -87,14 +87,14 @@ class Ledger:
 
     @contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
-        """The file, for one process at a time and for no other user's eyes."""
+        """Open the file for one process at a time, readable only by its owner."""
         with FileLock(f"{self.path}.lock", mode=0o600):
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
             with os.fdopen(descriptor, "r+b") as file:
                 yield file
 
     def _read(self, file: IO[bytes]) -> list[Sent]:
-        """The entries; the file is left at their end, before a last line that a crash left unfinished."""
+        """Read the entries; leaves the file at their end, before an incomplete last line from a crash."""
         entries, end = [], 0
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -110,7 +110,7 @@ class Ledger:
 
 
 def cost(entries: Sequence[Sent], delta: float, *more: float) -> float:
-    """The ε of updates that were sent, and of more with these noises."""
+    """The ε of sent updates, and of further ones with these noises."""
     return epsilon(combined(Counter([*(entry.noise for entry in entries), *more])), delta=delta)
 
 

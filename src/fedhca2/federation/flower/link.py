@@ -1,4 +1,4 @@
-"""A SuperLink on loopback and the proxy in front of it, as processes: the one way into a federation."""
+"""A SuperLink on loopback and the proxy in front of it, as processes: the only way into a federation."""
 
 import logging
 import socket
@@ -14,13 +14,13 @@ from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.superlink import SuperLink
 from fedhca2.whole_files import private_folder
 
-PATIENCE = 60.0  # seconds that a process has to start
-QUOTA = 2 * 2**30  # bytes that a site may leave at the SuperLink for each message that it is given
+PATIENCE = 60.0  # seconds for a process to start
+QUOTA = 2 * 2**30  # bytes that a site may send to the SuperLink for each message it receives
 log = logging.getLogger("fedhca2.server")
 
 
 class Link:
-    """The two processes. Sites come to the proxy; the coordinator's own commands go to the SuperLink."""
+    """The two processes. Sites connect to the proxy; the coordinator's own commands connect to the SuperLink."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Link:
         quota: int | None = None,
         options: Sequence[str] = (),
     ) -> None:
-        """`public` and `superlink` are host:port, of loopback for the SuperLink; `options` are its own."""
+        """`public` and `superlink` are host:port, on loopback for the SuperLink; `options` are the SuperLink's."""
         self.keys, self.public, self.quota, self.options = keys, public, quota or QUOTA, options
         self.superlink = SuperLink.at(superlink or f"127.0.0.1:{free_port()}", keys)
         self._logs = logs
@@ -53,22 +53,22 @@ class Link:
         self._home.cleanup()
 
     def start_proxy(self) -> None:
-        """Start the proxy, first or again: sites notice nothing but a pause."""
+        """Start or restart the proxy; sites only notice a pause."""
         command = ["python", "-m", "fedhca2.federation.flower.proxy", "--listen", self.public]
         command += ["--superlink", self.superlink.address, "--keys", str(self.keys), "--quota", str(self.quota)]
         self._start("proxy", command, self.public)
 
     def register(self, names: Iterable[str]) -> None:
-        """Let the sites of these names in."""
+        """Admit the sites with these names."""
         for name in names:
             self.superlink.register(name, self.keys / "sites" / name / "node.pub")
 
     def keep(self) -> None:
-        """Stay until the SuperLink ends; a proxy that does is started again."""
+        """Wait until the SuperLink ends; a proxy that ends is restarted."""
         while self.processes["superlink"].poll() is None:
             time.sleep(1.0)
             if (code := self.processes["proxy"].poll()) is not None:
-                log.warning("the proxy ended with code %s and is started again", code)
+                log.warning("the proxy ended with code %s and is restarted", code)
                 self.start_proxy()
         raise UserError([f"the SuperLink ended with code {self.processes['superlink'].returncode}"])
 
@@ -78,7 +78,7 @@ class Link:
         _wait_until_open(address, self.processes[name])
 
     def _superlink_command(self) -> list[str]:
-        """A SuperLink with TLS and authenticated sites, for those who know the secret."""
+        """The command of a SuperLink with TLS and authenticated sites, for those who know the secret."""
         host, _, port = self.superlink.address.rpartition(":")
         return [
             *("python", "-m", "fedhca2.federation.flower.guarded_superlink"),
@@ -96,7 +96,7 @@ class Link:
 def coordinator_link(
     superlink: str | None, keys: Path, names: Iterable[str], public: str, quota: int | None, out: Path
 ) -> Iterator[SuperLink]:
-    """The SuperLink that runs already at an address, or one for these sites and as long as a run in this folder."""
+    """The running SuperLink at an address, or a new one for these sites during a run in this folder."""
     if superlink:
         yield SuperLink.at(superlink, keys)
         return
@@ -107,7 +107,7 @@ def coordinator_link(
 
 
 def _wait_until_open(address: str, process: Popen[bytes]) -> None:
-    """Return when the process takes connections."""
+    """Return when the process accepts connections."""
     host, _, port = address.rpartition(":")
     here = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
     end = time.monotonic() + PATIENCE
@@ -118,4 +118,4 @@ def _wait_until_open(address: str, process: Popen[bytes]) -> None:
             time.sleep(0.1)
         else:
             return
-    raise UserError([f"{address}: should be listened on, found exit code {process.poll()} of what should do it"])
+    raise UserError([f"{address}: should accept connections, found that its process ended with code {process.poll()}"])

@@ -1,4 +1,4 @@
-"""A whole federation on this machine over Flower: a process for every site, or a simulation with Ray."""
+"""A whole federation on this machine over Flower: one process per site, or a simulation with Ray."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ from fedhca2.run_folder.writer import RunFolder, keep_model
 from fedhca2.whole_files import private_folder
 
 Engine = Literal["flower-local", "flower-ray"]
-RUNS_IN_VAIN = 2  # runs of Flower's that may end one after the other without a round being over
+RUNS_IN_VAIN = 2  # how many Flower runs may end in a row without completing a round
 log = logging.getLogger("fedhca2.server")
 
 
@@ -49,13 +49,13 @@ def run_over_flower(
 
 
 def resume_over_flower(out: Path, *, watcher: RunWatcher, overrides: Sequence[str] | None = None) -> Result:
-    """Go on with a run over Flower on the engine that it began on, without overrides."""
+    """Continue a run over Flower on its original engine, without overrides."""
     if overrides:
-        raise UserError([f"--set: a run over Flower goes on as it was, found {overrides[0]}"])
+        raise UserError([f"--set: a resumed run over Flower should keep its settings, found {overrides[0]}"])
     check_resumable(out)  # before anything is started
     engine = read_note(out)["engine"]
     if engine not in get_args(Engine):
-        raise UserError([f"{out}: go on with: fedhca2 flower serve {out} --keys DIR"])
+        raise UserError([f"{out}: resume with: fedhca2 flower serve {out} --keys DIR"])
     return _launch(engine, RunFiles(out).experiment(), out, watcher, None)
 
 
@@ -65,15 +65,15 @@ def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatch
         return engines[engine](experiment, out, watcher, NetworkSettings(), baseline)
     except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError([f"{reason}; go on with: fedhca2 resume {out}"]) from None
+        raise UserError([f"{reason}; resume with: fedhca2 resume {out}"]) from None
 
 
 def run_local(
     experiment: Experiment, out: Path, watcher: RunWatcher, terms: NetworkSettings, baseline: Path | None = None
 ) -> Result:
-    """Run an experiment with every client in a process of its own, or go on with it if its folder is there.
+    """Run an experiment with each client in its own process, or continue it if its folder exists.
 
-    No process is left when it ends, however it ends.
+    No process is left running, however it ends.
     """
     collect = collecting(experiment, out)
 
@@ -87,9 +87,9 @@ def run_local(
 
 
 def _until_done(link: SuperLink, work: Callable[[Grid], Result], out: Path) -> Result:
-    """Do the work in a run of Flower's, and when the SuperLink ends that before its time, go on in another.
+    """Do the work in a Flower run; if the SuperLink ends that run early, continue in a new one.
 
-    It does so when the clock jumps: its heartbeats, its tokens and the lives of its messages are by the time of day.
+    The SuperLink does so when the clock jumps, since heartbeats, tokens and messages expire by wall-clock time.
     """
     in_vain = 0
     while True:
@@ -101,7 +101,7 @@ def _until_done(link: SuperLink, work: Callable[[Grid], Result], out: Path) -> R
             in_vain = in_vain + 1 if RunFiles(out).checkpoints == before else 0
             if in_vain > RUNS_IN_VAIN:
                 raise
-            log.warning("%s; going on in a new run from the last checkpoint", str(error).splitlines()[0])
+            log.warning("%s; continuing in a new run from the last checkpoint", str(error).splitlines()[0])
 
 
 @contextmanager
@@ -126,14 +126,14 @@ def _federation(experiment: Experiment, out: Path) -> Iterator[SuperLink]:
 
 
 def sites_folder(out: Path) -> Path:
-    """Where a local federation's sites have their states and logs."""
+    """The folder of a local federation's site states and logs."""
     return out.with_name(f"{out.name}.sites")
 
 
 def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
-    """A file for every client's site, with the images that the experiment's partition gives it.
+    """Write a file for every client's site, with the images that the experiment's partition gives it.
 
-    It allows all that the experiment asks for: the one who starts these sites has the data of all of them.
+    It allows everything the experiment asks for: whoever starts these sites owns all their data.
     """
     shards = assign_shards(experiment, open_data(experiment))
     files = {}
@@ -162,13 +162,13 @@ def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
 
 
 def start_site(public: str, site: Path, keys: Path, home: Path, logs: Path) -> Popen[bytes]:
-    """A site's process."""
+    """Start a site's process."""
     command = ["fedhca2", "flower", "site", str(site), "--superlink", public, "--keys", str(keys)]
     return start(command, home, logs / f"{site.stem}.log")
 
 
 def collecting(experiment: Experiment, out: Path) -> Collect:
-    """Puts the sites' models where those of a run in one process are."""
+    """A function that copies the sites' models to where a run in one process has them."""
 
     def collect(run: str, folder: Path) -> None:
         for spec in experiment.specs:
@@ -182,8 +182,8 @@ def collecting(experiment: Experiment, out: Path) -> Collect:
 def run_ray(
     experiment: Experiment, out: Path, watcher: RunWatcher, terms: NetworkSettings, baseline: Path | None = None
 ) -> Result:
-    """Run an experiment in a simulation, or go on with it if its folder is there; a client gets one CPU, or one GPU."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray reads it when it is imported
+    """Run an experiment in a simulation, or continue it if its folder exists; a client gets one CPU or one GPU."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray reads it on import
     try:
         import ray
     except ImportError:

@@ -1,4 +1,4 @@
-"""Rows as whole numbers that add up without loss, and the masks that hide them until they are added."""
+"""Rows as integers that add up without loss, and the masks that hide them until they are added."""
 
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -18,7 +18,7 @@ KEY_BYTES = 32
 class Steps:
     """Values from −clip to clip in equal steps, so fine that the numbers of all members fill half of the range.
 
-    What lands in the other half is no sum: masks that do not fit are noticed.
+    A result in the other half is not a sum, so wrong masks are noticed.
 
     >>> steps = Steps(clip=1.0, members=3)
     >>> steps.sum_of(steps.whole(np.array([0.5])) + steps.whole(np.array([-0.25])), 2).round(6)
@@ -30,34 +30,32 @@ class Steps:
 
     @property
     def count(self) -> int:
-        """The steps from −clip to clip."""
+        """The number of steps from −clip to clip."""
         return MODULUS // 2 // self.members
 
     @property
     def size(self) -> float:
-        """How far one step goes; a value is off by half of it at most."""
+        """The size of one step; rounding errors are at most half of it."""
         return 2 * self.clip / self.count
 
     def whole(self, values: NDArray[Any]) -> Whole:
-        """The nearest steps; ValueError where a value is out of reach."""
+        """Round to the nearest steps; raises ValueError if a value is too large."""
         largest = float(np.abs(values).max(initial=0.0))
-        if not largest <= self.clip:  # also where it is not a number
+        if not largest <= self.clip:  # also if it is NaN
             raise ValueError(
                 f"rows should have values of at most {self.clip:g} (secure_aggregation.clip), found {largest:g}"
             )
         return np.rint((values.astype(np.float64) + self.clip) / self.size).astype(np.uint32)
 
     def sum_of(self, total: Whole, members: int) -> NDArray[np.float64]:
-        """What the steps of so many members add up to; ValueError where they cannot."""
+        """The sum of this many members' steps; raises ValueError if it is impossible."""
         if int(total.max(initial=0)) > members * self.count:
-            raise ValueError(
-                "a sum should be of values within the clip, found one beyond: a client sent what is no row"
-            )
+            raise ValueError("a sum should have values within the clip, found one beyond: a client sent an invalid row")
         return total.astype(np.float64) * self.size - members * self.clip
 
 
 def mask(secret: bytes, number: int, size: int) -> Whole:
-    """The mask of a sum under a secret: ChaCha20 with a key of its own, so that each number is any of 2³² alike."""
+    """The mask of a sum: ChaCha20 with a key derived from the secret, so that each of 2³² numbers is equally likely."""
     key = blake2b(secret, digest_size=KEY_BYTES, salt=number.to_bytes(16, "little"), person=b"fedhca2 mask").digest()
     stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(4 * size))
     return np.frombuffer(stream, "<u4")

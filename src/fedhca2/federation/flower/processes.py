@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them."""
+"""Processes that end with their parent."""
 
 import ctypes
 import os
@@ -13,17 +13,17 @@ from pathlib import Path
 
 from fedhca2.federation.flower import QUIET
 
-PATIENCE = 15.0  # seconds that a process has to end by itself
+PATIENCE = 15.0  # seconds for a process to end by itself
 PR_SET_PDEATHSIG = 1
 
 
 def start(command: Sequence[str], home: Path, log: Path | None = None) -> "subprocess.Popen[bytes]":
-    """Start a command of this environment with a Flower home of its own; it is told to end when this process does."""
+    """Start a command of this environment with its own Flower home; it is told to end when this process ends."""
     home.mkdir(parents=True, exist_ok=True)
     output = log.open("ab") if log else None
     beside = Path(sys.executable).parent
     path = f"{beside}{os.pathsep}{os.environ['PATH']}"
-    # Processes beside each other have one thread each, as clients in one process have: the same bits come out.
+    # Parallel processes use one thread each, like clients in one process, so that the results are the same bits.
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
     try:
         return subprocess.Popen(
@@ -32,7 +32,7 @@ def start(command: Sequence[str], home: Path, log: Path | None = None) -> "subpr
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT if output else None,
-            start_new_session=True,  # Ctrl-C is for this process, which ends the others in order
+            start_new_session=True,  # Ctrl-C only reaches this process, which stops the others in order
             preexec_fn=_end_with_parent if sys.platform == "linux" else None,
         )
     finally:
@@ -55,7 +55,7 @@ def stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """A free port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,7 +1,7 @@
-"""Orders, replies and profiles as Flower's records: a JSON header, and flat arrays of rows.
+"""Orders, replies and profiles as Flower records: a JSON header, and flat arrays of rows.
 
-A header says where each row lies; a row that several clients get lies in an array of its own, which is the same object
-in each of their messages, so it is hashed once and pushed once.
+A header gives the position of each row. A row that several clients get is in a separate array, which is the same object
+in each of their messages, so it is hashed and pushed once.
 """
 
 import json
@@ -19,31 +19,31 @@ from fedhca2.messages import Addend, Order, Profile, Reply, deliveries_as_data, 
 from fedhca2.params import Layout, Slot
 
 Wire = Literal["float32", "bfloat16"]
-MASKED = "int32"  # how masked rows travel
+MASKED = "int32"  # wire format of masked rows
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, MASKED: torch.int32}
-STYPE = "fedhca2.rows"  # little-endian values, one after another
+STYPE = "fedhca2.rows"  # little-endian values, concatenated
 HEADER_RECORD, ROWS_RECORD, OWN = "header", "rows", "own"
-STAGE = "stage"  # in the header of a message of secure aggregation: which of its stages
-CANNOT = "cannot"  # in the header of a site that cannot do what it was asked: why
+STAGE = "stage"  # in the header of a message of secure aggregation: its stage
+CANNOT = "cannot"  # in the header of a site that cannot do what it was asked: the reason
 MOST_IMAGES = 10**9
 
 Header = dict[str, Any]
 
 
 class MalformedMessageError(ValueError):
-    """A message that is not what it should be, however it came about."""
+    """A message that is not what it should be, for any reason."""
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a row lies: in which array, from which value on."""
+    """The position of a row: its array and first value."""
 
     array: str
     start: int
 
 
 def pack(header: Header, arrays: Mapping[str, Array] | None = None) -> RecordDict:
-    """A message's content. Its salt keeps its hash from being guessed, and taken, before it is sent."""
+    """The content of a message. Its salt prevents others from guessing and claiming its hash before it is sent."""
     content = RecordDict({HEADER_RECORD: ConfigRecord({"json": json.dumps(header), "salt": token_hex(16)})})
     if arrays:
         record = ArrayRecord()
@@ -62,7 +62,7 @@ def header_of(content: RecordDict) -> Header:
 
 
 def to_array(rows: Sequence[Tensor], wire: str) -> Array:
-    """One flat array that holds these rows."""
+    """Concatenate these rows into one flat array."""
     flat = torch.cat([row.detach().to("cpu", DTYPES[wire]) for row in rows])
     return Array(wire, (flat.numel(),), STYPE, flat.view(torch.uint8).numpy().tobytes())
 
@@ -87,7 +87,7 @@ def to_rows(content: RecordDict) -> dict[str, Tensor]:
 
 
 def encode_orders(orders: Mapping[str, Order], wire: Wire, common: Header) -> dict[str, RecordDict]:
-    """Every client's order. Rows that several clients get are packed once, and in the same array for all of them."""
+    """Encode every client's order. Rows that several clients get are packed once, in the same array for all of them."""
     receivers: dict[int, list[str]] = {}
     rows: dict[int, Tensor] = {}
     for client, order in orders.items():
@@ -115,7 +115,7 @@ def encode_orders(orders: Mapping[str, Order], wire: Wire, common: Header) -> di
 
 
 def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
-    """The order in a message."""
+    """Decode the order in a message."""
     header, arrays = header_of(content)["order"], to_rows(content)
 
     def row(slot: Slot, place: Mapping[str, Any]) -> Tensor:
@@ -130,21 +130,21 @@ def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
 
 
 def encode_reply(reply: Reply, wire: Wire, keys: Sequence[str] = ()) -> RecordDict:
-    """A reply as a message's content, with public keys where a sum follows."""
+    """Encode a reply as a message's content, with public keys if a sum follows."""
     header = {**reply_as_data(reply), "slots": [str(slot) for slot in reply.rows]}
     header |= {"keys": list(keys)} if keys else {}
     return pack(header, {OWN: to_array(list(reply.rows.values()), wire)} if reply.rows else None)
 
 
 def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply | Refused:
-    """The reply that this client's answer says it is; its round, names and numbers have still to be checked."""
+    """Decode this client's reply; its round, names and numbers are not checked yet."""
     if header.get("client") != profile.client:
         return Refused(f"client should be {profile.client}, found {shown(header.get('client'))}")
     try:
         slots = [Slot.parse(slot) for slot in header["slots"]]
         pieces = torch.split(torch.empty(0) if rows is None else rows, [profile.layouts[slot].numel for slot in slots])
         if len(set(slots)) != len(slots):
-            return Refused(f"slots should be named once, found {shown(header['slots'])}")
+            return Refused(f"slots should be listed once, found {shown(header['slots'])}")
         return Reply(
             client=profile.client,
             round=header["round"],
@@ -156,17 +156,17 @@ def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply
             failed=plain(header["failed"]),
             declined=plain(header["declined"]),
         )
-    except Exception as error:  # an answer comes from outside: nothing in it may stop the server
+    except Exception as error:  # nothing in an answer may stop the server
         return Refused(f"reply cannot be read: {shown(error)}")
 
 
 def encode_profile(profile: Profile) -> RecordDict:
-    """A profile as a message's content."""
+    """Encode a profile as a message's content."""
     return pack(_profile(profile))
 
 
 def decode_profile(header: Header, expected: Profile) -> Profile | Refused:
-    """The profile in an answer, if it is the expected one: how many images there are is all that a site can choose."""
+    """Decode the profile in an answer, if it is the expected one: a site can only choose its number of images."""
     for key, wanted in _profile(expected).items():
         if key != "samples" and header.get(key) != wanted:
             if key == "layouts":

@@ -1,4 +1,4 @@
-"""The interface through which a SuperLink or a SuperNode hands out its tasks."""
+"""The interface through which a SuperLink or SuperNode hands out tasks."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ ACQUIRE = frozenset({"/flwr.proto.Runtime/AcquireTask"})
 
 
 def runtime_client(address: str, ca: Path | None, secret: Path) -> RuntimeHttpClient:
-    """A client of a SuperLink's or SuperNode's Runtime API that may take tasks; without a CA over plain HTTP."""
+    """A client of a SuperLink's or SuperNode's Runtime API that may take tasks; without a CA it uses plain HTTP."""
     return RuntimeHttpClient.from_server_address(
         address,
         insecure=ca is None,

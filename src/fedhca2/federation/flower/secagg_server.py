@@ -1,7 +1,7 @@
-"""The server's part of secure aggregation: three stages of messages, and sums that tell no row.
+"""The server's part of secure aggregation: three stages of messages, and sums that reveal no row.
 
-SecAgg (Bonawitz et al. 2017) in the stages of Flower's SecAgg+, where all clients of a round are neighbours; the first
-of its stages, new keys, comes with every client's reply.
+SecAgg (Bonawitz et al. 2017) in the stages of Flower's SecAgg+, with all clients of a round as neighbours. The first
+stage, new keys, comes with every client's reply.
 """
 
 import logging
@@ -37,13 +37,13 @@ log = logging.getLogger("fedhca2.server")
 T = TypeVar("T")
 K = TypeVar("K")
 LONGEST = 2048  # characters of a key or of a share
-ATTEMPTS = 100  # at a secret, with other shares each time
-Heard = tuple[dict[str, T], dict[str, str]]  # what clients answered, and why others did not
-Read = Callable[[Answer], T]  # an answer as it is used; ValueError where it cannot be
+ATTEMPTS = 100  # to recover a secret, with different shares each time
+Heard = tuple[dict[str, T], dict[str, str]]  # the clients' answers, and why others did not answer
+Read = Callable[[Answer], T]  # reads an answer; raises ValueError if it is unusable
 
 
 class Ask(Protocol):
-    """Sends clients their requests of a stage, and waits for the answers."""
+    """Sends clients the requests of a stage, and waits for the answers."""
 
     def __call__(
         self,
@@ -53,16 +53,16 @@ class Ask(Protocol):
         least: int,
         values: Mapping[str, int],
     ) -> Heard[T]:
-        """With `least` answers those that are not there are not waited for; an answer has so many masked `values`."""
+        """With `least` answers, offline clients are not waited for; an answer has this many masked `values`."""
 
 
 class NoSumError(Exception):
-    """Nothing can be unmasked, and nobody knows more than before."""
+    """Nothing can be unmasked, and no one has learned anything."""
 
 
 @dataclass(frozen=True)
 class _Shared:
-    """What a client sent in the second stage."""
+    """A client's answer in the second stage."""
 
     shares: Mapping[str, str]  # encrypted for each of the others
     seed: str  # the commitment to its seed
@@ -70,24 +70,24 @@ class _Shared:
 
 @dataclass(frozen=True)
 class _Told:
-    """What a client told in the last stage: shares of others' secrets."""
+    """A client's answer in the last stage: shares of others' secrets."""
 
     seeds: Mapping[str, str]
     keys: Mapping[str, str]
 
 
 class SecureSum:
-    """One run through the stages, for one round."""
+    """One pass through the stages, for one round."""
 
     def __init__(
         self, settings: SecureAggregation, ask: Ask, public: Mapping[str, tuple[str, str]], sums: Sequence[Sum]
     ) -> None:
-        """`public` are the keys that clients have sent with their replies."""
+        """`public` are the keys that clients sent with their replies."""
         self.settings, self.ask, self.public, self.sums = settings, ask, public, sums
-        self.away: dict[str, str] = {}  # why clients are not there any more
+        self.away: dict[str, str] = {}  # why clients dropped out
 
     def add(self) -> Summed:
-        """The sums of the rows of all that send them in time."""
+        """The sums of the rows that arrive in time."""
         clients = sorted({client for each in self.sums for client in each.weights})
         try:
             stayed, rows = self._add(clients)
@@ -126,7 +126,7 @@ class SecureSum:
         return stayed, rows
 
     def _masked(self, shared: Mapping[str, _Shared], wanted: Sequence[Sum], least: int) -> dict[str, list[Whole]]:
-        """Of every client its masked numbers, for each of the sums that it is in."""
+        """Every client's masked numbers, for each of its sums."""
         sums = [
             {client: {str(slot): weight for slot, weight in own.items()} for client, own in each.weights.items()}
             for each in wanted
@@ -145,7 +145,7 @@ class SecureSum:
         return {client: np.split(values[client], np.cumsum(sizes[client])[:-1]) for client in values}
 
     def _without_lone(self, stayed: set[str], sums: Sequence[Sum], least: int) -> set[str]:
-        """Those that stayed, but for whoever is alone in a sum: its masks stay on."""
+        """The clients that stayed, without those that are alone in a sum: their masks cannot be removed."""
         while lone := {client for each in sums if len(left := stayed & set(each.weights)) == 1 for client in left}:
             self.away |= dict.fromkeys(lone, "all others of a sum have dropped out")
             stayed = stayed - lone
@@ -154,7 +154,7 @@ class SecureSum:
         return stayed
 
     def _row(self, number: int, each: Sum, total: Whole, members: Sequence[str]) -> Tensor:
-        """The sum as it would be if those that stayed had the weights of all."""
+        """The sum, scaled as if those that stayed had the weights of all."""
         try:
             added = Steps(self.settings.clip, len(each.weights)).sum_of(total, len(members))
         except ValueError as error:
@@ -170,7 +170,7 @@ class SecureSum:
         least: int,
         values: Mapping[str, int] | None = None,
     ) -> dict[str, T]:
-        """What clients answered; NoSumError if these are too few."""
+        """The clients' answers; raises NoSumError if there are too few."""
         heard, away = self.ask(stage, requests, read, least, values or {})
         self.away |= away
         if len(heard) < least:
@@ -179,33 +179,33 @@ class SecureSum:
 
 
 def _seed(client: str, told: Iterable[_Told], least: int, committed: str) -> bytes:
-    """The seed of a client's own mask."""
+    """Recover the seed of a client's own mask."""
     shares = [each.seeds[client] for each in told if client in each.seeds]
     return _combined(client, shares, least, lambda seed: commitment(seed) == committed)
 
 
 def _key(client: str, told: Iterable[_Told], least: int, public: str) -> str:
-    """The key that a client agreed on masks with."""
+    """Recover the key that a client agreed on masks with."""
     shares = [each.keys[client] for each in told if client in each.keys]
     return _combined(client, shares, least, lambda key: public_of(key.decode()) == public).decode()
 
 
 def _combined(client: str, shares: Sequence[str], least: int, fits: Callable[[bytes], bool]) -> bytes:
-    """The secret that shares were made of, although some of them may be made up."""
+    """Recover the secret from its shares, even if some of them are forged."""
     if len(shares) < least:
-        raise NoSumError(f"{least} shares of {client}'s secret should be there, found {len(shares)}")
+        raise NoSumError(f"{least} shares of {client}'s secret should have come, found {len(shares)}")
     for some in islice(combinations(shares, least), ATTEMPTS):
         try:
             secret = combine_shares([bytes.fromhex(share) for share in some])
             if fits(secret):
                 return secret
-        except Exception:  # shares come from outside: nothing in them may stop the server
+        except Exception:  # nothing in shares may stop the server
             continue
-    raise NoSumError(f"shares of {client}'s secret should give the one that it is committed to, found others")
+    raise NoSumError(f"shares of {client}'s secret should match its commitment, found others")
 
 
 def read_keys(answer: Answer) -> tuple[str, str]:
-    """The two public keys that came with a reply; ValueError where other sites could not use them."""
+    """The two public keys that came with a reply; raises ValueError if other sites could not use them."""
     agreed, read = _texts(dict(enumerate(answer.header["keys"]))).values()
     for key in (agreed, read):
         found = bytes_to_public_key(key.encode())
@@ -226,7 +226,7 @@ def _read_told(answer: Answer) -> _Told:
 
 def _read_values(answer: Answer) -> Whole:
     if answer.rows is None:
-        raise ValueError("masked rows should be there, found none")
+        raise ValueError("an answer should have masked rows, found none")
     return answer.rows.numpy().view(np.uint32)
 
 

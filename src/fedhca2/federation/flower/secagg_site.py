@@ -38,34 +38,34 @@ SHARE, MASK, UNMASK = "share", "mask", "unmask"  # the stages after that of new 
 
 
 class Secrets(Config):
-    """What a site knows of one sum, in a file of its own: it may die between two stages, and go on."""
+    """What a site knows of one sum, in its own file, so that it can crash between two stages and continue."""
 
     round: int = -1
-    agreeing: str = ""  # the private key that masks are agreed with
-    reading: str = ""  # the private key that shares are encrypted for
+    agreeing: str = ""  # the private key for agreeing on masks
+    reading: str = ""  # the private key for decrypting shares
     seed: str = ""  # of its own mask
-    public: dict[str, tuple[str, str]] = Field(default_factory=dict)  # of all that take part, itself included
-    sent: dict[str, str] = Field(default_factory=dict)  # shares of seed and agreeing key, encrypted for others
+    public: dict[str, tuple[str, str]] = Field(default_factory=dict)  # of all that take part, including itself
+    sent: dict[str, str] = Field(default_factory=dict)  # shares of its seed and agreeing key, encrypted for others
     held: dict[str, tuple[str, str]] = Field(default_factory=dict)  # shares of others' seeds and keys, and of its own
     members: tuple[str, ...] = ()  # who has shared its keys, and may send rows
-    sums: tuple[dict[str, dict[str, float]], ...] = ()  # what it has masked its rows for
+    sums: tuple[dict[str, dict[str, float]], ...] = ()  # the sums that it has masked its rows for
     told: tuple[int, str] = (-1, "")  # the last round that it helped to unmask, and for which sums and clients
 
     @classmethod
     def load(cls, path: Path) -> "Secrets":
-        """The secrets in a file; new ones without any keys if there is none."""
+        """Load the secrets from a file; without a file, new ones without keys."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             return cls()
 
     def save(self, path: Path) -> None:
-        """Write them for nobody else's eyes."""
+        """Write them, readable only by the owner."""
         write_whole(path, self.model_dump_json().encode())
 
 
 def new_keys(secrets: Secrets, round: int) -> tuple[Secrets, list[str]]:
-    """New keys, whatever there was, and the public ones of them: a key masks once."""
+    """Replace all keys and return the public ones: a key masks only once."""
     (agreeing, agreed), (reading, read) = generate_key_pairs(), generate_key_pairs()
     fresh = Secrets(
         round=round,
@@ -78,10 +78,10 @@ def new_keys(secrets: Secrets, round: int) -> tuple[Secrets, list[str]]:
 
 
 def share(secrets: Secrets, request: Request, name: str, settings: SecureAggregation) -> tuple[Secrets, Request]:
-    """Shares of the seed and of the agreeing key, one for each client that takes part."""
+    """Make shares of the seed and of the agreeing key, one for each client that takes part."""
     public = {client: (str(agreed), str(read)) for client, (agreed, read) in sorted(request["keys"].items())}
     if secrets.public and secrets.public != public:
-        raise ValueError("keys should be shared once, found others' keys in a second request")
+        raise ValueError("keys should be shared once, found different keys in a second request")
     if not secrets.public:
         secrets = _shared(secrets, public, name, settings.least(len(public)))
     return secrets, {"shares": secrets.sent, "seed": commitment(bytes.fromhex(secrets.seed))}
@@ -90,7 +90,9 @@ def share(secrets: Secrets, request: Request, name: str, settings: SecureAggrega
 def _shared(secrets: Secrets, public: Mapping[str, tuple[str, str]], name: str, least: int) -> Secrets:
     own = tuple(public_of(key) for key in (secrets.agreeing, secrets.reading))
     if public.get(name) != own or len(set(chain(*public.values()))) != 2 * len(public) or len(public) < 2:
-        raise ValueError("keys should be of two or more clients, all different, with this site's own, found others")
+        raise ValueError(
+            "keys should be of two or more clients, all different, including this site's own, found others"
+        )
     seeds = create_shares(bytes.fromhex(secrets.seed), least, len(public))
     keys = create_shares(secrets.agreeing.encode(), least, len(public))
     sent, held = {}, {}
@@ -106,7 +108,7 @@ def _shared(secrets: Secrets, public: Mapping[str, tuple[str, str]], name: str, 
 def conceal(
     secrets: Secrets, request: Request, name: str, settings: SecureAggregation, rows: Mapping[Slot, Tensor]
 ) -> tuple[Secrets, Whole]:
-    """The masked rows, one after another: what each of the sums gets from this site."""
+    """The masked rows, concatenated: this site's part of each of the sums."""
     sums = tuple({client: dict(own) for client, own in weights.items()} for weights in request["sums"])
     members = tuple(sorted({name, *request["shares"]}))
     if secrets.members and (secrets.members, secrets.sums) != (members, sums):
@@ -120,7 +122,7 @@ def conceal(
 
 
 def _check(members: Sequence[str], sums: Sequence[Weights], name: str, known: set[str], least: int) -> None:
-    """ValueError where sums could tell a row."""
+    """Raise ValueError if sums could reveal a row."""
     if len(members) < least or not set(members) <= known:
         raise ValueError(f"{least} or more clients should have shared their keys, found {len(members)}")
     own = [slot for weights in sums for slot in weights.get(name, {})]
@@ -145,16 +147,16 @@ def _masked(
 
 
 def unmask(secrets: Secrets, request: Request, name: str, settings: SecureAggregation) -> tuple[Secrets, Request]:
-    """Of each client that stayed the share of its seed, of each that dropped out the share of its key; never both."""
+    """The share of the seed of each client that stayed, and of the key of each that dropped out; never both."""
     stayed, dropped = sorted(set(request["stayed"])), sorted(set(request["dropped"]))
     if not secrets.members or set(stayed) & set(dropped) or {*stayed, *dropped} != set(secrets.members):
-        raise ValueError("clients should have stayed or dropped out, each of them one of both, found otherwise")
+        raise ValueError("every client should have either stayed or dropped out, found otherwise")
     if len(stayed) < settings.least(len(secrets.public)) or name not in stayed:
         raise ValueError(f"{settings.least(len(secrets.public))} clients should have stayed, found {len(stayed)}")
     if any(len(set(weights) & set(stayed)) == 1 for weights in secrets.sums):
         raise ValueError("a sum should be of two or more clients that stayed, found one that is a row")
     asked = commitment(json.dumps([secrets.sums, stayed], sort_keys=True).encode())
-    if secrets.told[0] == secrets.round and secrets.told[1] != asked:  # two sums would tell a row by their difference
+    if secrets.told[0] == secrets.round and secrets.told[1] != asked:  # the difference of two sums would reveal a row
         raise ValueError("rows of a round should be added up once, found a second sum that differs")
     answer = {
         "seeds": {client: secrets.held[client][0] for client in stayed if client in secrets.held},
@@ -164,7 +166,7 @@ def unmask(secrets: Secrets, request: Request, name: str, settings: SecureAggreg
 
 
 def _opened(secrets: Secrets, shares: Mapping[str, str], name: str) -> dict[str, tuple[str, str]]:
-    """The shares that others sent, but for those that cannot be read."""
+    """Decrypt the shares that others sent, except those that cannot be read."""
     order, opened = [*secrets.public], {}
     for client, text in shares.items():
         try:
@@ -178,23 +180,23 @@ def _opened(secrets: Secrets, shares: Mapping[str, str], name: str) -> dict[str,
 
 
 def add_pair(masked: Whole, secret: bytes, number: int, plus: bool) -> None:
-    """Add the mask that two clients agreed on, or subtract it: one of them does this and the other that."""
+    """Add the mask that two clients agreed on, or subtract it: one client adds, the other subtracts."""
     agreed = mask(secret, number, len(masked))
     np.add(masked, agreed, out=masked) if plus else np.subtract(masked, agreed, out=masked)
 
 
 def largest(weights: Mapping[str, Mapping[Any, float]]) -> float:
-    """The most that one client adds to a sum, which is 1 on the wire."""
+    """The largest weight of one client in a sum, which is 1 on the wire."""
     return max(sum(own.values()) for own in weights.values())
 
 
 def commitment(secret: bytes) -> str:
-    """Tells nothing of a secret, and whether another is the same."""
+    """Commit to a secret: reveals nothing of it, but shows whether another secret is the same."""
     return blake2b(secret, digest_size=KEY_BYTES, person=b"fedhca2 commit").hexdigest()
 
 
 def agree(private: str, public: str) -> bytes:
-    """The secret of two clients."""
+    """Agree on the secret of two clients."""
     return generate_shared_key(bytes_to_private_key(private.encode()), bytes_to_public_key(public.encode()))
 
 

@@ -20,27 +20,27 @@ app = ServerApp()
 
 
 class LogWatcher:
-    """A line in the log for every round."""
+    """Logs a line for every round."""
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
-        """Say what is going to be trained."""
+        """Log what will be trained."""
         log.info("%s: %d clients, %d rounds", experiment.method_name, len(shards), experiment.rounds)
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        """Batches are the sites' own."""
+        """Batches are only known at the sites."""
 
     def replied(self, order: Order, reply: Reply) -> None:
-        """Replies are in the run's folder."""
+        """Replies are logged in the run's folder."""
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """Say how long a round took, and who was left out."""
+        """Log how long a round took, and who was left out."""
         away = "".join(f"; without {client}: {why}" for client, why in record.refused.items())
         log.info("round %d took %.1f s%s", round + 1, seconds, away)
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the experiment of the run config, or go on with it if its folder is there already."""
+    """Run the experiment of the run config, or continue it if its folder exists."""
     config = context.run_config
     terms = NetworkSettings(
         deadline=float(config["deadline"]) or None,

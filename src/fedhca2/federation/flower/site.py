@@ -1,4 +1,4 @@
-"""A site: one client of the federation with its state on its own disk, asked over the network."""
+"""A site: one client of the federation, with its state on its own disk, asked over the network."""
 
 import logging
 from collections.abc import Mapping
@@ -30,50 +30,50 @@ from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.whole_files import private_folder, write_whole
 
 STATE, REPLY, MODEL = "state.safetensors", "reply.safetensors", "model.safetensors"
-SECRETS = "sum.json"  # of secure aggregation, in this round
+SECRETS = "sum.json"  # of secure aggregation in the current round
 NO_FILE = (0, 0)
 log = logging.getLogger("fedhca2.site")
 Metrics = Mapping[str, Mapping[str, float]]  # {task: {metric: value}}
 
 
 class RoundIsOverError(ValueError):
-    """An order for a round that this client has left behind, and whose reply it no longer has."""
+    """An order for a past round, whose reply the client no longer has."""
 
 
 @dataclass
 class _Seat:
-    """The site's client in one run, as far as it has come."""
+    """The site's client in one run, in its current state."""
 
     run: str
-    experiment: Experiment  # as the site has agreed to it
+    experiment: Experiment  # as the site agreed to it
     client: Client
     folder: Path
-    round: int  # the last round it has carried out, or -1
-    stamp: tuple[int, int]  # of the state on the disk, which another process may have changed
+    round: int  # the last round it carried out, or -1
+    stamp: tuple[int, int]  # of the state on disk, which another process may have changed
 
 
 class Site:
-    """Answers the server. What it has done is on the disk before it answers, so that it can die at any time."""
+    """Answers the server. Its work is on disk before it answers, so it can crash at any time."""
 
     def __init__(self, config: SiteConfig) -> None:
         self.config = config
         self._seat: _Seat | None = None
 
     def describe(self, invitation: Invitation) -> Profile:
-        """Who this site is in the experiment; UserError if it is nobody."""
+        """The profile of this site in the experiment; raises UserError if it has none."""
         return self._take_seat(invitation).client.profile
 
     def perform(self, invitation: Invitation, order: Order) -> Reply:
-        """Carry out an order; one that was carried out before is answered as it was then."""
+        """Carry out an order; a repeated order gets the same answer."""
         seat = self._take_seat(invitation)
         check_order(order, seat.experiment, self.config)
         if order.round == seat.round:
             return _load_reply(seat.folder / REPLY)
         if order.round < seat.round:
             raise RoundIsOverError(f"round should be {seat.round} or later for {seat.client.name}, found {order.round}")
-        self._seat = None  # a client that fails half-way is built anew from the disk
+        self._seat = None  # a client that fails half-way is rebuilt from disk
         if seat.stamp == NO_FILE and (seat.client.privacy.noise or self.config.told_scores.noise):
-            _save_seat(seat)  # with its key: if it works on this order again, the noise is the same
+            _save_seat(seat)  # with its key: if it repeats this order, the noise is the same
         reply = self._within_budget(seat, replace(order, evaluate=self._tells_scores(order)))
         reply = self._with_told_scores(seat, order, reply)
         if reply.declined:
@@ -90,7 +90,7 @@ class Site:
         return reply
 
     def seen(self, invitation: Invitation, order: Order) -> Reply:
-        """The same, as the server may see it: with secure aggregation rows stay here, and sketches of some leave."""
+        """The same as the server may see it: with secure aggregation, rows stay here and only some sketches leave."""
         seat, reply = self._take_seat(invitation), self.perform(invitation, order)
         settings, method = seat.experiment.secure_aggregation, seat.experiment.resolved_method
         if settings is None:
@@ -101,7 +101,7 @@ class Site:
         return replace(reply, rows=rows)
 
     def keys(self, invitation: Invitation, order: Order) -> list[str]:
-        """New public keys for the sum that this site's rows go into after this order, if they go into one."""
+        """New public keys for the sum that this site's rows go into after this order, if there is one."""
         seat = self._take_seat(invitation)
         if seat.experiment.secure_aggregation is None or not order.upload:
             return []
@@ -130,9 +130,9 @@ class Site:
         return pack(dict(answer))
 
     def _within_budget(self, seat: _Seat, order: Order) -> Reply:
-        """Carry out an order; a noised update is in the ledger before it leaves, and none leaves that is too much.
+        """Carry out an order; a noised update is in the ledger before it leaves, and none leaves beyond the budget.
 
-        A site whose budget is spent still takes what it is sent.
+        A site whose budget is spent still takes rows.
         """
         client, ledger, budget = seat.client, Ledger.of(self.config), self.config.privacy
         noise = client.privacy.noise
@@ -153,10 +153,10 @@ class Site:
         return order.evaluate and (told == "all" or (told == "final" and order.finish))
 
     def _with_told_scores(self, seat: _Seat, order: Order, reply: Reply) -> Reply:
-        """The reply with the scores that this site tells; their noise is in the ledger before they leave."""
+        """The reply with the scores that this site reports; their noise is in the ledger before they leave."""
         told, ledger, budget = self.config.told_scores, Ledger.of(self.config), self.config.privacy
         if order.evaluate and not self._tells_scores(order):
-            return _without_scores(reply, f"it tells {told.send} (scores in site.yaml)")
+            return _without_scores(reply, f"it sends {told.send} (scores in site.yaml)")
         if not reply.metrics or not told.noise:
             return reply
         if not ledger.affords(seat.run, order.round, told.noise, budget, "scores"):
@@ -172,7 +172,7 @@ class Site:
         return seat
 
     def _sit_down(self, invitation: Invitation) -> _Seat:
-        """The client as it was when it last answered in this run, or as it is at the start."""
+        """The client as it was after its last answer in this run, or at the start."""
         experiment, spec = invitation.accept(self.config)
         folder = private_folder(self.config.state / f"{experiment.name}-{invitation.run}" / spec.name)
         client = _build(experiment, spec.name, self._device())
@@ -201,7 +201,7 @@ def _save_seat(seat: _Seat) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Something that is different after every writing of a file."""
+    """A value that changes with every write of a file."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -229,10 +229,10 @@ def _load_reply(path: Path) -> Reply:
 
 
 def noised_scores(metrics: Metrics, noise: float, key: bytes, round: int) -> tuple[Metrics, dict[Slot, Tensor]]:
-    """Each task's main score with noise, and what was noised, as the ledger writes it down.
+    """Each task's main score with noise, and the noised numbers for the ledger.
 
-    Scores are taken as shares of their range, cut to it. So all k of them together are a vector no longer than √k,
-    whatever the data are, and get the noise of an update with that clip: one that tells as much costs as much.
+    Scores are expressed relative to their range and clamped to it. So k scores form a vector no longer than √k for any
+    data, and get the noise of an update with that clip, at the same cost.
     """
     main = {task: next(name for name in TASKS[task].metrics if name in scores) for task, scores in metrics.items()}
     ranges = {task: TASKS[task].metrics[name](LabelSpace(classes=1)).largest for task, name in main.items()}

@@ -1,4 +1,4 @@
-"""What a site says of itself, in a file of its own."""
+"""A site's own settings, from its own file."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,15 +25,15 @@ ENCODERS = (
 
 
 class SiteScores(Config):
-    """What a site tells of how good its models are."""
+    """What a site reports of its models' scores."""
 
     send: Annotated[
-        Literal["all", "final", "none"], Field(description="whenever it is asked, after the last round, or never")
+        Literal["all", "final", "none"], Field(description="whenever asked, after the last round, or never")
     ] = "final"
     noise: Annotated[
         float,
         Field(
-            ge=0, description="deviation on each, in ranges of a score times the root of how many are sent; 0: exact"
+            ge=0, description="standard deviation on each score, in its range times the root of their number; 0: exact"
         ),
     ] = 0.0
 
@@ -44,63 +44,68 @@ class SiteScores(Config):
 
 
 class SitePrivacy(Privacy):
-    """What a site hides of its updates, and how much all of them together may tell, in all runs."""
+    """How a site protects its updates, and how much all of them together may reveal, in all runs."""
 
     epsilon: Annotated[
-        float | None, Field(gt=0, description="the ε at which its part ends; by default it does not")
+        float | None, Field(gt=0, description="the ε at which it stops taking part; no limit by default")
     ] = None
-    delta: Annotated[float, Field(gt=0, lt=1, description="the δ that its ε belongs to")] = DELTA
+    delta: Annotated[float, Field(gt=0, lt=1, description="the δ for its ε")] = DELTA
 
     @model_validator(mode="after")
     def _one_update_is_within_the_budget(self) -> "SitePrivacy":
         if self.epsilon is None:
             return self
         if not self.noise:
-            raise ValueError("epsilon should come with noise, without which every update costs more, found none")
+            raise ValueError("epsilon should come with noise, without which every update exceeds it, found none")
         if (least := epsilon(self.noise, delta=self.delta)) > self.epsilon:
             raise ValueError(
-                f"epsilon should be at least {least:.4g}, which one update with noise {self.noise:g} costs, "
+                f"epsilon should be at least {least:.4g}, the cost of one update with noise {self.noise:g}, "
                 f"found {self.epsilon:g}"
             )
         return self
 
 
 class SiteConfig(Config):
-    """One site: who it is in the federation, and where its things are. No server can change any of it."""
+    """One site: its client in the federation, and its files. No server can change any of it."""
 
     client: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="its name in the experiment")]
-    tasks: Annotated[tuple[str, ...], Field(min_length=1, description="what it has labels for")]
+    tasks: Annotated[tuple[str, ...], Field(min_length=1, description="the tasks it has labels for")]
     state: Annotated[Path, Field(description="folder for its models and its state between rounds")]
     data: Annotated[
         dict[str, Any],
         Field(
             default_factory=dict,
-            description="its data set: root above all, and partition if not all images are to be used",
+            description="its data set: mainly root, and partition to use only some of the images",
         ),
     ]
     methods: Annotated[
         tuple[str, ...],
-        Field(description="that it takes part in; one of another package, as module:NAME, runs that package's code"),
+        Field(
+            description="methods it takes part in; one from another package, as module:NAME, runs that package's code"
+        ),
     ] = tuple(METHODS)
     share: Annotated[
-        tuple[Literal["encoder", "decoder", "head"], ...], Field(description="parts of its model that may leave it")
+        tuple[Literal["encoder", "decoder", "head"], ...],
+        Field(description="parts of its model that may leave the site"),
     ] = ("encoder", "decoder")
-    encoders: Annotated[tuple[str, ...], Field(description="that it builds: timm's names")] = ENCODERS
+    encoders: Annotated[tuple[str, ...], Field(description="encoders it may build, by timm's names")] = ENCODERS
     weights: Annotated[
         Literal["timm"] | Path | None,
-        Field(description="the encoder's first values, where they are a file, or timm's own that are on this machine"),
+        Field(description="the encoder's initial weights: a file, or timm's own if they are on this machine"),
     ] = None
     scores: Annotated[
-        SiteScores | None, Field(description="what it tells of them; by default final, and none where ε has a limit")
+        SiteScores | None, Field(description="which scores it reports; by default final, or none if ε has a limit")
     ] = None
     privacy: Annotated[
-        SitePrivacy, Field(description="its own bounds; the experiment's hold where they are stricter")
+        SitePrivacy, Field(description="its own bounds; the experiment's apply if they are stricter")
     ] = SitePrivacy()
     sums_only: Annotated[
-        bool, Field(description="whether rows leave for secure aggregation alone, whatever the experiment says")
+        bool, Field(description="rows only leave for secure aggregation, whatever the experiment says")
     ] = False
-    sketch: Annotated[int, Field(ge=0, description="with sums_only: how many numbers of an update may leave")] = 1024
-    device: Annotated[str, Field(description="cuda, cpu, …; auto: a GPU where there is one")] = "auto"
+    sketch: Annotated[
+        int, Field(ge=0, description="with sums_only: how many numbers of an update may leave in the clear")
+    ] = 1024
+    device: Annotated[str, Field(description="cuda, cpu, …; auto: a GPU if there is one")] = "auto"
 
     @field_validator("scores", mode="before")
     @classmethod
@@ -111,17 +116,17 @@ class SiteConfig(Config):
     def _no_exact_scores_within_a_budget(self) -> "SiteConfig":
         told = self.told_scores
         if self.privacy.epsilon is not None and told.send != "none" and not told.noise:
-            raise ValueError("scores should be none or have noise where privacy has an epsilon, found exact ones")
+            raise ValueError("scores should be none or have noise if privacy has an epsilon, found exact ones")
         return self
 
     @property
     def told_scores(self) -> SiteScores:
-        """What it tells of its scores, if it does not say so as well."""
+        """Which scores it reports, including the default."""
         return self.scores or SiteScores(send="final" if self.privacy.epsilon is None else "none")
 
     @classmethod
     def load(cls, path: Path) -> "SiteConfig":
-        """A site from its YAML file; relative paths are relative to the file."""
+        """Load a site from its YAML file; relative paths are relative to the file."""
         try:
             values = read_yaml(path)
         except YamlError as error:

@@ -1,8 +1,8 @@
-"""The registry of a federation: which nodes are there, which client each of them is, and the messages between.
+"""The registry of a federation: which nodes are online, which client each of them is, and the messages between.
 
-A node is who its key was registered as. Flower never gives a node's number to another key, so what a node was called
-when it was asked holds for its answer. And nobody else can answer: a message has a name that cannot be guessed, and
-only the node that it went to is told it.
+A node is identified by its registered key. Flower never gives a node's number to another key, so a node's name at the
+time of a request is also valid for its answer. No one else can answer: a message has a name that cannot be guessed, and
+only the node that it was sent to learns it.
 """
 
 import logging
@@ -24,17 +24,17 @@ from fedhca2.federation.flower.wait import Wait
 from fedhca2.federation.gate import NAME, Refused, plain, shown
 from fedhca2.messages import Profile
 
-NODES_EVERY = 1.0  # seconds between two looks at which nodes are there
-PAUSE = 0.01  # seconds for each look for an answer, so that many sites do not keep the SuperLink busy with nothing
+NODES_EVERY = 1.0  # seconds between checks for online nodes
+PAUSE = 0.01  # seconds per check for an answer, so that many sites do not keep the SuperLink busy
 log = logging.getLogger("fedhca2.server")
 
 
 @dataclass(frozen=True)
 class _Node:
-    """A node that is there."""
+    """A node that is online."""
 
-    name: str  # that its key was registered under
-    since: str  # when it became active: another time is another life, which knows nothing of earlier messages
+    name: str  # the name its key is registered under
+    since: str  # when it became active; a restarted node has another time and knows nothing of earlier messages
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class _Sent:
     """A message that waits for its answer."""
 
     node: int
-    name: str  # that the node's key was registered under
-    order: bool  # or an introduction
+    name: str  # the name the node's key is registered under
+    order: bool  # True for an order, False for an introduction
     allowance: Allowance
 
 
 class SiteRegistry:
-    """Sites come and go; who comes is asked to introduce itself, and is taken in or told why not."""
+    """Sites come and go. Each new one is asked to introduce itself, and is accepted or told why not."""
 
     def __init__(self, grid: Grid, experiment: Experiment, terms: NetworkSettings, invitation: Invitation) -> None:
         self.grid, self.experiment, self.terms, self.invitation = grid, experiment, terms, invitation
@@ -60,34 +60,34 @@ class SiteRegistry:
         self._node_of: dict[str, int] = {}
         self._there: dict[int, _Node] = {}
         self._looked = -NODES_EVERY
-        self._met: dict[int, str] = {}  # nodes that were asked, with the life that they were asked in
+        self._met: dict[int, str] = {}  # nodes that were asked, with their start time when they were
         self._waiting: dict[str, _Sent] = {}
 
     def since(self, client: str) -> str | None:
-        """When a client's node became active; nothing if it is not there."""
+        """When a client's node became active; None if it is offline."""
         node = self._there.get(self._node_of[client])
         return node.since if node else None
 
     def went(self, client: str) -> None:
-        """Take a client's node for gone, until it is seen again."""
+        """Treat a client's node as gone until it is seen again."""
         self._there.pop(self._node_of[client], None)
 
     @property
     def expects_introductions(self) -> bool:
-        """Whether somebody has been asked and has not answered yet."""
+        """Whether someone was asked to introduce itself and has not answered yet."""
         return any(not sent.order for sent in self._waiting.values())
 
     def order(self, client: str, content: RecordDict, lifetime: float, allowance: Allowance) -> bool:
-        """Send a client an order; False if Flower does not take it."""
+        """Send a client an order; False if Flower does not accept it."""
         return self._ask(content, _Sent(self._node_of[client], client, True, allowance), "train", lifetime)
 
     def forget_orders(self) -> None:
-        """A round is over: what comes now is late."""
+        """A round is over: later answers are late."""
         for message in [message for message, sent in self._waiting.items() if sent.order]:
             self._forget(message)
 
     def exchange(self, wait: Wait) -> Iterator[tuple[str, Answer | Refused | Gone]]:
-        """Look for nodes and answers, after a short wait: answers to orders are given back, newcomers introduced."""
+        """Check for nodes and answers, after a short wait; returns answers to orders, and introduces newcomers."""
         sleep(max(self.terms.poll, PAUSE * len(self._waiting)))
         self._look()
         for message, sent in list(self._waiting.items()):
@@ -101,23 +101,23 @@ class SiteRegistry:
                 self._introduce(sent, answer)
 
     def meet(self, wait: Wait) -> None:
-        """Look for nodes and introductions when there are no orders."""
+        """Check for nodes and introductions when there are no orders."""
         for _ in self.exchange(wait):
             pass
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Why sites were not taken in, by name, or by node where that name is another's."""
+        """Why sites were not accepted, by name, or by node if the name belongs to another."""
         found = self._refused.items()
         return {name if name and name not in self.known else f"node {node}": why for node, (name, why) in found}
 
     def missing(self) -> Mapping[str, str]:
-        """Clients of the experiment that have not introduced themselves, with the reason where there is one."""
+        """Clients of the experiment that have not introduced themselves, with the reason if there is one."""
         refused = self.refused
-        return {name: refused.get(name, "not there") for name in self._specs if name not in self.known}
+        return {name: refused.get(name, "offline") for name in self._specs if name not in self.known}
 
     def _ask(self, content: RecordDict, sent: _Sent, kind: str, lifetime: float) -> bool:
-        """Send a message, and wait for its answer in place of the answer to the last one of its kind."""
+        """Send a message, and wait for its answer instead of the answer to the last one of its kind."""
         for message, last in list(self._waiting.items()):
             if (last.node, last.order) == (sent.node, sent.order):
                 self._forget(message)
@@ -127,8 +127,8 @@ class SiteRegistry:
         return bool(message)
 
     def _push(self, content: RecordDict, node: int, kind: str, lifetime: float) -> str:
-        """Send a message; returns its name, or nothing if Flower does not take it."""
-        secret = token_hex(16)  # a message's name is the hash of all that is in it
+        """Send a message; returns its name, or None if Flower does not accept it."""
+        secret = token_hex(16)  # a message's name is the hash of its content
         names = [*self.grid.push_messages([Message(content, node, kind, ttl=lifetime, group_id=secret)])]
         return names[0] or "" if names else ""
 
@@ -142,7 +142,7 @@ class SiteRegistry:
         self._looked = monotonic()
         self._there = {node.node_id: _Node(node.name, node.last_activated_at) for node in self.grid.get_nodes()}
         for number, node in self._there.items():
-            if self._met.get(number) != node.since:  # who comes back introduces itself again
+            if self._met.get(number) != node.since:  # a returning node introduces itself again
                 self._met[number] = node.since
                 self._meet(number, node.name)
 
@@ -156,10 +156,10 @@ class SiteRegistry:
         self._ask(pack(self.invitation.header()), _Sent(node, name, False, Allowance()), "query", lifetime)
 
     def _introduce(self, sent: _Sent, answer: Answer | Refused | Gone) -> None:
-        """Take a client in, or tell its site why not."""
+        """Accept a client, or tell its site why not."""
         if isinstance(answer, Gone | Failed):
             log.warning("node %d did not introduce itself: %s", sent.node, answer.why)
-            self._met.pop(sent.node, None)  # ask again
+            self._met.pop(sent.node, None)  # so that it is asked again
             return
         profile = answer if isinstance(answer, Refused) else self._profile(sent, answer)
         if isinstance(profile, Refused):
@@ -170,7 +170,7 @@ class SiteRegistry:
         log.info("%s is here: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
 
     def _profile(self, sent: _Sent, answer: Answer) -> Profile | Refused:
-        """Who a node is, if it can be."""
+        """The profile of a node, if it is valid."""
         name = sent.name if self.terms.named else answer.header.get("client")
         if not isinstance(name, str) or name not in self._specs:
             return Refused(f"client should be one of {', '.join(self._specs)}, found {shown(name)}")

@@ -45,19 +45,19 @@ from fedhca2.federation.flower.internals import (
 from fedhca2.federation.flower.runtime import runtime_client
 
 POLL = 0.2
-ENDED = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)  # what the SuperLink says to a task that is over
+ENDED = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)  # the SuperLink's answers to a task that is over
 
 
 class RunEndedError(RuntimeError):
-    """The SuperLink has ended a run that was going on: it was told to, or its clock jumped, or a computer slept."""
+    """The SuperLink ended an active run: it was told to, its clock jumped, or the computer slept."""
 
     def __init__(self) -> None:
-        super().__init__("the SuperLink has ended this run of Flower's")
+        super().__init__("the SuperLink has ended this Flower run")
 
 
 @dataclass(frozen=True)
 class SuperLink:
-    """Where a SuperLink is, and what is needed to speak with it."""
+    """The address of a SuperLink, and what is needed to talk to it."""
 
     address: str  # host:port
     ca: Path
@@ -69,7 +69,7 @@ class SuperLink:
         return cls(address, keys / "ca.crt", keys / "secret")
 
     def register(self, name: str, public_key: Path) -> int:
-        """Let a site in that has this key, under this name; returns its node's number."""
+        """Register a site's key under this name; returns its node's number."""
         try:
             key = load_ssh_public_key(public_key.read_bytes())
         except (ValueError, UnsupportedAlgorithm) as error:
@@ -82,21 +82,21 @@ class SuperLink:
         except httpx.HTTPStatusError as error:
             found = FlowerError.from_json(error.response.text)
             raise UserError(
-                [f"{name}: the SuperLink did not take its key: {found.message if found else error}"]
+                [f"{name}: the SuperLink did not accept its key: {found.message if found else error}"]
             ) from None
         return int(answer.node_id)
 
     def evict(self, name: str) -> list[int]:
-        """Let nobody in any more under this name; returns the nodes that it was."""
+        """Evict all nodes with this name; returns their numbers."""
         with self._control() as control:
             found = [one.node for one in list_registrations(control) if one.name == name and not one.evicted]
             for node in found:
-                # Flower puts a node that never came out too, and then fails to say so.
+                # Flower also evicts a node that never connected, and then fails to say so.
                 with suppress(httpx.HTTPStatusError):
                     control.UnregisterNode(UnregisterNodeRequest(node_id=node))
             left = {one.node for one in list_registrations(control) if not one.evicted} & {*found}
         if left or not found:
-            raise UserError([f"{name}: should be evicted, found {'it registered still' if left else 'no such site'}"])
+            raise UserError([f"{name}: should be evicted, found {'it still registered' if left else 'no such site'}"])
         return found
 
     def registrations(self) -> list[Registration]:
@@ -105,13 +105,13 @@ class SuperLink:
             return list_registrations(control)
 
     def stop(self, run: int) -> None:
-        """End a run whose ServerApp is gone, so that no site waits for what it was about to send."""
+        """End a run whose ServerApp is gone, so that no site waits for its next message."""
         with self._control() as control, suppress(httpx.HTTPStatusError):  # it may have ended by itself
             control.StopRun(StopRunRequest(run_id=run))
 
     @contextmanager
     def run(self) -> Iterator[HttpGrid]:
-        """A new run of this SuperLink, whose ServerApp is whoever holds the grid."""
+        """Start a new run of this SuperLink; the holder of the grid is its ServerApp."""
         with tempfile.TemporaryDirectory() as folder:
             write_app(Path(folder))
             content = build_fab_from_disk(Path(folder))
@@ -144,7 +144,7 @@ def _runtime(address: str, ca: Path | None, secret: Path) -> Iterator[RuntimeHtt
 
 
 def acquire(client: RuntimeHttpClient, kind: TaskType, run: int) -> str:
-    """Wait for the task of a run; returns the token to carry it out with."""
+    """Wait for the task of a run; returns the token to carry it out."""
     while True:
         answer = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
         if answer.HasField("task") and answer.token and answer.task.run_id == run:
@@ -153,7 +153,7 @@ def acquire(client: RuntimeHttpClient, kind: TaskType, run: int) -> str:
 
 
 def _raise_when_ended(grid: HttpGrid) -> None:
-    """Have a run that was ended raise an error; Flower sends SIGINT to its own process, which then ends wordlessly."""
+    """Raise an error if the run was ended. Flower would send SIGINT to its own process, which then ends silently."""
 
     def has_ended(error: Exception) -> bool:
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in ENDED:
@@ -164,7 +164,7 @@ def _raise_when_ended(grid: HttpGrid) -> None:
 
 
 def _beat(client: RuntimeHttpClient) -> bool:
-    """Say that this process is there. Whether the run is, is heard by the next message; Flower would send SIGINT."""
+    """Send a heartbeat. The next message shows whether the run still exists; Flower would send SIGINT."""
     try:
         client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
     except httpx.TransportError:
@@ -176,7 +176,7 @@ def _beat(client: RuntimeHttpClient) -> bool:
 
 @contextmanager
 def _task(grid: HttpGrid) -> Iterator[None]:
-    """Tell the SuperLink that the task is being carried out, and how it ended."""
+    """Tell the SuperLink that the task has started, and how it ended."""
     client = runtime_client_of(grid)
     pulled = client.PullTaskInput(PullTaskInputRequest())
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = (

@@ -1,17 +1,17 @@
-"""Waiting for sites: how much time is left, and a line in the log that says whom it is for."""
+"""Waiting for sites: the time left, and a log line that names them."""
 
 import logging
 import math
 from collections.abc import Mapping
 from time import monotonic
 
-TELL_AFTER = 60.0  # seconds of waiting until the log says so; twice as long every time after
-FOREVER = 30 * 86400.0  # seconds; Flower's messages have to have an end
+TELL_AFTER = 60.0  # seconds of waiting until it is logged; twice as long every time after
+FOREVER = 30 * 86400.0  # seconds; Flower's messages need an end
 log = logging.getLogger("fedhca2.server")
 
 
 class Wait:
-    """One stretch of waiting, with or without a deadline."""
+    """One period of waiting, with or without a deadline."""
 
     def __init__(self, deadline: float | None) -> None:
         began = monotonic()
@@ -25,11 +25,11 @@ class Wait:
 
     @property
     def lifetime(self) -> float:
-        """Seconds that a message lives: longer than the wait, so that it never ends before its deadline."""
+        """Seconds that a message lives: longer than the wait, so that it does not expire before the deadline."""
         return max(self.end - monotonic(), 1.0) + self.deadline if self.deadline else FOREVER
 
     def tell(self, whom: Mapping[str, str]) -> None:
-        """Say from time to time whom it is for, and why."""
+        """Log from time to time who is waited for, and why."""
         if whom and monotonic() >= self._next:
             self._pause *= 2
             self._next = monotonic() + self._pause

@@ -1,7 +1,7 @@
-"""A long-lived site: a SuperNode beside this process, and this process carries out its tasks.
+"""A long-lived site: a SuperNode beside this process, which carries out its tasks.
 
-Flower's own way starts Python and torch anew for every message. Here they stay, and so does the client in memory. The
-code that a run brings along is not looked at: what is installed here runs.
+Flower's own setup starts Python and torch again for every message. Here they stay loaded, and so does the client. Code
+that a run ships is ignored: only the installed code runs.
 """
 
 import logging
@@ -36,7 +36,7 @@ from fedhca2.federation.flower.site import Site
 from fedhca2.federation.flower.site_config import SiteConfig
 
 POLL = 0.2
-RESTART = 5.0  # seconds before a SuperNode that went away is started again
+RESTART = 5.0  # seconds before a lost SuperNode is restarted
 log = logging.getLogger("fedhca2.site")
 LOOPBACK = "127.0.0.1"
 LOOKUPS = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo")
@@ -50,22 +50,22 @@ class SiteKeys:
 
     @property
     def node(self) -> Path:
-        """The private key that the SuperLink knows the site by."""
+        """The private key that identifies the site to the SuperLink."""
         return self.folder / "node.key"
 
     @property
     def ca(self) -> Path:
-        """Who signed the SuperLink's certificate."""
+        """The CA of the SuperLink's certificate."""
         return self.folder / "ca.crt"
 
     @property
     def secret(self) -> Path:
-        """What this process shows to the SuperNode beside it."""
+        """The secret that this process shows to its SuperNode."""
         return self.folder / "secret"
 
 
 def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
-    """Take part until interrupted; a SuperNode that goes away is started again."""
+    """Take part until interrupted; a SuperNode that ends is restarted."""
     app, ports = make_app(Site(config)), set[int]()
     only_speak_with(ports)
     with tempfile.TemporaryDirectory(prefix="fedhca2-site-") as home:
@@ -95,7 +95,7 @@ def _command(superlink: str, keys: SiteKeys, port: int) -> list[str]:
 
 
 def _serve(app: ClientApp, node: "subprocess.Popen[bytes]", address: str, secret: Path) -> None:
-    """Carry out the SuperNode's tasks for as long as it lives."""
+    """Carry out the SuperNode's tasks for as long as it runs."""
     client = runtime_client(address, None, secret)
     turn = threading.Lock()
     try:
@@ -106,7 +106,7 @@ def _serve(app: ClientApp, node: "subprocess.Popen[bytes]", address: str, secret
                 time.sleep(POLL)  # it is starting or stopping
                 continue
             if answer.HasField("task") and answer.token:
-                # In a thread: a message whose run was stopped half-way never becomes complete, and waits in vain.
+                # In a thread: a message whose run was stopped half-way never completes, and would block.
                 threading.Thread(target=_carry_out, args=(app, address, answer.token, turn), daemon=True).start()
             else:
                 time.sleep(POLL)
@@ -115,8 +115,8 @@ def _serve(app: ClientApp, node: "subprocess.Popen[bytes]", address: str, secret
 
 
 def _carry_out(app: ClientApp, address: str, token: str, turn: threading.Lock) -> None:
-    """One message and its reply; one at a time is worked on."""
-    # Without Flower's retries, which end the process when a task has expired: the server gives the order again.
+    """Handle one message and its reply; only one is worked on at a time."""
+    # Without Flower's retries, which end the process when a task has expired: the server repeats the order.
     client = RuntimeHttpClient.from_server_address(
         address,
         insecure=True,
@@ -149,7 +149,7 @@ def _carry_out(app: ClientApp, address: str, token: str, turn: threading.Lock) -
 
 
 def _beat(client: RuntimeHttpClient) -> bool:
-    """Flower's own heartbeat ends the process when a run is over; this one goes on to the next message."""
+    """Send heartbeats. Flower's own heartbeat ends the process when a run is over; this one does not."""
     try:
         client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
     except httpx.TransportError:
@@ -160,23 +160,23 @@ def _beat(client: RuntimeHttpClient) -> bool:
 
 
 class StrangerError(ConnectionError):
-    """Something in this process wanted to reach another computer, or another program on this one."""
+    """Something in this process tried to reach another computer, or another program on this one."""
 
 
 def only_speak_with(ports: set[int]) -> None:
-    """Refuse every other contact of this process, for as long as it lives: the set of ports may change.
+    """Refuse all other connections of this process for as long as it runs; the set of ports may change.
 
-    Whatever an experiment names, no library fetches it; what is on this machine's disk already is used.
+    So no library can download what an experiment names; only files already on this machine are used.
     """
 
     def refuse_strangers(event: str, arguments: tuple[object, ...]) -> None:
         if event in LOOKUPS:
             host = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
             if host not in (LOOPBACK, LOOPBACK.encode()):
-                raise StrangerError(f"a site should look up nobody, found {host!r:.100}")
+                raise StrangerError(f"a site should resolve no host, found {host!r:.100}")
         elif event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
             address = arguments[1]
             if isinstance(address, tuple) and (address[0] != LOOPBACK or address[1] not in ports):
-                raise StrangerError(f"a site should speak with its SuperNode alone, found {address!r:.100}")
+                raise StrangerError(f"a site should only connect to its SuperNode, found {address!r:.100}")
 
     sys.addaudithook(refuse_strangers)

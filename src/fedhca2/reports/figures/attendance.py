@@ -13,7 +13,7 @@ SHADES = (COLOURS[0], "#DDDDDD", COLOURS[5])
 
 
 class LeftOut(NamedTuple):
-    """A client whose reply was refused, late or missing in a round, and why. After the last round it has its number."""
+    """A client whose reply was refused, late or missing in a round, and why; the last number is the evaluation."""
 
     round: int
     client: str

@@ -1,4 +1,4 @@
-"""`python -m fedhca2.federation.flower.proxy`: stand in front of a SuperLink until stopped."""
+"""`python -m fedhca2.federation.flower.proxy`: run the proxy of a SuperLink until stopped."""
 
 import argparse
 import asyncio
@@ -24,16 +24,16 @@ from fedhca2.federation.flower.proxy.app import WHOLE_TIME, Proxy
 from fedhca2.federation.flower.proxy.listener import HEAD, HEAD_TIME, Listener
 from fedhca2.federation.flower.proxy.requests import Register
 
-UPSTREAM = 64  # connections to the SuperLink, which works on 40 requests at a time
+UPSTREAM = 64  # connections to the SuperLink, which handles 40 requests at a time
 
 
 def main() -> None:
     """Read the command line, and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="the public address")
-    parser.add_argument("--superlink", required=True, metavar="HOST:PORT", help="where the SuperLink is")
+    parser.add_argument("--superlink", required=True, metavar="HOST:PORT", help="the SuperLink's address")
     parser.add_argument("--keys", required=True, type=Path, help="the folder that 'fedhca2 flower keys' wrote")
-    parser.add_argument("--quota", required=True, type=int, help="bytes that a site may leave for one message")
+    parser.add_argument("--quota", required=True, type=int, help="bytes that a site may send for one message")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
-    """Stand on an address in front of a SuperLink."""
+    """Run the proxy of a SuperLink on an address."""
     ca, secret = keys / "ca.crt", keys / "secret"
 
     def look() -> list[Registration]:
@@ -75,7 +75,7 @@ async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
         host, _, port = listen.rpartition(":")
         with socket.create_server((host.strip("[]"), int(port)), family=_family(host), backlog=512) as listening:
             listening.setblocking(False)
-            logging.getLogger("fedhca2.proxy").info("sites can come to %s", listen)
+            logging.getLogger("fedhca2.proxy").info("sites can connect to %s", listen)
             listener = loop.create_task(Listener(config).listen(listening))
             await done.wait()
             listener.cancel()

@@ -1,4 +1,4 @@
-"""One request after another: who asks, what for, whether it may, and then the SuperLink's answer."""
+"""Handling requests: identify the site, check the request, and forward it to the SuperLink."""
 
 import asyncio
 import logging
@@ -32,18 +32,18 @@ from fedhca2.federation.flower.proxy.requests import (
     key_in,
 )
 
-AT_ONCE = 16  # requests of one site; Flower's SuperNode has six
+AT_ONCE = 16  # concurrent requests per site; Flower's SuperNode uses six
 BODY_TIME = 120.0  # seconds for a request to arrive: a chunk at 0.4 Mbit/s
 WHOLE_TIME = 300.0  # seconds until it has its answer
 Headers = Mapping[str, str]
-AGAIN = 10.0  # seconds until the same is said again, with how often it happened
-KINDS = 1024  # of refusals that are told apart
+AGAIN = 10.0  # seconds until the same refusal is logged again, with its count
+KINDS = 1024  # distinct refusals that are counted separately
 NUMBER = re.compile(r"\d+")
 log = logging.getLogger("fedhca2.proxy")
 
 
 class Proxy:
-    """Passes on what registered sites may ask of a SuperLink."""
+    """Forwards the requests that registered sites may make to a SuperLink."""
 
     def __init__(self, superlink: httpx.AsyncClient, register: Register, quota: int) -> None:
         self._superlink, self._register, self._quota = superlink, register, quota
@@ -52,7 +52,7 @@ class Proxy:
         self._busy = Counter[int]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, whatever it is."""
+        """Answer any request."""
         request = Request(scope, receive)
         who = f"a stranger at {request.client.host if request.client else 'an unknown address'}"
         try:
@@ -70,7 +70,7 @@ class Proxy:
             scope["state"]["connection"].hang_up()
 
     async def _identify(self, route: Route, headers: Headers) -> Site:
-        """Who asks; nothing has been read yet but the head of the request."""
+        """Identify the sender; only the header of the request has been read."""
         try:
             key = key_in(headers)
             site = await self._register.find(key)
@@ -79,16 +79,19 @@ class Proxy:
         except httpx.HTTPError:
             raise Refusal(503, "the SuperLink should answer, found nothing") from None
         if site is None:
-            status = 412 if route.request is ActivateNodeRequest else 401  # as the SuperLink says it
+            status = 412 if route.request is ActivateNodeRequest else 401  # the SuperLink's own codes
             raise Refusal(status, "a key should be registered, found another")
         if not is_signed(headers, key):
-            raise Refusal(401, "a request should be signed by the holder of its key, minutes ago at most, found it not")
+            raise Refusal(
+                401,
+                "a request should be signed by the holder of its key within the last minutes, found another signature",
+            )
         return site
 
     async def _serve(self, site: Site, route: Route, headers: Headers, request: Request, send: Send) -> None:
-        """Read the request of a site, pass it on, and pass the answer back."""
+        """Read a site's request, forward it, and return the response."""
         if self._busy[site.node] >= AT_ONCE:
-            raise Refusal(503, f"a site should ask at most {AT_ONCE} things at a time, found more")
+            raise Refusal(503, f"a site should have at most {AT_ONCE} requests at a time, found more")
         self._busy[site.node] += 1
         try:
             body = await _body(request, route.limit)
@@ -108,7 +111,7 @@ class Proxy:
             self._busy[site.node] -= 1
 
     def _parse(self, site: Site, route: Route, body: bytes) -> Message:
-        """The request, if the site may make it."""
+        """Parse the request, if the site may make it."""
         message = route.request()
         try:
             message.ParseFromString(body)
@@ -122,7 +125,7 @@ class Proxy:
         return message
 
     async def _ask(self, path: str, body: bytes, headers: Headers) -> httpx.Response:
-        """The SuperLink's answer, of which only the head has been read."""
+        """The SuperLink's response, of which only the header has been read."""
         own = {name: value for name, value in headers.items() if _is_passed(name)}
         try:
             request = self._superlink.build_request("POST", path, content=body, headers=own)
@@ -141,10 +144,10 @@ def _route(request: Request) -> Route:
 
 
 def _headers(request: Request) -> Headers:
-    """The headers, each of them once: who looks at the first and who looks at the last should see the same."""
+    """The headers, each only once: otherwise different readers could see different values."""
     found = request.headers.items()
     if len(found) != len(dict(found)):
-        raise Refusal(400, "a header should be there once, found one twice")
+        raise Refusal(400, "a header should appear once, found one twice")
     return dict(found)
 
 
@@ -153,10 +156,10 @@ def _is_passed(name: str) -> bool:
 
 
 async def _body(request: Request, limit: int) -> bytes:
-    """All of the request, within its bounds; how long it is was said before."""
+    """The whole body, within its bounds; its length is announced."""
     length = request.headers.get("content-length", "")
     if not length.isdecimal():
-        raise Refusal(411, "a request should say how long it is, found none that does")
+        raise Refusal(411, "a request should announce its length, found none")
     if int(length) > limit:
         raise Refusal(413, f"a request should have at most {limit} B, found {length[:20]}")
     try:
@@ -171,7 +174,7 @@ async def _has_messages(response: httpx.Response) -> bool:
 
 
 async def _pass_back(response: httpx.Response, send: Send) -> None:
-    """Send a site the SuperLink's answer as it comes."""
+    """Stream the SuperLink's response to a site."""
     try:
         kept = [(name.encode(), value.encode()) for name, value in response.headers.items() if _is_kept(name)]
         await send({"type": "http.response.start", "status": response.status_code, "headers": kept})
@@ -180,7 +183,7 @@ async def _pass_back(response: httpx.Response, send: Send) -> None:
         await send({"type": "http.response.body", "body": b""})
     finally:
         await response.aclose()
-        response.stream = httpx.ByteStream(b"")  # a circle that would keep the request's body for a while
+        response.stream = httpx.ByteStream(b"")  # breaks a reference cycle that would keep the request's body
 
 
 def _is_kept(name: str) -> bool:
@@ -188,7 +191,7 @@ def _is_kept(name: str) -> bool:
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer
-    """What a request is answered that is not passed on."""
+    """The answer to a request that is not forwarded."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -196,19 +199,19 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
 
 
 class Refusals:
-    """Writes a line for each, and one for many of the same: nobody fills a disk with them."""
+    """Logs a line for each refusal, and one for many of the same, so that no one can fill the disk with them."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # when it was last told of, and how often since
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # when it was last logged, and the count since
 
     def tell(self, who: str, asked: str, why: str) -> None:
-        """Somebody asked for a path and was refused."""
+        """Log that someone was refused a path."""
         kind = who, NUMBER.sub("#", why)
         told, count = self._seen.get(kind, (-AGAIN, 0))
         if monotonic() - told < AGAIN:
             self._seen[kind] = told, count + 1
             return
-        log.warning("refused %s, %s: %s%s", who, asked, why, f" ({count} times more before)" if count else "")
+        log.warning("refused %s, %s: %s%s", who, asked, why, f" ({count} more times before)" if count else "")
         if len(self._seen) >= KINDS:
             self._seen.clear()
         self._seen[kind] = monotonic(), 0

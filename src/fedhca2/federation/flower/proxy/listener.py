@@ -1,4 +1,4 @@
-"""Connections: how many there may be, and how long each may take to say something."""
+"""Connections: their number, and their time limits."""
 
 import asyncio
 import logging
@@ -14,13 +14,13 @@ from uvicorn.server import ServerState
 
 CONNECTIONS, FROM_ONE_ADDRESS = 1024, 256
 HANDSHAKE_TIME = 10.0  # seconds
-HEAD_TIME = 30.0  # seconds for the head of a request, from the connection or the last answer on
-HEAD = 2**14  # bytes of it
+HEAD_TIME = 30.0  # seconds for the header of a request, from the connection or the last response on
+HEAD = 2**14  # bytes of a header
 log = logging.getLogger("fedhca2.proxy")
 
 
 class Connection(H11Protocol):
-    """A connection over which requests come; it is closed when the next one takes too long."""
+    """A connection for requests; it is closed if the next one takes too long."""
 
     def __init__(self, config: Config, state: ServerState, visit: "_Visit") -> None:
         super().__init__(config, state, {"connection": self})
@@ -29,12 +29,12 @@ class Connection(H11Protocol):
         self.is_closed = self.loop.create_future()
 
     def connection_made(self, transport: Any) -> None:
-        """The handshake is over."""
+        """The handshake is done."""
         super().connection_made(transport)
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came; the head of a request is there when its answer is being worked on."""
+        """Data arrived; the header is complete once its request is being handled."""
         super().data_received(data)
         if self._timer and self.cycle is not None and not self.cycle.response_complete:
             self._timer.cancel()
@@ -46,7 +46,7 @@ class Connection(H11Protocol):
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over, whoever ended it."""
+        """It has ended, on either side."""
         super().connection_lost(exc)
         if self._timer:
             self._timer.cancel()
@@ -54,11 +54,11 @@ class Connection(H11Protocol):
             self.is_closed.set_result(None)
 
     def is_proven(self) -> None:
-        """Whoever is at the other end holds a registered key."""
+        """The peer holds a registered key."""
         self._visit.is_proven = True
 
     def hang_up(self) -> None:
-        """Close it without a word."""
+        """Close it without a response."""
         if self.transport:
             self.transport.abort()
 
@@ -69,7 +69,7 @@ class Connection(H11Protocol):
 
 
 class _Visit:
-    """A connection from the moment that it was accepted."""
+    """A connection from the moment it was accepted."""
 
     def __init__(self, address: str) -> None:
         self.address, self.is_proven = address, False
@@ -77,7 +77,7 @@ class _Visit:
 
 
 class Listener:
-    """Takes connections. When there are too many, the oldest one that has shown no key makes room for the next."""
+    """Accepts connections. If there are too many, the oldest one that has not shown a key makes room for the next."""
 
     def __init__(self, config: Config) -> None:
         config.load()
@@ -86,13 +86,13 @@ class Listener:
         self._from = Counter[str]()
 
     async def listen(self, listening: socket.socket) -> None:
-        """Take connections until cancelled."""
+        """Accept connections until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             try:
                 connected, (address, *_) = await loop.sock_accept(listening)
             except OSError as error:
-                log.warning("a connection could not be taken: %s", error)
+                log.warning("a connection could not be accepted: %s", error)
                 await asyncio.sleep(0.1)
                 continue
             if self._make_room(address):
@@ -104,7 +104,7 @@ class Listener:
                 connected.close()
 
     def _make_room(self, address: str) -> bool:
-        """Whether one more connection from there can be taken."""
+        """Whether one more connection from this address can be accepted."""
         if self._from[address] >= FROM_ONE_ADDRESS:
             return self._send_away(address)
         return len(self._visits) < CONNECTIONS or self._send_away(None)
@@ -125,10 +125,10 @@ class Listener:
                 del self._from[visit.address]
 
     async def _attend(self, visit: _Visit, connected: socket.socket) -> None:
-        """Shake hands, and stay until it is over."""
+        """Do the handshake, and wait until it ends."""
         connection = Connection(self._config, self._state, visit)
         try:
-            with suppress(OSError, ssl.SSLError):  # strangers hang up, or speak something else
+            with suppress(OSError, ssl.SSLError):  # strangers hang up, or speak another protocol
                 await asyncio.get_running_loop().connect_accepted_socket(
                     lambda: connection, connected, ssl=self._config.ssl, ssl_handshake_timeout=HANDSHAKE_TIME
                 )

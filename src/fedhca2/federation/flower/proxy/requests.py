@@ -1,4 +1,4 @@
-"""A site's requests: who asks, what it may ask of the SuperLink, how much of it, and what is wrong with a request."""
+"""A site's requests: who sends them, what and how much they may ask of the SuperLink, and what is wrong with them."""
 
 import asyncio
 import re
@@ -37,23 +37,23 @@ from fedhca2.federation.flower.internals import (
     verify_signature,
 )
 
-LOOK_EVERY = 1.0  # seconds between two looks at who is registered, however many strangers come
+LOOK_EVERY = 1.0  # seconds between checks of the registrations, however many strangers come
 SMALL = 2**12  # bytes of a request that only names things
-ANNOUNCEMENT = 2**19  # bytes of a reply without its objects: 70 for each of them, or an error in words
+ANNOUNCEMENT = 2**19  # bytes of a reply without its objects: 70 for each of them, or an error text
 OBJECT = (
     FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + 2**16
 )  # bytes of a request with an object; a header is smaller than a chunk
-INLINE = 2**10  # bytes of content inside a message, where there should be none: Flower sends it as objects
+INLINE = 2**10  # bytes of content inside a message, which should be empty: Flower sends content as objects
 DEPTH = 5  # message, content, record, array, chunk
-OBJECTS = 2**12  # of one reply: 20 GiB in chunks
+OBJECTS = 2**12  # in one reply: 20 GiB in chunks
 HASH = re.compile(r"[0-9a-f]{64}")
-PUSHES = 8  # announcements of a reply: the SuperLink takes one, and a bad network makes it several
-KEPT = 2**18  # objects with children that are remembered: four of each reply
+PUSHES = 8  # announcements per reply: the SuperLink accepts one, and a bad network repeats it
+KEPT = 2**18  # objects with children to remember: four per reply
 
 
 @dataclass(frozen=True)
 class Site:
-    """Whoever holds a key that is registered."""
+    """The holder of a registered key."""
 
     node: int
     name: str
@@ -64,12 +64,12 @@ class Site:
 
 
 def key_in(headers: Mapping[str, str]) -> bytes:
-    """The key that a request says it is signed with; ValueError if there is none."""
+    """The key that a request claims to be signed with; raises ValueError if there is none."""
     return b64decode(headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER, ""), validate=True)
 
 
 def is_signed(headers: Mapping[str, str], key: bytes) -> bool:
-    """Whether the holder of this key made the request, lately. Flower signs the time; TLS keeps it from thieves."""
+    """Whether the holder of this key recently made the request. Flower signs the time; TLS keeps it from thieves."""
     try:
         time = headers.get(TIMESTAMP_HEADER, "")
         age = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
@@ -81,7 +81,7 @@ def is_signed(headers: Mapping[str, str], key: bytes) -> bool:
 
 
 class Register:
-    """Who is registered, as the SuperLink knows it; it is asked when somebody comes who was not there before."""
+    """The registered keys, as the SuperLink knows them; it is asked again when an unknown key appears."""
 
     def __init__(self, look: Callable[[], Iterable[Registration]]) -> None:
         self._look = look
@@ -90,7 +90,7 @@ class Register:
         self._turn = asyncio.Lock()
 
     async def find(self, key: bytes) -> Site | None:
-        """The site with this key. Who has been evicted is refused by the SuperLink itself."""
+        """The site with this key. The SuperLink itself refuses evicted sites."""
         if key not in self._sites:
             async with self._turn:
                 if key not in self._sites and monotonic() - self._looked >= LOOK_EVERY:
@@ -108,7 +108,7 @@ class Route:
     limit: int = SMALL
 
 
-# The fleet's interface but for its ways to register and unregister: keys are the operator's business.
+# The fleet interface, except registering and unregistering: the operator manages keys.
 ROUTES = {
     "/v1/fleet/activate-node": Route(ActivateNodeRequest),
     "/v1/fleet/deactivate-node": Route(DeactivateNodeRequest),
@@ -124,7 +124,7 @@ ROUTES = {
 
 
 def fault_of(request: Message, node: int, key: bytes) -> str:
-    """Why the holder of a key, who is this node, may not ask this; nothing if it may."""
+    """Why this node, the holder of a key, may not make this request; empty if it may."""
     if isinstance(request, ActivateNodeRequest):
         return "" if request.public_key == key else "public key should be the one that signed, found another"
     claimed = request.node_id if isinstance(request, DeactivateNodeRequest) else request.node.node_id
@@ -138,10 +138,10 @@ def fault_of(request: Message, node: int, key: bytes) -> str:
 
 
 def _fault_of_reply(request: PushMessagesRequest, node: int) -> str:
-    """What is wrong with a reply, before its objects come. A message that is no reply would be taken for an order."""
+    """What is wrong with a reply, before its objects come. Anything but a reply would be treated as an order."""
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
         found = len(request.messages_list), len(request.message_object_trees)
-        return f"one message and one tree should be there, found {found[0]} and {found[1]}"
+        return f"a request should have one message and one tree, found {found[0]} and {found[1]}"
     message, tree = request.messages_list[0], request.message_object_trees[0]
     about = message.metadata
     if about.src_node_id != node:
@@ -166,7 +166,7 @@ def fault_of_tree(tree: ObjectTree) -> str:
             if not HASH.fullmatch(one.object_id):
                 return "an object should be named by its hash, found another name"
             if one.object_id in seen:
-                return "an object should be once in a tree, found it twice"
+                return "an object should appear once in a tree, found it twice"
             seen.add(one.object_id)
         count += sum(len(one.children) for one in level)
         if count > OBJECTS:
@@ -177,14 +177,14 @@ def fault_of_tree(tree: ObjectTree) -> str:
 
 @dataclass
 class Allowance:
-    """What a node has left of it. The server gives it a message when it is done with the last answer."""
+    """What a node may still send. The server sends it a message once it is done with the last answer."""
 
     quota: int  # bytes
     bytes: int = 0
     pushes: int = 0
 
     def take(self, size: int, announces: bool) -> str:
-        """Count a request; why it is too much, or nothing."""
+        """Count a request; returns the reason if it is too much."""
         if announces and self.pushes >= PUSHES:
             return f"a message should be answered once, found {self.pushes} answers before this one"
         if self.bytes + size > self.quota:
@@ -194,21 +194,21 @@ class Allowance:
         return ""
 
     def give_back(self, size: int, announces: bool) -> None:
-        """A request was not taken after all."""
+        """Undo the count of a request that was not accepted."""
         self.bytes -= size
         self.pushes -= announces
 
     def renew(self) -> None:
-        """The server has asked something new."""
+        """The server has sent a new message."""
         self.bytes = self.pushes = 0
 
 
 class Shapes:
-    """The children of every object that has some: the same at all times.
+    """The children of every object that has some, which must stay the same.
 
-    The SuperLink keeps the children that an object had when it was first announced, and puts trees together from
-    these. So trees that are small on their way could grow together behind the proxy, one below the leaves of the
-    other, until following them takes for ever. Here an object that had children once has the same ones in every tree.
+    The SuperLink keeps an object's children from its first announcement, and assembles trees from these. So trees that
+    are small when sent could be joined behind the proxy, one below the leaves of the other, until traversing them never
+    ends. Here an object that once had children must have the same ones in every tree.
     """
 
     def __init__(self, kept: int = KEPT) -> None:
@@ -216,7 +216,7 @@ class Shapes:
         self._children: OrderedDict[bytes, bytes] = OrderedDict()  # both as hashes
 
     def fault_of(self, tree: ObjectTree) -> str:
-        """Why a tree that is small enough is refused; if it is not, it is remembered."""
+        """Why a tree of acceptable size is refused; otherwise it is remembered."""
         shapes: dict[bytes, bytes] = {}
         waiting = [tree]
         while waiting:
@@ -224,7 +224,7 @@ class Shapes:
             name = bytes.fromhex(one.object_id)
             shape = sha256("".join(child.object_id for child in one.children).encode()).digest()
             if self._children.get(name, shape) != shape:
-                return "an object should have the children that it had before, found others"
+                return "an object should have the same children as before, found others"
             if one.children:
                 shapes[name] = shape
                 waiting += one.children

@@ -6,19 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from fedhca2.methods import METHODS
 from poison import ATTACKS, DEFENCES, ROUNDS, applies, cell, cells
+from small import MECHANISMS
 
 pytestmark = [pytest.mark.slow, pytest.mark.attack]
 ALWAYS = ("variances below zero",)
 BY_THE_GUARD = (*ALWAYS, "scaled by 100", "1e30 everywhere", "statistics times a million")
 REFUSED = {"no guard": ALWAYS, "guard": BY_THE_GUARD, "reach 0.1": (*BY_THE_GUARD, "scaled by 10")}
+ROBUST = ("krum", "multi_krum", "geometric_median", "norm_clipping")
 AT_MOST = {"guard": 2.1, "reach 0.1": 0.35}  # of the others' length, for every attack
-PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text("utf-8")
 
 
 def every(attack, defence):
-    return [cell(attack, method, defence) for method in METHODS if applies(attack, method)]
+    return [cell(attack, method, defence) for method in MECHANISMS if applies(attack, method)]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_is_refused_in_every_round_of_every_method(defence, attack):
 
 @pytest.mark.parametrize("defence", DEFENCES)
 def test_refused_is_away_to_the_last_bit(defence):
-    refused = [found for found in cells() if found.defence == defence and found.refused == ROUNDS]
+    refused = [found for found in cells(MECHANISMS, [defence]) if found.refused == ROUNDS]
     assert {(found.drift, found.loss) for found in refused} == {(0.0, 1.0)}
 
 
@@ -42,6 +43,11 @@ def test_others_drift_no_farther_than(defence, attack):
 
 def test_without_a_guard_one_client_destroys_the_mean():
     assert cell("scaled by 100", "fedavg", "no guard").drift > 1e6
+
+
+@pytest.mark.parametrize("method", ROBUST)
+def test_a_robust_method_bounds_one_client_without_a_guard(method):
+    assert max(found.drift for found in cells([method], ["no guard"])) <= 0.13
 
 
 @pytest.mark.parametrize("defence", DEFENCES)
@@ -62,3 +68,11 @@ def test_the_page_shows_what_is_measured(attack, method):
     _, _, *shown, _ = re.search(rf"^\| {attack} (\| {method} \|.*)", PAGE, re.MULTILINE)[1].split("|")
     measured = [number(str(cell(attack, method, defence))) for defence in DEFENCES]
     assert [number(text.strip()) for text in shown] == pytest.approx(measured, rel=0.2, nan_ok=True)
+
+
+@pytest.mark.parametrize("attack", [attack for attack in ATTACKS if applies(attack, "krum")])
+def test_the_page_compares_robust_methods(attack):
+    section = PAGE[PAGE.index("### Robust aggregation") :]
+    *shown, _ = re.search(rf"^\| {attack} \|(.*)", section, re.MULTILINE)[1].split("|")
+    measured = [number(str(cell(attack, method, "no guard"))) for method in ("upgrad weighting=mean", *ROBUST)]
+    assert [number(text.strip()) for text in shown] == pytest.approx(measured, rel=0.2)

@@ -3,7 +3,7 @@ import os
 import signal
 import subprocess
 import sys
-from time import monotonic
+from time import monotonic, sleep
 
 import pytest
 
@@ -16,6 +16,8 @@ from fedhca2.federation.run_process import RunProcess, log_file, memory_file, st
 from small_run import events, run_small, same_models, small
 
 GIB = 1 << 30
+# A run's process does not know the tests' own encoder.
+SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
 RESULT = {"method": "any", "clients": {}, "baseline": {"road": {"semseg": {"miou": 1.0}}}}  # nothing to join
 
 
@@ -161,7 +163,7 @@ def test_a_run_out_of_memory_on_its_own_has_failed(runs, monkeypatch):
 
 @pytest.mark.slow
 def test_runs_side_by_side_equal_runs_of_their_own(tmp_path):
-    runs = plan_runs(small(rounds=1), ["fedhca2"], 1, tmp_path / "parallel")
+    runs = plan_runs(small(rounds=1, model=SWIN), ["fedhca2"], 1, tmp_path / "parallel")
     run_in_parallel(runs, None, Notes())
     for run in runs:
         run_small(run.experiment, alone := tmp_path / run.experiment.method_name, baseline=run.baseline)
@@ -172,17 +174,18 @@ def test_runs_side_by_side_equal_runs_of_their_own(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_ends_with_the_process_that_started_it(tmp_path):
-    run = plan_runs(small(rounds=1000), [], 1, tmp_path)[0]
+    run = plan_runs(small(rounds=1000, model=SWIN), [], 1, tmp_path)[0]
     job = start(run, sorted(os.sched_getaffinity(0))[:1], 1, {})
     while not job.last_line.startswith("round 1"):
         assert job.process.poll() is None
+        sleep(0.05)
     job.process.stdin.close()
     assert job.process.wait(60) == 128 + signal.SIGTERM
 
 
 @pytest.mark.slow
 def test_a_run_out_of_memory_says_so_by_its_exit_code(tmp_path):
-    run = plan_runs(small(), [], 1, tmp_path)[0]
+    run = plan_runs(small(model=SWIN), [], 1, tmp_path)[0]
     path = os.pathsep.join([str(_without_memory(tmp_path)), *sys.path])
     job = start(run, sorted(os.sched_getaffinity(0))[:1], 1, {"PYTHONPATH": path})
     assert job.process.wait(60) == OUT_OF_MEMORY

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[1]
+SCRIPTS = Path(__file__).parents[2]
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Every embedded experiment: at full size on the meta device, and one short round of a small version."""
 
-from copy import deepcopy
 from functools import cache
 from itertools import combinations
 
@@ -10,11 +9,11 @@ import torch
 from fedhca2.clients import DeviceSlot
 from fedhca2.configs import embedded_experiments
 from fedhca2.data import ScenesData
-from fedhca2.experiment import Experiment, OpenData, assign_shards, build
+from fedhca2.experiment import Experiment, OpenData, assign_shards
 from fedhca2.experiment.build import build_clients
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
-from fedhca2.models import ModelConfig, MultiTaskModel, build_model
+from fedhca2.models import ModelConfig, MultiTaskModel
 from fedhca2.params import Slot
 from fedhca2.tasks import TASKS
 from in_the_small import SCENES, in_the_small
@@ -54,37 +53,23 @@ def scenes(domain):
     return OpenData(config.open("train"), config.open("val"))
 
 
-@cache
-def built(config, channels, size):
-    return build_model(config, dict(channels), size, seed=0, client="a")
-
-
-@pytest.fixture
-def short_round(monkeypatch):
+def short_round(experiment):
     """Run a round of a small version of an experiment; return its clients, what they were sent, and the record."""
-
-    def once(config, channels, size, **_):
-        return deepcopy(built(config, tuple(channels.items()), size))
-
-    def run(experiment):
-        data = {key: scenes(config.domain) for key, config in experiment.data.items()}
-        shards = {key: first(shard) for key, shard in assign_shards(experiment, data).items()}
-        clients = build_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
-        server = Server(experiment.resolved_method, [client.profile for client in clients])
-        uploads = experiment.resolved_method.uploads(0)
-        replies = [client.perform(Order(0, {}, upload=uploads)) for client in clients]
-        _, deliveries, record = server.step(server.start(), replies)
-        for client in clients:
-            client.perform(Order(1, deliveries[client.name], finish=True, train=False))
-        return clients, deliveries, record
-
-    monkeypatch.setattr(build, "build_model", once)
-    return run
+    data = {key: scenes(config.domain) for key, config in experiment.data.items()}
+    shards = {key: first(shard) for key, shard in assign_shards(experiment, data).items()}
+    clients = build_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
+    server = Server(experiment.resolved_method, [client.profile for client in clients])
+    uploads = experiment.resolved_method.uploads(0)
+    replies = [client.perform(Order(0, {}, upload=uploads)) for client in clients]
+    _, deliveries, record = server.step(server.start(), replies)
+    for client in clients:
+        client.perform(Order(1, deliveries[client.name], finish=True, train=False))
+    return clients, deliveries, record
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_one_short_round_trains_every_client(name, short_round):
+def test_one_short_round_trains_every_client(name):
     experiment = in_the_small(name)
     clients, deliveries, record = short_round(experiment)
     finite = [p.isfinite().all() for client in clients for p in client.personal.model.parameters()]
@@ -95,7 +80,7 @@ def test_one_short_round_trains_every_client(name, short_round):
 
 
 @pytest.mark.slow
-def test_the_clusters_of_mat_fl_share_encoders_with_their_running_statistics(short_round):
+def test_the_clusters_of_mat_fl_share_encoders_with_their_running_statistics():
     clients, _, record = short_round(in_the_small("matfl/table1/five-clusters"))
     (blend,) = record.aggregations[0].mixing.blends
     place = dict(zip(record.aggregations[0].members, blend.gets, strict=True))

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,14 @@ def test_the_walk_names_what_is_in_the_file(file, named):
     source = (ROOT / "docs" / file).read_text("utf-8")
     names = [name for each in re.findall(r"`([\w.]+)`", named) for name in each.split(".")]
     assert [name for name in names if not re.search(rf"^ *(?:def|class) {name}\b", source, re.M)] == []
+
+
+def test_unit_tests_are_in_folders_like_the_packages():
+    tests, package = ROOT / "tests" / "unit", ROOT / "src" / "fedhca2"
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
+    assert [str(folder) for folder in folders if not (package / folder / "__init__.py").exists()] == []
+
+
+def test_no_two_files_of_tests_have_the_same_name():
+    names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []

@@ -95,7 +95,7 @@ def test_a_method_from_elsewhere_needs_the_consent_of_the_site():
 
 @pytest.mark.parametrize("run", ["../x", "a/b", "", "a" * 65])
 def test_the_name_of_a_run_is_no_path(run):
-    with pytest.raises(UserError, match="should be letters and digits"):
+    with pytest.raises(UserError, match="should consist of letters and digits"):
         Invitation.read({"run": run, "experiment": {}})
 
 

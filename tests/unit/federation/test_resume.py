@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -8,59 +9,83 @@ import typer
 from fedhca2.cli.run import stopped
 from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
-from fedhca2.methods import METHODS
-from small import unifying
+from small import MECHANISMS, unifying
 from small_run import CrashError, Silent, crash, events, resume_small, run_small, same_models, small
 
 pytestmark = pytest.mark.slow
 
 
-def crashed(experiment, out, at=1):
-    """A run that crashed after this round, before its checkpoint."""
-    with pytest.raises(CrashError):
-        run_small(experiment, out, Silent(at, crash))
-    return out
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """Run an experiment to its end, or until it crashes after a round, once for all tests; return its folder."""
+    folders = {}
+
+    def run(experiment, crashes_at=None):
+        key = experiment.to_yaml(), crashes_at
+        if key not in folders:
+            folders[key] = tmp_path_factory.mktemp("once") / "run"
+            if crashes_at is None:
+                run_small(experiment, folders[key])
+            else:
+                with pytest.raises(CrashError):
+                    run_small(experiment, folders[key], Silent(crashes_at, crash))
+        return folders[key]
+
+    return run
 
 
-def pairs(tmp_path, experiment):
+@pytest.fixture
+def crashed(once, tmp_path):
+    """A test's own run that crashed after this round, before its checkpoint."""
+
+    def run(experiment, at=1):
+        return shutil.copytree(once(experiment, at), tmp_path / "crashed")
+
+    return run
+
+
+@pytest.fixture
+def pairs(once, crashed):
     """A straight run and a resumed one."""
-    run_small(experiment, tmp_path / "straight")
-    resume_small(crashed(experiment, tmp_path / "resumed"))
-    return tmp_path / "straight", tmp_path / "resumed"
+
+    def run(experiment, at=1):
+        resumed = crashed(experiment, at)
+        resume_small(resumed)
+        return once(experiment), resumed
+
+    return run
 
 
 # FedSTA, configured so, averages decoders and heads in the round that is lost and run again.
-SETTINGS = {name: {} for name in METHODS} | {"fedsta": unifying(every=1)}
+SETTINGS = {name: {} for name in MECHANISMS} | {"fedsta": unifying(every=1), "upgrad": {"memory": 0.5}}
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_resumed_run_equals_a_straight_one_bit_for_bit(tmp_path, method):
-    straight, resumed = pairs(tmp_path, small({"name": method, **SETTINGS[method]}, rounds=2))
+@pytest.mark.parametrize("method", SETTINGS)
+def test_a_resumed_run_equals_a_straight_one_bit_for_bit(pairs, method):
+    straight, resumed = pairs(small({"name": method, **SETTINGS[method]}, rounds=2))
     assert same_models(straight, resumed)
     assert events(resumed) == events(straight)
 
 
-def test_shared_batch_norms_resume_bit_for_bit(tmp_path):
-    straight, resumed = pairs(tmp_path, small({"name": "fedavg", "batch_norm": "average"}, rounds=2))
+def test_shared_batch_norms_resume_bit_for_bit(pairs):
+    straight, resumed = pairs(small({"name": "fedavg", "batch_norm": "average"}, rounds=2))
     assert same_models(straight, resumed)
 
 
-def test_a_resumed_run_has_the_scores_of_a_straight_one(tmp_path):
-    straight, resumed = pairs(tmp_path, small(participation={"fraction": 0.5}))
+def test_a_resumed_run_has_the_scores_of_a_straight_one(pairs):
+    straight, resumed = pairs(small(participation={"fraction": 0.5}))
     scores = [json.loads((out / "result.json").read_text())["clients"] for out in (straight, resumed)]
     assert scores[0] == scores[1]
 
 
-def test_a_run_that_fell_over_before_its_first_checkpoint_begins_anew(tmp_path):
-    run_small(small(), tmp_path / "straight")
-    resume_small(crashed(small(), tmp_path / "resumed", at=0))
-    assert events(tmp_path / "resumed") == events(tmp_path / "straight")
+def test_a_run_that_fell_over_before_its_first_checkpoint_begins_anew(pairs):
+    straight, resumed = pairs(small(), at=0)
+    assert events(resumed) == events(straight)
 
 
-def test_a_baseline_that_was_trained_along_resumes_too(tmp_path):
-    run_small(small(baseline=True), tmp_path / "straight")
-    resume_small(crashed(small(baseline=True), tmp_path / "resumed"))
-    assert same_models(tmp_path / "straight" / "baseline", tmp_path / "resumed" / "baseline")
+def test_a_baseline_that_was_trained_along_resumes_too(pairs):
+    straight, resumed = pairs(small(baseline=True))
+    assert same_models(straight / "baseline", resumed / "baseline")
 
 
 def test_a_finished_baseline_is_not_trained_again(tmp_path):
@@ -78,12 +103,11 @@ def test_a_signal_waits_for_the_rounds_checkpoint(tmp_path, number):
         run_small(small(checkpoints={"every": 0}), tmp_path / "run", watcher)
 
 
-def test_a_run_goes_on_after_a_signal(tmp_path):
-    run_small(small(), tmp_path / "straight")
+def test_a_run_goes_on_after_a_signal(once, tmp_path):
     with pytest.raises(Interrupted):
         run_small(small(), tmp_path / "run", Silent(0, lambda: os.kill(os.getpid(), signal.SIGINT)))
     resume_small(tmp_path / "run")
-    assert same_models(tmp_path / "straight", tmp_path / "run")
+    assert same_models(once(small()), tmp_path / "run")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -93,24 +117,22 @@ def test_the_command_ends_as_the_signal_says(tmp_path, number, code):
     assert ended.value.exit_code == code
 
 
-def test_a_finished_run_is_not_resumed(tmp_path):
-    run_small(small(rounds=1), tmp_path)
+def test_a_finished_run_is_not_resumed(once):
     with pytest.raises(UserError, match="is finished"):
-        resume_small(tmp_path)
+        resume_small(once(small(rounds=1)))
 
 
-def test_a_finished_run_goes_on_for_more_rounds(tmp_path):
-    run_small(small(rounds=1), tmp_path)
-    assert resume_small(tmp_path, ["rounds=2"]).rounds == 2
+def test_a_finished_run_goes_on_for_more_rounds(once, tmp_path):
+    run = shutil.copytree(once(small(rounds=1)), tmp_path / "run")
+    assert resume_small(run, ["rounds=2"]).rounds == 2
 
 
-def test_a_run_that_was_killed_before_it_had_a_config_begins_anew(tmp_path):
-    run_small(small(rounds=1), tmp_path / "straight")
+def test_a_run_that_was_killed_before_it_had_a_config_begins_anew(once, tmp_path):
     (tmp_path / "run").mkdir()
     for name in ("partition.json", ".config.yaml.new"):
         (tmp_path / "run" / name).touch()
     run_small(small(rounds=1), tmp_path / "run")
-    assert same_models(tmp_path / "run", tmp_path / "straight")
+    assert same_models(tmp_path / "run", once(small(rounds=1)))
 
 
 def test_what_is_no_run_is_not_resumed(tmp_path):
@@ -129,41 +151,38 @@ def test_what_is_no_run_is_not_resumed(tmp_path):
         "metrics.semseg=miou_all_classes",
     ],
 )
-def test_what_a_run_rests_on_does_not_change(tmp_path, override):
-    crashed(small(), tmp_path)
+def test_what_a_run_rests_on_does_not_change(crashed, override):
     with pytest.raises(UserError, match="should be what the run started with"):
-        resume_small(tmp_path, [override])
+        resume_small(crashed(small()), [override])
 
 
-def test_a_client_that_left_is_asked_no_more(tmp_path):
-    crashed(small(), tmp_path)
+def test_a_client_that_left_is_asked_no_more(crashed):
     rest = [{"name": "road", "data": "outdoor", "tasks": ["semseg"]}]
-    assert list(resume_small(tmp_path, [f"clients={json.dumps(rest)}"]).clients) == ["road"]
+    assert list(resume_small(crashed(small()), [f"clients={json.dumps(rest)}"]).clients) == ["road"]
 
 
-def test_a_new_client_takes_the_images_of_one_that_left(tmp_path):
-    crashed(small(), tmp_path)
-    before = json.loads((tmp_path / "partition.json").read_text())
+def test_a_new_client_takes_the_images_of_one_that_left(crashed):
+    run = crashed(small())
+    before = json.loads((run / "partition.json").read_text())
     other = [
         {"name": "road", "data": "outdoor", "tasks": ["semseg"]},
         {"name": "lane", "data": "outdoor", "tasks": ["edge"]},
     ]
-    resume_small(tmp_path, [f"clients={json.dumps(other)}"])
-    after = json.loads((tmp_path / "partition.json").read_text())
+    resume_small(run, [f"clients={json.dumps(other)}"])
+    after = json.loads((run / "partition.json").read_text())
     assert (after["road"], sorted(after["lane"]["train"])) == (before["road"], sorted(before["shop"]["train"]))
 
 
-def test_a_new_client_without_images_of_its_own_is_refused(tmp_path):
-    crashed(small(), tmp_path)
+def test_a_new_client_without_images_of_its_own_is_refused(crashed):
     more = json.loads(json.dumps(small().model_dump(mode="json", exclude_none=True)["clients"]))
     more.append({"name": "lane", "data": "outdoor", "tasks": ["edge"]})
     with pytest.raises(UserError, match="give it a data set of its own"):
-        resume_small(tmp_path, [f"clients={json.dumps(more)}"])
+        resume_small(crashed(small()), [f"clients={json.dumps(more)}"])
 
 
-def test_noise_is_the_same_after_a_resume(tmp_path, monkeypatch):
+def test_noise_is_the_same_after_a_resume(pairs, monkeypatch):
     monkeypatch.setattr("fedhca2.clients.exchange.token_bytes", bytes)
-    straight, resumed = pairs(tmp_path, small(privacy={"clip": 1.0, "noise": 0.1}))
+    straight, resumed = pairs(small(privacy={"clip": 1.0, "noise": 0.1}))
     assert same_models(straight, resumed)
 
 
@@ -190,16 +209,13 @@ def test_an_update_that_is_sent_again_after_a_crash_has_the_same_noise(tmp_path,
     assert all(before.sent[key].equal(after.sent[key]) for key in again)
 
 
-def test_what_was_sent_is_counted_over_a_crash(tmp_path):
+def test_what_was_sent_is_counted_over_a_crash(pairs):
     experiment = small(privacy={"clip": 1.0, "noise": 2.0}, participation={"fraction": 0.5})
-    run_small(experiment, tmp_path / "straight")
-    resume_small(crashed(experiment, tmp_path / "resumed"))
-    counted = [json.loads((tmp_path / run / "result.json").read_text())["privacy"] for run in ("straight", "resumed")]
+    counted = [json.loads((out / "result.json").read_text())["privacy"] for out in pairs(experiment)]
     assert counted[0] == counted[1]
     assert sum(found["updates"] for found in counted[0]["clients"].values()) == 2 * experiment.rounds
 
 
-def test_a_run_with_the_same_seed_has_the_same_models(tmp_path):
-    run_small(small(), tmp_path / "one")
-    run_small(small(), tmp_path / "two")
-    assert same_models(tmp_path / "one", tmp_path / "two")
+def test_a_run_with_the_same_seed_has_the_same_models(once, tmp_path):
+    run_small(small(), tmp_path)
+    assert same_models(tmp_path, once(small()))

@@ -5,9 +5,9 @@ import pytest
 
 from fedhca2.errors import UserError
 from fedhca2.federation.comparison_runs import complete, known_runs, plan_runs, run_all
-from fedhca2.methods import METHODS
 from fedhca2.reports.comparison import write_comparison
 from made_run import made_run
+from small import MECHANISMS
 from small_run import quickly, small
 
 
@@ -97,11 +97,11 @@ def test_a_comparison_is_known_by_its_runs_with_local_first(tmp_path):
 
 @pytest.mark.slow
 def test_all_methods_begin_with_the_same_images_and_models(tmp_path):
-    runs = list(quickly(list, run_all(plan_runs(small(rounds=1), list(METHODS), 1, tmp_path), Watcher())))
+    runs = list(quickly(list, run_all(plan_runs(small(rounds=1), MECHANISMS, 1, tmp_path), Watcher())))
     own = [run for run in runs if not run.experiment.resolved_method.local.frozen]  # frozen decoders are shared
     images = {(run.folder / "partition.json").read_bytes() + _samples(run, ("image", "label.")) for run in runs}
     models = {_samples(run, ("before.",)) for run in own}
-    assert (len(runs), len(own), len(images), len(models)) == (len(METHODS), len(METHODS) - 1, 1, 1)
+    assert (len(runs), len(own), len(images), len(models)) == (len(MECHANISMS), len(MECHANISMS) - 1, 1, 1)
 
 
 def _samples(run, kinds):

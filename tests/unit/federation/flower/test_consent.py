@@ -141,7 +141,7 @@ def test_a_site_tells_its_last_scores_by_default_and_none_where_it_has_a_budget(
 
 
 def test_exact_scores_do_not_go_with_a_budget():
-    with pytest.raises(ValueError, match="scores should be none or have noise where privacy has an epsilon"):
+    with pytest.raises(ValueError, match="scores should be none or have noise if privacy has an epsilon"):
         site(privacy=BUDGET, scores="final")
 
 

@@ -141,7 +141,7 @@ def test_a_disk_that_is_full_stops_a_run_which_goes_on_when_there_is_room(tmp_pa
     run_small(small(), tmp_path / "straight")
     with pytest.raises(CrashError):
         run_small(small(), tmp_path / "run", Silent(1, crash))
-    with small_files(200_000), pytest.raises(OSError, match="File too large") as error:
+    with small_files(40_000), pytest.raises(OSError, match="File too large") as error:
         resume_small(tmp_path / "run")
     assert "checkpoints" in error.value.filename
     resume_small(tmp_path / "run")

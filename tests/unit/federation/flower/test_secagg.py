@@ -157,7 +157,7 @@ def test_shares_that_are_made_up_change_nothing_while_there_are_enough_others():
 def test_too_many_shares_that_are_made_up_spoil_the_round_and_are_noticed():
     found = Clients(some_rows(), spoiled={(name, UNMASK): made_up for name in "abc"}).add(summing(MEAN, NUMEL))
     assert found.rows == [None]
-    assert "shares of a's secret should give the one that it is committed to" in found.dropped["a"]
+    assert "shares of a's secret should match its commitment" in found.dropped["a"]
 
 
 def unreadable(*readers):
@@ -175,7 +175,7 @@ def test_one_share_that_cannot_be_read_costs_nobody_the_round():
 
 def test_a_client_whose_shares_nobody_can_read_is_named():
     found = Clients(some_rows(), spoiled={("e", SHARE): unreadable(*"abcd")}).add(summing(MEAN, NUMEL))
-    assert "3 shares of e's secret should be there, found 1" in found.dropped["a"]
+    assert "3 shares of e's secret should have come, found 1" in found.dropped["a"]
 
 
 def test_a_share_that_is_missing_costs_nobody_the_round():

@@ -8,7 +8,7 @@ from fedhca2.aggregation import ConflictAverse, CrossAttention, Mean
 from fedhca2.methods import METHODS, Method, resolve, settings_of
 from fedhca2.objectives import Proximal
 
-PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "methods.md").read_text("utf-8")
 OUTSIDE = """
 from fedhca2.aggregation import Mean
 from fedhca2.methods import Method
@@ -41,6 +41,11 @@ def test_what_the_page_of_methods_writes_is_a_method(line):
     settings = yaml.safe_load(line)
     name = settings.pop("name")
     assert name.endswith(":MINE") or resolve(name, settings) != METHODS[name]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_page_of_methods_has_every_method(name):
+    assert re.search(rf"^(\| |## |\*\*).*`{name}`", PAGE, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -93,7 +98,7 @@ def test_how_weights_are_learned_can_be_set():
         ("fedhca3", {}, "unknown method 'fedhca3'. Did you mean 'fedhca2'?"),
         ("fedhca2", {"alhpa": 0.2}, "fedhca2: unknown setting 'alhpa'. Did you mean 'alpha'?"),
         ("fedhca2", {"c": 1.5}, "fedhca2: encoder.c should be less than 1, found 1.5"),
-        ("fedhca2", {"encoder": {"radius": 1}}, "fedhca2: encoder: unknown key 'radius'. (kind, every, c"),
+        ("fedhca2", {"encoder": {"radius": 1}}, "fedhca2: encoder: unknown key 'radius'. (kind, every, alpha"),
         ("fedhca2", {"encoder": {"kind": "maen"}}, "found 'maen'. Did you mean 'mean'?"),
         ("fedhca2", {"encoder": 3}, "fedhca2: encoder should be settings by name, found 3"),
         (

@@ -102,7 +102,7 @@ REFUSED = {
     "other images": ("stopped", nothing, ["data.outdoor.train=5"], "data.outdoor.train: should be"),
     "an unknown key": ("stopped", nothing, ["round=5"], "unknown key 'round'"),
     "a client without images": ("stopped", nothing, [f"clients={json.dumps(LANE)}"], "a data set of its own"),
-    "a device that is not there": ("stopped", nothing, ["devices=[cuda:7]"], "devices: 'cuda:7' is not there"),
+    "a device that is not there": ("stopped", nothing, ["devices=[cuda:7]"], "devices: 'cuda:7' does not exist"),
     "too large a batch": ("stopped", nothing, ["training.batch_size=64"], "fewer than training.batch_size = 64"),
     "an edited seed": ("stopped", edited("config.yaml", "seed: 0", "seed: 1"), [], "config.yaml: seed: should be what"),
     "broken YAML": ("stopped", edited("config.yaml", "seed: 0", "seed: [0"), [], "config.yaml: not valid YAML"),
@@ -188,7 +188,7 @@ NOT_BEGUN = {
     "an encoder that does not exist": ({"model": {"encoder": {"name": "swin_nano"}}}, "model: cannot be built"),
     "weights that are none": ({"model": {"encoder": {"name": "swin_micro", "weights": __file__}}}, "a file of tensors"),
     "weights that are not there": ({"model": {"encoder": {"weights": "nowhere.pth"}}}, "found no file 'nowhere.pth'"),
-    "a device that is not there": ({"devices": ["cuda:7"]}, "devices: 'cuda:7' is not there"),
+    "a device that is not there": ({"devices": ["cuda:7"]}, "devices: 'cuda:7' does not exist"),
     "too large a batch": ({"training": {"batch_size": 64}}, "fewer than training.batch_size = 64"),
     "no archive": ({"data": {"indoor": NOWHERE}, "clients": SETTINGS["clients"][2:]}, "found no folder nowhere"),
 }

@@ -59,7 +59,7 @@ SPOILT = {
     "a model of its own": lambda row: row.flip(0),
     "not finite": lambda row: torch.full_like(row, torch.inf),
 }
-AVERAGING = ["fedavg", "fedper", "fedprox", "ditto", "fedbabu", "matfl", "single_task_fl"]
+AVERAGING = ["fedavg", "fedper", "fedprox", "ditto", "fedbabu", "matfl", "single_task_fl", "fedpull"]
 
 
 @pytest.mark.parametrize("spoilt", SPOILT)

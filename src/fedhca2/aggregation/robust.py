@@ -1,0 +1,111 @@
+"""Weights of a common update that a few hostile clients cannot move far, from the Gram matrix of the updates."""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedhca2.aggregation.common_update import CommonUpdate
+
+SMOOTHING = 1e-6  # of distances to the geometric median, relative to the median length
+TOLERANCE = 1e-10
+STEPS = 1000
+
+
+def squared_distances(gram: Tensor, weights: Tensor) -> Tensor:
+    r"""Squared distances of N updates from M weighted sums of them, [M, N], from the weights of the sums, [M, N].
+
+    >>> squared_distances(torch.eye(2), torch.eye(2))
+    tensor([[0., 2.],
+            [2., 0.]])
+    """
+    products = weights @ gram
+    return (gram.diagonal() - 2 * products + (products * weights).sum(dim=1, keepdim=True)).clamp(min=0)
+
+
+def krum(gram: Tensor, hostile: int, chosen: int) -> Tensor:
+    r"""Weights of the mean of the `chosen` updates nearest to their neighbours (Blanchard et al. 2017).
+
+    An update's score is the sum of its squared distances to the N − f − 2 nearest others, where f is `hostile`, or to
+    the nearest one if there are too few. Updates with equal scores share their places.
+
+    >>> krum(torch.tensor([[1.0, 1.0, -9.0], [1.0, 1.0, -9.0], [-9.0, -9.0, 81.0]]), hostile=1, chosen=1)
+    tensor([0.5000, 0.5000, 0.0000], dtype=torch.float64)
+    """
+    gram = gram.double()
+    n = len(gram)
+    if n == 1:
+        return torch.ones(1, dtype=torch.float64)
+    distances = squared_distances(gram, torch.eye(n, dtype=torch.float64)).fill_diagonal_(torch.inf)
+    distances = (distances + distances.T) / 2
+    neighbours = min(max(n - hostile - 2, 1), n - 1)
+    scores = distances.topk(neighbours, largest=False).values.sum(dim=1)
+    last = scores.sort().values[min(chosen, n) - 1]
+    near = torch.isclose(scores, last, rtol=1e-9, atol=0).double()
+    sure = (scores < last).double() * (1 - near)
+    return (sure + near * (min(chosen, n) - sure.sum()) / near.sum()) / min(chosen, n)
+
+
+def geometric_median(gram: Tensor) -> Tensor:
+    r"""Weights of the point with the least sum of distances to all updates (Pillutla et al. 2022).
+
+    Weiszfeld's iteration, smoothed, from the point 0 until w stays the same:
+    $$w_i \propto 1 / \max(\nu, \lVert \Delta_i - \textstyle\sum_j w_j \Delta_j \rVert)$$
+
+    >>> geometric_median(torch.tensor([[1.0, 1.0, 9.0], [1.0, 1.0, 9.0], [9.0, 9.0, 81.0]])).round(decimals=3)
+    tensor([0.5000, 0.5000, 0.0000], dtype=torch.float64)
+    """
+    gram = gram.double()
+    lengths = gram.diagonal().clamp(min=0).sqrt()
+    smallest = SMOOTHING * float(lengths.median()) or torch.finfo(torch.float64).tiny
+    weights = torch.zeros(len(gram), dtype=torch.float64)
+    for _ in range(STEPS):
+        near = 1 / squared_distances(gram, weights[None])[0].sqrt().clamp(min=smallest)
+        new = near / near.sum()
+        done = bool((new - weights).abs().max() <= TOLERANCE)
+        weights = new
+        if done:
+            break
+    return weights
+
+
+def clipped_mean(gram: Tensor, bound: float) -> Tensor:
+    r"""Weights of the mean of updates clipped to `bound` times their median length (Sun et al. 2019).
+
+    >>> clipped_mean(torch.diag(torch.tensor([1.0, 1.0, 100.0])), bound=1)
+    tensor([0.3333, 0.3333, 0.0333], dtype=torch.float64)
+    """
+    lengths = gram.double().diagonal().clamp(min=0).sqrt()
+    longest = bound * lengths.median()
+    return torch.where(lengths > longest, longest / lengths, 1) / len(gram)
+
+
+class Robust(CommonUpdate):
+    """One update for all that a few hostile clients cannot move far."""
+
+    kind: Literal["robust"] = "robust"
+    rule: Annotated[
+        Literal["krum", "geometric_median", "clipped_mean"],
+        Field(description="how the weights are computed"),
+    ] = "geometric_median"
+    hostile: Annotated[int, Field(ge=0, description="krum: number of clients that may be hostile")] = 1
+    chosen: Annotated[
+        int | None, Field(ge=1, description="krum: number of updates to average; null: all but the hostile")
+    ] = 1
+    bound: Annotated[float, Field(gt=0, description="clipped_mean: maximum length, in median lengths")] = 1.0
+
+    @property
+    def reveals_rows(self) -> str:
+        """It must see what it judges."""
+        return "which must see the rows it judges: a hostile client's sketch need not be of its row"
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """Apply the chosen rule."""
+        match self.rule:
+            case "krum":
+                return krum(gram, self.hostile, self.chosen or max(len(gram) - self.hostile, 1))
+            case "geometric_median":
+                return geometric_median(gram)
+            case "clipped_mean":
+                return clipped_mean(gram, self.bound)

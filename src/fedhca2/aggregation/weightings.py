@@ -1,0 +1,257 @@
+r"""Weights w [N] of a common update $\sum_i w_i \Delta_i$, from the Gram matrix G [N, N] of the updates.
+
+They do not depend on the updates' scale, nor on their order (with more than seven updates `pcgrad` does, slightly).
+Solutions are exact to `TOLERANCE`, relative to the lengths of the updates. At least one update must not be 0.
+"""
+
+from collections.abc import Callable
+from itertools import permutations
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Weighting = Callable[[Array], Array]
+
+TOLERANCE = 1e-9
+RANK = 1e-12  # relative to the largest eigenvalue; smaller ones count as 0
+PIVOTS = 50  # maximum; typically five
+NEWTON = 100  # maximum; typically ten
+ALL_ORDERS = 7  # most updates for which PCGrad tries all orders
+DRAWN = 250_000  # inner products to compute for the orders that are drawn with more updates
+
+
+def mean(gram: Array) -> Array:
+    """Equal weights.
+
+    >>> mean(np.eye(2))
+    array([0.5, 0.5])
+    """
+    return np.full(len(gram), 1 / len(gram))
+
+
+def mgda(gram: Array) -> Array:
+    r"""The shortest convex combination (Désidéri 2012): $\min_{w \in \Delta_N} w^\top G w$.
+
+    With $G = A^\top A$ it is proportional to the $x \ge 0$ that minimises $\lVert Ax \rVert^2 + (1^\top x - 1)^2$.
+
+    >>> mgda(np.diag([1.0, 4.0])).round(3)
+    array([0.8, 0.2])
+    """
+    lengths, cosines = _unit(gram)
+    root = _root(cosines) * (lengths / lengths.max())
+    return _shares(_nonnegative(np.vstack([root, np.ones(len(gram))]), np.append(np.zeros(len(root)), 1.0)))
+
+
+def pcgrad(gram: Array) -> Array:
+    r"""The mean of all updates after gradient surgery (Yu et al. 2020), averaged over the orders of surgery.
+
+    Every update loses its component along each other update that it conflicts with, one after the other:
+    $v \leftarrow v - \min(\langle v, \Delta_j \rangle, 0)\, \Delta_j / \lVert \Delta_j \rVert^2$. The paper draws an
+    order at random and returns the sum. This averages over all orders of up to seven updates; for more, over a fixed
+    sample of orders.
+
+    >>> pcgrad(np.array([[1.0, -0.5], [-0.5, 1.0]]))
+    array([0.75, 0.75])
+    """
+    n = len(gram)
+    total = np.zeros(n)
+    orders = _orders(n)
+    for some in np.array_split(orders, ceil(len(orders) * n**2 / DRAWN)):
+        each, squares = np.arange(len(some)), gram.diagonal()
+        weights = np.tile(np.eye(n), (len(some), 1, 1))
+        products = np.tile(gram, (len(some), 1, 1))
+        for j in some.T:
+            against = np.where(squares[j] > 0, squares[j], np.inf)[:, None]
+            removed = -np.minimum(products[each, :, j], 0) / against
+            weights[each, :, j] += removed
+            products += removed[:, :, None] * gram[j][:, None]
+        total += weights.sum(axis=(0, 1))
+    return total / (n * len(orders))
+
+
+def upgrad(gram: Array) -> Array:
+    r"""The mean of all updates, each first projected onto the set without conflicts (Quinton and Rey 2024).
+
+    >>> upgrad(np.array([[1.0, -0.5], [-0.5, 1.0]]))
+    array([0.75, 0.75])
+    """
+    total: Array = np.array([_projected(gram, each) for each in np.eye(len(gram)) / len(gram)]).sum(axis=0)
+    return total
+
+
+def dualproj(gram: Array) -> Array:
+    """The mean update, projected onto the set without conflicts (Lopez-Paz and Ranzato 2017, Eq. 11).
+
+    >>> dualproj(np.array([[1.0, -1.0], [-1.0, 4.0]]))
+    array([0.5, 0.5])
+    """
+    return _projected(gram, mean(gram))
+
+
+def imtl_g(gram: Array) -> Array:
+    r"""The update with the same component along all (Liu et al. 2021): $w \propto G^+ d$ with lengths d, $\sum w = 1$.
+
+    Weights can be negative. If they sum to 0 there is no such update, and all weights are 0.
+
+    >>> imtl_g(np.diag([1.0, 4.0])).round(3)
+    array([0.667, 0.333])
+    """
+    lengths = np.sqrt(gram.diagonal())
+    found = np.linalg.pinv(gram, RANK, hermitian=True) @ lengths
+    total = found.sum()
+    return found / total if abs(total) > TOLERANCE * np.abs(found).sum() else np.zeros(len(gram))
+
+
+def aligned_mtl(gram: Array) -> Array:
+    r"""The mean after all principal components are shortened to the shortest (Senushkin et al. 2023, Algorithm 1).
+
+    $w = \sqrt{\lambda_{\min}}\, V \Lambda^{-1/2} V^\top b$ with $b = 1/N$, over the eigenvalues that are not 0.
+
+    >>> aligned_mtl(np.diag([1.0, 4.0]))
+    array([0.5 , 0.25])
+    """
+    values, vectors = np.linalg.eigh(gram)
+    some = values > RANK * values[-1]
+    values, vectors = values[some], vectors[:, some]
+    found: Array = vectors @ (np.sqrt(values[0] / values) * (mean(gram) @ vectors))
+    return found
+
+
+def fairgrad(gram: Array, fairness: float) -> Array:
+    r"""Fair shares (Ban and Ji 2024, Eq. 4): $(Gw)_i = w_i^{-1/\alpha}$, then $\sum w = 1$; α = 1 is Nash-MTL.
+
+    Zero updates get weight 0. If 0 is in the convex hull of the updates there is no solution; the weights tend to those
+    of `mgda`, whose update is 0.
+
+    >>> fairgrad(np.diag([1.0, 4.0]), fairness=1).round(3)
+    array([0.667, 0.333])
+    """
+    moved = np.flatnonzero(gram.diagonal() > 0)
+    if len(moved) < len(gram):
+        found = np.zeros(len(gram))
+        found[moved] = fairgrad(gram[np.ix_(moved, moved)], fairness)
+        return found
+    shortest = mgda(gram)
+    if shortest @ gram @ shortest <= RANK * gram.diagonal().max():
+        return shortest
+    return _fair(gram, 1 / fairness)
+
+
+def nash_mtl(gram: Array) -> Array:
+    r"""The bargaining solution (Navon et al. 2022): $(Gw)_i = 1 / w_i$, then $\sum w = 1$.
+
+    >>> nash_mtl(np.diag([1.0, 4.0])).round(3)
+    array([0.667, 0.333])
+    """
+    return fairgrad(gram, fairness=1)
+
+
+def _fair(gram: Array, power: float) -> Array:
+    r"""Solve $(Gw)_i = w_i^{-p}$ for w > 0, and divide w by its sum.
+
+    Newton's method is slow for a small p, so p starts at 1 and decreases step by step.
+    """
+    lengths, cosines = _unit(gram)
+    short = lengths / lengths.max()
+    now = max(power, 1.0)
+    x = short ** ((now - 1) / (now + 1))  # the solution for orthogonal updates
+    while True:
+        x = _newton(cosines, short ** (now - 1), now, x)
+        if now == power:
+            return _shares(x / lengths)
+        now = max(power, now / 1.5)
+
+
+def _newton(gram: Array, target: Array, power: float, x: Array) -> Array:
+    r"""Solve $(Gx)_i = t_i x_i^{-p}$ for x > 0, the minimum of a convex function, by Newton's method."""
+
+    def slope(x: Array) -> Array:
+        ahead: Array = gram @ x - target * x**-power
+        return ahead
+
+    for _ in range(NEWTON):
+        share = target * x**-power
+        if (np.abs(slope(x)) <= 0.01 * TOLERANCE * share).all():
+            break
+        step = -np.linalg.solve(gram + np.diag(power * share / x), slope(x))
+        size = min(1.0, 0.9 / max(float((-step / x).max()), 0.9))  # x stays positive
+        while slope(x + size * step) @ step > 0 and size > TOLERANCE:  # beyond the minimum along this line
+            size /= 2
+        x = x + size * step
+    return x
+
+
+def _projected(gram: Array, u: Array) -> Array:
+    r"""Weights v of the projection of $\sum u_i \Delta_i$ onto the set without conflicts.
+
+    They minimise $v^\top G v$ with $v \ge u$ (Quinton and Rey 2024, Proposition 1). Block pivoting is fast but may not
+    converge; the fallback is an active-set method, which does.
+    """
+    lengths, cosines = _unit(gram)
+    units = np.where(lengths > 0, lengths, 1)
+    found = _by_pivots(cosines, units * u)
+    if found is None:
+        root = _root(cosines)
+        found = units * u + _nonnegative(root, -root @ (units * u))
+    return found / units
+
+
+def _by_pivots(gram: Array, low: Array) -> Array | None:
+    """Minimise vᵀGv with v ≥ low: for each entry v = low or Gv = 0. All violations are swapped at once."""
+    enough = 0.01 * TOLERANCE * float(np.linalg.norm(low))
+    slope = gram @ low
+    free = slope < -enough
+    for _ in range(PIVOTS):
+        v = low.copy()
+        try:
+            v[free] -= np.linalg.solve(gram[np.ix_(free, free)], slope[free])
+        except np.linalg.LinAlgError:
+            return None
+        along = gram @ v
+        wrong = np.where(free, v < low - enough, along < -enough)
+        if not wrong.any():
+            return v if np.abs(along[free]).max(initial=0) <= enough else None
+        free ^= wrong
+    return None
+
+
+def _nonnegative(matrix: Array, target: Array) -> Array:
+    """Minimise ‖Ax − b‖ with x ≥ 0."""
+    from scipy.optimize import nnls  # slow to import, and most methods do without it
+
+    found: Array = nnls(matrix, target)[0]
+    return found
+
+
+def _shares(found: Array) -> Array:
+    shares: Array = found / found.sum()
+    return shares
+
+
+def _unit(gram: Array) -> tuple[Array, Array]:
+    """Lengths of the updates, and the Gram matrix of the updates scaled to length 1; zero updates stay zero."""
+    lengths = np.sqrt(gram.diagonal())
+    over = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return lengths, gram * over[:, None] * over
+
+
+def _root(gram: Array) -> Array:
+    """A with AᵀA = G."""
+    values, vectors = np.linalg.eigh(gram)
+    root: Array = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
+    return root
+
+
+def _orders(n: int) -> NDArray[np.int64]:
+    """All orders of n items, or a fixed sample."""
+    if n <= ALL_ORDERS:
+        return np.array(list(permutations(range(n))))
+    dice = np.random.default_rng(0)
+    return np.array([dice.permutation(n) for _ in range(max(4, DRAWN // n**2))])
+
+
+WEIGHTINGS: dict[str, Weighting] = {
+    each.__name__: each for each in (mean, mgda, pcgrad, upgrad, dualproj, imtl_g, aligned_mtl, nash_mtl)
+}

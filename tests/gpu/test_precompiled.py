@@ -1,0 +1,38 @@
+"""Compiling in several processes: what is taken for done."""
+
+import pytest
+import torch
+
+from fedhca2.clients import precompile
+from fedhca2.models import ModelConfig
+from small import clients, small
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+GPU = torch.device("cuda", 0)
+MODEL = {"encoder": {"name": "swin_micro"}}
+
+
+@pytest.fixture
+def compile_all(tmp_path, monkeypatch):
+    """Compiles for one client, with this model; gives the marks of what was done, and all files beside them."""
+    monkeypatch.setenv(precompile.CACHE, str(tmp_path))
+    home = clients(small(model=MODEL))["home"]
+
+    def work(model):
+        precompile.precompile(ModelConfig.model_validate(model), [home], GPU)
+        return list(tmp_path.glob("fedhca2-*")), [path for path in tmp_path.rglob("*") if path.is_file()]
+
+    return work
+
+
+def test_compiled_code_is_kept_and_not_made_again(compile_all):
+    done, files = compile_all(MODEL)
+    assert len(files) > len(done) == 1
+    for path in {*files} - {*done}:
+        path.unlink()
+    assert compile_all(MODEL) == (done, done)
+
+
+def test_what_could_not_be_compiled_is_not_taken_for_done(compile_all):
+    done, _ = compile_all({"encoder": {"name": "nonsense"}})
+    assert done == []

@@ -1,0 +1,219 @@
+"""Weights from a Gram matrix: against TorchJD, against their own definitions, and where definitions end."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+import torchjd.aggregation as reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchjd.linalg import QuadprogProjector
+
+from fedhca2.aggregation import ConflictAverse, Weighted
+from fedhca2.aggregation.aggregator import Member
+from fedhca2.aggregation.weightings import WEIGHTINGS, fairgrad, mgda, pcgrad
+from fedhca2.params import Layout
+
+LAYOUT = Layout(("x.weight",), ((1,),))
+EXACT = QuadprogProjector(norm_eps=0.0, reg_eps=1e-12)
+ALL = {**WEIGHTINGS, "fairgrad": lambda gram: fairgrad(gram, 2.0)}
+
+
+def random(rows, columns, seed=0):
+    return np.random.default_rng(seed).normal(size=(rows, columns))
+
+
+LINE = random(1, 6)
+UPDATES = {
+    "one": random(1, 5),
+    "random": random(5, 9),
+    "many": random(20, 60),
+    "more than dimensions": random(6, 4, seed=3),
+    "of all lengths": random(6, 30) * np.logspace(-3, 0, 6)[:, None],
+    "orthogonal": np.diag([1.0, 2.0, 3.0]),
+    "conflicting": np.array([[1.0, 0.0], [-0.9, 0.1], [-0.5, 0.8]]),
+    "parallel": np.array([[1.0], [2.0], [0.5]]) * LINE,
+    "opposite": np.array([[1.0], [-1.0]]) * LINE,
+    "one against two": np.array([[1.0], [-2.0], [-3.0]]) * LINE,
+    "with a zero": random(4, 6) * np.array([[1.0], [0.0], [1.0], [1.0]]),
+    "equal": np.ones((4, 1)) * LINE,
+}
+every_kind = pytest.mark.parametrize("kind", UPDATES)
+every_weighting = pytest.mark.parametrize("name", ALL)
+
+
+def distance(updates, found, expected):
+    """How far two common updates are from each other, over the longest update."""
+    return np.linalg.norm((np.asarray(found) - np.asarray(expected)) @ updates) / np.linalg.norm(updates, axis=1).max()
+
+
+@every_kind
+@pytest.mark.parametrize(
+    ("name", "weighting"),
+    [
+        ("mean", reference.MeanWeighting()),
+        ("upgrad", reference.UPGradWeighting(projector=EXACT)),
+        ("dualproj", reference.DualProjWeighting(projector=EXACT)),
+        ("imtl_g", reference.IMTLGWeighting()),
+        ("aligned_mtl", reference.AlignedMTLWeighting()),
+    ],
+)
+def test_the_update_is_torchjd_s(name, weighting, kind):
+    gram = UPDATES[kind] @ UPDATES[kind].T
+    gram /= gram.max()
+    assert distance(UPDATES[kind], WEIGHTINGS[name](gram), weighting(torch.from_numpy(gram))) < 1e-8
+
+
+@pytest.mark.parametrize("kind", ["one", "random", "orthogonal", "parallel", "equal"])
+@pytest.mark.parametrize("fairness", [0.5, 1.0, 2.0])
+def test_fair_shares_are_torchjd_s(kind, fairness):
+    gram = UPDATES[kind] @ UPDATES[kind].T
+    gram /= gram.max()
+    expected = reference.FairGradWeighting(fairness)(torch.from_numpy(gram)).numpy()
+    assert distance(UPDATES[kind], fairgrad(gram, fairness), expected / expected.sum()) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["random", "many", "of all lengths", "orthogonal", "parallel", "equal"])
+@pytest.mark.parametrize("fairness", [0.5, 1.0, 2.0, 10.0])
+def test_fair_shares_solve_their_equation(kind, fairness):
+    gram = UPDATES[kind] @ UPDATES[kind].T
+    weights = fairgrad(gram, fairness)
+    sides = (gram @ weights) * weights ** (1 / fairness)
+    assert sides.max() - sides.min() <= 1e-9 * sides.min()
+
+
+@every_kind
+def test_mgda_is_the_shortest_and_certified(kind):
+    gram = UPDATES[kind] @ UPDATES[kind].T
+    weights = mgda(gram)
+    theirs = reference.MGDAWeighting(epsilon=1e-12, max_iters=500)(torch.from_numpy(gram)).numpy()
+    assert (weights >= 0).all()
+    assert weights.sum() == pytest.approx(1)
+    assert weights @ gram @ weights <= theirs @ gram @ theirs + 1e-12 * gram.max()
+    assert weights @ gram @ weights - (gram @ weights).min() <= 1e-12 * gram.max()
+
+
+def surgery(updates, order):
+    """PCGrad as the paper has it, for one order of all updates: the mean, of vectors."""
+    changed = []
+    for own in range(len(updates)):
+        vector = updates[own].copy()
+        for other in order:
+            conflict = vector @ updates[other]
+            if other != own and conflict < 0:
+                vector -= conflict / (updates[other] @ updates[other]) * updates[other]
+        changed.append(vector)
+    return np.mean(changed, axis=0)
+
+
+@pytest.mark.parametrize("kind", ["one", "conflicting", "opposite", "random", "with a zero"])
+def test_pcgrad_is_the_mean_over_all_orders(kind):
+    updates = UPDATES[kind]
+    expected = np.mean([surgery(updates, order) for order in permutations(range(len(updates)))], axis=0)
+    np.testing.assert_allclose(pcgrad(updates @ updates.T) @ updates, expected, atol=1e-12)
+
+
+def test_pcgrad_of_two_is_torchjd_s():
+    gram = np.array([[1.0, -0.5], [-0.5, 4.0]])
+    np.testing.assert_allclose(2 * pcgrad(gram), reference.PCGradWeighting()(torch.from_numpy(gram)))
+
+
+def test_pcgrad_of_many_is_near_the_mean_over_more_orders():
+    updates = random(9, 12)
+    orders = [np.random.default_rng(seed).permutation(9) for seed in range(1000)]
+    expected = np.mean([surgery(updates, order) for order in orders], axis=0)
+    np.testing.assert_allclose(pcgrad(updates @ updates.T) @ updates, expected, atol=0.02)
+
+
+@pytest.mark.parametrize("name", ["upgrad", "dualproj"])
+@every_kind
+def test_projections_conflict_with_nobody(name, kind):
+    gram = UPDATES[kind] @ UPDATES[kind].T
+    lengths = np.sqrt(gram.diagonal())
+    assert (gram @ WEIGHTINGS[name](gram) >= -1e-9 * lengths * lengths.max()).all()
+
+
+@pytest.mark.parametrize("kind", ["orthogonal", "parallel", "equal"])
+@pytest.mark.parametrize("name", ["pcgrad", "upgrad", "dualproj"])
+def test_without_a_conflict_they_are_the_mean(name, kind):
+    gram = UPDATES[kind] @ UPDATES[kind].T
+    np.testing.assert_allclose(WEIGHTINGS[name](gram), np.full(len(gram), 1 / len(gram)))
+
+
+@pytest.mark.parametrize("name", sorted(set(ALL) - {"mean", "imtl_g", "aligned_mtl"}))
+def test_of_exact_opposites_nothing_is_left(name):
+    updates = UPDATES["opposite"]
+    np.testing.assert_allclose(ALL[name](updates @ updates.T) @ updates, 0, atol=1e-12)
+
+
+@every_weighting
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 6), scale=st.floats(1e-6, 1e6))
+def test_neither_order_nor_scale_matters(name, seed, count, scale):
+    updates = random(count, 8, seed)
+    order = np.random.default_rng(seed).permutation(count)
+    weights = ALL[name](updates @ updates.T)
+    other = scale * updates[order]
+    assert distance(updates[order], ALL[name](other @ other.T), weights[order]) < 1e-7
+
+
+@every_weighting
+@every_kind
+def test_an_aggregator_gives_finite_weights(name, kind):
+    gram = torch.from_numpy(UPDATES[kind] @ UPDATES[kind].T)
+    assert Weighted(weighting=name).weights(gram).isfinite().all()
+
+
+@every_weighting
+def test_where_nobody_moved_nothing_is_added(name):
+    assert torch.equal(Weighted(weighting=name).weights(torch.zeros(2, 2)), torch.full((2,), 0.5).double())
+
+
+def test_unit_updates_are_fmtl_bench_s():
+    updates = UPDATES["conflicting"]
+    units = updates / np.linalg.norm(updates, axis=1, keepdims=True)
+    expected = np.mean([surgery(units, order) for order in permutations(range(3))], axis=0)
+    weights = Weighted(weighting="pcgrad", unit=True).weights(torch.from_numpy(updates @ updates.T))
+    np.testing.assert_allclose(weights.numpy() @ updates, expected, atol=1e-12)
+
+
+def mixed(aggregator, gram, groups="abc", kept=(None, None, None)):
+    members = [Member(f"c{i}", group, kept=past) for i, (group, past) in enumerate(zip(groups, kept, strict=True))]
+    return aggregator.mixing(gram[None], members, LAYOUT)
+
+
+GRAM = torch.from_numpy(UPDATES["conflicting"] @ UPDATES["conflicting"].T)
+
+
+@pytest.mark.parametrize("name", ["mgda", "upgrad"])
+def test_the_moving_average_is_torchjd_s(name):
+    theirs = reference.CRMOGMWeighting(lambda gram: Weighted(weighting=name).weights(gram), alpha=0.8)
+    kept = (None, None, None)
+    for seed in range(4):
+        updates = torch.from_numpy(random(3, 5, seed))
+        mixing = mixed(Weighted(weighting=name, memory=0.8), updates @ updates.T, kept=kept)
+        kept = mixing.keeps
+        torch.testing.assert_close(mixing.blends[0].weights[0], theirs(updates @ updates.T))
+
+
+def test_without_memory_nothing_is_kept():
+    assert mixed(Weighted(weighting="mgda"), GRAM).keeps == ()
+
+
+def test_a_common_update_can_be_as_long_as_the_mean():
+    weights = mixed(Weighted(weighting="mgda", length="mean", rate=2.0), GRAM).blends[0].weights[0]
+    assert float(weights @ GRAM @ weights) == pytest.approx(4 * float(GRAM.mean()))
+
+
+def test_with_no_alpha_the_common_update_takes_the_place_of_the_own():
+    mixing = mixed(ConflictAverse(alpha=None), GRAM)
+    assert (mixing.base, len(mixing.blends), mixing.blends[0].hyper) == ("start", 1, False)
+
+
+def test_colnet_weighs_the_means_of_groups():
+    mixing = mixed(ConflictAverse(alpha=1, groups=True, across="groups"), GRAM, groups="aab")
+    means = torch.tensor([[0.5, 0.5, 0], [0, 0, 1]], dtype=torch.float64)
+    expected = ConflictAverse().weights(means @ GRAM @ means.T) @ means
+    torch.testing.assert_close(mixing.blends[1].weights[0], expected)
+    torch.testing.assert_close(mixing.blends[0].weights, means)

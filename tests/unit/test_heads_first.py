@@ -1,0 +1,69 @@
+"""FedRep: a round trains decoders and heads below an encoder that rests, and then the encoder below these."""
+
+import pytest
+import torch
+
+from fedhca2.clients.training import Learner
+from fedhca2.messages import Order
+from fedhca2.methods import resolve
+from fedhca2.objectives import DECODER_AND_HEAD, ENCODER, HeadsFirst
+from fedhca2.params import PARTS
+from small import clients, small
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """For every epoch that is trained: the parts that change in it, its rate, and a batch of it."""
+    found, train = [], Learner.train_epoch
+
+    def recorded(self, batches, rate, terms, **others):
+        batches = list(batches)
+        before = {slot: [t.clone() for t in tensors.values()] for slot, tensors in self.model.slots().items()}
+        losses = train(self, batches, rate, terms, **others)
+        after = {slot: list(tensors.values()) for slot, tensors in self.model.slots().items()}
+        changed = {slot.part for slot in after if any(map(_differ, before[slot], after[slot]))}
+        found.append((changed, rate, batches[0]["image"]))
+        return losses
+
+    monkeypatch.setattr(Learner, "train_epoch", recorded)
+    return found
+
+
+def _differ(one, other):
+    return not torch.equal(one, other)
+
+
+def test_heads_train_first_and_then_the_encoder(passes):
+    client = clients(small(method={"name": "fedrep", "head_epochs": 2}))["home"]
+    client.perform(Order(0))
+    swin = set(PARTS) - {"encoder_norms"}  # it has none
+    assert [changed for changed, _, _ in passes] == [swin - ENCODER, swin - ENCODER, swin - DECODER_AND_HEAD]
+
+
+def test_epochs_of_heads_have_the_rate_of_the_round_and_images_of_their_own(passes):
+    client = clients(small(method={"name": "fedrep", "head_epochs": 2}))["home"]
+    client.perform(Order(0))
+    client.perform(Order(1))
+    rates = [rate for _, rate, _ in passes]
+    images = [image for _, _, image in passes]
+    assert (rates[0], rates[3]) == (rates[2], rates[5])
+    assert rates[0] > rates[3]
+    assert all(_differ(images[a], images[b]) for a in range(6) for b in range(a))
+
+
+def test_no_two_epochs_draw_alike():
+    drawn = [epoch.draw for round in range(3) for epoch in HeadsFirst(head_epochs=3).epochs(round, 2)]
+    assert len(set(drawn)) == len(drawn) == 15
+
+
+def test_watchers_hear_of_every_batch():
+    heard = []
+    client = clients(small(method={"name": "fedrep", "head_epochs": 2}))["home"]
+    client.perform(Order(0), lambda name, done, total, loss: heard.append((done, total)))
+    assert heard == [(done, len(heard)) for done in range(1, 3 * len(client.data.train) + 1)]
+
+
+@pytest.mark.parametrize("part", ["decoder", "head"])
+def test_heads_that_train_first_are_not_shared(part):
+    with pytest.raises(ValueError, match="decoder and head should be null where they train before the encoder"):
+        resolve("fedrep", {part: {"kind": "group_mean"}})
