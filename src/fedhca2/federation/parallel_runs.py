@@ -7,20 +7,19 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Protocol
 
-import torch
-
 from fedhca2.cores import usable_cores
-from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import ComparisonRun, ComparisonStopped, join_baselines
+from fedhca2.federation.free_memory import gpus_free
 from fedhca2.federation.in_process import choose_devices
-from fedhca2.federation.memory_room import Memory, Room, choose_places, expected, gpus_free, host_free, read_report
+from fedhca2.federation.memory_room import NOTHING, Memory, Room, choose_places
 from fedhca2.federation.mps import shared_gpus
-from fedhca2.federation.run_process import RunProcess, memory_file, start
+from fedhca2.federation.run_memory import RunMemory, gpus_of
+from fedhca2.federation.run_process import RunProcess, start
 from fedhca2.federation.stopping import stop_between_rounds
 
 PAUSE = 0.2  # seconds between checks of the processes
 LOOK_EVERY = 2.0  # seconds between checks of the memory
-NOTHING = Memory(0, 0)
+FULL = Room(0, 0)  # it holds nothing, which is enough if runs need not wait for memory
 
 
 class ParallelWatcher(Protocol):
@@ -73,17 +72,6 @@ def run_in_parallel(runs: Sequence[ComparisonRun], most: int | None, watcher: Pa
     return state.faults
 
 
-def gpus_of(experiment: Experiment) -> list[list[str]]:
-    """The places for runs: every GPU by its UUID, or all that the experiment names together; none on a CPU."""
-    devices = [device for device in choose_devices(experiment.devices) if device.type == "cuda"]
-    found = list(gpus_free()) if devices else []
-    if len(found) != torch.cuda.device_count():
-        return []  # it is not known which is which
-    if experiment.devices:
-        return [[found[device.index or 0] for device in devices]] if devices else []
-    return [[name] for name in found]
-
-
 class _ParallelRuns:
     """The waiting, active and failed runs."""
 
@@ -103,8 +91,7 @@ class _ParallelRuns:
         self.stopped = False
         self.cores = usable_cores()
         self.most = most or len(self.cores)
-        self.frugal = bool(gpus) or most is None  # whether runs wait for memory
-        self.before = self._free()
+        self.memory = RunMemory(runs, gpus) if gpus or most is None else None
         self.looked = -LOOK_EVERY
 
     @property
@@ -131,11 +118,14 @@ class _ParallelRuns:
         """Start the runs for which there is room, and share the cores among all that are active."""
         if not self.waiting and not self.running and self.alone:
             self.waiting.append(self.alone.pop(0))
-        if not self.waiting or (self.frugal and monotonic() - self.looked < LOOK_EVERY):
+        if not self.waiting or (self.memory and monotonic() - self.looked < LOOK_EVERY):
             return
         self.looked = monotonic()
-        free = self._free()
-        needs, (gpus, host) = self._needs(self.waiting), self._rooms(free)
+        needs: Sequence[Memory | None] = [NOTHING] * len(self.waiting)
+        gpus, host = [FULL], FULL
+        if self.memory:
+            needs = self.memory.needs(self.waiting)
+            gpus, host = self.memory.rooms([(one.run, one.place) for one in self.running])
         chosen = choose_places(needs, gpus, host, self.most - len(self.running))
         if not chosen:
             return
@@ -147,7 +137,7 @@ class _ParallelRuns:
         threads = max(1, len(self.cores) // sharing)
         for place, share in zip(chosen, shares[len(self.running) :], strict=True):
             own = {"CUDA_VISIBLE_DEVICES": self.gpus[place][0]} if len(self.gpus) > 1 else {}
-            alone = free[place] if first and self.gpus else None
+            alone = gpus[place].now if first and self.gpus else None
             one = start(self.waiting.pop(0), share, threads, {**self.environment, **own}, alone)
             one.place = place
             self.running.append(one)
@@ -161,32 +151,6 @@ class _ParallelRuns:
         self.stopped = True
         for one in self.running:
             one.process.terminate()
-
-    def _needs(self, runs: Sequence[ComparisonRun]) -> Sequence[Memory | None]:
-        """What runs are expected to take."""
-        if not self.frugal:
-            return [NOTHING] * len(runs)
-        found = [(run.experiment.method_name, read_report(memory_file(run))) for run in self.runs]
-        reports = [(method, report) for method, report in found if report]
-        return [expected(run.experiment.method_name, reports) for run in runs]
-
-    def _free(self) -> list[int]:
-        """The free bytes of every place, and of the machine in the end."""
-        if not self.frugal:
-            return [0, 0]
-        found = gpus_free() if self.gpus else {}
-        return [*([min(found[name] for name in group) for group in self.gpus] or [0]), host_free()]
-
-    def _rooms(self, free: Sequence[int]) -> tuple[list[Room], Room]:
-        self.before = [max(pair) for pair in zip(self.before, free, strict=True)]  # somebody else may have left
-        needs = self._needs([one.run for one in self.running])
-        taken = [(one.place, need or NOTHING) for one, need in zip(self.running, needs, strict=True)]
-        rooms = []
-        for place, (before, now) in enumerate(zip(self.before, free, strict=True)):
-            here = [need.gpu for other, need in taken if other == place]
-            rooms.append(Room(before, now, sum(here), len(here)))
-        host = rooms.pop()
-        return rooms, host._replace(taken=sum(need.host for _, need in taken), active=len(taken))
 
 
 def core_shares(cores: Sequence[int], count: int) -> list[Sequence[int]]:
