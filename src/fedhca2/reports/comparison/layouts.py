@@ -16,6 +16,7 @@ from fedhca2.reports.names import ARROWS, UNKNOWN, decimals, metric_title
 from fedhca2.run_folder.reader import RunFiles
 
 BESIDE = 4  # methods that fit side by side in the terminal
+CSV = "method group task metric higher_is_better seeds mean standard_deviation best p_value".split()
 MARK = "*"  # of what is beyond chance
 LATEX = {
     "*": "$^{*}$",
@@ -103,20 +104,7 @@ def to_csv(comparison: Comparison) -> str:
     """Write one line per method and column, with all digits and an empty field for unknown values."""
     held = StringIO()
     writer = csv.writer(held, lineterminator="\n")
-    writer.writerow(
-        [
-            "method",
-            "group",
-            "task",
-            "metric",
-            "higher_is_better",
-            "seeds",
-            "mean",
-            "standard_deviation",
-            "best",
-            "p_value",
-        ]
-    )
+    writer.writerow(CSV)
     for method, row in comparison.entries.items():
         for column in comparison.columns:
             entry = row[column]
