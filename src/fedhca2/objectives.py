@@ -1,4 +1,4 @@
-"""What a method asks of local training beside the tasks' own losses: one class for each kind."""
+"""What a method adds to local training besides the tasks' own losses: one class for each kind."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,12 +26,12 @@ class Epoch:
 
 
 class Objective(Config):
-    """Plain local training, and the base of every other kind.
+    """Plain local training, and the base class of all other kinds.
 
-    `anchor` says what the pull is towards: the shared model at the start of the round, or the rows that the server sent
-    (which then do not replace the client's own). With `own_copy` the client trains a copy that the server aggregates,
-    beside a personal model that is never overwritten. Parts that are `frozen` do not train before the last round; all
-    clients with the same task start with the same.
+    `anchor` is the target of the pull: the shared model at the start of the round, or the rows that the server sent
+    (which then do not replace the client's own). With `own_copy`, the client trains a copy that the server aggregates,
+    and a personal model that is never overwritten. `frozen` parts do not train before the last round, and are the same
+    for all clients of a task.
     """
 
     anchor: ClassVar[Anchor] = "none"
@@ -42,7 +42,7 @@ class Objective(Config):
 
     @property
     def replaces(self) -> bool:
-        """Whether what the server sends takes the place of the client's own rows."""
+        """Whether the server's rows replace the client's own."""
         return self.anchor != "received" or self.own_copy
 
     @property
@@ -52,7 +52,7 @@ class Objective(Config):
 
     @property
     def final_epochs(self) -> int:
-        """Epochs that each client fine-tunes its whole model for after the last round."""
+        """Epochs for which each client fine-tunes its whole model after the last round."""
         return 0
 
     def epochs(self, round: int, count: int) -> list[Epoch]:
@@ -75,7 +75,7 @@ class Proximal(Objective):
 
 
 class PersonalCopy(Objective):
-    """Ditto: a copy w trains as in FedAvg; the personal model v, which counts, with loss + (λ/2)·‖v − w_received‖²."""
+    """Ditto: a copy w trains as in FedAvg; the personal model v, which counts, has loss + (λ/2)·‖v − w_received‖²."""
 
     anchor: ClassVar[Anchor] = "start"
     own_copy: ClassVar[bool] = True
@@ -105,9 +105,9 @@ class Attracted(Objective):
 
 
 class Frozen(Objective):
-    """FedBABU: decoders and heads stay as initialised, the same for all clients of a task, until a last fine-tuning.
+    """FedBABU: decoders and heads keep their initial values, shared by all clients of a task, until a last fine-tuning.
 
-    The running statistics of their normalisation stay as well. The fine-tuning trains the whole model.
+    The running statistics of their normalisation do not change either. The fine-tuning trains the whole model.
     """
 
     frozen: ClassVar[frozenset[Part]] = DECODER_AND_HEAD

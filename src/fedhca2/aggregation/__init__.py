@@ -1,4 +1,4 @@
-"""Aggregation: inner products of rows in, mixing weights out. No model and no task is known here."""
+"""Aggregation: inner products of rows in, mixing weights out. It knows no models and no tasks."""
 
 from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
 from fedhca2.aggregation.attentive import Attentive, attentive_weights
@@ -10,11 +10,18 @@ from fedhca2.aggregation.conflict_averse import (
     conflict_averse_weights,
 )
 from fedhca2.aggregation.cross_attention import CrossAttention, attention, cross_attention
-from fedhca2.aggregation.grouped import Clustered, GroupMean, clusters_of, group_weights
 from fedhca2.aggregation.hyper_weights import HyperWeights, Weights
-from fedhca2.aggregation.mean import Mean, mean_weights
+from fedhca2.aggregation.means import (
+    Clustered,
+    GroupMean,
+    Mean,
+    Pull,
+    clusters_of,
+    group_weights,
+    mean_weights,
+    pull_weights,
+)
 from fedhca2.aggregation.pages import MappedRow
-from fedhca2.aggregation.pull import Pull, pull_weights
 from fedhca2.aggregation.robust import Robust
 from fedhca2.aggregation.rows import Rows
 from fedhca2.aggregation.solver import relative_gap

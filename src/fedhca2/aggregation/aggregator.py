@@ -1,4 +1,4 @@
-"""What an aggregator is: inner products of rows in, a small mixing matrix out."""
+"""The interface of an aggregator: inner products of rows in, a small mixing matrix out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from fedhca2.config import Config
 from fedhca2.messages import Base, Kind
 from fedhca2.params import Layout
 
-# Which inner products a mixing is computed from: none, of the rows, or of the rows less the first of them (which
-# keeps every digit of the differences between parameters that are close to each other).
+# Which inner products a mixing needs: none, of the rows, or of the rows minus the first of them (which keeps all
+# digits of the differences between parameters that are close together).
 Measure = Literal["nothing", "rows", "differences"]
-By = Annotated[Literal["clients", "samples"], Field(description="what counts alike in a mean: clients, or images")]
+By = Annotated[Literal["clients", "samples"], Field(description="what counts equally in a mean: clients, or images")]
 
 
 @dataclass(frozen=True)
 class Member:
-    """Whose row it is. Members of one group have the same data set and the same task or tasks.
+    """The owner of a row. Members of one group have the same data set and the same task or tasks.
 
     `kept` is the number the aggregator kept for this member (`Mixing.keeps`) when it last took part.
     """
@@ -36,7 +36,7 @@ class Member:
 class Blend:
     """Rows mixed from all members' rows: `weights` is [M, N], or [P, M, N] with one matrix per tensor of the layout.
 
-    Member i gets mixed row `gets[i]`, times its own learned weight where `hyper` is set.
+    Member i gets mixed row `gets[i]`, multiplied by its own learned weight if `hyper` is set.
     """
 
     weights: Tensor
@@ -45,7 +45,7 @@ class Blend:
 
     @property
     def is_mean(self) -> bool:
-        """Whether it mixes whole rows, by weights that are no less than 0 and sum to 1."""
+        """Whether it mixes whole rows with non-negative weights that sum to 1."""
         sums = self.weights.sum(dim=-1)
         whole = self.weights.dim() == 2 and not self.hyper
         return whole and bool((self.weights >= 0).all()) and torch.allclose(sums, torch.ones_like(sums))
@@ -53,9 +53,9 @@ class Blend:
 
 @dataclass(frozen=True)
 class Mixing:
-    """Every member's next value: `base` plus the blends that it gets.
+    """Every member's next value: `base` plus its blends.
 
-    Where layers vote, `votes` [L, N, N] says how: for reports. `keeps` holds one number per member, or none, which
+    If layers vote, `votes` [L, N, N] holds their votes for reports. `keeps` holds one number per member, or none, which
     the aggregator gets back in the next round.
     """
 
@@ -65,9 +65,9 @@ class Mixing:
     keeps: tuple[float, ...] = ()
 
     def of_statistics(self, members: int) -> "Mixing":
-        """How the running statistics are mixed that belong to the rows of so many members.
+        """How to mix the running statistics of this many members' rows.
 
-        Where every member gets a weighted mean of all rows it gets the same mean of their statistics, and otherwise the
+        If every member gets a weighted mean of rows, it gets the same mean of their statistics. Otherwise it gets the
         plain mean: other weights could make a variance negative.
 
         >>> mixing = Mixing("nothing", (Blend(torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]), (0, 0, 1)),))
@@ -83,23 +83,23 @@ class Mixing:
 
 
 class Aggregator(Config, ABC):
-    """Base of all aggregators: frozen settings and one pure function."""
+    """Base class of all aggregators: frozen settings and one pure function."""
 
     sends: ClassVar[Kind]
     measure: ClassVar[Measure]
     whole: ClassVar[bool] = False  # whether products of whole rows are enough
 
     kind: str = ""
-    every: Annotated[int, Field(ge=1, description="take part in every so many rounds")] = 1
+    every: Annotated[int, Field(ge=1, description="aggregate only in every n-th round")] = 1
 
     @property
     def compares_models(self) -> bool:
-        """Whether it compares whole models, which running statistics are part of, and not updates or single tensors."""
+        """Whether it compares whole models, which include running statistics, and not updates or single tensors."""
         return self.sends == "parameters" and self.measure != "nothing" and self.whole
 
     @property
     def learns(self) -> bool:
-        """Whether members learn weights; then `first_weights` says where these start."""
+        """Whether members learn weights; `first_weights` then gives their initial values."""
         return False
 
     @property
@@ -108,13 +108,13 @@ class Aggregator(Config, ABC):
         return "which puts a row in several sums, and these reveal the rows"
 
     def at(self, done: float) -> Self:
-        """Itself, as it aggregates after this part (0 to 1) of a run's rounds."""
+        """The aggregator as it is after this part (0 to 1) of a run's rounds."""
         return self
 
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
-        """Where a member's learned weights start: one for the row, one per layer, or none where it learns none."""
+        """Initial values of a member's learned weights: one for the row, one per layer, or none."""
         return ()
 
     @abstractmethod
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """The mixing for these inner products in float64, [P, N, N]: of every tensor, or [1, N, N] of `whole` rows."""
+        """The mixing for these inner products in float64, [P, N, N] by tensor, or [1, N, N] of `whole` rows."""

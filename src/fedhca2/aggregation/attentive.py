@@ -1,4 +1,4 @@
-"""FedAMP: every member gets its own mixture, in which near models weigh more."""
+"""FedAMP: every member gets its own mixture, in which closer models have larger weights."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
@@ -13,12 +13,12 @@ from fedhca2.params import Layout
 
 
 def attentive_weights(gram: Tensor, alpha: float = 1.0, sigma: float = 1.0) -> Tensor:
-    r"""Mixing weights of FedAMP, [N, N], from the Gram matrix of the models or of their differences to any one point.
+    r"""FedAMP's mixing weights, [N, N], from the Gram matrix of the models or of their differences from any point.
 
     $$\xi_{ij} = \frac\alpha\sigma \exp(-\lVert w_i - w_j \rVert^2 / \sigma), \quad
     u_i = (1 - \textstyle\sum_{j \ne i} \xi_{ij}) w_i + \sum_{j \ne i} \xi_{ij} w_j$$
 
-    Where a row of ξ sums to more than 1, as for equal models, it is divided by its sum: u must be a convex mixture.
+    If a row of ξ sums to more than 1, as for equal models, it is divided by its sum: u must be a convex mixture.
 
     >>> attentive_weights(torch.zeros(3, 3))
     tensor([[0.0000, 0.5000, 0.5000],
@@ -46,6 +46,6 @@ class Attentive(Aggregator):
     sigma: Annotated[float, Field(gt=0, description="squared distance at which a model's weight falls to 1/e")] = 1.0
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
-        """One mixed row per member."""
+        """Mix one row per member."""
         weights = attentive_weights(products.sum(dim=0), self.alpha, self.sigma)
         return Mixing("nothing", (Blend(weights, tuple(range(len(members)))),))

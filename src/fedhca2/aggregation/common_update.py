@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
-from fedhca2.aggregation.grouped import group_weights
+from fedhca2.aggregation.means import group_weights
 from fedhca2.aggregation.weightings import WEIGHTINGS, fairgrad
 from fedhca2.messages import Kind
 from fedhca2.params import Layout

@@ -1,4 +1,4 @@
-"""The conflict-averse direction: what FedHCA² adds to every encoder."""
+"""The conflict-averse direction that FedHCA² adds to every encoder."""
 
 from typing import Annotated, Literal
 
@@ -29,8 +29,8 @@ def conflict_averse_mixing(gram: Tensor, c: float, rescale: bool = True) -> Tens
 
     $$a_i = \left(\tfrac1N + c\,\lVert\bar\Delta\rVert\, w_i / \lVert U_w \rVert\right) / (1 + c^2)$$
 
-    Without `rescale` the division by 1 + c², which the released code has and the paper has not, is left out. Where 0
-    lies in the convex hull of the updates, and $U_w$ has no direction, the mean remains.
+    Without `rescale`, the division by 1 + c² is left out; the released code has it and the paper does not. If 0 is in
+    the convex hull of the updates, $U_w$ has no direction, and the mean is used.
 
     >>> conflict_averse_mixing(torch.eye(2), c=0.5)
     tensor([0.6000, 0.6000], dtype=torch.float64)

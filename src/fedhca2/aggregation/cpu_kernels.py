@@ -1,14 +1,14 @@
-"""Inner products and mixtures of rows in a processor's memory, compiled: every value is read once.
+"""Compiled inner products and mixtures of rows in main memory: every value is read once.
 
-Rows come as addresses of their first value, so that no stack of them is ever made. Whoever calls keeps the rows alive.
+Rows are passed as addresses of their first values, so they are never stacked. The caller keeps the rows alive.
 """
 
 import numpy as np
 from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
-TILE = 3  # rows by rows whose products are summed at a time: nine sums and six values fit a processor's registers
-COLUMNS = 1024  # of which the values stay in the fastest cache while all pairs of rows use them
+TILE = 3  # rows by rows whose products are summed at a time: nine sums and six values fit the registers
+COLUMNS = 1024  # columns whose values stay in the fastest cache while all pairs of rows use them
 GROUP = 4  # rows that are added at a time
 
 
@@ -25,7 +25,7 @@ def _values(row, start, stop, stored):  # type: ignore[no-untyped-def]
     return carray(_pointer(row), (stop,), stored)[start:]  # type: ignore[call-arg]
 
 
-# Sums may be taken in any order, and thus in vector registers; NaN and infinity are kept.
+# Sums may be taken in any order, and so in vector registers; NaN and infinity are kept.
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
 def _tile(p0, p1, p2, q0, q1, q2, exact):  # type: ignore[no-untyped-def]
     s00 = s01 = s02 = s10 = s11 = s12 = s20 = s21 = s22 = exact(0)
@@ -43,7 +43,7 @@ def gram(rows, columns, stored, exact, products):  # type: ignore[no-untyped-def
     """Add the inner products of rows to the lower triangle of `products`, [N, N] in float64.
 
     N is a multiple of TILE. The rows are `stored` as float32 or float64; products are summed in the type `exact` over
-    COLUMNS of them, and in float64 from there.
+    COLUMNS of them, and these sums in float64.
     """
     for start in range(0, columns, COLUMNS):
         stop = min(start + COLUMNS, columns)
@@ -73,8 +73,8 @@ def square(row, columns, stored):  # type: ignore[no-untyped-def]
 def mix(rows, weights, columns, stored, mixed):  # type: ignore[no-untyped-def]
     """Write Σ_j weights[m, j]·row_j to the float32 rows `mixed`, [M] of them, from weights [M, N] in float64.
 
-    N is a multiple of GROUP. All is float64 and in a fixed order but for the last rounding, so that a value's bits
-    depend on its own column alone.
+    N is a multiple of GROUP. Everything is float64 and in a fixed order except for the last rounding, so a
+    value's bits depend only on its own column.
     """
     totals = np.empty(COLUMNS)
     for start in range(0, columns, COLUMNS):

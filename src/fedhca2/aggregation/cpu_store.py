@@ -1,4 +1,4 @@
-"""Rows in the processor's memory, or mapped from files: what is computed from them."""
+"""Rows in main memory or mapped from files, and what is computed from them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,23 +13,23 @@ from torch import Tensor
 from fedhca2.aggregation import cpu_kernels
 from fedhca2.aggregation.pages import MappedRow, own_pages
 
-# So many rows are multiplied in float64 in the time that it takes to read them. Of more rows, products are summed over
-# a thousand columns in float32, and in float64 from there.
+# This many rows can be multiplied in float64 in the time it takes to read them. With more rows, products are summed
+# over a thousand columns in float32, and these sums in float64.
 FEW = 12
-SMALLEST = 1e-30  # squared length of which float32 holds the digits
+SMALLEST = 1e-30  # the smallest squared length whose digits float32 holds
 CHUNK = 1 << 19  # columns that a thread works on at a time
-ROOM = 1 << 14  # columns that are copied at a time where rows cannot be read as they lie
+ROOM = 1 << 14  # columns that are copied at a time if rows cannot be read in place
 
 Addresses = NDArray[np.int64]
-Piece = tuple[int, int, int]  # after which edge, and columns from, to
+Piece = tuple[int, int, int]  # the edge before it, and its columns: from, to
 T = TypeVar("T")
 
 
 class CpuStore:
-    """float32 and float64 rows are read where they lie; others, and differences, through a small room of copies.
+    """float32 and float64 rows are read in place; others, and differences, go through a small buffer.
 
-    Columns are cut into pieces that no number of threads changes, and pieces are summed in their order: the result is
-    the same, bit for bit, on any number of threads.
+    Columns are cut into pieces independently of the number of threads, and pieces are summed in order, so the result is
+    the same, bit for bit, for any number of threads.
     """
 
     def __init__(self, data: Sequence[Tensor], chunk: int | None = None) -> None:
@@ -41,8 +41,8 @@ class CpuStore:
         self.starts = np.array([row.data_ptr() for row in data], dtype=np.int64)
 
     def gram(self, edges: Sequence[int], differences: bool) -> Tensor:
-        """Inner products between edges, [T, N, N], below the diagonal; of many rows, short sums are in float32."""
-        exact = differences or len(self.data) <= FEW  # differences may be small beside the rows
+        """Inner products between edges, [T, N, N], below the diagonal; with many rows, short sums are in float32."""
+        exact = differences or len(self.data) <= FEW  # differences may be small relative to the rows
         products = self._gram(edges, differences, exact)
         squares = products.diagonal(dim1=1, dim2=2)
         if exact or (products.isfinite().all() and (squares >= SMALLEST).all()):
@@ -91,7 +91,7 @@ class CpuStore:
             pass
 
     def _each(self, work: Callable[[Piece], T], edges: Sequence[int]) -> Iterator[tuple[Piece, T]]:
-        """The work on every piece, in order, on so many threads as torch may use."""
+        """Do the work on every piece, in order, on as many threads as torch may use."""
         pieces = [
             (tensor, a, min(a + self.chunk, stop))
             for tensor, (start, stop) in enumerate(pairwise(edges))
@@ -107,7 +107,7 @@ class CpuStore:
     def _blocks(
         self, piece: Piece, differences: bool = False, exact: bool = False
     ) -> Iterator[tuple[int, int, Addresses, type]]:
-        """A piece in one or several blocks: columns from, to, where each row begins, and how it is stored."""
+        """A piece in one or several blocks: columns from, to, the start of each row, and its type."""
         _, start, stop = piece
         if self.in_place and not differences:
             yield start, stop, self.starts + start * self.data[0].itemsize, np.float64 if self.wide else np.float32
@@ -139,5 +139,5 @@ def _is_plain(row: Tensor) -> bool:
 
 
 def _padded(rows: Addresses, size: int) -> Addresses:
-    """With the last row again and again, up to a size."""
+    """Repeat the last row up to a size."""
     return np.concatenate([rows, np.repeat(rows[-1:], size - len(rows))])

@@ -1,4 +1,4 @@
-"""Attention among decoders, tensor by tensor: what FedHCA² adds to every decoder."""
+"""Attention among decoders, tensor by tensor, which FedHCA² adds to every decoder."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
-from fedhca2.aggregation.grouped import cosines
+from fedhca2.aggregation.means import cosines
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
@@ -20,7 +20,7 @@ def attention(gram: Tensor, numel: int, scale: Scale = "paper", temperature: flo
 
     $$\mathrm{softmax}_j\left(\langle \Delta_i, \Delta_j \rangle / (T \sqrt{d})\right)$$
 
-    With `scale="cosine"` the logits are cosines over T, which do not depend on the updates' length.
+    With `scale="cosine"`, the logits are cosines over T, which do not depend on the updates' lengths.
 
     >>> attention(torch.zeros(2, 2), numel=4)
     tensor([[0.5000, 0.5000],
@@ -51,8 +51,8 @@ class CrossAttention(Aggregator):
     measure: ClassVar[Measure] = "rows"
 
     kind: Literal["cross_attention"] = "cross_attention"
-    beta: Annotated[float, Field(ge=0, le=1, description="where every β starts")] = 0.1
-    per: Annotated[Literal["tensor", "layer"], Field(description="weight and bias attend apart, or together")] = (
+    beta: Annotated[float, Field(ge=0, le=1, description="initial value of every β")] = 0.1
+    per: Annotated[Literal["tensor", "layer"], Field(description="weight and bias attend separately, or together")] = (
         "tensor"
     )
     scale: Annotated[Scale, Field(description="products over √numel, or cosines")] = "paper"

@@ -1,7 +1,7 @@
 """Inner products and mixtures of rows in a GPU's memory, compiled by Triton, in float64.
 
-Rows come as addresses of their first value, so that no stack of them is ever made. Whoever calls keeps the rows alive.
-Chosen for GPUs whose tensor cores multiply float64, which then takes no longer than to read the rows.
+Rows are passed as addresses of their first values, so they are never stacked. The caller keeps the rows alive. The
+kernels suit GPUs whose tensor cores multiply float64, which then takes no longer than reading the rows.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PROGRAMS = 1 << 11  # that share the work on a tensor, for a GPU to have something to do everywhere
-LEAST = 1 << 10  # columns for each of them
-COLUMNS = 32  # whose products are summed at a time
+PROGRAMS = 1 << 11  # that share the work on a tensor, so that the whole GPU is busy
+LEAST = 1 << 10  # columns per program
+COLUMNS = 32  # columns whose products are summed at a time
 MIXED_COLUMNS, GROUP = 512, 4  # columns, and rows of them, that are added at a time
 
 
@@ -71,7 +71,7 @@ def _mix(  # type: ignore[no-untyped-def]
 def gram(starts: Tensor, row: Tensor, edges: Sequence[int], *, differences: bool) -> Tensor:
     """Inner products of rows, or of their differences to the first, on and below the diagonal: [T, N, N].
 
-    One matrix for the columns between each edge and the next. Rows are float32 or float64, as `row` is.
+    One matrix for the columns between each edge and the next. Rows are float32 or float64, like `row`.
     """
     rows = next((size for size in (16, 32) if len(starts) <= size), 64)
     blocks = -(-len(starts) // rows)
@@ -86,7 +86,7 @@ def gram(starts: Tensor, row: Tensor, edges: Sequence[int], *, differences: bool
 
 
 def mix(starts: Tensor, row: Tensor, weights: Tensor, edges: Sequence[int], targets: Tensor) -> None:
-    """Write Σ_j weights[t, m, j]·row_j to the float32 rows at `targets`, in float64 but for the last rounding.
+    """Write Σ_j weights[t, m, j]·row_j to the float32 rows at `targets`, in float64 except for the last rounding.
 
     Weights are [T, M, N] in float64, t for the columns between an edge and the next, and rows as for `gram`.
     """
@@ -96,7 +96,7 @@ def mix(starts: Tensor, row: Tensor, weights: Tensor, edges: Sequence[int], targ
 
 
 def _spans(edges: Sequence[int], most: int) -> Tensor:
-    """Columns from and to, and after which edge, for so many programs at most between two edges: [programs, 3]."""
+    """The columns (from, to) and the edge of each program, at most `most` programs between two edges: [programs, 3]."""
     spans = []
     for tensor, (start, stop) in enumerate(pairwise(edges)):
         length = max(1, -(-(stop - start) // (LEAST * most))) * LEAST

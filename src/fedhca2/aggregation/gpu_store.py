@@ -1,4 +1,4 @@
-"""Rows on a GPU: what is computed from them."""
+"""Rows on a GPU, and what is computed from them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from fedhca2.aggregation import gpu_kernels
 
-VALUES = 1 << 28  # of all rows together that are copied at a time where rows cannot be read as they lie
+VALUES = 1 << 28  # of all rows together that are copied at a time if rows cannot be read in place
 
 
 class GpuStore:
-    """Rows of float32 or float64 are read where they lie; others, or those of several GPUs, are copied part by part."""
+    """float32 or float64 rows are read in place; others, or those of several GPUs, are copied part by part."""
 
     def __init__(self, data: Sequence[Tensor], chunk: int | None = None) -> None:
         self.data = data
@@ -36,13 +36,13 @@ class GpuStore:
         return torch.stack([norm.to(self.device) for norm in norms]).square()
 
     def mix(self, weights: Tensor, edges: Sequence[int], mixed: Sequence[Tensor]) -> None:
-        """Write the rows `weights` [T, M, N] @ rows, in float64 but for the last rounding."""
+        """Write the rows `weights` [T, M, N] @ rows, in float64 except for the last rounding."""
         weights, targets = weights.to(self.device).contiguous(), _addresses(mixed)
         for begin, inside, starts, row in self._parts(edges):
             gpu_kernels.mix(starts, row, weights, inside, targets + begin * mixed[0].itemsize)
 
     def _parts(self, edges: Sequence[int]) -> Iterator[tuple[int, Sequence[int], Tensor, Tensor]]:
-        """All columns in one or several parts: from where, the edges inside, where each row begins, and one of them."""
+        """All columns in one or several parts: first column, edges inside, start of each row, and one of the rows."""
         if all(row.dtype == self.kind and row.device == self.device and row.is_contiguous() for row in self.data):
             yield 0, edges, _addresses(self.data), self.data[0]
             return

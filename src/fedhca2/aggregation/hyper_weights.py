@@ -1,4 +1,4 @@
-"""The weights α and β that FedHCA² learns, one step of SGD in closed form."""
+"""The weights α and β that FedHCA² learns, with one step of SGD in closed form."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ class Weights:
 
     @classmethod
     def start(cls, value: Sequence[float]) -> "Weights":
-        """Weights that have not been learned yet."""
+        """Initial weights."""
         return cls(tuple(value), (0.0,) * len(value))
 
     @property
     def applied(self) -> tuple[float, ...]:
-        """The values in [0, 1], as they scale what is added."""
+        """The values clamped to [0, 1], as they are applied."""
         return tuple(min(max(value, 0.0), 1.0) for value in self.value)
 
 
@@ -36,7 +36,7 @@ class HyperWeights(Config):
     clamp: Annotated[
         Literal["mask", "project"], Field(description="values may leave [0, 1] and drift, or are kept inside")
     ] = "mask"
-    learn: Annotated[bool, Field(description="false keeps α and β where they start")] = True
+    learn: Annotated[bool, Field(description="false keeps the initial α and β")] = True
 
     def step(self, weights: Weights, agreement: Sequence[float]) -> Weights:
         r"""One step for weights w and agreement ⟨Ũ, Δ⟩ (per layer for β), FedHCA² Eq. (14) to (17).

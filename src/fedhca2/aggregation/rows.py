@@ -12,13 +12,13 @@ from fedhca2.params import Layout
 
 
 class Store(Protocol):
-    """Where rows lie, and what is computed there for the columns between each of some edges and the next."""
+    """Where rows are stored, and what is computed there for the columns between each edge and the next."""
 
     def gram(self, edges: Sequence[int], differences: bool) -> Tensor:
         """Inner products of the rows, or of their differences to the first, [T, N, N]: on and below the diagonal."""
 
     def squares(self, starts: Sequence[Tensor]) -> Tensor:
-        """Squared lengths of the rows, or of their differences to `starts` where these are given, [N]."""
+        """Squared lengths of the rows, or of their differences from `starts` if these are given, [N]."""
 
     def mix(self, weights: Tensor, edges: Sequence[int], mixed: Sequence[Tensor]) -> None:
         """Write weights [T, M, N] @ rows to M rows."""
@@ -52,7 +52,7 @@ class Rows:
     def products(self, measure: Measure, whole: bool = False) -> Tensor:
         """Inner products of the rows, or of their differences to the first row, in float64.
 
-        One matrix per tensor, [P, N, N], or [1, N, N] for `whole` rows, which is zero where nothing is measured.
+        One matrix per tensor, [P, N, N], or [1, N, N] for `whole` rows, which is zero if nothing is measured.
         """
         if measure == "nothing":
             return torch.zeros(1, len(self.members), len(self.members), dtype=torch.float64)
@@ -60,7 +60,7 @@ class Rows:
         return products.add_(products.tril(-1).mT)
 
     def norms(self, starts: Sequence[Tensor] = ()) -> Tensor:
-        """Lengths of the rows, or how far each is from its own of the `starts`, [N], in float64."""
+        """Lengths of the rows, or their distances from their own `starts`, [N], in float64."""
         return self.store.squares(starts).cpu().sqrt()
 
     def mix(self, weights: Tensor) -> list[Tensor]:
@@ -78,7 +78,7 @@ class Rows:
 
 
 def _store(data: Sequence[Tensor], chunk: int | None) -> Store:
-    # Here, since to import the compiler takes longer than a command's help may.
+    # Imported here, since the compiler takes too long to import for a command's help.
     if data[0].device.type == "cpu":
         from fedhca2.aggregation.cpu_store import CpuStore
 

@@ -2,14 +2,14 @@ r"""Eq. (7) of FedHCA² on a Gram matrix, by an active-set method that ends with
 
 $$\min_{w \in \Delta_n} F(w) = w^\top G b + \kappa \sqrt{w^\top G w}, \quad b = 1/n, \ \kappa = c \sqrt{b^\top G b}$$
 
-F is convex, and homogeneous, so that $F(w) = w^\top \nabla F(w)$; and min F is the maximum over the ball of Eq. (6) of
-$\min_i \langle \Delta_i, d \rangle$. The d that belongs to w has $\langle \Delta_i, d \rangle = \nabla F(w)_i$,
+F is convex and homogeneous, so $F(w) = w^\top \nabla F(w)$, and min F is the maximum over the ball of Eq. (6) of
+$\min_i \langle \Delta_i, d \rangle$. The d for w has $\langle \Delta_i, d \rangle = \nabla F(w)_i$,
 hence the certificate $F(w) - \min_i \nabla F(w)_i \ge F(w) - F^*$.
 
 On the affine hull of a subset the minimiser is known: with $w_0$ the weights of its least-norm point $U_0$ and $w_1$
 those of minus the projection of Δ̄ on its directions, $U_1$, it is $w_0 + \tau w_1$ with
-$\tau = \lVert U_0 \rVert / \sqrt{\kappa^2 - \lVert U_1 \rVert^2}$; where the root is not real, F falls along $w_1$
-for ever.
+$\tau = \lVert U_0 \rVert / \sqrt{\kappa^2 - \lVert U_1 \rVert^2}$; if the root is not real, F falls along $w_1$
+without bound.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from scipy.linalg.lapack import dpotrs, dtrtrs
 Array = NDArray[np.float64]
 
 TOLERANCE = 1e-12  # of the gap, relative
-PIVOT = 1e-13  # smallest squared distance of an update from the affine hull of the others that is not taken for noise
+PIVOT = 1e-13  # smallest squared distance of an update from the affine hull of the others that is not treated as noise
 BLOCK_STEPS = 30
 
 
@@ -56,7 +56,7 @@ class _Hull:
     factor: Array
 
     def extended(self, j: int, k: Array) -> "_Hull | None":
-        """This hull with update j, or None where j lies in it already."""
+        """This hull with update j, or None if j already lies in it."""
         column, _ = dtrtrs(self.factor, k[self.index, j], lower=1)
         pivot = k[j, j] - column @ column
         if pivot <= PIVOT * k[j, j]:
@@ -93,7 +93,7 @@ class _Problem:
         return w
 
     def hull(self, index: list[int]) -> _Hull | None:
-        """The hull of these updates, or None where they are not affinely independent."""
+        """The hull of these updates, or None if they are not affinely independent."""
         try:
             factor = np.linalg.cholesky(self.shifted[np.ix_(index, index)])
         except np.linalg.LinAlgError:
@@ -102,7 +102,7 @@ class _Problem:
         return _Hull(index, np.asfortranarray(factor)) if (factor.diagonal() ** 2 > enough).all() else None
 
     def minimum(self, hull: _Hull) -> tuple[Array, bool]:
-        """Weights of the affine hull's minimiser and True, or a direction along which F falls for ever and False."""
+        """Weights of the affine hull's minimiser and True, or a direction in which F falls without bound and False."""
         if len(hull.index) == 1:
             return np.ones(1), True
         h = self.h[hull.index]
@@ -117,7 +117,7 @@ class _Problem:
         return w0 + np.sqrt(max(least, 0.0) / room) * w1, True
 
     def by_blocks(self) -> Array | None:
-        """Fast, without a guarantee: drop all negative weights, or take in all updates that would lower F, at once."""
+        """Fast, without a guarantee: drop all negative weights, or add all updates that would lower F, at once."""
         index = list(range(len(self.h)))
         found = None
         for _ in range(BLOCK_STEPS):
@@ -138,7 +138,7 @@ class _Problem:
         return found
 
     def one_by_one(self, w: Array) -> Array:
-        """From w, take in the steepest update and walk to the minimum of the hull, as long as F falls."""
+        """From w, add the steepest update and walk to the minimum of the hull, as long as F falls."""
         hull = self.hull(np.flatnonzero(w).tolist())
         best, least = w, np.inf
         while hull is not None:
@@ -154,7 +154,7 @@ class _Problem:
         return best
 
     def descend(self, w: Array, hull: _Hull) -> tuple[Array, _Hull]:
-        """The minimum over the convex hull of a shrinking subset: where a weight would turn negative, it is dropped."""
+        """The minimum over the convex hull of a shrinking subset: a weight that would become negative is dropped."""
         while True:
             target, bounded = self.minimum(hull)
             inside = w[hull.index]
@@ -164,7 +164,7 @@ class _Problem:
                 w[hull.index] = target
                 return w, hull
             falling = np.flatnonzero(direction < 0)
-            if len(falling) == 0:  # a direction that is nothing but rounding
+            if len(falling) == 0:  # a direction that is only rounding
                 return w, hull
             ratios = inside[falling] / -direction[falling]
             first = int(falling[ratios.argmin()])

@@ -1,4 +1,4 @@
-"""MaT-FL as its paper has it: the layers of a model vote for the clients to aggregate with."""
+"""MaT-FL as in its paper: the layers of a model vote for the clients to aggregate with."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
-from fedhca2.aggregation.grouped import cosines, group_weights
+from fedhca2.aggregation.means import cosines, group_weights
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
@@ -36,7 +36,7 @@ def voting_weights(similarity: Tensor, friends: int) -> Tensor:
     $$\hat s^l_{ij} = s^l_{ij} / \textstyle\sum_j s^l_{ij}, \quad s_{ij} = \mathrm{mean}_l\, \hat s^l_{ij}, \quad
     w_{ij} = s_{ij} / \textstyle\sum_{j \in F(i)} s_{ij}$$
 
-    A negative similarity weighs nothing, or the sums could be zero.
+    A negative similarity has weight 0; otherwise the sums could be zero.
 
     >>> voting_weights(torch.tensor([[[1.0, 0.5, 0.1], [0.5, 1.0, 0.0], [0.1, 0.0, 1.0]]]), friends=2)
     tensor([[0.6667, 0.3333, 0.0000],
@@ -59,7 +59,7 @@ class Voting(Aggregator):
     measure: ClassVar[Measure] = "rows"
 
     kind: Literal["voting"] = "voting"
-    friends: Annotated[int, Field(ge=1, description="K, clients to aggregate with, itself included")] = 8
+    friends: Annotated[int, Field(ge=1, description="K, the number of clients to aggregate with, including itself")] = 8
     layers: Annotated[int, Field(ge=1, description="how many layers vote, counted from the last")] = 8
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
@@ -71,7 +71,7 @@ class Voting(Aggregator):
         return Mixing("start", (Blend(means @ weights, gets),), votes=layer_votes(similarity, self.friends))
 
     def voters(self, layout: Layout) -> list[int]:
-        """Which tensors vote: the last weights of convolutions and linear layers."""
+        """The tensors that vote: the last weights of convolutions and linear layers."""
         named = enumerate(zip(layout.names, layout.shapes, strict=True))
         found = [p for p, (name, shape) in named if name.endswith("weight") and len(shape) >= 2]
         if not found:

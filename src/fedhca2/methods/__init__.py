@@ -1,4 +1,4 @@
-"""Methods as values, how a config names them, and all that one of your own is made of."""
+"""Methods as values, how a config names them, and everything needed to write your own."""
 
 from fedhca2.aggregation import (
     Aggregator,

@@ -1,4 +1,4 @@
-"""Every method, one value each."""
+"""The catalogue of methods, one value each."""
 
 from fedhca2.aggregation import (
     Attentive,

@@ -1,4 +1,4 @@
-"""Methods from outside the package, named by where they can be imported from."""
+"""Methods from outside the package, named by import path or file."""
 
 import importlib
 import importlib.util
@@ -12,7 +12,7 @@ from fedhca2.methods.method import Method
 
 
 def imported(name: str) -> Method:
-    """The method that an import path names."""
+    """Import the method that a path names."""
     source, separator, attribute = name.rpartition(":")
     if not separator:
         raise ValueError(
@@ -31,7 +31,7 @@ def imported(name: str) -> Method:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """The module in a file, loaded once."""
+    """Load the module in a file, once."""
     key = str(path.resolve())
     if key not in sys.modules:
         spec = importlib.util.spec_from_file_location(key, path)

@@ -1,4 +1,4 @@
-"""What a method is: how encoders, decoders and heads are aggregated, and what local training adds."""
+"""A method: how encoders, decoders and heads are aggregated, and what local training adds."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -21,27 +21,27 @@ class Method(Config):
     local: SerializeAsAny[Objective] = Objective()
     weights: HyperWeights = HyperWeights()
     batch_norm: Annotated[
-        BatchNorm, Field(description="running statistics stay local, are mixed as parameters are, or are measured anew")
+        BatchNorm, Field(description="running statistics stay local, are mixed like parameters, or are measured again")
     ] = "local"
     common: Annotated[
         tuple[Literal["decoder", "head"], ...],
         Field(description="parts that start from the same values for all clients of a task"),
     ] = ()
     reference: str = ""
-    rounds: Annotated[int | None, Field(ge=1, exclude=True, description="of the run, where it is known")] = None
+    rounds: Annotated[int | None, Field(ge=1, exclude=True, description="of the run, if known")] = None
 
     @model_validator(mode="after")
     def _statistics_belong_to_parameters(self) -> "Method":
         if not self.local.replaces and self.batch_norm != "local":
             raise ValueError(
-                f"batch_norm should be 'local' where clients keep their own parameters, found {self.batch_norm!r}"
+                f"batch_norm should be 'local' if clients keep their own parameters, found {self.batch_norm!r}"
             )
         return self
 
     @model_validator(mode="after")
     def _heads_that_train_first_stay(self) -> "Method":
         if isinstance(self.local, HeadsFirst) and (self.decoder or self.head):
-            raise ValueError("decoder and head should be null where they train before the encoder, found an aggregator")
+            raise ValueError("decoder and head should be null if they train before the encoder, found an aggregator")
         return self
 
     @property
@@ -55,12 +55,12 @@ class Method(Config):
         return self.model_copy(update={"rounds": rounds})
 
     def aggregators(self, round: int) -> Mapping[Part, Aggregator]:
-        """The aggregators that take part in this round (counted from 0), as they are then."""
+        """The aggregators of this round (counted from 0), in their state at that point of the run."""
         done = min(1.0, round / self.rounds) if self.rounds else 0.0
         return {part: found.at(done) for part, found in self.all_aggregators.items() if (round + 1) % found.every == 0}
 
     def uploads(self, round: int) -> Mapping[Part, Kind]:
-        """What every client sends after training in this round."""
+        """The parts that every client sends after training in this round."""
         sent: dict[Part, Kind] = {part: aggregator.sends for part, aggregator in self.aggregators(round).items()}
         if self.batch_norm == "average":
             sent |= {norms: "parameters" for part, norms in STATISTICS.items() if part in sent}

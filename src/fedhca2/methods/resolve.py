@@ -1,4 +1,4 @@
-"""From what a config says to a method: a name, and settings that replace its defaults."""
+"""Resolving a config's method: a name, and settings that replace its defaults."""
 
 from collections.abc import Mapping
 from types import ModuleType
@@ -22,11 +22,11 @@ C = TypeVar("C", bound=Config)
 
 
 def resolve(name: str, settings: Mapping[str, Any] | None = None) -> Method:
-    """The method of this name, with these settings.
+    """Look up a method by name, with these settings.
 
     A name is one of METHODS, or "package.module:NAME", or "path/to/file.py:NAME". A setting sets the field of that
-    name wherever the method has it; `encoder: {c: 0.2}` sets it in one component, `decoder: null` drops one, and
-    `encoder: {kind: mean}` puts another in its place.
+    name in every component that has it; `encoder: {c: 0.2}` sets it in one component, `decoder: null` drops one, and
+    `encoder: {kind: mean}` replaces one.
 
     >>> resolve("fedhca2", {"c": 0.2, "decoder": None}).encoder.c
     0.2
@@ -56,7 +56,7 @@ def components_of(method: Method) -> dict[str, Config]:
 
 
 def settings_of(method: Method) -> dict[str, Any]:
-    """The settings that can be written beside the method's name without one of its components, and their values.
+    """The settings that can be written beside the method's name without naming a component, and their values.
 
     >>> settings_of(METHODS["fedper"])
     {'by': 'clients', 'batch_norm': 'local', 'common': ()}
@@ -71,7 +71,7 @@ def settings_of(method: Method) -> dict[str, Any]:
 def _set_everywhere(
     name: str, parts: dict[str, Config | None], key: str, value: object, nested: Mapping[str, Any]
 ) -> None:
-    """Set a field in every component that has it; what was said of one component in particular stays."""
+    """Set a field in every component that has it, except components that set it themselves."""
     active = components_of(Method.model_validate(parts))
     holders = [part for part, held in active.items() if key in type(held).model_fields and key != "kind"]
     if not holders:
@@ -90,7 +90,7 @@ def _set_everywhere(
 
 
 def _component(name: str, key: str, current: Config | None, value: object) -> Config | None:
-    """A component with some fields set, or another kind, or none."""
+    """A component with some fields set, or of another kind, or none."""
     if value is None and key in AGGREGATED:
         return None
     if isinstance(value, Config):
@@ -108,13 +108,13 @@ def _component(name: str, key: str, current: Config | None, value: object) -> Co
 
 
 def _kinds(module: ModuleType, base: type[Config]) -> dict[str, type[Config]]:
-    """The classes of a module that are of this base, by kind."""
+    """The subclasses of this base in a module, by kind."""
     classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, base)]
     return {each.model_fields["kind"].default: each for each in classes if each.model_fields["kind"].default}
 
 
 def _validated(cls: type[C], place: str, values: Mapping[str, Any]) -> C:
-    """A record of these values, or one line that says what is wrong."""
+    """Validate these values, or raise an error of one line."""
     try:
         return cls.model_validate(values)
     except ValidationError as error:

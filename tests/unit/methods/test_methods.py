@@ -106,7 +106,7 @@ def test_how_weights_are_learned_can_be_set():
             {"batch_norm": "shared"},
             "fedhca2: batch_norm should be 'local', 'average' or 'recalibrate', found",
         ),
-        ("fedamp", {"batch_norm": "average"}, "fedamp: batch_norm should be 'local' where clients keep their own"),
+        ("fedamp", {"batch_norm": "average"}, "fedamp: batch_norm should be 'local' if clients keep their own"),
         ("fedhca2", {"local": None}, "fedhca2: local should be settings by name, found None"),
         ("fedper", {"decoder": {"beta": 1}}, "fedper: decoder.kind should be a known kind, found none."),
         ("fedper", {"decoder": {"kind": []}}, "fedper: decoder.kind should be a known kind, found []."),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedhca2.aggregation import grouped
+from fedhca2.aggregation import means
 from fedhca2.reports.figures.figure import (
     COLOURS,
     DIVERGING,
@@ -53,7 +53,7 @@ def cosines(products: Array, measure: str) -> Array:
     if measure == "differences":
         centre = np.eye(len(products)) - 1 / len(products)
         products = centre @ products @ centre
-    return grouped.cosines(torch.from_numpy(products)).numpy()
+    return means.cosines(torch.from_numpy(products)).numpy()
 
 
 def _cosine_figure(states: list[Array], rounds: list[str], names: list[str], mark: str, title: str) -> Figure:
