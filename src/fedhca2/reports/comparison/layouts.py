@@ -16,7 +16,18 @@ from fedhca2.reports.names import ARROWS, UNKNOWN, decimals, metric_title
 from fedhca2.run_folder.reader import RunFiles
 
 BESIDE = 4  # methods that fit side by side in the terminal
-CSV = "method group task metric higher_is_better seeds mean standard_deviation best p_value".split()
+CSV = [
+    "method",
+    "group",
+    "task",
+    "metric",
+    "higher_is_better",
+    "seeds",
+    "mean",
+    "standard_deviation",
+    "best",
+    "p_value",
+]
 MARK = "*"  # of what is beyond chance
 LATEX = {
     "*": "$^{*}$",
