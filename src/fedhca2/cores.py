@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 
 
 def usable_cores() -> list[int]:
@@ -11,7 +13,11 @@ def usable_cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def stay_on(cores: Iterable[int]) -> None:
-    """Restrict this process to these cores, if the system supports it."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
+def stay_on(cores: Iterable[int], process: int = 0) -> None:
+    """Restrict this process, or another with all its threads, to these cores, if the system supports it."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    threads = [int(thread.name) for thread in Path(f"/proc/{process}/task").glob("*")] if process else [0]
+    for thread in threads:
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(thread, cores)

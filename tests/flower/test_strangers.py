@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 import httpx
 import pytest
 from deployment import wait_for
-from federations import small_experiment
+from federations import SWIN, small_experiment
 from flwr.proto.fleet_pb2 import PushMessagesResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from hostile import Node, obliging
@@ -33,7 +33,7 @@ class Siege:
     def __init__(self, folder, stack) -> None:
         self.folder, self.out, self.keys = folder, folder / "run", folder / "keys"
         self.public = f"127.0.0.1:{free_port()}"
-        experiment = small_experiment(rounds=1)
+        experiment = small_experiment(rounds=1, model=SWIN)
         make_keys(self.keys, [spec.name for spec in experiment.specs])
         config = folder / "experiment.yaml"
         config.write_text(experiment.to_yaml())

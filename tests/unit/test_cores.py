@@ -1,6 +1,7 @@
 """The number of cores on systems that report a process's affinity, and on those that do not."""
 
 import os
+import subprocess
 
 from fedhca2.cores import stay_on, usable_cores
 
@@ -19,3 +20,18 @@ def test_nothing_happens_where_a_process_cannot_be_kept_on_cores(monkeypatch):
     monkeypatch.delattr(os, "sched_setaffinity")
     stay_on([0])
     assert os.sched_getaffinity(0) == before
+
+
+def test_another_process_can_be_kept_on_cores():
+    core = usable_cores()[-1]
+    with subprocess.Popen(["sleep", "60"]) as process:
+        stay_on([core], process.pid)
+        found = os.sched_getaffinity(process.pid)
+        process.kill()
+    assert found == {core}
+
+
+def test_a_process_that_has_ended_is_no_matter():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    stay_on(usable_cores(), process.pid)

@@ -24,19 +24,26 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per method.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/compare-NAME.")] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Number of parallel runs, each in its own process with its share of the cores.")
-    ] = 1,
+        str,
+        typer.Option(
+            metavar="N|auto",
+            help="Number of parallel runs, each in its own process with its share of the cores; "
+            "auto: as many as cores and memory allow. On a GPU, runs wait for memory.",
+        ),
+    ] = "1",
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=5")
     ] = None,
 ) -> None:
     """Compare methods on the same data, shards and initial values. Finished runs are not repeated."""
     console = Console()
+    most = _number_of_jobs(jobs)
     with clear_errors(), stopped():
         from fedhca2.experiment import Experiment
         from fedhca2.federation.comparison_runs import complete, plan_runs
         from fedhca2.methods import METHODS
         from fedhca2.reports.comparison import write_comparison
+        from fedhca2.reports.comparison.critical_difference import FILE
         from fedhca2.reports.comparison.layouts import comparison_table
         from fedhca2.run_folder.names import comparison_folder
         from fedhca2.run_folder.reader import RunFiles
@@ -47,25 +54,35 @@ def compare(
         planned = plan_runs(experiment, names, seeds, folder)
         done = sum(run.finished for run in planned)
         console.print(f"{len(planned)} runs in {folder}/, {done} already finished", highlight=False)
-        faults = _run_all(console, planned, jobs, done)
+        faults = _run_all(console, planned, most, done)
         runs = [RunFiles.open(run.folder) for run in complete(planned)]
         if runs:
             console.print(comparison_table(write_comparison(runs, folder)))
-            console.print(f"table.md, table.csv and table.tex are in {folder}/", highlight=False)
+            figure = f", {FILE}" if (folder / FILE).exists() else ""
+            console.print(f"table.md, table.csv, table.tex{figure} are in {folder}/", highlight=False, soft_wrap=True)
             draw_page(console, runs, folder)
     if faults:
         typer.echo(f"{len(faults)} of {len(planned)} runs failed; repeat the command to retry them", err=True)
         raise typer.Exit(SOME_FAILED)
 
 
-def _run_all(console: Console, planned: Sequence["ComparisonRun"], jobs: int, done: int) -> Mapping[Path, str]:
+def _number_of_jobs(jobs: str) -> int | None:
+    """The most runs at a time, or None if the machine decides."""
+    if jobs == "auto":
+        return None
+    if not jobs.isdecimal() or int(jobs) < 1:
+        raise typer.BadParameter(f"should be a number from 1, or auto, found {jobs!r}", param_hint="--jobs")
+    return int(jobs)
+
+
+def _run_all(console: Console, planned: Sequence["ComparisonRun"], most: int | None, done: int) -> Mapping[Path, str]:
     """Run what is not finished, and return the errors of the runs that failed."""
-    if jobs > 1:
+    if most != 1:
         from fedhca2.federation.parallel_runs import run_in_parallel
         from fedhca2.reports.console import ParallelConsole
 
         with ParallelConsole(console, len(planned), done) as side_by_side:
-            return run_in_parallel(planned, jobs, side_by_side)
+            return run_in_parallel(planned, most, side_by_side)
     from fedhca2.federation.comparison_runs import run_all
     from fedhca2.reports.console import ConsoleWatcher
 

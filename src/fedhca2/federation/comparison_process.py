@@ -10,6 +10,8 @@ from typing import Any
 
 from fedhca2.cores import stay_on
 
+OUT_OF_MEMORY = 3  # the exit code of a run that may succeed when fewer others run
+
 
 def main() -> int:
     """Carry out the run described in the first line of input; when the input ends, stop after a checkpoint."""
@@ -23,10 +25,17 @@ def main() -> int:
         _run(order)
     except Interrupted as interrupted:
         return 128 + interrupted.signal
-    except (UserError, OSError) as error:
+    except Exception as error:
+        if not isinstance(error, UserError | OSError) and not _is_out_of_memory(error):
+            raise
         print(f"error: {'; '.join(str(error).splitlines())}", flush=True)
-        return 2
+        return OUT_OF_MEMORY if _is_out_of_memory(error) else 2
     return 0
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether a GPU or the machine had too little memory, in the words of torch, CUDA's libraries or the system."""
+    return any(words in str(error) for words in ("out of memory", "ALLOC_FAILED", "allocate memory"))
 
 
 def _end_with_parent() -> None:
@@ -38,12 +47,17 @@ def _run(order: dict[str, Any]) -> None:
     from fedhca2.experiment import Experiment
     from fedhca2.federation.comparison_runs import ComparisonRun, run_one
 
-    baseline = Path(order["baseline"]) if order["baseline"] else None
-    run_one(ComparisonRun(Experiment.parse(order["experiment"]), Path(order["folder"]), baseline), _Lines())
+    lines = _Lines(Path(order["memory"]), order["free"])
+    run_one(ComparisonRun(Experiment.parse(order["experiment"]), Path(order["folder"]), None), lines)
+    lines.report()
 
 
 class _Lines:
-    """Prints a line per round."""
+    """Prints a line per round, and reports the memory taken so far."""
+
+    def __init__(self, memory: Path, free: int | None) -> None:
+        self.memory, self.free = memory, free
+        self.context: int | None = None
 
     def started(self, experiment: Any, shards: object) -> None:
         self.rounds = experiment.rounds
@@ -55,6 +69,29 @@ class _Lines:
 
     def aggregated(self, round: int, record: object, seconds: float) -> None:
         print(f"round {round + 1} of {self.rounds}, {seconds:.1f} s", flush=True)
+        self.report()
+
+    def report(self) -> None:
+        """Write what this process has taken: the most so far, so that others know what they need."""
+        import torch
+
+        from fedhca2.federation.memory_room import Report
+
+        reserved = 0
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            gpu = max(range(torch.cuda.device_count()), key=torch.cuda.max_memory_reserved)
+            reserved = torch.cuda.max_memory_reserved(gpu)
+            if self.free is not None:
+                self.context = self.free - torch.cuda.mem_get_info(gpu)[0] - torch.cuda.memory_reserved(gpu)
+                self.free = None  # from here on others may start on this GPU
+        Report(reserved, self.context, _most_resident()).write(self.memory)
+
+
+def _most_resident() -> int:
+    """The most bytes that this process has had in memory, or 0 if the system does not tell."""
+    status = Path("/proc/self/status")
+    lines = status.read_text("utf-8").splitlines() if status.is_file() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
 from fedhca2.run_folder.baseline import other_settings
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.writer import join_baseline
 
 LOCAL = "local"
 
@@ -32,6 +33,11 @@ class ComparisonRun:
         return RunFiles(self.folder).finished
 
     @property
+    def joined(self) -> bool:
+        """Whether a finished run's result is compared with Local's."""
+        return RunFiles(self.folder).finished_result["baseline"] is not None
+
+    @property
     def name(self) -> str:
         """The run's name in output."""
         return f"{self.experiment.method_name}, seed {self.experiment.seed}"
@@ -46,7 +52,7 @@ class ComparisonStopped(Interrupted):
 
 
 def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: Path) -> list[ComparisonRun]:
-    """All runs, Local first: every other run is compared with Local at the same seed.
+    """All runs, Local first: every other run is compared with Local at the same seed, once both have finished.
 
     With the same seed, all methods have the same data, shards, initial values, shuffling and evaluation. Only decoders
     and heads that a method freezes (FedBABU) differ: these are the same for all clients of a task.
@@ -83,13 +89,21 @@ def run_all(runs: Sequence[ComparisonRun], watcher: RunWatcher) -> Iterator[Comp
             run_one(run, watcher)
         except Interrupted as interrupted:
             raise ComparisonStopped(interrupted.signal) from None
+        join_baselines(runs)
         yield run
 
 
 def run_one(run: ComparisonRun, watcher: RunWatcher) -> None:
     """Carry out an unfinished run, continuing where it was interrupted."""
     if not run.finished:
-        run_or_resume(run.experiment, run.folder, watcher=watcher, baseline=run.baseline)
+        run_or_resume(run.experiment, run.folder, watcher=watcher)
+
+
+def join_baselines(runs: Sequence[ComparisonRun]) -> None:
+    """Compare every finished run with Local, if that has finished too: no training depends on it."""
+    for run in runs:
+        if run.baseline and run.finished and not run.joined and RunFiles(run.baseline).finished:
+            join_baseline(run.folder, run.baseline)
 
 
 def complete(runs: Sequence[ComparisonRun]) -> list[ComparisonRun]:

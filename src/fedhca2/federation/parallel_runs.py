@@ -1,85 +1,72 @@
-"""Parallel runs, each in its own process with its share of the cores."""
+"""Parallel runs, each in its own process with its share of the cores and its place on a GPU."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Protocol
 
 from fedhca2.cores import usable_cores
-from fedhca2.federation.comparison_runs import ComparisonRun, ComparisonStopped
+from fedhca2.federation.comparison_runs import ComparisonRun, ComparisonStopped, join_baselines
+from fedhca2.federation.free_memory import gpus_free
+from fedhca2.federation.in_process import choose_devices
+from fedhca2.federation.memory_room import NOTHING, Memory, Room, choose_places
+from fedhca2.federation.mps import shared_gpus
+from fedhca2.federation.run_memory import RunMemory, gpus_of
+from fedhca2.federation.run_process import RunProcess, start
 from fedhca2.federation.stopping import stop_between_rounds
-from fedhca2.run_folder.reader import RunFiles
 
 PAUSE = 0.2  # seconds between checks of the processes
-PROGRAM = "fedhca2.federation.comparison_process"
-
-
-@dataclass(frozen=True)
-class RunProcess:
-    """A run with an active process, on these cores."""
-
-    run: ComparisonRun
-    cores: Sequence[int]
-    process: "subprocess.Popen[str]"
-    began: float
-
-    @property
-    def seconds(self) -> float:
-        """How long it has been running."""
-        return monotonic() - self.began
-
-    @property
-    def last_line(self) -> str:
-        """The last line of its process's output: its progress, or an error."""
-        lines = log_file(self.run).read_text("utf-8", errors="replace").splitlines()
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-    @property
-    def fault(self) -> str:
-        """Why its process ended before the run did; empty if it is fine."""
-        code = self.process.returncode
-        if self.run.finished:
-            return ""
-        told = f"killed by {signal.Signals(-code).name}" if code < 0 else self.last_line.removeprefix("error: ")
-        return told or f"exit code {code}"
+LOOK_EVERY = 2.0  # seconds between checks of the memory
+FULL = Room(0, 0)  # it holds nothing, which is enough if runs need not wait for memory
 
 
 class ParallelWatcher(Protocol):
     """Follows parallel runs."""
 
+    def began(self, how: str) -> None:
+        """How the runs share the GPU."""
+
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
         """A run has finished or failed."""
+
+    def put_back(self, run: ComparisonRun) -> None:
+        """A run was out of memory, and continues alone once the others have finished."""
 
     def looked(self, running: Sequence[RunProcess], waiting: int) -> None:
         """The current state, a few times a second."""
 
 
-def run_in_parallel(runs: Sequence[ComparisonRun], count: int, watcher: ParallelWatcher) -> dict[Path, str]:
-    """Run what is not finished, `count` runs at a time; returns the faults of failed runs, by folder.
+def run_in_parallel(runs: Sequence[ComparisonRun], most: int | None, watcher: ParallelWatcher) -> dict[Path, str]:
+    """Run what is not finished, at most `most` at a time; returns the faults of failed runs, by folder.
 
-    A run waits for the Local run that it is compared with. If a run fails, the others continue.
+    None: as many as there are cores. On a GPU, and always with None, a run waits until the memory that it is expected
+    to need is free. If a run fails, the others continue.
     """
-    state = _ParallelRuns(runs, count, watcher)
-    with stop_between_rounds() as stopping:
+    with ExitStack() as stack:
+        join_baselines(runs)
+        environment: Mapping[str, str] = {}
+        if gpus := gpus_of(runs[0].experiment):
+            environment, how = stack.enter_context(shared_gpus(list(gpus_free())))
+            watcher.began(how)
+        elif any(device.type == "cuda" for device in choose_devices(runs[0].experiment.devices)):
+            watcher.began("without MPS, and do not wait for its memory: nvidia-smi does not list it")
+        state = _ParallelRuns(runs, most, gpus, environment, watcher)
+        stopping = stack.enter_context(stop_between_rounds())
         try:
-            while state.waiting or state.running:
+            while state.unfinished or state.running:
                 state.end()
                 if not stopping.signal:
                     state.start()
                 elif not state.stopped:
                     state.stop()
-                watcher.looked(state.running, len(state.waiting))
+                watcher.looked(state.running, state.unfinished)
                 sleep(PAUSE)
         finally:
             for one in state.running:
                 one.process.kill()
+                one.process.wait()
     if stopping.signal:
         raise ComparisonStopped(stopping.signal)
     return state.faults
@@ -88,79 +75,82 @@ def run_in_parallel(runs: Sequence[ComparisonRun], count: int, watcher: Parallel
 class _ParallelRuns:
     """The waiting, active and failed runs."""
 
-    def __init__(self, runs: Sequence[ComparisonRun], count: int, watcher: ParallelWatcher) -> None:
+    def __init__(
+        self,
+        runs: Sequence[ComparisonRun],
+        most: int | None,
+        gpus: Sequence[Sequence[str]],
+        environment: Mapping[str, str],
+        watcher: ParallelWatcher,
+    ) -> None:
+        self.runs, self.gpus, self.environment, self.watcher = runs, gpus, environment, watcher
         self.waiting = [run for run in runs if not run.finished]
-        self.watcher = watcher
-        self.free = core_shares(usable_cores(), count)
+        self.alone: list[ComparisonRun] = []  # were out of memory beside others
         self.running: list[RunProcess] = []
         self.faults: dict[Path, str] = {}
         self.stopped = False
+        self.cores = usable_cores()
+        self.most = most or len(self.cores)
+        self.memory = RunMemory(runs, gpus) if gpus or most is None else None
+        self.looked = -LOOK_EVERY
+
+    @property
+    def unfinished(self) -> int:
+        """The number of runs that have yet to start."""
+        return len(self.waiting) + len(self.alone)
 
     def end(self) -> None:
-        """Handle processes that have ended, and runs that wait for a failed one."""
+        """Handle processes that have ended."""
         for one in [one for one in self.running if one.process.poll() is not None]:
             self.running.remove(one)
-            self.free.append(one.cores)
-            if one.run.finished or not self.stopped:
-                self._ended(one.run, one.seconds, one.fault)
-        for run in [run for run in self.waiting if run.baseline in self.faults]:
-            self.waiting.remove(run)
-            self._ended(run, 0.0, f"the Local run in {run.baseline} failed")
+            self.looked = -LOOK_EVERY
+            if one.out_of_memory and one.shared and not self.stopped:
+                self.most = min(self.most, max(1, len(self.running)))
+                self.alone.append(one.run)
+                self.watcher.put_back(one.run)
+            elif one.run.finished or not self.stopped:
+                if one.fault:
+                    self.faults[one.run.folder] = one.fault
+                join_baselines(self.runs)
+                self.watcher.ended(one.run, one.seconds, one.fault)
 
     def start(self) -> None:
-        """Start runs that are ready while there are free cores."""
-        for run in [run for run in self.waiting if _is_ready(run)][: len(self.free)]:
-            self.waiting.remove(run)
-            self.running.append(start(run, self.free.pop(0)))
+        """Start the runs for which there is room, and share the cores among all that are active."""
+        if not self.waiting and not self.running and self.alone:
+            self.waiting.append(self.alone.pop(0))
+        if not self.waiting or (self.memory and monotonic() - self.looked < LOOK_EVERY):
+            return
+        self.looked = monotonic()
+        needs: Sequence[Memory | None] = [NOTHING] * len(self.waiting)
+        gpus, host = [FULL], FULL
+        if self.memory:
+            needs = self.memory.needs(self.waiting)
+            gpus, host = self.memory.rooms([(one.run, one.place) for one in self.running])
+        chosen = choose_places(needs, gpus, host, self.most - len(self.running))
+        if not chosen:
+            return
+        shares = core_shares(self.cores, len(self.running) + len(chosen))
+        for one, share in zip(self.running, shares, strict=False):
+            one.move(share)
+        first = needs[0] is None  # it starts alone to show what it takes, with all cores, but shares them later
+        sharing = min(self.most, len(self.running) + len(self.waiting)) if first else len(shares)
+        threads = max(1, len(self.cores) // sharing)
+        for place, share in zip(chosen, shares[len(self.running) :], strict=True):
+            own = {"CUDA_VISIBLE_DEVICES": self.gpus[place][0]} if len(self.gpus) > 1 else {}
+            alone = gpus[place].now if first and self.gpus else None
+            one = start(self.waiting.pop(0), share, threads, {**self.environment, **own}, alone)
+            one.place = place
+            self.running.append(one)
+        for one in self.running:
+            one.shared |= len(self.running) > 1
 
     def stop(self) -> None:
         """Ask every process to stop after its round, and start no more."""
         self.waiting.clear()
+        self.alone.clear()
         self.stopped = True
         for one in self.running:
             one.process.terminate()
-
-    def _ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
-        if fault:
-            self.faults[run.folder] = fault
-        self.watcher.ended(run, seconds, fault)
-
-
-def _is_ready(run: ComparisonRun) -> bool:
-    return run.baseline is None or RunFiles(run.baseline).finished
-
-
-def log_file(run: ComparisonRun) -> Path:
-    """The log of a run's process: a line per round, and errors."""
-    return run.folder.with_name(f"{run.folder.name}.log")
-
-
-def start(run: ComparisonRun, cores: Sequence[int]) -> RunProcess:
-    """Start a run's process on these cores."""
-    run.folder.parent.mkdir(parents=True, exist_ok=True)
-    with log_file(run).open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", PROGRAM],
-            env={**os.environ, "OMP_NUM_THREADS": str(len(cores))},
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,  # Ctrl-C only reaches this process, which asks the others to stop
-        )
-    assert process.stdin is not None
-    order = {
-        "experiment": run.experiment.to_dict(),
-        "folder": str(run.folder),
-        "baseline": str(run.baseline) if run.baseline else None,
-        "cores": list(cores),
-    }
-    try:
-        process.stdin.write(json.dumps(order) + "\n")  # left open: the process ends when this one does
-        process.stdin.flush()
-    except BrokenPipeError:
-        pass  # it has already ended, and its log says why
-    return RunProcess(run, cores, process, monotonic())
 
 
 def core_shares(cores: Sequence[int], count: int) -> list[Sequence[int]]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.comparison_runs import ComparisonRun
-from fedhca2.federation.parallel_runs import RunProcess, log_file
+from fedhca2.federation.run_process import RunProcess, log_file
 from fedhca2.messages import Order, Reply
 from fedhca2.reports.names import UNKNOWN, metric_heading, score_text
 from fedhca2.run_folder.event_log import Event
@@ -184,6 +184,17 @@ class ParallelConsole:
     def __exit__(self, *_: object) -> None:
         self.live.stop()
 
+    def began(self, how: str) -> None:
+        """Print how the runs share the GPU."""
+        self.console.print(f"runs share the GPU {how}", highlight=False, soft_wrap=True)
+
+    def put_back(self, run: ComparisonRun) -> None:
+        """Print a line for a run that continues later."""
+        later = "continues alone when the others have finished"
+        self.console.print(
+            f"{run.name}: [yellow]out of memory[/]; {later} ({log_file(run)})", highlight=False, soft_wrap=True
+        )
+
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
         """Print a line for a finished run."""
         self.done += 1
@@ -194,16 +205,17 @@ class ParallelConsole:
 
     def looked(self, running: Sequence[RunProcess], waiting: int) -> None:
         """Show the current state."""
+        more = f"{waiting} more waiting{'' if running else ' for memory'}"
         if self.console.is_terminal:
             table = Table.grid(padding=(0, 2))
             for one in running:
                 table.add_row(one.run.name, one.last_line or "starting", f"{one.seconds:.0f} s")
-            table.add_row(f"{waiting} more waiting")
+            table.add_row(more)
             self.live.update(table, refresh=True)
         elif monotonic() - self.said > EVERY:
             self.said = monotonic()
-            lines = "; ".join(f"{one.run.name}: {one.last_line or 'starting'}" for one in running)
-            self.console.print(f"running {lines}; {waiting} more waiting", highlight=False, soft_wrap=True)
+            now = [f"{one.run.name}: {one.last_line or 'starting'}" for one in running]
+            self.console.print("; ".join([*now, more]), highlight=False, soft_wrap=True)
 
 
 def _outcome(run: ComparisonRun) -> str:

@@ -12,11 +12,13 @@ from safetensors.torch import save
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
+from fedhca2.run_folder.baseline import baseline_files, read_baseline
 from fedhca2.run_folder.checkpoints import Checkpoint, Checkpoints, KeptClients
 from fedhca2.run_folder.event_log import START, EventLog
 from fedhca2.run_folder.names import CHECKPOINTS, CONFIG, EVALUATION, EVENTS, LOCK, RESULT
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
+from fedhca2.run_folder.result import overall_gain
 from fedhca2.run_folder.strict_json import to_json
 from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
@@ -165,6 +167,24 @@ def write_evaluation(run: Path, values: Mapping[str, Any]) -> Path:
     path = run / EVALUATION
     write_whole(path, _as_json(values).encode(), ORDINARY)
     return path
+
+
+def join_baseline(run: Path, baseline: Path) -> None:
+    """Compare a finished run with a finished Local run: store its scores, and the gain over them in the result."""
+    files = RunFiles.open(run)
+    experiment, result = files.experiment(), files.finished_result
+    scores, clients = read_baseline(baseline, experiment), result["clients"]
+    gains = {
+        "delta_m": overall_gain(clients, scores, experiment.kinds),
+        "delta_m_by_client": overall_gain(clients, scores),
+    }
+    written = {**baseline_files(baseline, scores), RESULT: {**result, "baseline": scores, **gains}}
+    lock = lock_folder(run)
+    try:
+        for name, values in written.items():
+            write_whole(run / name, _as_json(values).encode(), ORDINARY)
+    finally:
+        lock.release()
 
 
 def keep_model(run: Path, client: str, content: bytes) -> None:

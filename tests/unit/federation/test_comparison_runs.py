@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedhca2.errors import UserError
-from fedhca2.federation.comparison_runs import complete, known_runs, plan_runs, run_all
+from fedhca2.federation.comparison_runs import complete, join_baselines, known_runs, plan_runs, run_all
 from fedhca2.reports.comparison import write_comparison
 from made_run import made_run
 from small import MECHANISMS
@@ -79,6 +79,27 @@ def test_an_interrupted_run_goes_on(tmp_path):
         list(run_all(runs, Watcher(crashes_at=1)))
     list(run_all(runs, Watcher()))
     assert runs[0].finished
+
+
+def finish(run, score):
+    """Write the files of a finished run in which every client reached this score."""
+    scores = {"road": {"semseg": {"miou": score}}, "shop": {"sal": {"max_f": score}}}
+    run.folder.mkdir(parents=True)
+    (run.folder / "config.yaml").write_text(run.experiment.to_yaml())
+    result = {"method": run.experiment.method_name, "clients": scores, "baseline": None, "delta_m": None}
+    (run.folder / "result.json").write_text(json.dumps(result | {"delta_m_by_client": None}))
+
+
+def test_a_run_that_finished_before_local_is_compared_with_it_later(tmp_path):
+    local, ours = plan_runs(small(), ["fedavg"], 1, tmp_path)
+    finish(ours, 11.0)
+    join_baselines([local, ours])
+    assert not ours.joined
+    finish(local, 10.0)
+    join_baselines([local, ours])
+    result = json.loads((ours.folder / "result.json").read_text())
+    assert result["baseline"] == json.loads((local.folder / "result.json").read_text())["clients"]
+    assert (result["delta_m"], result["delta_m_by_client"]) == pytest.approx((10, 10))
 
 
 def test_only_methods_with_every_seed_are_compared(tmp_path):

@@ -7,6 +7,7 @@ import re
 import struct
 import termios
 import threading
+import time
 from contextlib import suppress
 from io import StringIO
 from types import SimpleNamespace
@@ -54,9 +55,17 @@ class Screen:
 
 
 @pytest.mark.slow
+class Unhurried(ConsoleWatcher):
+    """Lets the terminal, which is drawn ten times a second, show every batch."""
+
+    def batch(self, *args):
+        super().batch(*args)
+        time.sleep(0.2)
+
+
 def test_a_terminal_shows_bars_while_a_run_goes_on_and_none_after_it(tmp_path, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    with Screen() as screen, ConsoleWatcher(Console(file=screen.file)) as watcher:
+    with Screen() as screen, Unhurried(Console(file=screen.file)) as watcher:
         run_small(small(rounds=2), tmp_path, watcher)
     shown = re.sub(rb"\x1b\[[\d;]*m", b"", screen.text).decode()
     assert re.search(r"fedhca2: rounds.* 1/2 ", shown)

@@ -1,16 +1,20 @@
 """From finished runs to the numbers of a table: a row per method, a column per group of clients and task."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from math import isfinite, nan
 
 import numpy as np
 
 from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
+from fedhca2.reports.comparison.significance import LEVEL, gain_p_values
 from fedhca2.reports.comparison.variants import variants
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import headline
+
+LOCAL = "local"
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,14 @@ BY_CLIENT = Column("", "", "Δm by client", True)  # the mean over all clients; 
 
 @dataclass(frozen=True)
 class Entry:
-    """The values of one cell, one per seed."""
+    """The values of one cell, by seed."""
 
-    values: tuple[float, ...]
+    by_seed: Mapping[int, float]
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """One value per seed."""
+        return tuple(self.by_seed.values())
 
     @property
     def mean(self) -> float:
@@ -59,6 +68,17 @@ class Comparison:
 
     columns: Sequence[Column]
     entries: Mapping[str, Mapping[Column, Entry]]
+    alone: Set[str] = frozenset({LOCAL})  # the rows of Local, with which the others are compared
+
+    @cached_property
+    def p_values(self) -> Mapping[str, float]:
+        """p that a method's Δm is chance, corrected for their number; methods with too few seeds have none."""
+        gains = {method: row[DELTA_M] for method, row in self.entries.items() if DELTA_M in row}
+        return gain_p_values({method: gain.values for method, gain in gains.items() if method not in self.alone})
+
+    def is_beyond_chance(self, method: str, column: Column) -> bool:
+        """Whether a method's Δm differs from 0 by more than chance explains."""
+        return column == DELTA_M and self.p_values.get(method, 1.0) < LEVEL
 
     def is_best(self, method: str, column: Column) -> bool:
         """Whether no other method has a better mean."""
@@ -83,7 +103,8 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
     gains = (DELTA_M, BY_CLIENT) if any(run.several_of_a_kind for run in runs) else (DELTA_M,)
     kept = [column for column in columns if not column.is_gain]
     kept += [gain for gain in gains if all(gain in row for row in found.values())]
-    return Comparison(kept, {label: {column: row[column] for column in kept} for label, row in found.items()})
+    entries = {label: {column: row[column] for column in kept} for label, row in found.items()}
+    return Comparison(kept, entries, {label for label, same in rows.items() if same[0].method == LOCAL})
 
 
 def _scores(columns: Iterable[Column]) -> set[Column]:
@@ -91,11 +112,11 @@ def _scores(columns: Iterable[Column]) -> set[Column]:
 
 
 def _entries(runs: Sequence[RunFiles]) -> dict[Column, Entry]:
-    values: dict[Column, list[float]] = {}
+    values: dict[Column, dict[int, float]] = {}
     for run in runs:
         for column, value in _values(run).items():
-            values.setdefault(column, []).append(value)
-    return {column: Entry(tuple(held)) for column, held in values.items()}
+            values.setdefault(column, {})[run.config["seed"]] = value
+    return {column: Entry(held) for column, held in values.items()}
 
 
 def _values(run: RunFiles) -> dict[Column, float]:
@@ -106,7 +127,7 @@ def _values(run: RunFiles) -> dict[Column, float]:
             main = headline(task, scores)
             held.setdefault(Column(groups[client], task, main.metric, main.higher_is_better), []).append(main.value)
     means = {column: float(np.mean(values)) for column, values in held.items()}
-    if run.method == "local":
+    if run.method == LOCAL:
         return means | {DELTA_M: 0.0, BY_CLIENT: 0.0}
     if result["baseline"] is None:
         return means

@@ -9,12 +9,29 @@ from pathlib import Path
 
 from rich.table import Table
 
-from fedhca2.reports.comparison.gather import Column, Comparison, Entry, gather
+from fedhca2.reports.comparison.critical_difference import FILE, ranking_of, to_svg
+from fedhca2.reports.comparison.gather import DELTA_M, LOCAL, Column, Comparison, Entry, gather
+from fedhca2.reports.comparison.significance import FEWEST, LEVEL
 from fedhca2.reports.names import ARROWS, UNKNOWN, decimals, metric_title
 from fedhca2.run_folder.reader import RunFiles
 
 BESIDE = 4  # methods that fit side by side in the terminal
+CSV = [
+    "method",
+    "group",
+    "task",
+    "metric",
+    "higher_is_better",
+    "seeds",
+    "mean",
+    "standard_deviation",
+    "best",
+    "p_value",
+]
+MARK = "*"  # of what is beyond chance
 LATEX = {
+    "*": "$^{*}$",
+    "<": "$<$",
     "—": "--",
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
@@ -29,10 +46,9 @@ LATEX = {
 def shown(entry: Entry, column: Column) -> str:
     """Mean ± standard deviation.
 
-    >>> from fedhca2.reports.comparison.gather import DELTA_M
-    >>> shown(Entry((1.0, 3.0)), DELTA_M), shown(Entry((0.5,)), Column("home", "depth", "RMSE", False))
+    >>> shown(Entry({0: 1.0, 1: 3.0}), DELTA_M), shown(Entry({0: 0.5}), Column("home", "depth", "RMSE", False))
     ('+2.00 ± 1.41', '0.500')
-    >>> shown(Entry((float("nan"),)), DELTA_M)
+    >>> shown(Entry({0: float("nan")}), DELTA_M)
     '—'
     """
     if not isfinite(entry.mean):
@@ -41,6 +57,31 @@ def shown(entry: Entry, column: Column) -> str:
     sign = "+" if column.is_gain else ""
     spread = f" ± {entry.deviation:.{digits}f}" if entry.deviation is not None else ""
     return f"{entry.mean:{sign}.{digits}f}{spread}"
+
+
+def marks_note(comparison: Comparison) -> str:
+    """What the mark * means in this comparison, or why there is none; empty without a Δm to test."""
+    others = [row for method, row in comparison.entries.items() if method not in comparison.alone]
+    if DELTA_M not in comparison.columns or not others:
+        return ""
+    tested, seeds = comparison.p_values, sorted({sum(map(isfinite, row[DELTA_M].values)) for row in others})
+    count = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else f"{seeds[0]} seed{'s' * (seeds[0] != 1)}"
+    if not tested:
+        return f"No Δm is marked as beyond chance: that takes at least {FEWEST} seeds with a known Δm, found {count}."
+    how = (
+        f"paired t-test against {LOCAL} over {count}, two-sided, p < {LEVEL} after Holm's correction for {len(tested)}"
+    )
+    how += f" comparison{'s' * (len(tested) > 1)}"
+    if not any(comparison.is_beyond_chance(method, DELTA_M) for method in comparison.entries):
+        return f"No Δm differs from 0 beyond chance ({how})."
+    return f"{MARK} Δm differs from 0 beyond chance ({how})."
+
+
+def marked_cell(comparison: Comparison, method: str, column: Column, bold: str = "{}", mark: str = MARK) -> str:
+    """A cell, in bold if it is the best of its column, with a mark if it is beyond chance."""
+    text = shown(comparison.entries[method][column], column)
+    text = bold.format(text) if comparison.is_best(method, column) else text
+    return text + mark * comparison.is_beyond_chance(method, column)
 
 
 def heading(column: Column) -> str:
@@ -59,12 +100,11 @@ def to_markdown(comparison: Comparison) -> str:
         *(f"{column.group}: {heading(column)}" if column.group else heading(column) for column in comparison.columns),
     ]
     lines = [_line(top), _line(["---", *("---:" for _ in comparison.columns)])]
-    for method, row in comparison.entries.items():
-        cells = [
-            f"**{shown(row[c], c)}**" if comparison.is_best(method, c) else shown(row[c], c) for c in comparison.columns
-        ]
+    for method in comparison.entries:
+        cells = [marked_cell(comparison, method, column, "**{}**", rf"\{MARK}") for column in comparison.columns]
         lines.append(_line([method, *cells]))
-    return "\n".join(lines) + "\n"
+    note = marks_note(comparison).replace(MARK, rf"\{MARK}")
+    return "\n".join([*lines, *(["", note] if note else [])]) + "\n"
 
 
 def _line(cells: list[str]) -> str:
@@ -75,14 +115,14 @@ def to_csv(comparison: Comparison) -> str:
     """Write one line per method and column, with all digits and an empty field for unknown values."""
     held = StringIO()
     writer = csv.writer(held, lineterminator="\n")
-    writer.writerow(
-        ["method", "group", "task", "metric", "higher_is_better", "seeds", "mean", "standard_deviation", "best"]
-    )
+    writer.writerow(CSV)
     for method, row in comparison.entries.items():
         for column in comparison.columns:
             entry = row[column]
             about = [method, column.group, column.task, column.metric, column.higher_is_better, len(entry.values)]
-            writer.writerow([*about, _digits(entry.mean), _digits(entry.deviation), comparison.is_best(method, column)])
+            p = comparison.p_values.get(method) if column == DELTA_M else None
+            best = comparison.is_best(method, column)
+            writer.writerow([*about, _digits(entry.mean), _digits(entry.deviation), best, _digits(p)])
     return held.getvalue()
 
 
@@ -99,14 +139,12 @@ def to_latex(comparison: Comparison) -> str:
     metrics = " & ".join(_tex(_measured(column)) for column in comparison.columns)
     lines = [rf"\begin{{tabular}}{{l{'c' * len(comparison.columns)}}}", r"\toprule"]
     lines += [rf" & {spans} \\", rf" & {tasks} \\", rf"Method & {metrics} \\", r"\midrule"]
-    for method, row in comparison.entries.items():
-        cells = [_tex(shown(row[c], c)) for c in comparison.columns]
-        bold = [
-            rf"\textbf{{{t}}}" if comparison.is_best(method, c) else t
-            for t, c in zip(cells, comparison.columns, strict=True)
-        ]
-        lines.append(rf"{_tex(method)} & {' & '.join(bold)} \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    for method in comparison.entries:
+        cells = [marked_cell(comparison, method, column, r"\textbf{{{}}}") for column in comparison.columns]
+        lines.append(rf"{_tex(method)} & {' & '.join(map(_tex, cells))} \\")
+    note = marks_note(comparison)
+    under = [rf"\par{{\footnotesize {_tex(note)}}}"] if note else []
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *under]) + "\n"
 
 
 def _tex(text: str) -> str:
@@ -117,19 +155,14 @@ def comparison_table(comparison: Comparison) -> Table:
     """Make a table with a column per method and the best of each row in bold, or a summary of many methods."""
     if len(comparison.entries) > BESIDE:
         return _summary(comparison)
-    table = Table(title="Comparison", title_justify="left")
+    table = Table(title="Comparison", title_justify="left", caption=marks_note(comparison), caption_justify="left")
     table.add_column("group")
     table.add_column("metric")
     for method in comparison.entries:
         table.add_column(method, justify="right")
     group = ""
     for column in comparison.columns:
-        cells = [
-            f"[bold]{shown(row[column], column)}[/]"
-            if comparison.is_best(method, column)
-            else shown(row[column], column)
-            for method, row in comparison.entries.items()
-        ]
+        cells = [marked_cell(comparison, method, column, "[bold]{}[/]") for method in comparison.entries]
         table.add_row(column.group if column.group != group else "", heading(column), *cells)
         group = column.group
     return table
@@ -138,19 +171,23 @@ def comparison_table(comparison: Comparison) -> Table:
 def _summary(comparison: Comparison) -> Table:
     gains = [column for column in comparison.columns if column.is_gain]
     scores = [column for column in comparison.columns if not column.is_gain]
-    table = Table(title="Comparison", title_justify="left")
+    table = Table(title="Comparison", title_justify="left", caption=marks_note(comparison), caption_justify="left")
     table.add_column("method")
     for name in (*map(heading, gains), f"best in, of {len(scores)}"):
         table.add_column(name, justify="right")
-    for method, row in comparison.entries.items():
+    for method in comparison.entries:
         best = sum(comparison.is_best(method, column) for column in scores)
-        table.add_row(method, *(shown(row[gain], gain) for gain in gains), str(best))
+        table.add_row(method, *(marked_cell(comparison, method, gain) for gain in gains), str(best))
     return table
 
 
 def write_comparison(runs: Sequence[RunFiles], folder: Path) -> Comparison:
-    """Write table.md, table.csv and table.tex into a folder."""
+    """Write table.md, table.csv, table.tex and, for three methods or more, critical-difference.svg into a folder."""
     comparison = gather(runs)
+    if ranking := ranking_of(comparison):
+        (folder / FILE).write_text(to_svg(ranking), "utf-8")
+    else:
+        (folder / FILE).unlink(missing_ok=True)
     for name, written in (("table.md", to_markdown), ("table.csv", to_csv), ("table.tex", to_latex)):
         (folder / name).write_text(written(comparison), "utf-8")
     return comparison

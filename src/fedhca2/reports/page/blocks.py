@@ -49,12 +49,22 @@ class Gallery:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A figure that does not move, as SVG."""
+
+    title: str
+    svg: str
+    note: str
+    kind: str = "drawing"
+
+
+@dataclass(frozen=True)
 class Section:
     """A tab of the page."""
 
     id: str
     title: str
-    blocks: Sequence[Table | Text | Gallery | Figure]
+    blocks: Sequence[Table | Text | Gallery | Drawing | Figure]
 
     @property
     def figures(self) -> list[Figure]:

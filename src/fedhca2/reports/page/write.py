@@ -9,8 +9,9 @@ from jinja2 import Environment, PackageLoader
 
 from fedhca2.errors import UserError
 from fedhca2.reports.comparison import Comparison, gather
+from fedhca2.reports.comparison.critical_difference import TITLE, ranking_note, ranking_of, to_svg
 from fedhca2.reports.comparison.gather import BY_CLIENT, DELTA_M
-from fedhca2.reports.comparison.layouts import heading, shown
+from fedhca2.reports.comparison.layouts import heading, marked_cell, marks_note
 from fedhca2.reports.comparison.variants import differing, flat, variants
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.attendance import attendance_figures
@@ -26,7 +27,7 @@ from fedhca2.reports.figures.curves import (
 from fedhca2.reports.figures.figure import COLOURS, axes, line, round_axes
 from fedhca2.reports.figures.mixing import attention_figures, grouping_figures
 from fedhca2.reports.names import metric_title
-from fedhca2.reports.page.blocks import Cell, Gallery, Section, Table, Text, address
+from fedhca2.reports.page.blocks import Cell, Drawing, Gallery, Section, Table, Text, address
 from fedhca2.reports.page.tables import (
     declined_table,
     facts_table,
@@ -124,7 +125,9 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
     firsts = {label: same[0] for label, same in variants(runs).items()}
     sections = [
         Section(
-            "results", "Results", [*_delta_m(comparison), results_table(comparison), differences_table(comparison)]
+            "results",
+            "Results",
+            [*_delta_m(comparison), results_table(comparison), differences_table(comparison), *_ranks(comparison)],
         ),
         Section("training", "Training", _curves(firsts)),
         Section("predictions", "Predictions", _galleries(firsts)),
@@ -139,9 +142,12 @@ def results_table(comparison: Comparison) -> Table:
     rows = [
         [
             Cell(method),
-            *(Cell(shown(row[c], c), "best" if comparison.is_best(method, c) else "") for c in comparison.columns),
+            *(
+                Cell(marked_cell(comparison, method, c), "best" if comparison.is_best(method, c) else "")
+                for c in comparison.columns
+            ),
         ]
-        for method, row in comparison.entries.items()
+        for method in comparison.entries
     ]
     columns = ["method", *(f"{c.group}: {heading(c)}" if c.group else heading(c) for c in comparison.columns)]
     seeds = max(len(entry.values) for row in comparison.entries.values() for entry in row.values())
@@ -151,7 +157,7 @@ def results_table(comparison: Comparison) -> Table:
         note += (
             " Δm uses the mean scores of clients with the same data and tasks; by client, it is the mean of all gains."
         )
-    return Table("Results", columns, rows, note)
+    return Table("Results", columns, rows, f"{note} {marks_note(comparison)}".strip())
 
 
 def differences_table(comparison: Comparison) -> Table:
@@ -181,6 +187,11 @@ def _delta_m(comparison: Comparison) -> list[Figure]:
     bars = {"type": "bar", "x": list(comparison.entries), "y": [entry.mean for entry in entries], "error_y": spread}
     note = "Mean relative gain over training alone; whiskers are standard deviations over seeds."
     return [Figure("delta-m", "Δm", note, [bars | {"marker": {"color": COLOURS[0]}}], axes("", "Δm (%)"), wide=True)]
+
+
+def _ranks(comparison: Comparison) -> list[Drawing]:
+    ranking = ranking_of(comparison)
+    return [Drawing(TITLE, to_svg(ranking), ranking_note(ranking))] if ranking else []
 
 
 def _curves(runs: Runs) -> list[Figure]:

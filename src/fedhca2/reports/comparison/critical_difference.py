@@ -1,0 +1,77 @@
+"""The critical-difference figure of a comparison: average ranks, and which of them are too close to call."""
+
+from html import escape
+from math import isfinite
+
+from fedhca2.reports.comparison.gather import Comparison
+from fedhca2.reports.comparison.significance import LEVEL, Ranking, rank
+
+FILE = "critical-difference.svg"
+STEP, LETTER, TOP, ROW, BAR = 60, 7.2, 62, 22, 8  # pixels: a rank, a letter, the axis, a name, a group
+TITLE = "Average ranks and their critical difference"
+
+
+def ranking_of(comparison: Comparison) -> Ranking | None:
+    """Rank the methods in every column with every seed that all of them have."""
+    scores: dict[str, list[float]] = {method: [] for method in comparison.entries}
+    for column in (column for column in comparison.columns if not column.is_gain):
+        cells = {method: row[column].by_seed for method, row in comparison.entries.items()}
+        for seed in sorted(set.intersection(*(set(cell) for cell in cells.values()))):
+            if all(isfinite(cell[seed]) for cell in cells.values()):
+                for method, cell in cells.items():
+                    scores[method].append(cell[seed] if column.higher_is_better else -cell[seed])
+    return rank(scores)
+
+
+def ranking_note(ranking: Ranking) -> str:
+    """How to read the figure, and what it assumes."""
+    p = "p < 0.001" if ranking.p_value < 0.001 else f"p = {ranking.p_value:.3f}"
+    found = "a difference" if ranking.p_value < LEVEL else "no difference"
+    return (
+        f"Ranks (1 is the best) averaged over {ranking.rankings} rankings, one per column and seed. Friedman's test "
+        f"finds {found} between the methods ({p}). Methods joined by a bar are closer than the critical difference "
+        f"(Nemenyi's test at {100 * LEVEL:g} %). Both tests take the rankings as independent, but the columns of a run "
+        "share encoders and the seeds share a data set: they find differences too easily."
+    )
+
+
+def to_svg(ranking: Ranking) -> str:
+    """Draw the average ranks on an axis, with a bar over methods that do not differ, as Demšar (2006) does."""
+    names, count = list(ranking.ranks), len(ranking.ranks)
+    labels = [f"{name} {value:.2f}" for name, value in ranking.ranks.items()]
+    side = 30 + LETTER * max(map(len, labels))
+    width = 2 * side + STEP * max(count - 1, ranking.critical_difference)
+
+    def x(value: float) -> float:
+        return side + STEP * (value - 1)
+
+    end = x(1 + ranking.critical_difference)
+    parts = [_line(x(1), 22, end, 22), *(_line(edge, 18, edge, 26) for edge in (x(1), end))]
+    parts += [_text(x(1), 13, f"critical difference {ranking.critical_difference:.2f}", "start")]
+    parts += [_line(x(1), TOP, x(count), TOP)]
+    for tick in range(1, count + 1):
+        parts += [_line(x(tick), TOP - 5, x(tick), TOP), _text(x(tick), TOP - 10, str(tick), "middle")]
+    groups = ranking.groups
+    for number, group in enumerate(groups):
+        y = TOP + BAR * (number + 1)
+        parts.append(_line(x(ranking.ranks[group[0]]) - 4, y, x(ranking.ranks[group[-1]]) + 4, y, 4))
+    first, half = TOP + BAR * (len(groups) + 1) + ROW, (count + 1) // 2
+    for number, name in enumerate(names):
+        at, left = x(ranking.ranks[name]), number < half
+        y = first + ROW * (number if left else count - 1 - number)
+        edge, anchor, shift = (side - 12, "end", -4) if left else (x(count) + 12, "start", 4)
+        parts += [_line(at, TOP, at, y), _line(at, y, edge, y)]
+        parts.append(_text(edge + shift, y + 4, labels[number], anchor))
+    height = first + ROW * half
+    told = f"{TITLE}: {', '.join(labels)}"
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}"'
+    look = 'font-family="system-ui, sans-serif" font-size="13" fill="currentColor" stroke="currentColor" role="img"'
+    return "\n".join([f'{opening} height="{height:.0f}" {look}>', f"<title>{escape(told)}</title>", *parts, "</svg>\n"])
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, width: int = 1) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke-width="{width}"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" stroke="none">{escape(text)}</text>'

@@ -1,0 +1,47 @@
+"""What `fedhca2 compare` accepts, and what it prints about parallel runs."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.federation.comparison_runs import plan_runs
+from fedhca2.reports import console as terminal
+from fedhca2.reports.console import ParallelConsole
+from small_run import small
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "many", "1.5", ""])
+def test_jobs_should_be_a_number_or_auto(jobs, tmp_path):
+    result = CliRunner().invoke(app, ["compare", "demo", f"--jobs={jobs}", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert "should be a number from 1, or auto" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def shown():
+    """A console of parallel runs, and the function that returns what it has printed."""
+    out = StringIO()
+    return ParallelConsole(Console(file=out, width=200), total=4, done=0), out.getvalue
+
+
+def test_a_run_that_is_put_back_is_named(shown, tmp_path):
+    console, printed = shown
+    console.put_back(plan_runs(small(), [], 1, tmp_path)[0])
+    assert printed().startswith("local, seed 0: out of memory; continues alone when the others have finished (")
+
+
+def test_it_says_how_the_gpu_is_shared(shown):
+    console, printed = shown
+    console.began("with MPS")
+    assert printed() == "runs share the GPU with MPS\n"
+
+
+def test_it_says_that_runs_wait_for_memory(shown, monkeypatch):
+    monkeypatch.setattr(terminal, "EVERY", -1.0)
+    console, printed = shown
+    console.looked([], 3)
+    assert printed() == "3 more waiting for memory\n"

@@ -1,0 +1,92 @@
+"""Starting and stopping MPS's daemon, with a program that records how it was called: NVIDIA's needs a GPU."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedhca2.federation.mps import shared_gpus
+
+RECORDER = """
+import json, os, sys
+told = "" if "-d" in sys.argv else sys.stdin.read()
+names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES")
+line = {"arguments": sys.argv[1:], "told": told, **{name: os.environ.get(name) for name in names}}
+line["modes"] = [os.stat(os.path.dirname(line[name])).st_mode & 0o777 for name in names[:2]]
+open(sys.argv[0] + ".calls", "a").write(json.dumps(line) + chr(10))
+"""
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """What the program was called with so far."""
+    for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
+        monkeypatch.delenv(name, raising=False)
+    install(tmp_path, monkeypatch, RECORDER)
+    record = tmp_path / "nvidia-cuda-mps-control.calls"
+    return lambda: [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+
+
+def install(folder, monkeypatch, text):
+    program = folder / "nvidia-cuda-mps-control"
+    program.write_text(f"#!{sys.executable}\n{text}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_the_daemon_is_started_and_told_to_quit(tmp_path, calls):
+    with shared_gpus(["GPU-1"], usual=tmp_path):
+        assert [call["arguments"] for call in calls()] == [["-d"]]
+    assert [(call["arguments"], call["told"]) for call in calls()[1:]] == [([], "quit\n")]
+
+
+def test_it_quits_when_the_runs_fail(tmp_path, calls):
+    with pytest.raises(KeyError), shared_gpus(["GPU-1"], usual=tmp_path):
+        raise KeyError
+    assert calls()[-1]["told"] == "quit\n"
+
+
+def test_runs_and_daemon_have_the_same_private_folders(tmp_path, calls):
+    with shared_gpus(["GPU-1", "GPU-2"], usual=tmp_path) as (environment, how):
+        assert environment == {name: calls()[0][name] for name in environment}
+        assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
+        assert calls()[0]["modes"] == [0o700, 0o700]
+        assert how == "with MPS"
+    assert not Path(environment["CUDA_MPS_PIPE_DIRECTORY"]).exists()
+
+
+@pytest.mark.parametrize("name", ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"])
+def test_a_daemon_that_the_variables_name_is_used_and_left_alone(tmp_path, calls, monkeypatch, name):
+    monkeypatch.setenv(name, str(tmp_path))
+    with shared_gpus(["GPU-1"], usual=tmp_path) as (environment, _):
+        assert environment == {}
+    assert calls() == []
+
+
+def test_a_daemon_in_the_usual_place_is_used_and_left_alone(tmp_path, calls):
+    (tmp_path / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
+    with shared_gpus(["GPU-1"], usual=tmp_path) as (environment, _):
+        assert environment == {}
+    assert calls() == []
+
+
+def test_a_daemon_that_has_died_is_not_believed_in(tmp_path, calls):
+    (tmp_path / "nvidia-cuda-mps-control.pid").write_text("999999999\n")
+    with shared_gpus(["GPU-1"], usual=tmp_path):
+        assert len(calls()) == 1
+
+
+def test_without_the_program_runs_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with shared_gpus(["GPU-1"], usual=tmp_path) as (environment, how):
+        assert environment == {}
+        assert how == "without MPS, since there is no nvidia-cuda-mps-control: runs take turns"
+
+
+def test_a_daemon_that_does_not_start_is_no_reason_to_stop(tmp_path, calls, monkeypatch):
+    install(tmp_path, monkeypatch, "exit(4)")
+    with shared_gpus(["GPU-1"], usual=tmp_path) as (environment, how):
+        assert environment == {}
+        assert "(exit code 4)" in how

@@ -1,0 +1,175 @@
+"""Marks of what is beyond chance, and the figure of ranks."""
+
+import csv
+from io import StringIO
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedhca2.reports.comparison import Column, Comparison, Entry, to_csv, to_latex, to_markdown, write_comparison
+from fedhca2.reports.comparison.critical_difference import FILE, ranking_note, ranking_of, to_svg
+from fedhca2.reports.comparison.gather import DELTA_M
+from fedhca2.reports.comparison.layouts import comparison_table, marks_note
+from fedhca2.reports.comparison.significance import Ranking, gain_p_values, holm, rank
+from fedhca2.reports.page.blocks import Drawing
+from fedhca2.reports.page.write import results_table, several_sections
+from made_run import made_run
+
+SAL = Column("home", "sal", "max_f", True)
+DEPTH = Column("home", "depth", "rmse", False)
+p_values = st.lists(st.floats(0, 1), max_size=6).map(lambda found: {str(i): p for i, p in enumerate(found)})
+
+
+def gains(**values):
+    """A comparison of Local and methods with these gains by seed."""
+    rows = {"local": [0.0] * max(map(len, values.values())), **values}
+    return Comparison([DELTA_M], {name: {DELTA_M: Entry(dict(enumerate(row)))} for name, row in rows.items()})
+
+
+SURE = gains(ours=[4.9, 5.0, 5.1], other=[-3.0, 0.0, 3.0])
+
+
+@given(p_values)
+def test_a_correction_never_lowers_p(found):
+    assert all(found[name] <= p <= 1 for name, p in holm(found).items())
+
+
+@given(p_values)
+def test_a_correction_keeps_the_order(found):
+    corrected = holm(found)
+    assert sorted(corrected.values()) == [corrected[name] for name in sorted(found, key=found.get)]
+
+
+def test_gains_that_hardly_vary_are_beyond_chance():
+    assert SURE.is_beyond_chance("ours", DELTA_M)
+
+
+def test_gains_that_vary_are_not():
+    assert not SURE.is_beyond_chance("other", DELTA_M)
+
+
+def test_more_comparisons_take_more_evidence():
+    gain = [1.0, 1.2, 1.5]
+    assert gains(ours=gain).is_beyond_chance("ours", DELTA_M)
+    assert not gains(ours=gain, **{f"m{i}": [-1.0, 0.0, 1.0] for i in range(9)}).is_beyond_chance("ours", DELTA_M)
+
+
+def test_a_method_that_equals_local_is_not_beyond_chance():
+    assert gain_p_values({"same": [0.0, 0.0, 0.0]}) == {"same": 1.0}
+
+
+def test_a_method_with_an_unknown_gain_is_not_tested():
+    assert gain_p_values({"lost": [1.0, 1.0, float("nan")]}) == {}
+
+
+def test_the_mark_is_in_markdown_beside_the_bold_value_and_explained():
+    text = to_markdown(SURE)
+    assert r"| ours | **+5.00 ± 0.10**\* |" in text
+    assert text.splitlines()[-1].startswith(r"\* Δm differs from 0 beyond chance (paired t-test against local over 3")
+
+
+def test_the_mark_is_in_latex_and_explained():
+    text = to_latex(SURE)
+    assert r"ours & \textbf{+5.00 $\pm$ 0.10}$^{*}$ \\" in text
+    assert r"\par{\footnotesize $^{*}$ $\Delta$m differs from 0 beyond chance" in text
+
+
+def test_the_mark_is_in_the_terminal_and_explained():
+    table = comparison_table(SURE)
+    assert list(table.columns[3].cells) == ["[bold]+5.00 ± 0.10[/]*"]
+    assert table.caption == marks_note(SURE)
+
+
+def test_the_mark_is_on_the_page_and_explained():
+    table = results_table(SURE)
+    assert table.rows[1][1].text == "+5.00 ± 0.10*"
+    assert table.note.endswith(marks_note(SURE))
+
+
+def test_the_corrected_p_is_in_the_csv_file():
+    rows = {row["method"]: row["p_value"] for row in csv.DictReader(StringIO(to_csv(SURE)))}
+    assert rows == {"local": "", **{name: repr(p) for name, p in SURE.p_values.items()}}
+
+
+def test_two_seeds_give_no_mark_and_the_note_says_why():
+    two = gains(ours=[5.0, 5.1])
+    assert not two.is_beyond_chance("ours", DELTA_M)
+    assert marks_note(two).endswith("that takes at least 3 seeds with a known Δm, found 2 seeds.")
+
+
+def test_the_note_says_that_nothing_is_beyond_chance():
+    assert marks_note(gains(ours=[-3.0, 0.0, 3.0])).startswith("No Δm differs from 0 beyond chance")
+
+
+def test_without_a_gain_there_is_no_note():
+    assert marks_note(Comparison([SAL], {"a": {SAL: Entry({0: 1.0})}})) == ""
+
+
+def ranked(**rows):
+    """The ranking of methods with these scores for saliency and errors in depth, by seed."""
+    entries = {
+        name: {SAL: Entry(dict(enumerate(scores))), DEPTH: Entry(dict(enumerate(errors)))}
+        for name, (scores, errors) in rows.items()
+    }
+    return ranking_of(Comparison([SAL, DEPTH], entries))
+
+
+def test_lower_errors_rank_better():
+    found = ranked(a=([3, 3], [1, 1]), b=([2, 2], [2, 2]), c=([1, 1], [3, 3]))
+    assert (found.ranks, found.rankings) == ({"a": 1, "b": 2, "c": 3}, 4)
+
+
+def test_only_seeds_that_all_methods_have_are_ranked():
+    assert ranked(a=([3, 3], [1, 1]), b=([2, 2], [2, 2]), c=([1], [3])).rankings == 2
+
+
+def test_unknown_scores_are_not_ranked():
+    assert ranked(a=([3, 3], [1, 1]), b=([2, float("nan")], [2, 2]), c=([1, 1], [3, 3])).rankings == 3
+
+
+def test_two_methods_have_no_figure():
+    assert rank({"a": [1.0] * 9, "b": [2.0] * 9}) is None
+
+
+def test_if_nothing_differs_all_methods_are_one_group():
+    assert rank({"a": [1, 2, 3], "b": [2, 3, 1], "c": [3, 1, 2]}).groups == [["a", "b", "c"]]
+
+
+def test_groups_are_as_large_as_the_critical_difference_allows():
+    ranking = Ranking({"a": 1.0, "b": 1.8, "c": 2.5, "d": 4.7}, 20, 0.001, critical_difference=1.0)
+    assert ranking.groups == [["a", "b"], ["b", "c"]]
+
+
+def test_the_figure_names_every_method_and_is_xml():
+    ranking = Ranking({"a<b": 1.0, "fedavg": 2.2, "fedhca2 (encoder.c=0.4)": 2.8}, 20, 0.001, 1.5)
+    texts = [node.text for node in ElementTree.fromstring(to_svg(ranking)).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"a<b 1.00", "fedavg 2.20", "fedhca2 (encoder.c=0.4) 2.80"} < set(texts)
+
+
+def test_the_figure_says_what_it_assumes():
+    ranking = Ranking({"a": 1.0, "b": 2.0, "c": 3.0}, 20, 0.2, 1.5)
+    assert "no difference between the methods (p = 0.200)" in ranking_note(ranking)
+    assert "take the rankings as independent" in ranking_note(ranking)
+
+
+@pytest.fixture
+def three(tmp_path):
+    return [made_run(tmp_path / name, name, better=better) for name, better in (("local", 1), ("a", 1.1), ("b", 1.2))]
+
+
+def test_the_figure_is_saved_beside_the_tables(three, tmp_path):
+    write_comparison(three, tmp_path)
+    assert (tmp_path / FILE).read_text().startswith("<svg")
+
+
+def test_a_figure_of_an_earlier_comparison_does_not_stay(three, tmp_path):
+    write_comparison(three, tmp_path)
+    write_comparison(three[:2], tmp_path)
+    assert not (tmp_path / FILE).exists()
+
+
+def test_the_figure_is_on_the_page(three):
+    drawn = [block for block in several_sections(three)[0].blocks if isinstance(block, Drawing)]
+    assert [block.title for block in drawn] == ["Average ranks and their critical difference"]
