@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping
 from math import ceil, exp, floor, inf, log10, sqrt
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
+import scipy  # imports its parts when they are used
 
 DELTA = 1e-5
 LEAST = 1e-3  # less noise than this hides nothing: one update would cost an ε of 500,000
@@ -32,8 +31,8 @@ def epsilon(noise: float, updates: int = 1, delta: float = DELTA) -> float:
     mu = sqrt(updates) / noise
 
     def excess(candidate: float) -> float:
-        kept = exp(candidate + float(log_ndtr(-mu / 2 - candidate / mu)))
-        return exp(float(log_ndtr(mu / 2 - candidate / mu))) - kept - delta
+        kept = exp(candidate + float(scipy.special.log_ndtr(-mu / 2 - candidate / mu)))
+        return exp(float(scipy.special.log_ndtr(mu / 2 - candidate / mu))) - kept - delta
 
     return _root(excess, 0.0)
 
@@ -104,4 +103,4 @@ def _root(excess: Callable[[float], float], low: float) -> float:
     high = max(2 * low, 1.0)
     while excess(high) > 0:
         high *= 2
-    return float(brentq(excess, low, high))
+    return float(scipy.optimize.brentq(excess, low, high))

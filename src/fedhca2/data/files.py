@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import scipy  # imports its parts when they are used
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.io import loadmat
 from torch import Tensor
 
 T = TypeVar("T")
@@ -129,7 +129,7 @@ def read_mat(path: Path, variable: str) -> Any:
 
     def read(path: Path) -> Any:
         try:
-            return loadmat(path, variable_names=[variable])[variable]
+            return scipy.io.loadmat(path, variable_names=[variable])[variable]
         except MemoryError:
             raise BrokenFileError(path, "should fit into memory, found a larger size in its header") from None
 

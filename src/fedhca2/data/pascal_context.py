@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+import scipy  # imports its parts when they are used
 import torch
 from numpy.typing import NDArray
 from pydantic import PositiveInt
-from scipy import ndimage
 from torch import Tensor
 
 from fedhca2.config import Config
@@ -49,7 +49,7 @@ def training_edges(label_map: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
     """Pixels where the 4-neighbour Laplacian of a label map (mirrored at the borders) is not 0, thinned to lines."""
     from fedhca2.metrics.edges.thin import thin  # numba is slow to import, and only edges need it
 
-    return thin(ndimage.laplace(label_map.astype(np.int32), mode="mirror") != 0)
+    return thin(scipy.ndimage.laplace(label_map.astype(np.int32), mode="mirror") != 0)
 
 
 def part_map(path: Path, shape: Size) -> Tensor:
