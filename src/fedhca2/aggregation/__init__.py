@@ -1,7 +1,7 @@
 """Aggregation: inner products of rows in, mixing weights out. It knows no models and no tasks."""
 
 from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
-from fedhca2.aggregation.attentive import Attentive, attentive_weights
+from fedhca2.aggregation.attentive import Attentive, CrossAttention, attention, attentive_weights, cross_attention
 from fedhca2.aggregation.common_update import CommonUpdate, Weighted
 from fedhca2.aggregation.conflict_averse import (
     ConflictAverse,
@@ -9,7 +9,6 @@ from fedhca2.aggregation.conflict_averse import (
     conflict_averse_mixing,
     conflict_averse_weights,
 )
-from fedhca2.aggregation.cross_attention import CrossAttention, attention, cross_attention
 from fedhca2.aggregation.hyper_weights import HyperWeights, Weights
 from fedhca2.aggregation.means import (
     Clustered,

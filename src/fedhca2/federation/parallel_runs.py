@@ -9,11 +9,9 @@ from typing import Protocol
 
 from fedhca2.cores import usable_cores
 from fedhca2.federation.comparison_runs import ComparisonRun, ComparisonStopped, join_baselines
-from fedhca2.federation.free_memory import gpus_free
+from fedhca2.federation.gpu_sharing import RunMemory, gpus_free, gpus_of, shared_gpus
 from fedhca2.federation.in_process import choose_devices
 from fedhca2.federation.memory_room import NOTHING, Memory, Room, choose_places
-from fedhca2.federation.mps import shared_gpus
-from fedhca2.federation.run_memory import RunMemory, gpus_of
 from fedhca2.federation.run_process import RunProcess, start
 from fedhca2.federation.stopping import stop_between_rounds
 

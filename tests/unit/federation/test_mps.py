@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedhca2.federation.mps import shared_gpus
+from fedhca2.federation.gpu_sharing import shared_gpus
 
 RECORDER = """
 import json, os, sys

@@ -1,0 +1,160 @@
+"""What runs of a comparison share: the memory of GPUs and of this machine, and NVIDIA's MPS."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from fedhca2.experiment import Experiment
+from fedhca2.federation.comparison_runs import ComparisonRun
+from fedhca2.federation.in_process import choose_devices
+from fedhca2.federation.memory_room import NOTHING, Memory, Room, expected, read_report
+from fedhca2.federation.run_process import memory_file
+
+MIB = 1 << 20
+QUERY = ("--query-gpu=index,uuid,memory.free", "--format=csv,noheader,nounits")
+
+
+def gpus_free(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
+    """The free bytes of each GPU that this process may use, by its UUID, in CUDA's order; empty without nvidia-smi."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return {}
+    told = subprocess.run([program, *QUERY], capture_output=True, text=True, check=True).stdout
+    rows = [[cell.strip() for cell in line.split(",")] for line in told.splitlines() if line.strip()]
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    wanted = [row[0] for row in rows] if visible is None else [name.strip() for name in visible.split(",")]
+    found = {}
+    for name in wanted:  # an index, or the beginning of a UUID
+        row = next((row for row in rows if name and (row[0] == name or row[1].startswith(name))), None)
+        if row is None:
+            break  # as CUDA does, which ignores what follows an unknown name
+        found[row[1]] = int(row[2]) * MIB
+    return found
+
+
+def host_free(system: Path = Path("/")) -> int:
+    """The free bytes of the machine, or of the container if that has less; unlimited if the system does not tell."""
+    told = _table(system / "proc/meminfo")
+    free = told["MemAvailable:"] * 1024 if told else sys.maxsize
+    group = system / "sys/fs/cgroup"
+    limit = (group / "memory.max").read_text("utf-8").strip() if (group / "memory.max").is_file() else "max"
+    if limit == "max":
+        return free
+    held = _table(group / "memory.stat")  # files are cached there until somebody needs the memory
+    used = int((group / "memory.current").read_text("utf-8")) - held["active_file"] - held["inactive_file"]
+    return min(free, int(limit) - used)
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Lines of a name and a number; empty without the file."""
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    return {line.split()[0]: int(line.split()[1]) for line in lines}
+
+
+def gpus_of(experiment: Experiment) -> list[list[str]]:
+    """The places for runs: every GPU by its UUID, or all that the experiment names together; none on a CPU."""
+    devices = [device for device in choose_devices(experiment.devices) if device.type == "cuda"]
+    found = list(gpus_free()) if devices else []
+    if len(found) != torch.cuda.device_count():
+        return []  # it is not known which is which
+    if experiment.devices:
+        return [[found[device.index or 0] for device in devices]] if devices else []
+    return [[name] for name in found]
+
+
+class RunMemory:
+    """What runs are expected to take, from the reports of all of them, and what is free for them."""
+
+    def __init__(self, runs: Sequence[ComparisonRun], gpus: Sequence[Sequence[str]]) -> None:
+        self.runs, self.gpus = runs, gpus
+        self.before = self._free()
+
+    def needs(self, runs: Sequence[ComparisonRun]) -> list[Memory | None]:
+        """What these runs are expected to take; None while nothing is known."""
+        found = [(run.experiment.method_name, read_report(memory_file(run))) for run in self.runs]
+        reports = [(method, report) for method, report in found if report]
+        return [expected(run.experiment.method_name, reports) for run in runs]
+
+    def rooms(self, active: Sequence[tuple[ComparisonRun, int]]) -> tuple[list[Room], Room]:
+        """The room on every GPU and on this machine beside the active runs, each with the number of its GPU."""
+        free = self._free()
+        self.before = [max(pair) for pair in zip(self.before, free, strict=True)]  # somebody else may have left
+        needs = [need or NOTHING for need in self.needs([run for run, _ in active])]
+        rooms = []
+        for number, (before, now) in enumerate(zip(self.before, free, strict=True)):
+            here = [need.gpu for need, (_, place) in zip(needs, active, strict=True) if place == number]
+            rooms.append(Room(before, now, sum(here), len(here)))
+        host = rooms.pop()
+        return rooms, host._replace(taken=sum(need.host for need in needs), active=len(active))
+
+    def _free(self) -> list[int]:
+        """The free bytes of every GPU, or of none on a CPU, and of this machine in the end."""
+        found = gpus_free() if self.gpus else {}
+        return [*([min(found[name] for name in group) for group in self.gpus] or [0]), host_free()]
+
+
+PROGRAM = "nvidia-cuda-mps-control"
+PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+USUAL = Path("/tmp/nvidia-mps")  # where CUDA looks for a daemon if the variables are not set
+PATIENCE = 30  # seconds for the daemon to start or stop
+
+
+@contextmanager
+def shared_gpus(names: Sequence[str], usual: Path = USUAL) -> Iterator[tuple[Mapping[str, str], str]]:
+    """Run MPS's daemon for GPUs with these UUIDs; yields the variables for its clients, and how GPUs are shared.
+
+    A daemon that somebody else started is used and never stopped. Without the program, processes take turns.
+    """
+    program = shutil.which(PROGRAM)
+    if {PIPE, LOG} & set(os.environ) or _is_alive(usual / f"{PROGRAM}.pid"):
+        yield {}, "with the MPS daemon that is there"
+        return
+    if program is None:
+        yield {}, f"without MPS, since there is no {PROGRAM}: runs take turns"
+        return
+    # Only this user can read the folder, and the daemon may still write to it when it quits.
+    with TemporaryDirectory(prefix="fedhca2-mps-", ignore_cleanup_errors=True) as folder:
+        own = {PIPE: f"{folder}/pipe", LOG: f"{folder}/log"}
+        for place in own.values():
+            Path(place).mkdir()
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(names)  # the daemon renumbers its GPUs, but a UUID stays the same
+        daemon = {**os.environ, **own}
+        fault = _call([program, "-d"], daemon)
+        if fault:
+            yield {}, f"without MPS, whose daemon did not start ({fault}): runs take turns"
+            return
+        try:
+            yield own, "with MPS"
+        finally:
+            if fault := _call([program], daemon, "quit\n"):
+                print(f"{PROGRAM}: could not be stopped ({fault}); its folder was {folder}", flush=True)
+
+
+def _call(command: list[str], environment: Mapping[str, str], told: str = "") -> str:
+    """Call the program; returns what went wrong, or an empty text."""
+    nowhere = subprocess.DEVNULL  # a daemon would keep pipes open
+    try:
+        done = subprocess.run(
+            command, env=environment, input=told, text=True, timeout=PATIENCE, stdout=nowhere, stderr=nowhere
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return f"exit code {done.returncode}" if done.returncode else ""
+
+
+def _is_alive(pid_file: Path) -> bool:
+    """Whether the process named in a file exists."""
+    try:
+        os.kill(int(pid_file.read_text("utf-8")), 0)
+    except PermissionError:
+        return True  # it is another user's
+    except (OSError, ValueError):
+        return False
+    return True
