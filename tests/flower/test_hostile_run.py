@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from deployment import Deployment
-from federations import Nobody, small_experiment
+from federations import SWIN, Nobody, small_experiment
 from hostile import ATTACKS_IN_REPLIES, Letter, obliging
 from hostile_sites import HONEST, HOSTILE, node, relative_drift
 from safetensors.torch import load_file
@@ -33,7 +33,7 @@ def models_without(experiment, absent):
 
 def test_a_whole_run_leaves_the_others_where_they_would_be_without_a_hostile_site(tmp_path, tell):
     """The server and the honest sites are processes, and each round is another attack, ending with the scores."""
-    experiment = small_experiment(rounds=len(IN_TURN))
+    experiment = small_experiment(model=SWIN, rounds=len(IN_TURN))
     with Deployment(tmp_path, experiment) as deployment, node(deployment, HOSTILE) as hostile:
         app = obliging(experiment, HOSTILE)
         for name in HONEST:
