@@ -10,8 +10,8 @@ from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.experiment.shards import OpenData, Shard
-from fedhca2.models import build_model
-from fedhca2.tasks import TASKS
+from fedhca2.models import MultiTaskModel, build_model
+from fedhca2.tasks import TASKS, LabelSpace
 
 # Compiling pays off from this number of training pixels: it halves the time of a step, and takes a minute.
 WORTH_COMPILING = 2e10
@@ -38,23 +38,9 @@ def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapp
 def build_client(
     experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, device_slot: DeviceSlot
 ) -> Client:
-    """Build one client with its own images, decoders and heads.
-
-    All clients of a task start with the same decoder and head if these are frozen, or if the method says so.
-    """
+    """Build one client with its own images, decoders and heads."""
     training, method = experiment.training, experiment.resolved_method
-    channels = {task: TASKS[task].channels_for(data.train.labels[task]) for task in spec.tasks}
-    try:
-        model = build_model(
-            experiment.model,
-            channels,
-            data.train.size,
-            seed=experiment.seed,
-            client=spec.name,
-            common=method.local.frozen.union(method.common),
-        )
-    except (ValueError, RuntimeError, KeyError) as error:
-        raise UserError([f"model: cannot be built: {error}"]) from error
+    model = build_client_model(experiment, spec, data.train.labels, data.train.size)
 
     def batches(split: Dataset, indices: Sequence[int]) -> Batches:
         return Batches(split, indices, spec.tasks, batch_size=training.batch_size, workers=training.workers)
@@ -79,3 +65,24 @@ def build_client(
         others_noise=experiment.guard.noise,
         device_slot=device_slot,
     )
+
+
+def build_client_model(
+    experiment: Experiment, spec: ClientSpec, labels: Mapping[str, LabelSpace], size: tuple[int, int]
+) -> MultiTaskModel:
+    """Build a client's model for these labels and images.
+
+    All clients of a task start with the same decoder and head if these are frozen, or if the method says so.
+    """
+    method = experiment.resolved_method
+    try:
+        return build_model(
+            experiment.model,
+            {task: TASKS[task].channels_for(labels[task]) for task in spec.tasks},
+            size,
+            seed=experiment.seed,
+            client=spec.name,
+            common=method.local.frozen.union(method.common),
+        )
+    except (ValueError, RuntimeError, KeyError) as error:
+        raise UserError([f"model: cannot be built: {error}"]) from error

@@ -79,8 +79,12 @@ class Report(NamedTuple):
 
 
 def read_report(path: Path) -> Report | None:
-    """Read what a run reported, or None if it has not yet."""
-    return Report(**json.loads(path.read_text("utf-8"))) if path.is_file() else None
+    """Read what a run reported; None if it has not yet, or if the file is damaged: the run will write it again."""
+    try:
+        report = Report(**json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+    return report if all(isinstance(value, int | None) for value in report) else None
 
 
 def expected(method: str, reports: Iterable[tuple[str, Report]]) -> Memory | None:

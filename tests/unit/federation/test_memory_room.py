@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhca2.federation.gpu_sharing import gpus_free, host_free
-from fedhca2.federation.memory_room import Memory, Report, Room, choose_places, expected
+from fedhca2.federation.memory_room import Memory, Report, Room, choose_places, expected, read_report
 
 GIB = 1 << 30
 PLENTY = Room(10**6, 10**6)
@@ -132,3 +132,16 @@ def test_a_container_may_have_less_memory_than_its_machine(tmp_path):
 
 def test_this_machine_has_free_memory():
     assert 0 < host_free() < sys.maxsize
+
+
+def test_a_report_can_be_read_again(tmp_path):
+    Report(reserved=3, context=None, host=5).write(tmp_path / "memory.json")
+    assert read_report(tmp_path / "memory.json") == Report(reserved=3, context=None, host=5)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", '{"reserved": 1}', '{"reserved": "1", "context": 1, "host": 1}', "[" * 200_000]
+)
+def test_a_damaged_report_says_nothing(tmp_path, text):
+    (tmp_path / "memory.json").write_text(text)
+    assert read_report(tmp_path / "memory.json") is None

@@ -8,6 +8,7 @@ from typing import Any
 from fedhca2.clients import Privacy
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment
+from fedhca2.experiment.build import build_client_model
 from fedhca2.experiment.clients import ClientEntry
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.flower.consent import (
@@ -20,8 +21,7 @@ from fedhca2.federation.flower.consent import (
 )
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Profile
-from fedhca2.models.multitask import build_model, layouts
-from fedhca2.tasks import TASKS
+from fedhca2.models import layouts
 
 RUN = re.compile(r"[A-Za-z0-9]{1,64}")
 
@@ -109,6 +109,5 @@ class Invitation:
 def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
     """The profile of a client of the experiment, except its number of images."""
     data = experiment.data[spec.data]
-    channels = {task: TASKS[task].channels_for(data.labels[task]) for task in spec.tasks}
-    model = build_model(experiment.model, channels, data.size, seed=experiment.seed, client=spec.name)
+    model = build_client_model(experiment, spec, data.labels, data.size)
     return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model))

@@ -8,7 +8,7 @@ import pytest
 import fedhca2
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.invitation import Invitation
+from fedhca2.federation.flower.invitation import Invitation, expected_profile
 from fedhca2.federation.flower.site_config import SiteConfig
 
 
@@ -119,3 +119,9 @@ def test_nothing_else_imports_flower():
     found = [path for path in package.rglob("*.py") if imports.search(path.read_text())]
     assert found
     assert all(path.is_relative_to(package / "federation" / "flower") for path in found)
+
+
+def test_an_encoder_that_does_not_exist_is_an_error_of_the_config():
+    unknown = experiment(model={"encoder": {"name": "swim"}})
+    with pytest.raises(UserError, match=r"model: cannot be built: Unknown model \(swim\)"):
+        expected_profile(unknown, unknown.specs[0])
