@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 import yaml
 
@@ -21,8 +23,8 @@ def names(values):
     return [spec.name for spec in Experiment.parse(values).specs]
 
 
-def test_the_embedded_demo_is_valid():
-    assert len(Experiment.load("demo").specs) == 6
+def test_the_demo_has_three_clients_of_each_of_three_kinds():
+    assert sorted(Counter(spec.kind for spec in Experiment.load("demo").specs).values()) == [3, 3, 3]
 
 
 def test_a_split_is_one_client_for_each_task():
