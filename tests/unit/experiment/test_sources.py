@@ -67,6 +67,24 @@ def test_an_unknown_base_is_named(tmp_path):
         read_config(tmp_path / "a.yaml")
 
 
+def test_a_fault_in_a_file_that_is_extended_names_that_file(tmp_path):
+    (tmp_path / "own.yaml").write_text("extends: base.yaml\nrounds: 7\n")
+    (tmp_path / "base.yaml").write_text("extends: demo\ntraining: {learning_rate: fast}\n")
+    with pytest.raises(UserError, match=r"training\.learning_rate: .* found 'fast' \(in base\.yaml\)"):
+        Experiment.load(tmp_path / "own.yaml")
+
+
+def test_a_fault_in_the_file_itself_names_no_other(tmp_path):
+    (tmp_path / "own.yaml").write_text("extends: demo\nrouns: 7\n")
+    with pytest.raises(UserError) as refused:
+        Experiment.load(tmp_path / "own.yaml")
+    assert "(in demo)" not in str(refused.value)
+
+
+def test_setting_another_method_drops_the_settings_of_the_first():
+    assert Experiment.load("demo", ["method.name=fedavg"]).method == {"name": "fedavg"}
+
+
 def test_a_misspelt_experiment_gets_a_suggestion():
     with pytest.raises(UserError, match=r"Did you mean 'fedhca2/scenario1'\?"):
         read_config("fedhca2/scenaro1")
