@@ -48,6 +48,7 @@ def compare(
         from fedhca2.reports.comparison.layouts import comparison_table
         from fedhca2.run_folder.names import comparison_folder
         from fedhca2.run_folder.reader import RunFiles
+        from fedhca2.run_folder.writer import lock_folder
 
         experiment = Experiment.load(config, overrides or [])
         folder = out or comparison_folder(experiment.name)
@@ -57,7 +58,12 @@ def compare(
         planned = plan_runs(experiment, names, seeds, folder)
         done = sum(run.finished for run in planned)
         console.print(f"{len(planned)} runs in {folder}/, {done} already finished", highlight=False)
-        faults = _run_all(console, planned, most, done)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = lock_folder(folder)
+        try:
+            faults = _run_all(console, planned, most, done)
+        finally:
+            lock.release()
         runs = [RunFiles.open(run.folder) for run in complete(planned)]
         if runs:
             console.print(comparison_table(write_comparison(runs, folder)))

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.live import Live
 from rich.text import Text
 
 from fedhca2.cli.app import app, clear_errors
@@ -23,8 +25,10 @@ WandbProject = Annotated[
 
 if TYPE_CHECKING:
     from fedhca2.federation.engine import RunWatcher
+    from fedhca2.run_folder.reader import RunFiles
     from fedhca2.run_folder.result import Result
 
+UNFINISHED = 1
 BY_SIGNAL = 128  # shells add this to the number of the signal that ended a process
 
 
@@ -132,33 +136,67 @@ def resume(
 
 @app.command()
 def watch(
-    run: Annotated[Path, typer.Argument(help="The folder of a running or finished run.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison, finished or not.")],
     once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
     tensorboard: TensorBoardFolder = None,
     wandb: WandbProject = None,
 ) -> None:
-    """Follow a run in the terminal until it is finished."""
-    from rich.live import Live
-
+    """Follow a run or a comparison in the terminal until it is finished, or nobody works on it any more."""
     console = Console()
-    with clear_errors(), ExitStack() as stack:
-        from fedhca2.reports.console import LiveStatus
-        from fedhca2.reports.tracking import Sinks, follow, send
+    with clear_errors():
+        from fedhca2.federation.comparison_runs import known_runs
         from fedhca2.run_folder.reader import RunFiles
 
-        files = RunFiles.open(run)
+        if not RunFiles(run).begun and known_runs(run):
+            finished = _watch_comparison(console, run, once)
+        else:
+            finished = _watch_run(console, RunFiles.open(run), once, tensorboard, wandb)
+    if not finished and not once:
+        again = f"fedhca2 resume {run}" if RunFiles(run).begun else "the same `fedhca2 compare`"
+        typer.echo(f"not finished, and no process is working on it; continue with: {again}", err=True)
+        raise typer.Exit(UNFINISHED)
+
+
+def _watch_run(console: Console, files: "RunFiles", once: bool, tensorboard: Path | None, wandb: str | None) -> bool:
+    """Show a run, and send its numbers where requested, until no process works on it; whether it is finished."""
+    from fedhca2.reports.console import LiveStatus
+    from fedhca2.reports.tracking import Sinks, follow, send
+
+    with ExitStack() as stack:
         board = LiveStatus(files)
-        sinks = Sinks(tensorboard, wandb).open(run.name, files.config)
+        sinks = Sinks(tensorboard, wandb).open(files.path.name, files.config)
         for sink in sinks:
             stack.callback(sink.close)
-        live = Live(board, console=console, auto_refresh=False)
-        if console.is_terminal:
-            stack.enter_context(live)
-        for events in follow(run, wait=not once):
+        live = stack.enter_context(Live(board, console=console, auto_refresh=False)) if console.is_terminal else None
+        for events in follow(files.path, wait=not once):
             for event in events:
                 board.add(event)
+                if event["event"] == "round" and not live and not once:
+                    console.print(board.state, soft_wrap=True)
             send(events, sinks)
-            if console.is_terminal:
+            if live:
                 live.refresh()
-        if not console.is_terminal:
+        if not live:
             console.print(board)
+    return files.finished
+
+
+def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
+    """Show the runs of a comparison until no process works on it; whether all that have begun are finished."""
+    from fedhca2.reports.console import comparison_status
+    from fedhca2.reports.tracking import PAUSE
+    from fedhca2.run_folder.writer import in_use
+
+    with ExitStack() as stack:
+        live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
+        while True:
+            ended = once or not in_use(folder)  # read first: nothing is written after it
+            status = comparison_status(folder)
+            if live:
+                live.update(status.table, refresh=True)
+            if ended:
+                break
+            sleep(PAUSE)
+        if not live:
+            console.print(status.table)
+    return status.finished

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
+from pathlib import Path
 from time import monotonic
+from typing import NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -21,7 +23,7 @@ from rich.text import Text
 from torch import Tensor
 
 from fedhca2.experiment import Experiment, Shard
-from fedhca2.federation.comparison_runs import ComparisonRun
+from fedhca2.federation.comparison_runs import ComparisonRun, known_runs
 from fedhca2.federation.run_process import RunProcess, log_file
 from fedhca2.messages import Order, Reply
 from fedhca2.reports.names import UNKNOWN, metric_heading, score_text
@@ -29,6 +31,7 @@ from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord
 from fedhca2.run_folder.result import headline
+from fedhca2.run_folder.writer import in_use
 
 EVERY = 60.0  # seconds between lines about parallel runs, without a terminal
 REFRESH = 0.2  # seconds between reading losses, since reading one from a GPU waits for it
@@ -140,12 +143,16 @@ class LiveStatus:
                 self.seconds[event["round"]] = event["seconds"]
                 self.refused = event["refused"]
 
-    def __rich__(self) -> Group:
-        """Build what the terminal shows."""
+    @property
+    def state(self) -> str:
+        """Rounds done and time left."""
         left = self.run.rounds - self.done
         each = sum(self.seconds.values()) / len(self.seconds) if self.seconds else 0.0
         state = f"{self.run.method}: round {self.done} of {self.run.rounds}, {each:.1f} s each"
-        state += f", {left * each:.0f} s left" if left else ", done"
+        return state + (f", {left * each:.0f} s left" if left else ", done")
+
+    def __rich__(self) -> Group:
+        """Build what the terminal shows."""
         table = Table("client", "task", "loss", "metric", "score")
         for client, task in dict.fromkeys([*self.losses, *self.scores]):
             loss, scores = self.losses.get((client, task)), self.scores.get((client, task))
@@ -157,7 +164,7 @@ class LiveStatus:
         away = [Text(f"{client} was left out: {why}", "yellow") for client, why in self.refused.items()]
         filled = round(WIDTH * self.done / self.run.rounds)
         bar = Text("━" * filled, "blue") + Text("━" * (WIDTH - filled), "bright_black")
-        return Group(Text(state, "bold"), bar, *self._before(), table, *away)
+        return Group(Text(self.state, "bold"), bar, *self._before(), table, *away)
 
     def _before(self) -> list[Text]:
         """What to show before the first event."""
@@ -165,6 +172,28 @@ class LiveStatus:
         if self.done or not baseline.path.is_dir() or baseline.finished:
             return []
         return [Text(f"The Local baseline is trained first: fedhca2 watch {baseline.path}")]
+
+
+class ComparisonStatus(NamedTuple):
+    """The runs of a comparison as a table, and whether all of them are finished."""
+
+    table: Table
+    finished: bool
+
+
+def comparison_status(folder: Path) -> ComparisonStatus:
+    """Read how far the runs of a comparison are."""
+    table, all_finished = Table("run", "state"), True
+    for path in known_runs(folder):
+        run = RunFiles(path)
+        if run.finished:
+            state = _outcome(run)
+        else:
+            all_finished = False
+            done = max((event["round"] + 1 for event in run.of("round")), default=0)
+            state = f"round {done} of {run.rounds}{'' if in_use(path) else ', stopped'}"
+        table.add_row(path.relative_to(folder).as_posix(), state)
+    return ComparisonStatus(table, all_finished)
 
 
 class ParallelConsole:
@@ -198,7 +227,7 @@ class ParallelConsole:
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
         """Print a line for a finished run."""
         self.done += 1
-        what = f"[red]failed: [/]{escape(fault)} ({log_file(run)})" if fault else _outcome(run)
+        what = f"[red]failed: [/]{escape(fault)} ({log_file(run)})" if fault else _outcome(RunFiles.open(run.folder))
         self.console.print(
             f"{self.done}/{self.total}  {run.name}: {what}, {seconds:.0f} s", highlight=False, soft_wrap=True
         )
@@ -218,6 +247,6 @@ class ParallelConsole:
             self.console.print("; ".join([*now, more]), highlight=False, soft_wrap=True)
 
 
-def _outcome(run: ComparisonRun) -> str:
-    gain = (RunFiles.open(run.folder).result or {}).get("delta_m")
+def _outcome(run: RunFiles) -> str:
+    gain = (run.result or {}).get("delta_m")
     return "finished" if gain is None else f"Δm {gain:+.2f} %"

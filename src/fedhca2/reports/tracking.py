@@ -15,6 +15,7 @@ from fedhca2.messages import Order, Reply
 from fedhca2.run_folder.event_log import Event, parse_events
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.writer import in_use
 
 
 class Scalar(NamedTuple):
@@ -75,12 +76,12 @@ class Follower:
 
 
 def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sleep) -> Iterator[list[Event]]:
-    """Yield lists of new events until the run is finished, or with `wait=False` until there are none left."""
+    """Yield lists of new events until no process works on the run, or with `wait=False` until there are none left."""
     follower = Follower(run)
     while True:
-        finished = RunFiles(run).finished  # read first: nothing is written after it
+        ended = RunFiles(run).finished or not in_use(run)  # read first: nothing is written after it
         yield follower.look()
-        if finished or not wait:
+        if ended or not wait:
             return
         pause(PAUSE)
 

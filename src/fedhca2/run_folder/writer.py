@@ -22,6 +22,8 @@ from fedhca2.run_folder.result import overall_gain
 from fedhca2.run_folder.strict_json import to_json
 from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
+GLANCE = 0.2  # seconds: `in_use` holds a lock for a moment
+
 
 class RunFolder:
     """The only writer of a run's files.
@@ -155,12 +157,23 @@ def _as_json(values: Any) -> str:
 
 def lock_folder(folder: Path) -> FileLock:
     """Lock a folder until the lock is released; the system releases it if the process dies."""
-    lock = FileLock(folder / LOCK, timeout=0)
+    lock = FileLock(folder / LOCK, timeout=GLANCE)
     try:
         lock.acquire()
     except Timeout:
-        raise UserError([f"{folder}: another process is working on this run"]) from None
+        raise UserError([f"{folder}: another process is working in this folder"]) from None
     return lock
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a process works in this folder, or may: a lock that we cannot try tells nothing."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            return False
+    except (Timeout, OSError):
+        return True
 
 
 def write_evaluation(run: Path, images: str, client: str | None, values: Mapping[str, Any]) -> Path:

@@ -1,3 +1,4 @@
+import re
 from io import StringIO
 
 import pytest
@@ -7,6 +8,7 @@ from typer.testing import CliRunner
 from fedhca2.cli import app
 from fedhca2.reports.console import LiveStatus
 from fedhca2.reports.tracking import Scalar, follow, scalars
+from fedhca2.run_folder.writer import lock_folder
 from made_run import made_run
 
 
@@ -21,12 +23,38 @@ def test_a_running_one_is_followed_to_its_end(tmp_path):
     lines = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     written = lines[: len(lines) // 2]  # in the middle of a line
     (tmp_path / "run" / "metrics.jsonl").write_bytes(written)
+    lock = lock_folder(tmp_path / "run")
 
     def meanwhile(seconds):
         (tmp_path / "run" / "metrics.jsonl").write_bytes(lines)
         (tmp_path / "run" / "result.json").write_text("{}")
 
     assert [event for events in follow(tmp_path / "run", pause=meanwhile) for event in events] == whole
+    lock.release()
+
+
+def test_a_run_that_nobody_works_on_is_not_waited_for(tmp_path):
+    made_run(tmp_path, finished=False)
+    done = CliRunner().invoke(app, ["watch", str(tmp_path)])
+    assert done.exit_code == 1
+    assert f"no process is working on it; continue with: fedhca2 resume {tmp_path}" in done.stderr
+
+
+def test_every_round_is_a_line_without_a_terminal(tmp_path):
+    made_run(tmp_path)
+    done = CliRunner().invoke(app, ["watch", str(tmp_path)])
+    assert [line.split(",")[0] for line in done.stdout.splitlines()[:3]] == [
+        f"fedhca2: round {n} of 3" for n in (1, 2, 3)
+    ]
+
+
+def test_a_comparison_is_shown_run_by_run(tmp_path):
+    made_run(tmp_path / "local" / "seed-0", "local")
+    made_run(tmp_path / "fedhca2" / "seed-0", finished=False)
+    done = CliRunner().invoke(app, ["watch", str(tmp_path)])
+    assert done.exit_code == 1
+    assert re.search(r"local/seed-0 .* finished", done.stdout)
+    assert re.search(r"fedhca2/seed-0 .* round 3 of 3, stopped", done.stdout)
 
 
 def test_events_that_were_taken_back_come_again(tmp_path):
@@ -37,7 +65,9 @@ def test_events_that_were_taken_back_come_again(tmp_path):
         (tmp_path / "metrics.jsonl").write_text("".join(lines[:5]))
         (tmp_path / "result.json").write_text("{}")
 
+    lock = lock_folder(tmp_path)
     first, second = follow(tmp_path, pause=rewound)
+    lock.release()
     assert (first, second) == (whole, whole[:5])
 
 

@@ -144,7 +144,7 @@ def test_a_run_that_was_refused_goes_on_all_the_same(runs, tmp_path):
 def test_a_run_that_another_process_works_on_stays_as_it_was(runs, tmp_path):
     shutil.copytree(runs["stopped"], tmp_path, dirs_exist_ok=True)
     before = tree(tmp_path / "run")
-    with lock_folder(tmp_path / "run"), pytest.raises(UserError, match="another process is working on this run"):
+    with lock_folder(tmp_path / "run"), pytest.raises(UserError, match="another process is working in this folder"):
         resume_small(tmp_path / "run")
     assert tree(tmp_path / "run") == before
 
