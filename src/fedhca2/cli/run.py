@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedhca2.run_folder.result import Result
 
 UNFINISHED = 1
+EVERYONE_FAILED = 3
 BY_SIGNAL = 128  # shells add this to the number of the signal that ended a process
 
 
@@ -101,7 +102,11 @@ def conclude(console: Console, result: "Result", folder: Path) -> None:
     if result.privacy is not None:
         console.print(_privacy(result.privacy), highlight=False)
     console.print(f"{result.seconds:.0f} s for {result.method}; all files are in {folder}/", highlight=False)
-    draw_page(console, [RunFiles.open(folder)], folder)
+    files = RunFiles.open(folder)
+    draw_page(console, [files], folder)
+    if files.everyone_failed:
+        typer.echo(f"error: {folder}: every client failed in the last round, so the scores mean nothing", err=True)
+        raise typer.Exit(EVERYONE_FAILED)
 
 
 def _privacy(spent: Mapping[str, Any]) -> str:

@@ -122,6 +122,12 @@ class RunFiles:
             return []
         return list(parse_events(path.read_text("utf-8").splitlines(), str(path)))
 
+    @property
+    def everyone_failed(self) -> bool:
+        """Whether the last round used no client's update, because training or the replies failed."""
+        rounds = self.of("round")
+        return bool(rounds) and {event["client"] for event in self.of("profile")} <= set(rounds[-1]["refused"])
+
     def of(self, kind: str) -> list[Event]:
         """The events of one kind."""
         return [event for event in self.events if event["event"] == kind]

@@ -129,3 +129,10 @@ def test_a_folder_with_files_is_not_written_to(config, finished):
 def test_a_mistake_leaves_no_folder(config, tmp_path):
     done = invoke("run", config, "--out", tmp_path / "x", "--set", "training.batch_size=100")
     assert (done.exit_code, (tmp_path / "x").exists()) == (2, False)
+
+
+def test_a_run_in_which_every_client_diverged_says_so(config, tmp_path):
+    fast = ["training.learning_rate=1.0e+20", "training.schedule.warmup_from=1.0e+20", "baseline=false", "rounds=1"]
+    done = invoke("run", config, "--out", tmp_path / "run", *(word for rate in fast for word in ("--set", rate)))
+    assert done.exit_code == 3
+    assert "every client failed in the last round" in done.stderr
