@@ -149,7 +149,7 @@ def serve(
 ) -> None:
     """Coordinate a run: wait for the sites and run the rounds."""
     console = Console()
-    with clear_errors(), stopped():
+    with clear_errors():
         import httpx
 
         from fedhca2.errors import UserError
@@ -159,6 +159,7 @@ def serve(
         from fedhca2.federation.flower.link import coordinator_link
         from fedhca2.federation.flower.superlink import RunEndedError
         from fedhca2.federation.run import resume, run
+        from fedhca2.federation.stopping import Interrupted
         from fedhca2.reports.console import ConsoleWatcher
         from fedhca2.run_folder.names import default_folder
         from fedhca2.run_folder.reader import RunFiles
@@ -173,6 +174,10 @@ def serve(
         if note:
             check_resumable(folder)  # before anything is stopped or started
         names = [spec.name for spec in experiment.specs]
+        if min_clients is not None and min_clients > len(names):
+            raise UserError([f"--min-clients: should be at most {len(names)}, all clients, found {min_clients}"])
+        where = f"--superlink {superlink}" if superlink else f"--listen {listen}"
+        again = f"fedhca2 flower serve {folder} --keys {keys} {where}"
         try:
             with coordinator_link(superlink, keys, names, listen, quota, folder) as link:
                 if not superlink:
@@ -186,7 +191,10 @@ def serve(
                     else:
                         result = run(experiment, folder, watcher=watcher, engine=engine)
         except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
-            raise UserError([f"{error}; resume with: fedhca2 flower serve {folder} …"]) from None
+            raise UserError([f"{error}; resume with: {again}"]) from None
+        except Interrupted as interrupted:
+            typer.echo(f"stopped after round {interrupted.round}; resume with: {again}", err=True)
+            raise typer.Exit(BY_SIGNAL + interrupted.signal) from None
     conclude(console, result, folder)
 
 

@@ -17,7 +17,7 @@ class Interrupted(Exception):  # noqa: N818
 
     def __init__(self, signal: int, run: Path, round: int) -> None:
         super().__init__(f"stopped after round {round}; resume with: fedhca2 resume {run}")
-        self.signal = signal
+        self.signal, self.run, self.round = signal, run, round
 
 
 class Stopping:

@@ -62,6 +62,14 @@ def test_ctrl_c_is_a_line_and_exit_code_130(capsys):
     assert (ended.value.exit_code, capsys.readouterr().err) == (130, "interrupted\n")
 
 
+def test_a_quorum_of_more_than_all_clients_is_refused():
+    result = invoke("flower", "serve", "demo", "--keys", "keys", "--min-clients", "10")
+    assert (result.exit_code, result.output) == (
+        2,
+        "error: --min-clients: should be at most 9, all clients, found 10\n",
+    )
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_letters_that_a_terminal_lacks_are_written_in_plain_ones(encoding, monkeypatch):
     written = io.BytesIO()
