@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
 from fedhca2.run_folder.reader import RunFiles
 
 # Settings in which averaged runs may differ: none of these changes the results.
@@ -25,6 +26,11 @@ def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
     for group in groups.values():
         rivals.setdefault(group[0].method, []).append(group)
     return {_label(group, rivals[group[0].method]): group for group in groups.values()}
+
+
+def without_method(run: RunFiles) -> str:
+    """What a run shares with the run of Local that it is compared with: its seed, and its settings for all methods."""
+    return repr(sorted(flat({key: value for key, value in run.config.items() if key not in FREE_BESIDE_LOCAL})))
 
 
 def _label(group: list[RunFiles], rivals: list[list[RunFiles]]) -> str:
