@@ -1,24 +1,242 @@
-"""Tables for docs/results.md from folders of `fedhca2 compare`: python benchmarks/results.py FOLDER…"""
+"""Everything in docs/results.md that is made from runs: python benchmarks/results.py RUNS… --into docs/results.md
 
+RUNS are folders with finished runs at any depth, of `fedhca2 compare` or single ones. A run belongs to the embedded
+experiment that its config names, and is compared with the run of Local that has its settings and seed. What stands
+between `<!-- results: BLOCK … -->` and `<!-- end -->` in the page is replaced; figures go to images/ beside it.
+"""
+
+import argparse
+import re
 import sys
+from functools import cache
 from pathlib import Path
+from statistics import mean
 
-from fedhca2.reports.comparison import gather, to_markdown
+from gain_curve import gain_curve
+from results_jobs import CURVE_METHODS
+from results_of_papers import PAPER, SENSITIVITY
+
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
+from fedhca2.methods import METHODS
+from fedhca2.reports.comparison import gather
+from fedhca2.reports.comparison.critical_difference import ranking_note, ranking_of, to_svg
+from fedhca2.reports.comparison.gather import DELTA_M, LOCAL
+from fedhca2.reports.comparison.layouts import marked_cell, marks_note, shown
+from fedhca2.reports.comparison.variants import FREE, flat
+from fedhca2.reports.names import ARROWS, metric_title
 from fedhca2.run_folder.reader import RunFiles
 
+BLOCK = re.compile(r"(<!-- results: ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+NOT_RUN = "–"
+# What may differ between a run and its embedded experiment: where files are, and what the curve changes.
+PLACES = re.compile(r"data\.[^.]+\.root|model\.encoder\.(weights|sha256)|devices")
+SIZES = re.compile(r"rounds|clients|data\.[^.]+\.train|training\.schedule\.warmup_epochs")
+METHOD = re.compile(r"method\..*|method")
 
-def section(folder):
-    """Format the title, setting and table of one comparison."""
-    runs = [RunFiles.open(path.parent) for path in sorted(folder.glob("*/seed-*/result.json"))]
-    runs.sort(key=lambda run: run.method != "local")
-    config, results = runs[0].config, [run.result for run in runs]
+
+class Page:
+    """The runs, by embedded experiment and by what they change in it, and the folder of the figures."""
+
+    def __init__(self, folders, images):
+        self.images = images
+        self.runs = {}
+        for folder in folders:
+            for config in sorted(Path(folder).rglob("config.yaml")):
+                run = RunFiles(config.parent)
+                if run.finished:
+                    self.runs.setdefault(run.config["name"], []).append((run, departures(run.config)))
+
+    def chosen(self, name, wanted):
+        """The runs of an experiment whose departures are wanted, Local first, then in the catalogue's order."""
+        order = [LOCAL, *METHODS]
+        runs = [run for run, changed in self.runs.get(name, ()) if changed is not None and wanted(changed)]
+        return sorted(runs, key=lambda run: order.index(run.method))
+
+    def comparison(self, name):
+        """The methods of the catalogue with their defaults."""
+        runs = self.chosen(name, lambda changed: not changed)
+        return (gather(runs), runs) if runs else (None, [])
+
+    # The blocks. Each takes the words after its name and returns Markdown.
+
+    def table(self, name):
+        """One experiment: every method, kind of client and task."""
+        comparison, runs = self.comparison(name)
+        if not comparison:
+            return f"*`{name}` was not run.*"
+        scores = [column for column in comparison.columns if not column.is_gain]
+        gains = [column for column in comparison.columns if column.is_gain]
+        heads = ["method", *map(head, scores), *(f"{gain.metric}<br>% ↑" for gain in gains), "seeds", "s"]
+        rows = []
+        for method, row in comparison.entries.items():
+            cells = [marked_cell(comparison, method, column, "**{}**", r"\*") for column in (*scores, *gains)]
+            seconds = [run.result["seconds"] for run in runs if run.method == method]
+            rows.append([f"`{method}`", *cells, str(len(row[scores[0]].values)), f"{mean(seconds):.0f}"])
+        return "\n\n".join([about(runs), markdown(heads, rows), marks_note(comparison).replace("*", r"\*")])
+
+    def summary(self, *names):
+        """Δm of every method in every experiment, and in the paper's."""
+        compared = {name: self.comparison(name)[0] for name in names}
+        papers = [name for name in names if scenario(name) in PAPER]
+        heads = ["method", *(f"`{name}`" for name in names), *(f"paper<br>{scenario(name).upper()}" for name in papers)]
+        rows = []
+        for method in METHODS:
+            ours = [gain_cell(compared[name], method) for name in names]
+            theirs = [PAPER[scenario(name)].get(method) for name in papers]
+            if method != LOCAL and any(cell != NOT_RUN for cell in ours):
+                rows.append([f"`{method}`", *ours, *(NOT_RUN if gain is None else f"{gain:+.2f}" for gain in theirs)])
+        return markdown(heads, rows) if rows else f"*Not run: {', '.join(f'`{name}`' for name in names)}.*"
+
+    def sensitivity(self, name):
+        """FedHCA² with other settings."""
+        runs = self.chosen(name, lambda changed: all(METHOD.fullmatch(key) for key in changed))
+        alone = [run for run in runs if run.method == LOCAL]
+        rows, missing = [], []
+        for label, changes, paper in SENSITIVITY:
+            own = [run for run in runs if run.method == "fedhca2" and departures(run.config) == changes]
+            if own and alone:
+                gain = next(row for method, row in gather([*alone, *own]).entries.items() if method != LOCAL)[DELTA_M]
+                told = [shown(gain, DELTA_M), str(len(gain.values))]
+            else:
+                told = [NOT_RUN, NOT_RUN]
+                missing.append(label)
+            rows.append([label, *told, NOT_RUN if paper is None else f"{paper:+.2f}"])
+        if len(missing) == len(SENSITIVITY):
+            return f"*`{name}` was not run with other settings.*"
+        return markdown(["`fedhca2`", "Δm<br>% ↑", "seeds", "paper"], rows)
+
+    def curve(self, name):
+        """Δm over images per client, as a figure and as a table."""
+        sized = {}
+        for run in self.chosen(name, lambda changed: all(SIZES.fullmatch(key) for key in changed)):
+            if run.method in CURVE_METHODS:
+                sized.setdefault(images_per_client(run), []).append(run)
+        compared = {images: gather(runs) for images, runs in sorted(sized.items())}
+        if len(compared) < 2:
+            return f"*`{name}` was not run with other numbers of images.*"
+        curves = {}
+        for images, comparison in compared.items():
+            for method, row in comparison.entries.items():
+                if method != LOCAL and DELTA_M in row:
+                    curves.setdefault(method, {})[images] = row[DELTA_M]
+        drawn = {m: {x: (entry.mean, entry.deviation) for x, entry in points.items()} for m, points in curves.items()}
+        told = "Δm over training alone by images per client: " + "; ".join(
+            f"{method} {', '.join(f'{x}: {entry.mean:+.1f} %' for x, entry in points.items())}"
+            for method, points in curves.items()
+        )
+        self.draw("when-federation-helps", gain_curve(drawn, "training images per outdoor client (log scale)", told))
+        rows = [[f"`{m}`", *(gain_cell(c, m) for c in compared.values())] for m in CURVE_METHODS if m in curves]
+        table = markdown(["Δm % ↑", *(f"{images:,}" for images in compared)], rows)
+        return f"![{told}](images/when-federation-helps.svg)\n\n{table}"
+
+    def ranks(self, name):
+        """The critical-difference figure of an experiment."""
+        _, runs = self.comparison(name)
+        seeds = {run.config["seed"] for run in runs}
+        full = [run for run in runs if len({r.config["seed"] for r in runs if r.method == run.method}) == len(seeds)]
+        ranking = ranking_of(gather(full)) if full else None
+        if not ranking:
+            return f"*`{name}` was not run with three methods or more.*"
+        self.draw(f"ranks-{name}", to_svg(ranking))
+        told = ", ".join(f"{method} {place:.1f}" for method, place in ranking.ranks.items())
+        return f"![Average ranks in {name}: {told}](images/ranks-{name}.svg)\n\n{ranking_note(ranking)}"
+
+    def left_out(self):
+        """Why runs are in no block, with their folders."""
+        found = {}
+        for run, changed in (pair for runs in self.runs.values() for pair in runs):
+            name = run.config["name"]
+            if changed is None:
+                found.setdefault(f"no embedded experiment {name} with method {run.method}", []).append(run.path)
+            elif not (all(map(SIZES.fullmatch, changed)) or all(map(METHOD.fullmatch, changed))):
+                found.setdefault(f"should be {name}, found other {', '.join(changed)}", []).append(run.path)
+        return found
+
+    def draw(self, name, svg):
+        self.images.mkdir(exist_ok=True)
+        (self.images / f"{name}.svg").write_text(svg, "utf-8")
+
+
+def departures(config):
+    """What a config changes in its embedded experiment with its method's defaults; None if one of them is unknown."""
+    try:
+        wanted = embedded(config["name"], config["method"]["name"])
+    except UserError:
+        return None
+    own = {key: value for key, value in flat(config) if key.split(".")[0] not in FREE and not PLACES.fullmatch(key)}
+    return {key: value for key, value in own.items() if key not in wanted or wanted[key] != value}
+
+
+@cache
+def embedded(name, method):
+    """All settings of an embedded experiment with one of the catalogue's methods."""
+    experiment = Experiment.load(name)
+    return dict(flat((experiment if method == experiment.method_name else experiment.with_method(method)).to_dict()))
+
+
+def images_per_client(run):
+    entry = next(entry for entry in run.config["clients"] if entry.get("split"))
+    clients = len(entry["split"]) * entry["copies"]
+    return run.config["data"][entry["data"]]["train"] // clients
+
+
+def scenario(name):
+    """The paper's scenario that an experiment is like.
+
+    >>> scenario("scenes_2c_small"), scenario("real_2")
+    ('2c', '2')
+    """
+    return name.split("_")[1] if "_" in name else ""
+
+
+def head(column):
+    measured = f"{metric_title(column.metric)} {ARROWS[column.higher_is_better]}"
+    return f"{column.group.split(',')[0]}<br>{column.task}<br>{measured}"
+
+
+def gain_cell(comparison, method):
+    """Δm with its mark, and the number of seeds if others have more."""
+    if comparison is None or DELTA_M not in comparison.entries.get(method, ()):
+        return NOT_RUN
+    counts = {name: len(row[DELTA_M].values) for name, row in comparison.entries.items()}
+    few = f" ({counts[method]})" if counts[method] < max(counts.values()) else ""
+    return marked_cell(comparison, method, DELTA_M, "**{}**", r"\*") + few
+
+
+def about(runs):
+    """What was run, on what."""
+    first = runs[0]
+    devices = sorted({run.result["device"] for run in runs})
     seeds = len({run.config["seed"] for run in runs})
-    minutes = sum(result["seconds"] for result in results) / 60
-    about = f"{len(runs[0].tasks)} clients, {config['rounds']} rounds, {seeds} seeds, mean ± standard deviation. "
-    version = results[0]["versions"]["fedhca2"]
-    about += f"{len(runs)} runs in {minutes:.0f} minutes on {results[0]['device']}, fedhca2 {version}."
-    return f"## {folder.name}\n\n{about}\n\n{to_markdown(gather(runs))}"
+    versions = sorted({run.result["versions"]["fedhca2"] for run in runs})
+    return (
+        f"{len(first.tasks)} clients, {first.rounds} rounds, {seeds} seed{'s' * (seeds > 1)}, mean ± standard "
+        f"deviation; {len(runs)} runs on {' and '.join(devices)}, fedhca2 {' and '.join(versions)}."
+    )
+
+
+def markdown(heads, rows):
+    """A table whose cells break before ± where the page is narrow."""
+    lines = [heads, ["---", *("---:" for _ in heads[1:])], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("± ", "±\N{NO-BREAK SPACE}")
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS")
+    parser.add_argument("--into", type=Path, required=True, metavar="PAGE.md")
+    asked = parser.parse_args(argv)
+    page = Page(asked.runs, asked.into.parent / "images")
+
+    def made(block):
+        what, *words = block[2].split()
+        return f"{block[1]}{getattr(page, what)(*words)}\n{block[3]}"
+
+    asked.into.write_text(BLOCK.sub(made, asked.into.read_text("utf-8")), "utf-8")
+    for why, paths in page.left_out().items():
+        print(f"left out: {paths[0]}{f' and {len(paths) - 1} more' * (len(paths) > 1)}: {why}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    print("\n".join(section(Path(folder)) for folder in sys.argv[1:]))
+    main()

@@ -25,7 +25,10 @@ def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
     rivals: dict[str, list[list[RunFiles]]] = {}
     for group in groups.values():
         rivals.setdefault(group[0].method, []).append(group)
-    return {_label(group, rivals[group[0].method]): group for group in groups.values()}
+    labels = [_label(group, rivals[group[0].method], NAMED) for group in groups.values()]
+    if len(set(labels)) < len(labels):
+        labels = [_label(group, rivals[group[0].method], None) for group in groups.values()]
+    return dict(zip(labels, groups.values(), strict=True))
 
 
 def without_method(run: RunFiles) -> str:
@@ -33,10 +36,13 @@ def without_method(run: RunFiles) -> str:
     return repr(sorted(flat({key: value for key, value in run.config.items() if key not in FREE_BESIDE_LOCAL})))
 
 
-def _label(group: list[RunFiles], rivals: list[list[RunFiles]]) -> str:
+def _label(group: list[RunFiles], rivals: list[list[RunFiles]], most: int | None) -> str:
+    """The method, with at most so many of the settings that most of its rivals do not share."""
+    settings = [dict(flat(rival[0].config)) for rival in rivals]
     method, own = group[0].method, dict(flat(group[0].config))
     named = [key for key in differing([rival[0] for rival in rivals]) if key.split(".")[0] not in FREE]
-    told = [f"{key.removeprefix('method.')}={own.get(key)}" for key in named[:NAMED]]
+    rare = [key for key in named if 2 * sum(held.get(key) == own.get(key) for held in settings) <= len(rivals)]
+    told = [f"{key.removeprefix('method.')}={own.get(key)}" for key in rare[:most]]
     return f"{method} ({', '.join(told)})" if told else method
 
 
