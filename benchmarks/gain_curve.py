@@ -10,11 +10,10 @@ TICKS, APART = 6, 17  # about so many marks on the y axis; pixels between names
 
 
 def gain_curve(curves, x_title, told):
-    """Draw {method: {x: (mean, deviation or None)}} on a logarithmic x axis, with a band of one deviation each side."""
+    """Draw {method: {x: Entry}} on a logarithmic x axis, with a band of one standard deviation on either side."""
     places = sorted({x for points in curves.values() for x in points})
-    spans = [span for points in curves.values() for span in points.values()]
-    lowest = min(0, *(mean - (spread or 0) for mean, spread in spans))
-    highest = max(0, *(mean + (spread or 0) for mean, spread in spans))
+    spans = [span(entry) for points in curves.values() for entry in points.values()]
+    lowest, highest = min(0, *(low for low, _ in spans)), max(0, *(high for _, high in spans))
     step = nice(highest - lowest)
     low, high = step * floor(lowest / step), step * ceil(highest / step)
 
@@ -28,8 +27,9 @@ def gain_curve(curves, x_title, told):
     parts = []
     for number in range(round((high - low) / step) + 1):
         value = low + number * step
-        parts.append(painted(svg_line(LEFT, y(value), WIDTH - RIGHT, y(value)), "#ddd" if round(value, 9) else "#222"))
-        parts.append(svg_text(LEFT - 8, y(value) + 4, f"{value:+.{0 if step >= 1 else 1}f}", "end"))
+        on_grid = abs(value) > step / 2  # the other line is Local's
+        parts.append(painted(svg_line(LEFT, y(value), WIDTH - RIGHT, y(value)), "#ddd" if on_grid else "#222"))
+        parts.append(svg_text(LEFT - 8, y(value) + 4, f"{value:+.{0 if step >= 1 else 1}f}" if on_grid else "0", "end"))
     for place in places:
         parts += [svg_line(x(place), y(low), x(place), y(low) + 5)]
         parts += [svg_text(x(place), y(low) + 20, f"{place:,}", "middle")]
@@ -45,23 +45,25 @@ def gain_curve(curves, x_title, told):
 
 def curve(points, x, y, colour):
     """One method: its band, its line and its points."""
-    upper = [f"{x(at):.1f},{y(mean + (spread or 0)):.1f}" for at, (mean, spread) in points]
-    lower = [f"{x(at):.1f},{y(mean - (spread or 0)):.1f}" for at, (mean, spread) in points]
+    lower = [f"{x(at):.1f},{y(span(entry)[0]):.1f}" for at, entry in points]
+    upper = [f"{x(at):.1f},{y(span(entry)[1]):.1f}" for at, entry in points]
     band = (
         f'<polygon points="{" ".join([*upper, *reversed(lower)])}" fill="{colour}" fill-opacity="0.15" stroke="none"/>'
     )
-    middle = " ".join(f"{x(at):.1f},{y(mean):.1f}" for at, (mean, _) in points)
-    line = f'<polyline points="{middle}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
-    dots = [
-        f'<circle cx="{x(at):.1f}" cy="{y(m):.1f}" r="3.5" fill="{colour}" stroke="none"/>' for at, (m, _) in points
-    ]
-    return [band, line, *dots]
+    middle = [(f"{x(at):.1f}", f"{y(entry.mean):.1f}") for at, entry in points]
+    line = f'<polyline points="{" ".join(map(",".join, middle))}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
+    return [band, line, *(f'<circle cx="{a}" cy="{b}" r="3.5" fill="{colour}" stroke="none"/>' for a, b in middle)]
+
+
+def span(entry):
+    """One standard deviation below and above the mean."""
+    return entry.mean - (entry.deviation or 0), entry.mean + (entry.deviation or 0)
 
 
 def names(curves, y):
     """The methods' names at the right ends of their curves, apart from each other."""
-    ends = {method: y(points[max(points)][0]) for method, points in curves.items() if points}
-    colours, lowest, parts = dict(zip(curves, COLOURS, strict=False)), 0.0, []
+    ends = {"local": y(0), **{method: y(points[max(points)].mean) for method, points in curves.items()}}
+    colours, lowest, parts = {"local": "#222", **dict(zip(curves, COLOURS, strict=False))}, 0.0, []
     for method in sorted(ends, key=ends.__getitem__):
         lowest = max(ends[method], lowest + APART)
         text = svg_text(WIDTH - RIGHT + 8, lowest + 4, method, "start")

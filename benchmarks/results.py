@@ -29,6 +29,7 @@ from fedhca2.run_folder.reader import RunFiles
 
 BLOCK = re.compile(r"(<!-- results: ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NOT_RUN = "–"
+CURVE = "when-federation-helps"
 # What may differ between a run and its embedded experiment: where files are, and what the curve changes.
 PLACES = re.compile(r"data\.[^.]+\.root|model\.encoder\.(weights|sha256)|devices")
 SIZES = re.compile(r"rounds|clients|data\.[^.]+\.train|training\.schedule\.warmup_epochs")
@@ -115,20 +116,22 @@ class Page:
         compared = {images: gather(runs) for images, runs in sorted(sized.items())}
         if len(compared) < 2:
             return f"*`{name}` was not run with other numbers of images.*"
-        curves = {}
-        for images, comparison in compared.items():
-            for method, row in comparison.entries.items():
-                if method != LOCAL and DELTA_M in row:
-                    curves.setdefault(method, {})[images] = row[DELTA_M]
-        drawn = {m: {x: (entry.mean, entry.deviation) for x, entry in points.items()} for m, points in curves.items()}
-        told = "Δm over training alone by images per client: " + "; ".join(
-            f"{method} {', '.join(f'{x}: {entry.mean:+.1f} %' for x, entry in points.items())}"
-            for method, points in curves.items()
+        curves = {
+            method: {x: row[DELTA_M] for x, c in compared.items() if DELTA_M in (row := c.entries.get(method, {}))}
+            for method in CURVE_METHODS
+            if method != LOCAL
+        }
+        curves = {method: points for method, points in curves.items() if points}
+        told = f"Δm over training alone by training images per client, for {', '.join(curves)}"
+        self.draw(CURVE, gain_curve(curves, "training images per outdoor client (log scale)", told))
+        cells = [[f"`{method}`", *(gain_cell(found, method) for found in compared.values())] for method in curves]
+        seeds = [str(len({run.config["seed"] for run in runs})) for _, runs in sorted(sized.items())]
+        caption = (
+            f"*Mean gain over training alone (%, `local` is the line at 0) by training images per outdoor client of "
+            f"`{name}`; bands are one standard deviation over seeds, and a point without a band is one run.*"
         )
-        self.draw("when-federation-helps", gain_curve(drawn, "training images per outdoor client (log scale)", told))
-        rows = [[f"`{m}`", *(gain_cell(c, m) for c in compared.values())] for m in CURVE_METHODS if m in curves]
-        table = markdown(["Δm % ↑", *(f"{images:,}" for images in compared)], rows)
-        return f"![{told}](images/when-federation-helps.svg)\n\n{table}"
+        heads = ["Δm % ↑", *(f"{images:,}" for images in compared)]
+        return "\n\n".join([f"![{told}](images/{CURVE}.svg)", caption, markdown(heads, [*cells, ["seeds", *seeds]])])
 
     def ranks(self, name):
         """The critical-difference figure of an experiment."""
