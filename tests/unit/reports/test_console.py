@@ -30,7 +30,7 @@ def test_a_reason_is_shown_as_it_is(why):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(100.0, "39 more rounds will take about 1 h 5 min on this machine"), (10.0, "")]
+    ("seconds", "said"), [(100.0, "39 more rounds will take about 1 h 5 min on this machine"), (5.0, "")]
 )
 def test_a_long_run_says_after_its_first_round_how_long_it_will_take(seconds, said):
     console = Console(file=StringIO(), width=120)
