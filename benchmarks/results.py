@@ -8,58 +8,37 @@ between `<!-- results: BLOCK … -->` and `<!-- end -->` in the page is replaced
 import argparse
 import re
 import sys
-from functools import cache
 from pathlib import Path
 from statistics import mean
 
 from gain_curve import gain_curve
 from results_jobs import CURVE_METHODS
 from results_of_papers import PAPER, SENSITIVITY
+from results_runs import METHOD, SIZES, Runs, departures, images_per_client
 
-from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS
 from fedhca2.reports.comparison import gather
 from fedhca2.reports.comparison.critical_difference import ranking_note, ranking_of, to_svg
 from fedhca2.reports.comparison.gather import DELTA_M, LOCAL
 from fedhca2.reports.comparison.layouts import marked_cell, marks_note, shown
-from fedhca2.reports.comparison.variants import FREE, flat
 from fedhca2.reports.names import ARROWS, metric_title
-from fedhca2.run_folder.reader import RunFiles
 
 BLOCK = re.compile(r"(<!-- results: ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NOT_RUN = "–"
 CURVE = "when-federation-helps"
-# What may differ between a run and its embedded experiment: where files are, and what the curve changes.
-PLACES = re.compile(r"data\.[^.]+\.root|model\.encoder\.(weights|sha256)|devices")
-SIZES = re.compile(r"rounds|clients|data\.[^.]+\.train|training\.schedule\.warmup_epochs")
-METHOD = re.compile(r"method\..*|method")
 
 
 class Page:
-    """The runs, by embedded experiment and by what they change in it, and the folder of the figures."""
+    """The blocks of a page. Each takes the words after its name and returns Markdown."""
 
-    def __init__(self, folders, images):
+    def __init__(self, runs, images):
+        self.runs = runs
         self.images = images
-        self.runs = {}
-        for folder in folders:
-            for config in sorted(Path(folder).rglob("config.yaml")):
-                run = RunFiles(config.parent)
-                if run.finished:
-                    self.runs.setdefault(run.config["name"], []).append((run, departures(run.config)))
-
-    def chosen(self, name, wanted):
-        """The runs of an experiment whose departures are wanted, Local first, then in the catalogue's order."""
-        order = [LOCAL, *METHODS]
-        runs = [run for run, changed in self.runs.get(name, ()) if changed is not None and wanted(changed)]
-        return sorted(runs, key=lambda run: order.index(run.method))
 
     def comparison(self, name):
         """The methods of the catalogue with their defaults."""
-        runs = self.chosen(name, lambda changed: not changed)
+        runs = self.runs.plain(name)
         return (gather(runs), runs) if runs else (None, [])
-
-    # The blocks. Each takes the words after its name and returns Markdown.
 
     def table(self, name):
         """One experiment: every method, kind of client and task."""
@@ -91,7 +70,7 @@ class Page:
 
     def sensitivity(self, name):
         """FedHCA² with other settings."""
-        runs = self.chosen(name, lambda changed: all(METHOD.fullmatch(key) for key in changed))
+        runs = self.runs.that_change(name, METHOD)
         alone = [run for run in runs if run.method == LOCAL]
         rows, missing = [], []
         for label, changes, paper in SENSITIVITY:
@@ -110,7 +89,7 @@ class Page:
     def curve(self, name):
         """Δm over images per client, as a figure and as a table."""
         sized = {}
-        for run in self.chosen(name, lambda changed: all(SIZES.fullmatch(key) for key in changed)):
+        for run in self.runs.that_change(name, SIZES):
             if run.method in CURVE_METHODS:
                 sized.setdefault(images_per_client(run), []).append(run)
         compared = {images: gather(runs) for images, runs in sorted(sized.items())}
@@ -145,43 +124,9 @@ class Page:
         told = ", ".join(f"{method} {place:.1f}" for method, place in ranking.ranks.items())
         return f"![Average ranks in {name}: {told}](images/ranks-{name}.svg)\n\n{ranking_note(ranking)}"
 
-    def left_out(self):
-        """Why runs are in no block, with their folders."""
-        found = {}
-        for run, changed in (pair for runs in self.runs.values() for pair in runs):
-            name = run.config["name"]
-            if changed is None:
-                found.setdefault(f"no embedded experiment {name} with method {run.method}", []).append(run.path)
-            elif not (all(map(SIZES.fullmatch, changed)) or all(map(METHOD.fullmatch, changed))):
-                found.setdefault(f"should be {name}, found other {', '.join(changed)}", []).append(run.path)
-        return found
-
     def draw(self, name, svg):
         self.images.mkdir(exist_ok=True)
         (self.images / f"{name}.svg").write_text(svg, "utf-8")
-
-
-def departures(config):
-    """What a config changes in its embedded experiment with its method's defaults; None if one of them is unknown."""
-    try:
-        wanted = embedded(config["name"], config["method"]["name"])
-    except UserError:
-        return None
-    own = {key: value for key, value in flat(config) if key.split(".")[0] not in FREE and not PLACES.fullmatch(key)}
-    return {key: value for key, value in own.items() if key not in wanted or wanted[key] != value}
-
-
-@cache
-def embedded(name, method):
-    """All settings of an embedded experiment with one of the catalogue's methods."""
-    experiment = Experiment.load(name)
-    return dict(flat((experiment if method == experiment.method_name else experiment.with_method(method)).to_dict()))
-
-
-def images_per_client(run):
-    entry = next(entry for entry in run.config["clients"] if entry.get("split"))
-    clients = len(entry["split"]) * entry["copies"]
-    return run.config["data"][entry["data"]]["train"] // clients
 
 
 def scenario(name):
@@ -230,14 +175,15 @@ def main(argv=None):
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS")
     parser.add_argument("--into", type=Path, required=True, metavar="PAGE.md")
     asked = parser.parse_args(argv)
-    page = Page(asked.runs, asked.into.parent / "images")
+    runs = Runs(asked.runs)
+    page = Page(runs, asked.into.parent / "images")
 
     def made(block):
         what, *words = block[2].split()
         return f"{block[1]}{getattr(page, what)(*words)}\n{block[3]}"
 
     asked.into.write_text(BLOCK.sub(made, asked.into.read_text("utf-8")), "utf-8")
-    for why, paths in page.left_out().items():
+    for why, paths in runs.left_out().items():
         print(f"left out: {paths[0]}{f' and {len(paths) - 1} more' * (len(paths) > 1)}: {why}", file=sys.stderr)
 
 

@@ -1,0 +1,79 @@
+"""The runs behind docs/results.md: which embedded experiment each belongs to, and what it changes there."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
+from fedhca2.methods import METHODS
+from fedhca2.reports.comparison.variants import FREE, flat
+from fedhca2.run_folder.reader import RunFiles
+
+MACHINES = ("devices", "model.encoder.sha256")  # settings that depend on where a run was made
+SIZES = re.compile(r"rounds|clients|data\.[^.]+\.train|training\.schedule\.warmup_epochs")  # what the curve changes
+METHOD = re.compile(r"method(\..*)?")
+
+
+class Runs:
+    """Finished runs from folders, by embedded experiment, with what each changes in it."""
+
+    def __init__(self, folders):
+        self.runs = {}
+        for folder in folders:
+            for config in sorted(Path(folder).rglob("config.yaml")):
+                run = RunFiles(config.parent)
+                if run.finished:
+                    self.runs.setdefault(run.config["name"], []).append((run, departures(run.config)))
+
+    def plain(self, name):
+        """The runs of an experiment as it is embedded, with the defaults of their methods."""
+        return self._chosen(name, lambda changed: not changed)
+
+    def that_change(self, name, settings):
+        """The runs of an experiment that change nothing but these settings."""
+        return self._chosen(name, lambda changed: all(map(settings.fullmatch, changed)))
+
+    def _chosen(self, name, wanted):
+        order = list(METHODS)
+        runs = [run for run, changed in self.runs.get(name, ()) if changed is not None and wanted(changed)]
+        return sorted(runs, key=lambda run: order.index(run.method))
+
+    def left_out(self):
+        """Why runs are in no block, with their folders."""
+        found = {}
+        for run, changed in (pair for runs in self.runs.values() for pair in runs):
+            name = run.config["name"]
+            if changed is None:
+                found.setdefault(f"no embedded experiment {name} with method {run.method}", []).append(run.path)
+            elif not (all(map(SIZES.fullmatch, changed)) or all(map(METHOD.fullmatch, changed))):
+                found.setdefault(f"should be {name}, found other {', '.join(changed)}", []).append(run.path)
+        return found
+
+
+def departures(config):
+    """What a config changes in its embedded experiment with its method's defaults; None if one of them is unknown."""
+    try:
+        wanted = embedded(config["name"], config["method"]["name"])
+    except UserError:
+        return None
+    own = {key: value for key, value in flat(config) if key.split(".")[0] not in FREE and key not in MACHINES}
+    return {key: value for key, value in own.items() if key not in wanted or not same(wanted[key], value)}
+
+
+def same(wanted, value):
+    """Whether a setting is the same; files may be elsewhere."""
+    return value == wanted or (isinstance(value, str) and isinstance(wanted, str) and "/" in wanted)
+
+
+@cache
+def embedded(name, method):
+    """All settings of an embedded experiment with one of the catalogue's methods."""
+    experiment = Experiment.load(name)
+    return dict(flat((experiment if method == experiment.method_name else experiment.with_method(method)).to_dict()))
+
+
+def images_per_client(run):
+    entry = next(entry for entry in run.config["clients"] if entry.get("split"))
+    clients = len(entry["split"]) * entry["copies"]
+    return run.config["data"][entry["data"]]["train"] // clients
