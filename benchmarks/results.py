@@ -2,7 +2,8 @@
 
 RUNS are folders with finished runs at any depth, of `fedhca2 compare` or single ones. A run belongs to the embedded
 experiment that its config names, and is compared with the run of Local that has its settings and seed. What stands
-between `<!-- results: BLOCK … -->` and `<!-- end -->` in the page is replaced; figures go to images/ beside it.
+between `<!-- results: BLOCK … -->` and `<!-- end -->` in the page is replaced; figures go to images/ beside it. Blocks
+name experiments as NAME or, with other settings, as NAME,KEY=VALUE.
 """
 
 import argparse
@@ -68,6 +69,15 @@ class Page:
                 rows.append([f"`{method}`", *ours, *(NOT_RUN if gain is None else f"{gain:+.2f}" for gain in theirs)])
         return markdown(heads, rows) if rows else f"*Not run: {', '.join(f'`{name}`' for name in names)}.*"
 
+    def variants(self, name):
+        """Δm of methods with their defaults and with other settings."""
+        runs = self.runs.that_change(name, METHOD)
+        if not runs:
+            return f"*`{name}` was not run.*"
+        gains = {label: row[DELTA_M] for label, row in gather(runs).entries.items() if DELTA_M in row}
+        rows = [[f"`{label}`", shown(gain, DELTA_M), str(len(gain.values))] for label, gain in gains.items()]
+        return markdown(["method", "Δm<br>% ↑", "seeds"], rows)
+
     def sensitivity(self, name):
         """FedHCA² with other settings."""
         runs = self.runs.that_change(name, METHOD)
@@ -132,10 +142,10 @@ class Page:
 def scenario(name):
     """The paper's scenario that an experiment is like.
 
-    >>> scenario("scenes_2c_small"), scenario("real_2")
+    >>> scenario("scenes_2c_small"), scenario("real_2,rounds=20")
     ('2c', '2')
     """
-    return name.split("_")[1] if "_" in name else ""
+    return name.split(",")[0].split("_")[1]
 
 
 def head(column):
@@ -183,8 +193,8 @@ def main(argv=None):
         return f"{block[1]}{getattr(page, what)(*words)}\n{block[3]}"
 
     asked.into.write_text(BLOCK.sub(made, asked.into.read_text("utf-8")), "utf-8")
-    for why, paths in runs.left_out().items():
-        print(f"left out: {paths[0]}{f' and {len(paths) - 1} more' * (len(paths) > 1)}: {why}", file=sys.stderr)
+    for what, paths in runs.unused().items():
+        print(f"in no block: {what}: {paths[0]}{f' and {len(paths) - 1} more' * (len(paths) > 1)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+import yaml
+
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS
@@ -13,41 +15,45 @@ from fedhca2.run_folder.reader import RunFiles
 MACHINES = ("devices", "model.encoder.sha256")  # settings that depend on where a run was made
 SIZES = re.compile(r"rounds|clients|data\.[^.]+\.train|training\.schedule\.warmup_epochs")  # what the curve changes
 METHOD = re.compile(r"method(\..*)?")
+NOTHING = re.compile("(?!)")
 
 
 class Runs:
     """Finished runs from folders, by embedded experiment, with what each changes in it."""
 
     def __init__(self, folders):
-        self.runs = {}
+        self.runs, self.used = {}, set()
         for folder in folders:
             for config in sorted(Path(folder).rglob("config.yaml")):
                 run = RunFiles(config.parent)
                 if run.finished:
                     self.runs.setdefault(run.config["name"], []).append((run, departures(run.config)))
 
-    def plain(self, name):
-        """The runs of an experiment as it is embedded, with the defaults of their methods."""
-        return self._chosen(name, lambda changed: not changed)
+    def plain(self, wanted):
+        """The runs of an experiment, NAME or NAME,KEY=VALUE…, with the defaults of their methods."""
+        return self.that_change(wanted, NOTHING)
 
-    def that_change(self, name, settings):
-        """The runs of an experiment that change nothing but these settings."""
-        return self._chosen(name, lambda changed: all(map(settings.fullmatch, changed)))
+    def that_change(self, wanted, settings):
+        """The runs of an experiment that change nothing but these settings, by method in the catalogue's order."""
+        name, *changes = wanted.split(",")
+        asked = {key: yaml.safe_load(value) for key, value in (change.split("=") for change in changes)}
 
-    def _chosen(self, name, wanted):
+        def fits(changed):
+            return asked.items() <= changed.items() and all(map(settings.fullmatch, changed.keys() - asked))
+
         order = list(METHODS)
-        runs = [run for run, changed in self.runs.get(name, ()) if changed is not None and wanted(changed)]
+        runs = [run for run, changed in self.runs.get(name, ()) if changed is not None and fits(changed)]
+        self.used |= {run.path for run in runs}
         return sorted(runs, key=lambda run: order.index(run.method))
 
-    def left_out(self):
-        """Why runs are in no block, with their folders."""
+    def unused(self):
+        """The folders of runs that nobody asked for, by what they change."""
         found = {}
         for run, changed in (pair for runs in self.runs.values() for pair in runs):
-            name = run.config["name"]
-            if changed is None:
-                found.setdefault(f"no embedded experiment {name} with method {run.method}", []).append(run.path)
-            elif not (all(map(SIZES.fullmatch, changed)) or all(map(METHOD.fullmatch, changed))):
-                found.setdefault(f"should be {name}, found other {', '.join(changed)}", []).append(run.path)
+            if run.path not in self.used:
+                what = f"{run.method} on {run.config['name']}"
+                why = "is unknown" if changed is None else f"changes {', '.join(changed) or 'nothing'}"
+                found.setdefault(f"{what} {why}", []).append(run.path)
         return found
 
 

@@ -136,10 +136,18 @@ def test_what_was_not_run_is_said(fill, three_seeds, block):
     assert "ot run" in fill(block)
 
 
+def test_a_block_may_ask_for_other_settings(fill, three_seeds, run):
+    run("local-short-s0", 0, "method=local", "rounds=3")
+    run("fedper-short-s0", 7, "method=fedper", "rounds=3")
+    run("fedper-changed-s0", 8, "method=fedper", "rounds=3", "method.by=samples")
+    assert "+7.00" in fill("summary scenes_1c,rounds=3")
+    assert "| `fedper (encoder.by=samples)` | +8.00 | 1 |" in fill("variants scenes_1c,rounds=3")
+
+
 def test_a_run_that_no_table_shows_is_named(fill, three_seeds, run, capsys):
     run("odd-s0", 1, "training.learning_rate=0.5")
     fill("table scenes_1c")
-    assert "odd-s0: should be scenes_1c, found other training.learning_rate" in capsys.readouterr().err
+    assert "in no block: fedhca2 on scenes_1c changes training.learning_rate: " in capsys.readouterr().err
 
 
 def test_every_listed_run_belongs_to_a_block(results):
