@@ -51,7 +51,7 @@ class Page:
         heads = ["method", *map(head, scores), *(f"{gain.metric}<br>% ↑" for gain in gains), "seeds", "s"]
         rows = []
         for method, row in comparison.entries.items():
-            cells = [marked_cell(comparison, method, column, "**{}**", r"\*") for column in (*scores, *gains)]
+            cells = [cell(comparison, method, column) for column in (*scores, *gains)]
             seconds = [run.result["seconds"] for run in runs if run.method == method]
             rows.append([f"`{method}`", *cells, str(len(row[scores[0]].values)), f"{mean(seconds):.0f}"])
         return "\n\n".join([about(runs), markdown(heads, rows), marks_note(comparison).replace("*", r"\*")])
@@ -153,13 +153,24 @@ def head(column):
     return f"{column.group.split(',')[0]}<br>{column.task}<br>{measured}"
 
 
+def cell(comparison, method, column):
+    """A cell with its mark, in bold if it is the best and no method has more seeds."""
+    return marked_cell(comparison, method, column, "{}" if lacking(comparison, method) else "**{}**", r"\*")
+
+
 def gain_cell(comparison, method):
-    """Δm with its mark, and the number of seeds if others have more."""
+    """Δm, with the number of seeds if other methods have more."""
     if comparison is None or DELTA_M not in comparison.entries.get(method, ()):
         return NOT_RUN
-    counts = {name: len(row[DELTA_M].values) for name, row in comparison.entries.items()}
-    few = f" ({counts[method]})" if counts[method] < max(counts.values()) else ""
-    return marked_cell(comparison, method, DELTA_M, "**{}**", r"\*") + few
+    seeds = len(comparison.entries[method][DELTA_M].values)
+    return cell(comparison, method, DELTA_M) + f" ({seeds})" * lacking(comparison, method)
+
+
+def lacking(comparison, method):
+    """Whether another method has more seeds."""
+    column = comparison.columns[0]
+    seeds = {name: len(row[column].values) for name, row in comparison.entries.items()}
+    return seeds[method] < max(seeds.values())
 
 
 def about(runs):
