@@ -59,15 +59,19 @@ class Page:
     def summary(self, *names):
         """Δm of every method in every experiment, and in the paper's."""
         compared = {name: self.comparison(name)[0] for name in names}
-        papers = [name for name in names if scenario(name) in PAPER]
-        heads = ["method", *(f"`{name}`" for name in names), *(f"paper<br>{scenario(name).upper()}" for name in papers)]
+        papers = list(dict.fromkeys(found for name in names if (found := scenario_of(name)) in PAPER))
+        heads = [
+            "method",
+            *(f"`{name.replace(',', '`<br>`')}`" for name in names),
+            *(f"paper<br>{scenario.upper()}" for scenario in papers),
+        ]
         rows = []
         for method in METHODS:
             ours = [gain_cell(compared[name], method) for name in names]
-            theirs = [PAPER[scenario(name)].get(method) for name in papers]
-            if method != LOCAL and any(cell != NOT_RUN for cell in ours):
+            theirs = [PAPER[scenario].get(method) for scenario in papers]
+            if method != LOCAL and ({*ours, *theirs} - {NOT_RUN, None}):
                 rows.append([f"`{method}`", *ours, *(NOT_RUN if gain is None else f"{gain:+.2f}" for gain in theirs)])
-        return markdown(heads, rows) if rows else f"*Not run: {', '.join(f'`{name}`' for name in names)}.*"
+        return markdown(heads, rows)
 
     def variants(self, name):
         """Δm of methods with their defaults and with other settings."""
@@ -139,10 +143,10 @@ class Page:
         (self.images / f"{name}.svg").write_text(svg, "utf-8")
 
 
-def scenario(name):
+def scenario_of(name):
     """The paper's scenario that an experiment is like.
 
-    >>> scenario("scenes_2c_small"), scenario("real_2,rounds=20")
+    >>> scenario_of("scenes_2c_small"), scenario_of("real_2,rounds=20")
     ('2c', '2')
     """
     return name.split(",")[0].split("_")[1]

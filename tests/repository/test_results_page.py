@@ -131,9 +131,13 @@ def test_ranks_are_drawn(fill, three_seeds, tmp_path):
     assert (tmp_path / "docs" / "images" / "ranks-scenes_1c.svg").exists()
 
 
-@pytest.mark.parametrize("block", ["table scenes_2c", "summary scenes_2c", "sensitivity scenes_2c", "curve scenes_2c"])
+@pytest.mark.parametrize("block", ["table", "variants", "sensitivity", "curve", "ranks"])
 def test_what_was_not_run_is_said(fill, three_seeds, block):
-    assert "ot run" in fill(block)
+    assert "*`scenes_2c` was not run" in fill(f"{block} scenes_2c")
+
+
+def test_what_only_the_paper_has_is_shown_as_not_run(fill, three_seeds):
+    assert "| `fedavg` | – | -11.76 |" in fill("summary scenes_1c")
 
 
 def test_a_block_may_ask_for_other_settings(fill, three_seeds, run):
