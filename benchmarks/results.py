@@ -54,7 +54,8 @@ class Page:
             cells = [cell(comparison, method, column) for column in (*scores, *gains)]
             seconds = [run.result["seconds"] for run in runs if run.method == method]
             rows.append([f"`{method}`", *cells, str(len(row[scores[0]].values)), f"{mean(seconds):.0f}"])
-        return "\n\n".join([about(runs), markdown(heads, rows), marks_note(comparison).replace("*", r"\*")])
+        note = marks_note(comparison).replace("*", r"\*")
+        return "\n\n".join(filter(None, [about(runs), markdown(heads, rows), note]))
 
     def summary(self, *names):
         """Δm of every method in every experiment, and in the paper's."""
@@ -185,7 +186,7 @@ def about(runs):
     versions = sorted({run.result["versions"]["fedhca2"] for run in runs})
     return (
         f"{len(first.tasks)} clients, {first.rounds} rounds, {seeds} seed{'s' * (seeds > 1)}, mean ± standard "
-        f"deviation; {len(runs)} runs on {' and '.join(devices)}, fedhca2 {' and '.join(versions)}."
+        f"deviation; {len(runs)} run{'s' * (len(runs) > 1)} on {' and '.join(devices)}, fedhca2 {' and '.join(versions)}."
     )
 
 
