@@ -180,14 +180,11 @@ def lacking(comparison, method):
 
 def about(runs):
     """What was run, on what."""
-    first = runs[0]
-    devices = sorted({run.result["device"] for run in runs})
-    seeds = len({run.config["seed"] for run in runs})
-    versions = sorted({run.result["versions"]["fedhca2"] for run in runs})
-    return (
-        f"{len(first.tasks)} clients, {first.rounds} rounds, {seeds} seed{'s' * (seeds > 1)}, mean ± standard "
-        f"deviation; {len(runs)} run{'s' * (len(runs) > 1)} on {' and '.join(devices)}, fedhca2 {' and '.join(versions)}."
-    )
+    clients, seeds = len(runs[0].tasks), len({run.config["seed"] for run in runs})
+    devices = " and ".join(sorted({run.result["device"] for run in runs}))
+    versions = " and ".join(sorted({run.result["versions"]["fedhca2"] for run in runs}))
+    what = f"{clients} clients, {runs[0].rounds} rounds, {seeds} seed{'s' * (seeds > 1)}, mean ± standard deviation"
+    return f"{what}; {len(runs)} run{'s' * (len(runs) > 1)} on {devices}, fedhca2 {versions}."
 
 
 def markdown(heads, rows):
