@@ -86,19 +86,16 @@ class Page:
     def sensitivity(self, name):
         """FedHCA² with other settings."""
         runs = self.runs.that_change(name, METHOD)
-        alone = [run for run in runs if run.method == LOCAL]
-        rows, missing = [], []
-        for label, changes, paper in SENSITIVITY:
-            own = [run for run in runs if run.method == "fedhca2" and departures(run.config) == changes]
-            if own and alone:
-                gain = next(row for method, row in gather([*alone, *own]).entries.items() if method != LOCAL)[DELTA_M]
-                told = [shown(gain, DELTA_M), str(len(gain.values))]
-            else:
-                told = [NOT_RUN, NOT_RUN]
-                missing.append(label)
-            rows.append([label, *told, NOT_RUN if paper is None else f"{paper:+.2f}"])
-        if len(missing) == len(SENSITIVITY):
+        alone, ours = ([run for run in runs if run.method == method] for method in (LOCAL, "fedhca2"))
+        if not alone or not ours:
             return f"*`{name}` was not run with other settings.*"
+        rows = []
+        for label, changes, paper in SENSITIVITY:
+            gain = None
+            if own := [run for run in ours if departures(run.config) == changes]:
+                gain = gather([*alone, *own]).entries["fedhca2"][DELTA_M]
+            told = [shown(gain, DELTA_M), str(len(gain.values))] if gain else [NOT_RUN, NOT_RUN]
+            rows.append([label, *told, NOT_RUN if paper is None else f"{paper:+.2f}"])
         return markdown(["`fedhca2`", "Δm<br>% ↑", "seeds", "paper"], rows)
 
     def curve(self, name):
