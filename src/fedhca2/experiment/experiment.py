@@ -16,7 +16,7 @@ from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.errors import describe
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
-from fedhca2.experiment.sources import apply_overrides, read_config
+from fedhca2.experiment.sources import apply_overrides, name_file, read_config
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file
@@ -108,7 +108,13 @@ class Experiment(Config):
     @classmethod
     def load(cls, source: str | Path = "demo", overrides: list[str] | None = None) -> Self:
         """Load an experiment from a YAML file or by its embedded name, with `key=value` overrides."""
-        return cls.parse(apply_overrides(read_config(source), overrides or []))
+        values = apply_overrides(read_config(source), overrides or [])
+        try:
+            return cls.parse(values)
+        except UserError as error:
+            if overrides:  # which may be at fault
+                raise
+            raise UserError([name_file(line, source) for line in error.lines]) from None
 
     @classmethod
     def parse(cls, values: Any) -> Self:
