@@ -1,24 +1,211 @@
-"""Tables for docs/results.md from folders of `fedhca2 compare`: python benchmarks/results.py FOLDER…"""
+"""Everything in docs/results.md that is made from runs: python benchmarks/results.py RUNS… --into docs/results.md
 
+RUNS are folders with finished runs at any depth, of `fedhca2 compare` or single ones. A run belongs to the embedded
+experiment that its config names, and is compared with the run of Local that has its settings and seed. What stands
+between `<!-- results: BLOCK … -->` and `<!-- end -->` in the page is replaced; figures go to images/ beside it. Blocks
+name experiments as NAME or, with other settings, as NAME,KEY=VALUE.
+"""
+
+import argparse
+import re
 import sys
 from pathlib import Path
+from statistics import mean
 
-from fedhca2.reports.comparison import gather, to_markdown
-from fedhca2.run_folder.reader import RunFiles
+from gain_curve import gain_curve
+from results_jobs import CURVE_METHODS
+from results_of_papers import PAPER, SENSITIVITY
+from results_runs import METHOD, SIZES, Runs, departures, images_per_client
+
+from fedhca2.methods import METHODS
+from fedhca2.reports.comparison import gather
+from fedhca2.reports.comparison.critical_difference import ranking_note, ranking_of, to_svg
+from fedhca2.reports.comparison.gather import DELTA_M, LOCAL
+from fedhca2.reports.comparison.layouts import marked_cell, marks_note, shown
+from fedhca2.reports.names import ARROWS, metric_title
+
+BLOCK = re.compile(r"(<!-- results: ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+NOT_RUN = "–"
+CURVE = "when-federation-helps"
 
 
-def section(folder):
-    """Format the title, setting and table of one comparison."""
-    runs = [RunFiles.open(path.parent) for path in sorted(folder.glob("*/seed-*/result.json"))]
-    runs.sort(key=lambda run: run.method != "local")
-    config, results = runs[0].config, [run.result for run in runs]
-    seeds = len({run.config["seed"] for run in runs})
-    minutes = sum(result["seconds"] for result in results) / 60
-    about = f"{len(runs[0].tasks)} clients, {config['rounds']} rounds, {seeds} seeds, mean ± standard deviation. "
-    version = results[0]["versions"]["fedhca2"]
-    about += f"{len(runs)} runs in {minutes:.0f} minutes on {results[0]['device']}, fedhca2 {version}."
-    return f"## {folder.name}\n\n{about}\n\n{to_markdown(gather(runs))}"
+class Page:
+    """The blocks of a page. Each takes the words after its name and returns Markdown."""
+
+    def __init__(self, runs, images):
+        self.runs = runs
+        self.images = images
+
+    def comparison(self, name):
+        """The methods of the catalogue with their defaults."""
+        runs = self.runs.plain(name)
+        return (gather(runs), runs) if runs else (None, [])
+
+    def table(self, name):
+        """One experiment: every method, kind of client and task."""
+        comparison, runs = self.comparison(name)
+        if not comparison:
+            return f"*`{name}` was not run.*"
+        scores = [column for column in comparison.columns if not column.is_gain]
+        gains = [column for column in comparison.columns if column.is_gain]
+        heads = ["method", *map(head, scores), *(f"{gain.metric}<br>% ↑" for gain in gains), "seeds", "s"]
+        rows = []
+        for method, row in comparison.entries.items():
+            cells = [cell(comparison, method, column) for column in (*scores, *gains)]
+            seconds = [run.result["seconds"] for run in runs if run.method == method]
+            rows.append([f"`{method}`", *cells, str(len(row[scores[0]].values)), f"{mean(seconds):.0f}"])
+        note = marks_note(comparison).replace("*", r"\*")
+        return "\n\n".join(filter(None, [about(runs), markdown(heads, rows), note]))
+
+    def summary(self, *names):
+        """Δm of every method in every experiment, and in the paper's."""
+        compared = {name: self.comparison(name)[0] for name in names}
+        papers = list(dict.fromkeys(found for name in names if (found := scenario_of(name)) in PAPER))
+        heads = [
+            "method",
+            *(f"`{name.replace(',', '`<br>`')}`" for name in names),
+            *(f"paper<br>{scenario.upper()}" for scenario in papers),
+        ]
+        rows = []
+        for method in METHODS:
+            ours = [gain_cell(compared[name], method) for name in names]
+            theirs = [PAPER[scenario].get(method) for scenario in papers]
+            if method != LOCAL and ({*ours, *theirs} - {NOT_RUN, None}):
+                rows.append([f"`{method}`", *ours, *(NOT_RUN if gain is None else f"{gain:+.2f}" for gain in theirs)])
+        return markdown(heads, rows)
+
+    def variants(self, name):
+        """Δm of methods with their defaults and with other settings."""
+        runs = self.runs.that_change(name, METHOD)
+        if not runs:
+            return f"*`{name}` was not run.*"
+        gains = {label: row[DELTA_M] for label, row in gather(runs).entries.items() if DELTA_M in row}
+        rows = [[f"`{label}`", shown(gain, DELTA_M), str(len(gain.values))] for label, gain in gains.items()]
+        return markdown(["method", "Δm<br>% ↑", "seeds"], rows)
+
+    def sensitivity(self, name):
+        """FedHCA² with other settings."""
+        runs = self.runs.that_change(name, METHOD)
+        alone, ours = ([run for run in runs if run.method == method] for method in (LOCAL, "fedhca2"))
+        if not alone or not ours:
+            return f"*`{name}` was not run with other settings.*"
+        rows = []
+        for label, changes, paper in SENSITIVITY:
+            gain = None
+            if own := [run for run in ours if departures(run.config) == changes]:
+                gain = gather([*alone, *own]).entries["fedhca2"][DELTA_M]
+            told = [shown(gain, DELTA_M), str(len(gain.values))] if gain else [NOT_RUN, NOT_RUN]
+            rows.append([label, *told, NOT_RUN if paper is None else f"{paper:+.2f}"])
+        return markdown(["`fedhca2`", "Δm<br>% ↑", "seeds", "paper"], rows)
+
+    def curve(self, name):
+        """Δm over images per client, as a figure and as a table."""
+        sized = {}
+        for run in self.runs.that_change(name, SIZES):
+            if run.method in CURVE_METHODS:
+                sized.setdefault(images_per_client(run), []).append(run)
+        compared = {images: gather(runs) for images, runs in sorted(sized.items())}
+        if len(compared) < 2:
+            return f"*`{name}` was not run with other numbers of images.*"
+        curves = {
+            method: {x: row[DELTA_M] for x, c in compared.items() if DELTA_M in (row := c.entries.get(method, {}))}
+            for method in CURVE_METHODS
+            if method != LOCAL
+        }
+        curves = {method: points for method, points in curves.items() if points}
+        told = f"Δm over training alone by training images per client, for {', '.join(curves)}"
+        self.draw(CURVE, gain_curve(curves, "training images per outdoor client (log scale)", told))
+        cells = [[f"`{method}`", *(gain_cell(found, method) for found in compared.values())] for method in curves]
+        seeds = [str(len({run.config["seed"] for run in runs})) for _, runs in sorted(sized.items())]
+        caption = (
+            f"*Mean gain over training alone (%, `local` is the line at 0) by training images per outdoor client of "
+            f"`{name}`; bands are one standard deviation over seeds, and a point without a band is one run.*"
+        )
+        heads = ["Δm % ↑", *(f"{images:,}" for images in compared)]
+        return "\n\n".join([f"![{told}](images/{CURVE}.svg)", caption, markdown(heads, [*cells, ["seeds", *seeds]])])
+
+    def ranks(self, name):
+        """The critical-difference figure of an experiment."""
+        _, runs = self.comparison(name)
+        seeds = {run.config["seed"] for run in runs}
+        full = [run for run in runs if len({r.config["seed"] for r in runs if r.method == run.method}) == len(seeds)]
+        ranking = ranking_of(gather(full)) if full else None
+        if not ranking:
+            return f"*`{name}` was not run with three methods or more.*"
+        self.draw(f"ranks-{name}", to_svg(ranking))
+        told = ", ".join(f"{method} {place:.1f}" for method, place in ranking.ranks.items())
+        return f"![Average ranks in {name}: {told}](images/ranks-{name}.svg)\n\n{ranking_note(ranking)}"
+
+    def draw(self, name, svg):
+        self.images.mkdir(exist_ok=True)
+        (self.images / f"{name}.svg").write_text(svg, "utf-8")
+
+
+def scenario_of(name):
+    """The paper's scenario that an experiment is like.
+
+    >>> scenario_of("scenes_2c_small"), scenario_of("real_2,rounds=20")
+    ('2c', '2')
+    """
+    return name.split(",")[0].split("_")[1]
+
+
+def head(column):
+    measured = f"{metric_title(column.metric)} {ARROWS[column.higher_is_better]}"
+    return f"{column.group.split(',')[0]}<br>{column.task}<br>{measured}"
+
+
+def cell(comparison, method, column):
+    """A cell with its mark, in bold if it is the best and no method has more seeds."""
+    return marked_cell(comparison, method, column, "{}" if lacking(comparison, method) else "**{}**", r"\*")
+
+
+def gain_cell(comparison, method):
+    """Δm, with the number of seeds if other methods have more."""
+    if comparison is None or DELTA_M not in comparison.entries.get(method, ()):
+        return NOT_RUN
+    seeds = len(comparison.entries[method][DELTA_M].values)
+    return cell(comparison, method, DELTA_M) + f" ({seeds})" * lacking(comparison, method)
+
+
+def lacking(comparison, method):
+    """Whether another method has more seeds."""
+    column = comparison.columns[0]
+    seeds = {name: len(row[column].values) for name, row in comparison.entries.items()}
+    return seeds[method] < max(seeds.values())
+
+
+def about(runs):
+    """What was run, on what."""
+    clients, seeds = len(runs[0].tasks), len({run.config["seed"] for run in runs})
+    devices = " and ".join(sorted({run.result["device"] for run in runs}))
+    versions = " and ".join(sorted({run.result["versions"]["fedhca2"] for run in runs}))
+    what = f"{clients} clients, {runs[0].rounds} rounds, {seeds} seed{'s' * (seeds > 1)}, mean ± standard deviation"
+    return f"{what}; {len(runs)} run{'s' * (len(runs) > 1)} on {devices}, fedhca2 {versions}."
+
+
+def markdown(heads, rows):
+    """A table whose cells break before ± where the page is narrow."""
+    lines = [heads, ["---", *("---:" for _ in heads[1:])], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("± ", "±\N{NO-BREAK SPACE}")
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS")
+    parser.add_argument("--into", type=Path, required=True, metavar="PAGE.md")
+    asked = parser.parse_args(argv)
+    runs = Runs(asked.runs)
+    page = Page(runs, asked.into.parent / "images")
+
+    def made(block):
+        what, *words = block[2].split()
+        return f"{block[1]}{getattr(page, what)(*words)}\n{block[3]}"
+
+    asked.into.write_text(BLOCK.sub(made, asked.into.read_text("utf-8")), "utf-8")
+    for what, paths in runs.unused().items():
+        print(f"in no block: {what}: {paths[0]}{f' and {len(paths) - 1} more' * (len(paths) > 1)}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    print("\n".join(section(Path(folder)) for folder in sys.argv[1:]))
+    main()

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from fedhca2.configs import embedded_file
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.comparison_runs import ComparisonRun, known_runs
 from fedhca2.federation.run_process import RunProcess, log_file
@@ -33,6 +34,7 @@ from fedhca2.run_folder.records import ServerRecord
 from fedhca2.run_folder.result import headline
 from fedhca2.run_folder.writer import in_use
 
+LONG = 300.0  # seconds from which a run says how long it will take
 EVERY = 60.0  # seconds between lines about parallel runs, without a terminal
 REFRESH = 0.2  # seconds between reading losses, since reading one from a GPU waits for it
 WIDTH = 60
@@ -77,6 +79,8 @@ class ConsoleWatcher:
             self.progress.remove_task(task)
         self.total = experiment.rounds
         self.label = name
+        self.smaller = f"{experiment.name}_small"
+        self.estimated = False
         self.rounds = self.progress.add_task(f"{name}: rounds", total=experiment.rounds, note="")
         self.clients = {
             client: self.progress.add_task(f"  {client}", total=None, note="", visible=False) for client in shards
@@ -111,6 +115,27 @@ class ConsoleWatcher:
             self.console.print(
                 f"{self.label} round {round + 1}/{self.total}  {seconds:.1f} s  loss: {losses}", soft_wrap=True
             )
+        self._estimate(self.total - round - 1, seconds)
+
+    def _estimate(self, rounds: int, seconds: float) -> None:
+        """After its first round, print how long the rest of a long run will take, and name a smaller experiment."""
+        if not self.estimated and rounds * seconds > LONG:
+            instead = f"; {self.smaller} is smaller" if embedded_file(self.smaller) else ""
+            self.console.print(
+                f"{rounds} more rounds will take about {duration(rounds * seconds)} on this machine{instead}",
+                highlight=False,
+            )
+        self.estimated = True
+
+
+def duration(seconds: float) -> str:
+    """A time in minutes, or in hours and minutes.
+
+    >>> duration(720), duration(7500)
+    ('12 min', '2 h 5 min')
+    """
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def _shown(loss: float | None) -> str:

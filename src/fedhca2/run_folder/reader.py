@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.experiment.clients import client_kind
+from fedhca2.experiment.clients import ClientEntry, client_kind
+from fedhca2.experiment.errors import describe
 from fedhca2.experiment.sources import read_config
 from fedhca2.run_folder.event_log import Event, known, parse_events
 from fedhca2.run_folder.names import (
@@ -174,7 +176,16 @@ class RunFiles:
 
     @cached_property
     def _datasets(self) -> dict[str, str]:
-        return {event["client"]: event["dataset"] for event in self.of("profile")}
+        reported = {event["client"]: event["dataset"] for event in self.of("profile")}
+        return reported or {spec.name: spec.data for entry in self._entries for spec in entry.expand()}
+
+    @property
+    def _entries(self) -> list[ClientEntry]:
+        """The clients of the config, for a folder without events."""
+        try:
+            return TypeAdapter(list[ClientEntry]).validate_python(self.config.get("clients", []))
+        except ValidationError as error:
+            raise UserError([f"{self.config_file}: clients.{line}" for line in describe(error)]) from None
 
     def _kinds(self, tasks: Mapping[str, Iterable[str]]) -> dict[str, str]:
         return {client: client_kind(self.dataset(client), held) for client, held in tasks.items()}

@@ -90,6 +90,22 @@ def test_other_settings_are_another_row_and_not_another_seed(tmp_path):
     assert list(gather(runs).entries) == ["fedhca2 (encoder.c=0.2)", "fedhca2 (encoder.c=0.4)"]
 
 
+def test_only_settings_that_most_rows_do_not_share_are_named(tmp_path):
+    runs = [made_run(tmp_path / str(number), "fedhca2") for number in range(5)]
+    changes = [{}, {"c": 0.2}, {"alpha": 1}, {"beta": 1}, {"rate": 1}]
+    for run, changed in zip(runs, changes, strict=True):
+        run.config["method"]["encoder"] |= {"c": 0.4, "alpha": 0.1, "beta": 0.1, "rate": 0.1} | changed
+    told = ["encoder.c=0.2", "encoder.alpha=1", "encoder.beta=1", "encoder.rate=1"]
+    assert list(gather(runs).entries) == ["fedhca2", *(f"fedhca2 ({setting})" for setting in told)]
+
+
+def test_a_run_without_a_baseline_is_compared_with_local_of_its_seed(tmp_path):
+    runs = [made_run(tmp_path / f"local-{seed}", "local", better=1 + seed, seed=seed) for seed in (0, 1)]
+    ours = made_run(tmp_path / "ours", "fedavg", better=3.0, seed=1)
+    ours.finished_result["baseline"] = None
+    assert gather([*runs, ours]).entries["fedavg"][DELTA_M].values == pytest.approx(((3 * 50 + 100 / 3) / 4,))
+
+
 def test_the_same_run_twice_counts_once(tmp_path):
     runs = [made_run(tmp_path / name, "local") for name in "ab"]
     assert {len(entry.values) for entry in gather(runs).entries["local"].values()} == {1}

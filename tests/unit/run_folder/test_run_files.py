@@ -64,6 +64,24 @@ def test_clients_of_a_kind_have_the_same_data_and_tasks(tmp_path):
     assert (kinds["road"] == kinds["road-2"], len(set(kinds.values()))) == (True, 3)
 
 
+def test_without_events_the_config_says_whose_data_is_whose(tmp_path):
+    run = made_run(tmp_path)
+    run.events_file.unlink()
+    run.config["clients"] = [
+        {"data": "outdoor", "split": ["semseg", "sal"]},
+        {"name": "home", "data": "indoor", "tasks": ["depth"]},
+    ]
+    assert [run.dataset(client) for client in ("outdoor-sal", "home", "unknown")] == ["outdoor", "indoor", "unknown"]
+
+
+def test_without_events_a_damaged_list_of_clients_is_named(tmp_path):
+    run = made_run(tmp_path)
+    run.events_file.unlink()
+    run.config["clients"] = [{"data": 3}]
+    with pytest.raises(UserError, match=r"config.yaml: clients"):
+        run.dataset("home")
+
+
 def test_damaged_samples_are_named(tmp_path):
     run = made_run(tmp_path)
     file = next((run.path / "samples").iterdir())

@@ -1,5 +1,6 @@
 """The critical-difference figure of a comparison: average ranks, and which of them are too close to call."""
 
+from collections.abc import Sequence
 from html import escape
 from math import isfinite
 
@@ -7,7 +8,8 @@ from fedhca2.reports.comparison.gather import Comparison
 from fedhca2.reports.comparison.significance import LEVEL, Ranking, rank
 
 FILE = "critical-difference.svg"
-STEP, LETTER, TOP, ROW, BAR = 60, 7.2, 62, 22, 8  # pixels: a rank, a letter, the axis, a name, a group
+STEP, AXIS = 60, 720  # pixels: a rank, and the most for all of them
+LETTER, TOP, ROW, BAR = 7.2, 62, 22, 8  # pixels: a letter, the axis, a name, a group
 TITLE = "Average ranks and their critical difference"
 
 
@@ -40,38 +42,47 @@ def to_svg(ranking: Ranking) -> str:
     names, count = list(ranking.ranks), len(ranking.ranks)
     labels = [f"{name} {value:.2f}" for name, value in ranking.ranks.items()]
     side = 30 + LETTER * max(map(len, labels))
-    width = 2 * side + STEP * max(count - 1, ranking.critical_difference)
+    step = min(STEP, AXIS / (count - 1))
+    width = 2 * side + step * max(count - 1, ranking.critical_difference)
 
     def x(value: float) -> float:
-        return side + STEP * (value - 1)
+        return side + step * (value - 1)
 
     end = x(1 + ranking.critical_difference)
-    parts = [_line(x(1), 22, end, 22), *(_line(edge, 18, edge, 26) for edge in (x(1), end))]
-    parts += [_text(x(1), 13, f"critical difference {ranking.critical_difference:.2f}", "start")]
-    parts += [_line(x(1), TOP, x(count), TOP)]
+    parts = [svg_line(x(1), 22, end, 22), *(svg_line(edge, 18, edge, 26) for edge in (x(1), end))]
+    parts += [svg_text(x(1), 13, f"critical difference {ranking.critical_difference:.2f}", "start")]
+    parts += [svg_line(x(1), TOP, x(count), TOP)]
     for tick in range(1, count + 1):
-        parts += [_line(x(tick), TOP - 5, x(tick), TOP), _text(x(tick), TOP - 10, str(tick), "middle")]
+        parts += [svg_line(x(tick), TOP - 5, x(tick), TOP), svg_text(x(tick), TOP - 10, str(tick), "middle")]
     groups = ranking.groups
     for number, group in enumerate(groups):
         y = TOP + BAR * (number + 1)
-        parts.append(_line(x(ranking.ranks[group[0]]) - 4, y, x(ranking.ranks[group[-1]]) + 4, y, 4))
+        parts.append(svg_line(x(ranking.ranks[group[0]]) - 4, y, x(ranking.ranks[group[-1]]) + 4, y, 4))
     first, half = TOP + BAR * (len(groups) + 1) + ROW, (count + 1) // 2
     for number, name in enumerate(names):
         at, left = x(ranking.ranks[name]), number < half
         y = first + ROW * (number if left else count - 1 - number)
         edge, anchor, shift = (side - 12, "end", -4) if left else (x(count) + 12, "start", 4)
-        parts += [_line(at, TOP, at, y), _line(at, y, edge, y)]
-        parts.append(_text(edge + shift, y + 4, labels[number], anchor))
+        parts += [svg_line(at, TOP, at, y), svg_line(at, y, edge, y)]
+        parts.append(svg_text(edge + shift, y + 4, labels[number], anchor))
     height = first + ROW * half
-    told = f"{TITLE}: {', '.join(labels)}"
+    return svg_drawing(width, height, f"{TITLE}: {', '.join(labels)}", parts)
+
+
+def svg_drawing(width: float, height: float, told: str, parts: Sequence[str]) -> str:
+    """A drawing on white paper, so that it is readable on a dark page too, with a text for those who cannot see it."""
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}"'
-    look = 'font-family="system-ui, sans-serif" font-size="13" fill="currentColor" stroke="currentColor" role="img"'
-    return "\n".join([f'{opening} height="{height:.0f}" {look}>', f"<title>{escape(told)}</title>", *parts, "</svg>\n"])
+    look = 'font-family="system-ui, sans-serif" font-size="13" fill="#222" stroke="#222" role="img"'
+    paper = '<rect width="100%" height="100%" fill="#fff" stroke="none"/>'
+    head = [f'{opening} height="{height:.0f}" {look}>', f"<title>{escape(told)}</title>", paper]
+    return "\n".join([*head, *parts, "</svg>\n"])
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, width: int = 1) -> str:
+def svg_line(x1: float, y1: float, x2: float, y2: float, width: int = 1) -> str:
+    """A line."""
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke-width="{width}"/>'
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
+def svg_text(x: float, y: float, text: str, anchor: str) -> str:
+    """A text that starts, ends or has its middle at x."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" stroke="none">{escape(text)}</text>'

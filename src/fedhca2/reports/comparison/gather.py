@@ -10,9 +10,9 @@ import numpy as np
 from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.comparison.significance import LEVEL, gain_p_values
-from fedhca2.reports.comparison.variants import variants
+from fedhca2.reports.comparison.variants import variants, without_method
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import headline
+from fedhca2.run_folder.result import Scores, headline, overall_gain
 
 LOCAL = "local"
 
@@ -93,9 +93,13 @@ class Comparison:
 
 
 def gather(runs: Sequence[RunFiles]) -> Comparison:
-    """Compare runs: those that differ only in their seed form one row, and the clients of a group are averaged."""
+    """Compare runs: those that differ only in their seed form one row, and the clients of a group are averaged.
+
+    A run without a baseline is compared with the run of Local among them that has its settings and seed.
+    """
     rows = variants(runs)
-    found = {label: _entries(same) for label, same in rows.items()}
+    alone = {without_method(run): run.finished_result["clients"] for run in runs if run.method == LOCAL}
+    found = {label: _entries(same, alone) for label, same in rows.items()}
     columns = list(next(iter(found.values())))
     for label, row in found.items():
         if _scores(row) != _scores(columns):
@@ -111,15 +115,15 @@ def _scores(columns: Iterable[Column]) -> set[Column]:
     return {column for column in columns if not column.is_gain}
 
 
-def _entries(runs: Sequence[RunFiles]) -> dict[Column, Entry]:
+def _entries(runs: Sequence[RunFiles], alone: Mapping[str, Scores]) -> dict[Column, Entry]:
     values: dict[Column, dict[int, float]] = {}
     for run in runs:
-        for column, value in _values(run).items():
+        for column, value in _values(run, alone).items():
             values.setdefault(column, {})[run.config["seed"]] = value
     return {column: Entry(held) for column, held in values.items()}
 
 
-def _values(run: RunFiles) -> dict[Column, float]:
+def _values(run: RunFiles, alone: Mapping[str, Scores]) -> dict[Column, float]:
     result = run.finished_result
     groups, held = client_groups(run), dict[Column, list[float]]()
     for client, tasks in result["clients"].items():
@@ -129,9 +133,13 @@ def _values(run: RunFiles) -> dict[Column, float]:
     means = {column: float(np.mean(values)) for column, values in held.items()}
     if run.method == LOCAL:
         return means | {DELTA_M: 0.0, BY_CLIENT: 0.0}
-    if result["baseline"] is None:
+    if result["baseline"] is not None:
+        gains = {DELTA_M: result["delta_m"], BY_CLIENT: result["delta_m_by_client"]}
+    elif local := alone.get(without_method(run)):
+        gains = {DELTA_M: overall_gain(result["clients"], local, run.kinds)}
+        gains |= {BY_CLIENT: overall_gain(result["clients"], local)}
+    else:
         return means
-    gains = {DELTA_M: result["delta_m"], BY_CLIENT: result["delta_m_by_client"]}
     return means | {column: nan if gain is None else gain for column, gain in gains.items()}
 
 

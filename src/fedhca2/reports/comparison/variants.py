@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
 from fedhca2.run_folder.reader import RunFiles
 
 # Settings in which averaged runs may differ: none of these changes the results.
@@ -24,13 +25,24 @@ def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
     rivals: dict[str, list[list[RunFiles]]] = {}
     for group in groups.values():
         rivals.setdefault(group[0].method, []).append(group)
-    return {_label(group, rivals[group[0].method]): group for group in groups.values()}
+    labels = [_label(group, rivals[group[0].method], NAMED) for group in groups.values()]
+    if len(set(labels)) < len(labels):
+        labels = [_label(group, rivals[group[0].method], None) for group in groups.values()]
+    return dict(zip(labels, groups.values(), strict=True))
 
 
-def _label(group: list[RunFiles], rivals: list[list[RunFiles]]) -> str:
+def without_method(run: RunFiles) -> str:
+    """What a run shares with the run of Local that it is compared with: its seed, and its settings for all methods."""
+    return repr(sorted(flat({key: value for key, value in run.config.items() if key not in FREE_BESIDE_LOCAL})))
+
+
+def _label(group: list[RunFiles], rivals: list[list[RunFiles]], most: int | None) -> str:
+    """The method, with at most so many of the settings that most of its rivals do not share."""
+    settings = [dict(flat(rival[0].config)) for rival in rivals]
     method, own = group[0].method, dict(flat(group[0].config))
     named = [key for key in differing([rival[0] for rival in rivals]) if key.split(".")[0] not in FREE]
-    told = [f"{key.removeprefix('method.')}={own.get(key)}" for key in named[:NAMED]]
+    rare = [key for key in named if 2 * sum(held.get(key) == own.get(key) for held in settings) <= len(rivals)]
+    told = [f"{key.removeprefix('method.')}={own.get(key)}" for key in rare[:most]]
     return f"{method} ({', '.join(told)})" if told else method
 
 

@@ -1,0 +1,82 @@
+"""A figure of Δm over the number of images per client, as SVG."""
+
+from math import ceil, floor, log10
+
+from fedhca2.reports.comparison.critical_difference import svg_drawing, svg_line, svg_text
+from fedhca2.reports.figures.figure import COLOURS
+
+LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT = 70, 130, 20, 60, 760, 420  # pixels
+TICKS, APART = 6, 17  # about so many marks on the y axis; pixels between names
+
+
+def gain_curve(curves, x_title, told):
+    """Draw {method: {x: Entry}} on a logarithmic x axis, with a band of one standard deviation on either side."""
+    places = sorted({x for points in curves.values() for x in points})
+    spans = [span(entry) for points in curves.values() for entry in points.values()]
+    lowest, highest = min(0, *(low for low, _ in spans)), max(0, *(high for _, high in spans))
+    step = nice(highest - lowest)
+    low, high = step * floor(lowest / step), step * ceil(highest / step)
+
+    def x(value):
+        share = log10(value / places[0]) / (log10(places[-1] / places[0]) or 1)
+        return LEFT + 15 + (WIDTH - LEFT - RIGHT - 30) * share
+
+    def y(value):
+        return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / ((high - low) or 1)
+
+    parts = []
+    for number in range(round((high - low) / step) + 1):
+        value = low + number * step
+        on_grid = abs(value) > step / 2  # the other line is Local's
+        parts.append(painted(svg_line(LEFT, y(value), WIDTH - RIGHT, y(value)), "#ddd" if on_grid else "#222"))
+        parts.append(svg_text(LEFT - 8, y(value) + 4, f"{value:+.{0 if step >= 1 else 1}f}" if on_grid else "0", "end"))
+    for place in places:
+        parts += [svg_line(x(place), y(low), x(place), y(low) + 5)]
+        parts += [svg_text(x(place), y(low) + 20, f"{place:,}", "middle")]
+    parts.append(svg_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, x_title, "middle"))
+    middle = (y(low) + y(high)) / 2
+    turned = svg_text(18, middle, "Δm over training alone (%)", "middle")
+    parts.append(turned.replace("<text ", f'<text transform="rotate(-90 18 {middle:.1f})" '))
+    for points, colour in zip(curves.values(), COLOURS, strict=False):
+        parts += curve(sorted(points.items()), x, y, colour)
+    parts += names(curves, y)
+    return svg_drawing(WIDTH, HEIGHT, told, parts)
+
+
+def curve(points, x, y, colour):
+    """One method: its band, its line and its points."""
+    lower = [f"{x(at):.1f},{y(span(entry)[0]):.1f}" for at, entry in points]
+    upper = [f"{x(at):.1f},{y(span(entry)[1]):.1f}" for at, entry in points]
+    band = (
+        f'<polygon points="{" ".join([*upper, *reversed(lower)])}" fill="{colour}" fill-opacity="0.15" stroke="none"/>'
+    )
+    middle = [(f"{x(at):.1f}", f"{y(entry.mean):.1f}") for at, entry in points]
+    line = f'<polyline points="{" ".join(map(",".join, middle))}" fill="none" stroke="{colour}" stroke-width="2.5"/>'
+    return [band, line, *(f'<circle cx="{a}" cy="{b}" r="3.5" fill="{colour}" stroke="none"/>' for a, b in middle)]
+
+
+def span(entry):
+    """One standard deviation below and above the mean."""
+    return entry.mean - (entry.deviation or 0), entry.mean + (entry.deviation or 0)
+
+
+def names(curves, y):
+    """The methods' names at the right ends of their curves, apart from each other."""
+    ends = {"local": y(0), **{method: y(points[max(points)].mean) for method, points in curves.items()}}
+    colours, lowest, parts = {"local": "#222", **dict(zip(curves, COLOURS, strict=False))}, 0.0, []
+    for method in sorted(ends, key=ends.__getitem__):
+        lowest = max(ends[method], lowest + APART)
+        text = svg_text(WIDTH - RIGHT + 8, lowest + 4, method, "start")
+        parts.append(text.replace("<text ", f'<text font-weight="600" fill="{colours[method]}" '))
+    return parts
+
+
+def painted(line, colour):
+    return line.replace("<line ", f'<line stroke="{colour}" ')
+
+
+def nice(reach):
+    """A step of 1, 2 or 5 times a power of ten that divides a reach into about six."""
+    raw = (reach or 1) / TICKS
+    power = 10 ** floor(log10(raw))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
