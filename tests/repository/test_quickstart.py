@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 def on_fewer_images(code):
     """The same program, whose few images are even fewer."""
     assert code.count("train=80") == code.count("train=16") == 1
-    return code.replace("train=80", "train=40").replace("train=16", "train=8").replace("val=20", "val=2")
+    return code.replace("train=80", "train=60").replace("train=16", "train=8").replace("val=20", "val=2")
 
 
 def test_the_script_says_what_each_client_gained(tmp_path):
