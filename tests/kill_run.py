@@ -1,6 +1,6 @@
 """Kill a run repeatedly at random moments and resume it: `kill_run.py FOLDER SEED KILLS`.
 
-Children are forked from a process that has rendered the scenes already, so that each starts at once.
+Children are forked from a process that has made a run already, so that each starts at once.
 """
 
 import os
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from small_run import clients_of, events, resume_small, run_small, same_models, small
+from small_run import SETTINGS, events, resume_small, run_small, same_models, small
 
-EXPERIMENT = small(rounds=3, evaluate_every=2, baseline=True)
+EXPERIMENT = small(rounds=3, evaluate_every=2, baseline=True, clients=SETTINGS["clients"][1:])
 
 
 def child(work):
@@ -50,10 +50,10 @@ def killed(out, rng, longest):
 
 def main(folder, seed, kills):
     rng = random.Random(seed)
-    clients_of(EXPERIMENT)  # so that scenes are rendered here, once
     straight = folder / "straight"
+    go_on(straight)  # here, so that scenes are rendered and kernels compiled once
     began = time.monotonic()
-    os.waitpid(child(lambda: go_on(straight)), 0)
+    os.waitpid(child(lambda: go_on(folder / "again")), 0)
     longest = 0.3 * (time.monotonic() - began)
     done = runs = 0
     while done < kills:

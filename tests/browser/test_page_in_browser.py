@@ -1,6 +1,7 @@
 """The page in a real browser: it opens without an error, draws every figure, and its tabs and sliders work."""
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,25 +37,32 @@ def pages(tmp_path_factory):
     }
 
 
-@pytest.fixture
-def opened(browser, pages):
-    """Opens a page at a width; any browser error or network request fails the test."""
-    complaints, contexts = [], []
+@pytest.fixture(scope="module")
+def complaints():
+    """Errors of the browser and requests to the network."""
+    return []
 
+
+@pytest.fixture(autouse=True)
+def no_complaint(complaints):
+    yield
+    assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def opened(browser, pages, complaints):
+    """A page at a width, opened once; a test may leave it at any tab."""
+
+    @cache
     def open_page(name, width=1280):
-        context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
-        contexts.append(context)
-        page = context.new_page()
+        page = browser.new_page(viewport={"width": width, "height": 900}, offline=True)
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: request.url.startswith(OWN) or complaints.append(request.url))
         page.goto(pages[name].as_uri())
         return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
+    return open_page
 
 
 @pytest.mark.parametrize("name", ["single", "several"])
@@ -111,6 +119,7 @@ def test_paper_shows_every_section_and_figure(opened):
     page.emulate_media(media="print")
     wait_until_drawn(page)
     assert page.locator("section:visible").count() == page.get_by_role("tab", include_hidden=True).count()
+    page.emulate_media(media="screen")
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -15,6 +15,7 @@ from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
 from fedhca2.federation.flower.local import start_site, write_sites
 from fedhca2.federation.flower.processes import free_port, start, stop
+from warm import Warm
 
 # Every Python process of a federation imports what is in here first.
 FIRST = str(Path(__file__).parent / "first_import")
@@ -49,6 +50,14 @@ def hurry():
         yield
 
 
+@contextmanager
+def warmed():
+    """Start commands without the seconds of imports from now on; see `warm`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Warm)
+        yield
+
+
 class Deployment:
     """Processes by name, which all end with it."""
 
@@ -71,9 +80,9 @@ class Deployment:
         stop([self.processes[name] for name in reversed(self.processes)])
         self._link.__exit__()
 
-    def start_site(self, name):
+    def start_site(self, name, how=warmed):
         keys = self.keys / "sites" / name
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch, how():
             patch.setenv("CONTACTS", str(self.contacts))
             self.processes[name] = start_site(self.public, self.files[name], keys, self.folder / name, self.folder)
 
@@ -94,7 +103,8 @@ class Deployment:
     def serve(self, source, out, *options):
         command = ["fedhca2", "flower", "serve", str(source), "--superlink", self.link.address]
         command += ["--keys", str(self.keys), *(["--out", str(out)] if source != out else []), *options]
-        self.processes["serve"] = start(command, self.folder / "serve", self.folder / "serve.log")
+        with warmed():
+            self.processes["serve"] = start(command, self.folder / "serve", self.folder / "serve.log")
         return self.processes["serve"]
 
     def log(self, name):

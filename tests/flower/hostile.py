@@ -225,7 +225,7 @@ class Node:
             for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
                 with suppress(httpx.HTTPStatusError):  # of a run that is over
                     return self._pull(message, tree)
-            time.sleep(0.1)
+            time.sleep(min(0.2, seconds))
         return None
 
     def _pull(self, message, tree) -> Message:

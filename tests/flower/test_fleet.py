@@ -6,6 +6,7 @@ from federations import flower_federation, small_experiment
 
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.fleet import TooFewClientsError
+from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.site import Site
 from fedhca2.federation.flower.wait import Wait
@@ -44,6 +45,21 @@ def test_a_failed_order_is_given_again(experiment, tmp_path):
     grid.replace("home", lambda app: failing(1, app))
     fleet.gather()
     assert "home" in fleet.perform(orders_for(fleet), quiet)
+
+
+def test_an_order_whose_upload_expires_is_given_again(experiment, tmp_path, monkeypatch):
+    grid, _, fleet = flower_federation(experiment, tmp_path)
+    fleet.gather()
+    push, expired = grid.push_messages, iter([ObjectPushError("object", 1, "session")])
+
+    def expiring(messages):
+        if error := next(expired, None):
+            raise error
+        return push(messages)
+
+    monkeypatch.setattr("fedhca2.federation.flower.site_registry.NODES_EVERY", 0.0)
+    monkeypatch.setattr(grid, "push_messages", expiring)
+    assert set(fleet.perform(orders_for(fleet), quiet)) == set(fleet.profiles)
 
 
 def test_the_round_goes_on_without_a_client_that_fails(experiment, tmp_path):

@@ -102,7 +102,15 @@ def test_a_connection_that_asks_in_time_stays(address):
 
 def test_a_head_of_any_length_is_refused(address):
     with secure(address) as long:
-        assert ask(long, b"POST / HTTP/1.1\r\nx: " + b"x" * 200_000) == b"HTTP/1.1 400 Bad Request"
+        long.sendall(b"POST / HTTP/1.1\r\nx: ")
+        long.settimeout(0.03)
+        answer = None
+        while answer is None:
+            try:
+                answer = long.recv(4096)
+            except TimeoutError:  # in pieces: what is sent after the answer would reset the connection
+                long.sendall(b"x" * 20_000)
+        assert answer.startswith(b"HTTP/1.1 400 Bad Request")
 
 
 def test_the_oldest_that_has_shown_no_key_makes_room(address):

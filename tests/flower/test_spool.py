@@ -1,7 +1,5 @@
 """Replies in files until they are used: the same federation, in memory that does not grow with the clients."""
 
-import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply
 from fedhca2.params import Slot
+from warm import output_of
 
 pytestmark = pytest.mark.slow
 UPLOAD = {"encoder": "updates", "decoder": "updates"}
@@ -94,6 +93,5 @@ print(peak(5), peak(105))
 
 
 def test_memory_does_not_grow_with_replies(tmp_path):
-    done = subprocess.run([sys.executable, "-c", MANY, str(tmp_path)], capture_output=True, text=True, check=True)
-    few, many = map(float, done.stdout.split())
+    few, many = map(float, output_of("-c", MANY, tmp_path).split())
     assert many - few < 40  # MiB; 100 rows more are 381 MiB

@@ -1,10 +1,10 @@
-"""The maps of the released Swin transformer from a CUDA graph."""
+"""The maps of the released Swin transformer from a CUDA graph, and what building a model leaves alone."""
 
 import pytest
 import torch
 
 from fedhca2.clients.capture import _capture
-from fedhca2.models import ModelConfig, MultiTaskModel
+from fedhca2.models import ModelConfig, MultiTaskModel, build_model
 from fedhca2.models.fast import align_attention, compile_parts
 from released_swin import SIZES, assert_released, image_of, released_config
 
@@ -32,3 +32,9 @@ def test_maps_are_those_of_the_released_code(size, kind, tmp_path, monkeypatch):
         _capture(run, torch.cuda.graph_pool_handle()).replay()
         torch.cuda.synchronize()
     assert_released(maps["found"], size)
+
+
+def test_building_a_model_leaves_the_gpus_generator_alone():
+    before = torch.cuda.get_rng_state()
+    build_model(ModelConfig(), {"depth": 1}, (64, 64), seed=0, client="a")
+    assert torch.equal(torch.cuda.get_rng_state(), before)

@@ -1,10 +1,10 @@
 """The examples for newcomers run."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from warm import output_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -12,9 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_script_says_what_each_client_gained(tmp_path):
-    command = [sys.executable, EXAMPLES / "quickstart.py", "1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "outdoor-semseg" in done.stdout
+    assert "outdoor-semseg" in output_of(EXAMPLES / "quickstart.py", "1", cwd=tmp_path)
     assert list(tmp_path.glob("runs/demo-*/report.html"))
 
 

@@ -85,11 +85,11 @@ def build_model(
     Decoders or heads in `common` are the same for every client that has the task.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "encoder"))
+        torch.default_generator.manual_seed(derive(seed, "encoder"))  # torch.manual_seed would seed GPUs too
         model = MultiTaskModel(config, channels, size)
         for task in channels:
             for part, module in (("decoder", model.decoders[task]), ("head", model.heads[task])):
-                torch.manual_seed(derive(seed, part, "" if part in common else client, task))
+                torch.default_generator.manual_seed(derive(seed, part, "" if part in common else client, task))
                 for layer in module.modules():
                     if isinstance(layer, (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase)):
                         layer.reset_parameters()

@@ -63,11 +63,11 @@ def with_another_value(tree, rng):
 
 
 def of_another_tree(text, rng):
-    tree = yaml.safe_load(text)
+    tree = yaml.load(text, yaml.CSafeLoader)
     for _ in range(rng.randint(1, 3)):
         if places(tree):
             with_another_value(tree, rng)
-    return yaml.safe_dump(tree, allow_unicode=True)
+    return yaml.dump(tree, Dumper=yaml.CSafeDumper, allow_unicode=True)
 
 
 def of_other_characters(text, rng):
@@ -84,7 +84,7 @@ def verdict(path):
         experiment = Experiment.load(path)
     except UserError as error:
         return error.lines
-    assert Experiment.parse(yaml.safe_load(experiment.to_yaml())).to_dict() == experiment.to_dict()
+    assert Experiment.parse(yaml.load(experiment.to_yaml(), yaml.CSafeLoader)).to_dict() == experiment.to_dict()
     return None
 
 

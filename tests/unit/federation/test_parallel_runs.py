@@ -14,6 +14,7 @@ from fedhca2.federation.memory_room import Report
 from fedhca2.federation.parallel_runs import run_in_parallel
 from fedhca2.federation.run_process import RunProcess, log_file, memory_file, start
 from small_run import events, run_small, same_models, small
+from warm import Warm
 
 GIB = 1 << 30
 # A run's process does not know the tests' own encoder.
@@ -173,8 +174,9 @@ def test_runs_side_by_side_equal_runs_of_their_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_ends_with_the_process_that_started_it(tmp_path):
+def test_a_run_ends_with_the_process_that_started_it(tmp_path, monkeypatch):
     run = plan_runs(small(rounds=1000, model=SWIN), [], 1, tmp_path)[0]
+    monkeypatch.setattr(subprocess, "Popen", Warm)
     job = start(run, sorted(os.sched_getaffinity(0))[:1], 1, {})
     while not job.last_line.startswith("round 1"):
         assert job.process.poll() is None
@@ -184,9 +186,10 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_out_of_memory_says_so_by_its_exit_code(tmp_path):
+def test_a_run_out_of_memory_says_so_by_its_exit_code(tmp_path, monkeypatch):
     run = plan_runs(small(model=SWIN), [], 1, tmp_path)[0]
     path = os.pathsep.join([str(_without_memory(tmp_path)), *sys.path])
+    monkeypatch.setattr(subprocess, "Popen", Warm)
     job = start(run, sorted(os.sched_getaffinity(0))[:1], 1, {"PYTHONPATH": path})
     assert job.process.wait(60) == OUT_OF_MEMORY
     assert job.out_of_memory

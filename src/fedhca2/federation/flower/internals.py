@@ -23,6 +23,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_children_ids_from_object_content,
     no_object_id_recompute,
 )
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,

@@ -17,6 +17,7 @@ from flwr.serverapp.grid import Grid
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Failed, Gone
 from fedhca2.federation.flower.arrivals import source_of
+from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.invitation import Invitation, expected_profile
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import decode_profile, pack
@@ -127,9 +128,12 @@ class SiteRegistry:
         return bool(message)
 
     def _push(self, content: RecordDict, node: int, kind: str, lifetime: float) -> str:
-        """Send a message; returns its name, or None if Flower does not accept it."""
+        """Send a message; returns its name, or nothing if Flower does not accept it."""
         secret = token_hex(16)  # a message's name is the hash of its content
-        names = [*self.grid.push_messages([Message(content, node, kind, ttl=lifetime, group_id=secret)])]
+        try:
+            names = [*self.grid.push_messages([Message(content, node, kind, ttl=lifetime, group_id=secret)])]
+        except ObjectPushError:  # it took too long, or the clock jumped meanwhile
+            return ""
         return names[0] or "" if names else ""
 
     def _forget(self, message: str) -> None:

@@ -1,7 +1,5 @@
 """What a site allows a server to ask for."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
@@ -19,6 +17,7 @@ from fedhca2.federation.flower.site import noised_scores
 from fedhca2.federation.flower.site_config import ENCODERS, SiteConfig
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
+from warm import output_of
 
 EXPERIMENT = {
     "rounds": 4,
@@ -206,8 +205,7 @@ with socket.create_server(("127.0.0.1", 0)) as friend, socket.create_server(("12
 
 @pytest.mark.slow
 def test_a_sites_process_reaches_nobody_but_its_supernode():
-    done = subprocess.run([sys.executable, "-c", SPEAKING], capture_output=True, text=True, timeout=120)
-    assert done.stdout == "5\n", done.stderr
+    assert output_of("-c", SPEAKING) == "5\n"
 
 
 def test_paths_of_weights_are_relative_to_the_site_file(tmp_path):

@@ -1,0 +1,149 @@
+"""Commands that start at once: forks of a process that has imported torch, Flower and fedhca2 already.
+
+Each is a process like any other: a child of the test's, with its own session, environment, folder and files. Only the
+seconds of imports are saved. `python warm.py SOCKET` is the process that forks.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from subprocess import DEVNULL, STDOUT, Popen, TimeoutExpired
+
+import fedhca2
+
+IMPORTED = ("fedhca2.cli", "fedhca2.federation.flower.local", "fedhca2.federation.flower.worker", "fedhca2.runs")
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+prctl = ctypes.CDLL(None).prctl
+
+
+class Warm:
+    """What tests use of `subprocess.Popen`, for `python` with -c CODE, -m MODULE or SCRIPT, and for a script.
+
+    Its standard input is a pipe.
+    """
+
+    def __init__(self, command, env=None, cwd=None, stdout=None, stderr=None, **_):
+        stdout = stdout or sys.__stdout__
+        stderr = stdout if stderr == STDOUT else stderr or sys.__stderr__
+        order = {"command": [*map(str, command)], "env": dict(env or os.environ), "cwd": str(cwd or Path.cwd())}
+        source, sink = os.pipe()
+        socket.send_fds(_forking(), [json.dumps(order).encode()], [source, stdout.fileno(), stderr.fileno()])
+        os.close(source)
+        self.stdin = os.fdopen(sink, "w")
+        self.pid, self.returncode = int(_forking().recv(100)), None
+
+    def poll(self):
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout=float("inf")):
+        end = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > end:
+                raise TimeoutExpired("a warm process", timeout)
+            time.sleep(0.02)
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+def output_of(*command, **options):
+    """What a Python command prints; it should succeed."""
+    with tempfile.TemporaryFile("w+") as output:
+        code = Warm([sys.executable, *command], stdout=output, stderr=STDOUT, **options).wait()
+        output.seek(0)
+        found = output.read()
+    assert code == 0, found
+    return found
+
+
+@cache
+def _forking():
+    """A connection to the process that forks, which ends with this one."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # what it forks and lets go becomes a child of this process
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(fedhca2.__file__).parents[1])}
+    command = [sys.executable, __file__, str(there.fileno())]
+    streams = dict.fromkeys(("stdin", "stdout"), DEVNULL)
+    Popen(command, env=environment, pass_fds=[there.fileno()], start_new_session=True, **streams)
+    there.close()
+    return here
+
+
+def forked(orders):
+    """Fork for every order; returns in each new process, with its command."""
+    tester = os.getppid()
+    while True:
+        text, files, *_ = socket.recv_fds(orders, 1 << 20, 3)
+        if not text:
+            sys.exit()
+        if between := os.fork():
+            os.waitpid(between, 0)
+            for file in files:
+                os.close(file)
+        elif os.fork():
+            os._exit(0)
+        else:
+            break
+    while os.getppid() != tester:
+        time.sleep(0.001)
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    order = json.loads(text)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    orders.send(str(os.getpid()).encode())
+    orders.close()
+    return order["command"]
+
+
+def become(command):
+    """Do what Python does when it is started with a command."""
+    rest = command[1:] if Path(command[0]).name.startswith("python") else command
+    sys.orig_argv = [sys.executable, *rest]
+    sys.path[:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.modules.pop("sitecustomize", None)
+    with suppress(ImportError):
+        import_module("sitecustomize")
+    if rest[0] == "-c":
+        sys.argv = ["-c", *rest[2:]]
+        exec(rest[1], {"__name__": "__main__"})
+    elif rest[0] == "-m":
+        sys.argv = rest[1:]
+        runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = rest
+        sys.path.insert(0, str(Path(rest[0]).parent))
+        runpy.run_path(rest[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    for name in IMPORTED:
+        import_module(name)
+    gc.freeze()  # what was imported is nobody's garbage, and its memory stays shared
+    become(forked(socket.socket(fileno=int(sys.argv[1]))))
