@@ -23,7 +23,7 @@ MIXED = (
     ("street", "outdoor", ("semseg",)),
 )
 SETTINGS = {
-    "model": {"encoder": {"name": TINY}, "decoder_width": 8},
+    "model": {"encoder": {"name": TINY}, "feature_width": 8, "decoder_width": 8},
     "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0, "lag": False}},
     "data": {
         "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 8, "val": 1},
@@ -86,7 +86,11 @@ class Silent:
 
 
 def experiment_of(method, clients=MIXED, rounds=2):
-    entries = [{"name": name, "data": data, "tasks": tasks} for name, data, tasks in clients]
+    """An experiment with these clients: name, data set, tasks, and an encoder unless it is the tiny one."""
+    entries = [
+        {"name": name, "data": data, "tasks": tasks, **({"model": {"encoder": {"name": other[0]}}} if other else {})}
+        for name, data, tasks, *other in clients
+    ]
     return Experiment.parse({**SETTINGS, "rounds": rounds, "method": method, "clients": entries})
 
 

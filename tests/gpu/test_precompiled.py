@@ -19,7 +19,7 @@ def compile_all(tmp_path, monkeypatch):
     home = clients(small(model=MODEL))["home"]
 
     def work(model):
-        precompile.precompile(ModelConfig.model_validate(model), [home], GPU)
+        precompile.precompile({home.name: ModelConfig.model_validate(model)}, [home], GPU)
         return list(tmp_path.glob("fedhca2-*")), [path for path in tmp_path.rglob("*") if path.is_file()]
 
     return work

@@ -49,19 +49,22 @@ def keep_compiled_code() -> Path:
     return Path(folder)
 
 
-def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.device) -> None:
-    """Compile the parts of the clients' training steps; does nothing if that was done before."""
+def precompile(models: Mapping[str, ModelConfig], clients: Sequence[Client], device: torch.device) -> None:
+    """Compile the parts of the clients' training steps; does nothing if that was done before.
+
+    `models` are the clients' models by name.
+    """
     if not hasattr(os, "fork"):
         return  # steps are compiled when they are first taken
     folder = keep_compiled_code()
-    kinds: dict[Size, Outputs] = {}
+    kinds: dict[tuple[ModelConfig, Size], tuple[Client, Outputs]] = {}
     for client in clients:
         data, tasks = client.data.train.data, client.data.train.tasks
         sample = data.load(client.data.train.indices[0], tasks)
         own = {task: (_channels(client, task), str(sample[task].dtype).removeprefix("torch.")) for task in tasks}
-        kinds.setdefault(data.size, {}).update(own)
-    by_size = [_jobs(clients[0], model, size, outputs) for size, outputs in kinds.items()]
-    jobs = [job for group in zip_longest(*by_size) for job in group if job]
+        kinds.setdefault((models[client.name], data.size), (client, {}))[1].update(own)
+    by_kind = [_jobs(client, model, size, outputs) for (model, size), (client, outputs) in kinds.items()]
+    jobs = [job for group in zip_longest(*by_kind) for job in group if job]
     name = f"{torch.__version__} {torch.cuda.get_device_name(device)} {json.dumps(jobs)}"
     done = folder / f"fedhca2-{sha256(name.encode()).hexdigest()[:16]}"
     if done.exists():
@@ -79,7 +82,7 @@ def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.devi
 
 
 def _jobs(client: Client, model: ModelConfig, size: Size, outputs: Outputs) -> list[Job]:
-    """What to compile for one image size, the longest jobs first."""
+    """What to compile for one model and image size, the longest jobs first."""
     each = [{task: output} for task, output in outputs.items()]
     names = sorted(parts(client.personal.model), key=REST.__ne__)
     needed = [*((name, each[0]) for name in names), (INPUT, outputs), *((LOSS, one) for one in each)]

@@ -85,7 +85,7 @@ class Trained:
 
     def _build(self, size: tuple[int, int]) -> MultiTaskModel:
         channels = {task: get_task(task).channels_for(space) for task, space in self.spaces.items()}
-        model = MultiTaskModel(self.experiment.model.blank, channels, size)
+        model = MultiTaskModel(self.spec.model.blank, channels, size)
         try:
             model.load_state_dict(self._tensors)
         except RuntimeError as error:
@@ -164,8 +164,7 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     """
     files = RunFiles(run)
     result = Result(**files.finished_result)
-    began = files.experiment()
-    experiment = began.model_copy(update={"model": began.model.blank})  # trained values replace the initial ones
+    experiment = files.experiment().blank  # trained values replace the initial ones
     names = [spec.name for spec in experiment.specs]
     if wanted.client is not None and wanted.client not in names:
         raise UserError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])

@@ -20,7 +20,7 @@ WORTH_COMPILING = 2e10
 def build_clients(
     experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], place: DeviceSlot
 ) -> list[Client]:
-    """Build all clients of an experiment at one device slot, with equal encoders."""
+    """Build all clients of an experiment at one device slot."""
     return [build_client(experiment, spec, data[spec.data], shards[spec.name], place) for spec in experiment.specs]
 
 
@@ -77,7 +77,7 @@ def build_client_model(
     method = experiment.resolved_method
     try:
         return build_model(
-            experiment.model,
+            spec.model,
             {task: TASKS[task].channels_for(labels[task]) for task in spec.tasks},
             size,
             seed=experiment.seed,
@@ -85,4 +85,5 @@ def build_client_model(
             common=method.local.frozen.union(method.common),
         )
     except (ValueError, RuntimeError, KeyError) as error:
-        raise UserError([f"model: cannot be built: {error}"]) from error
+        whose = "model" if spec.model == experiment.model else f"clients: the model of {spec.name!r}"
+        raise UserError([f"{whose}: cannot be built: {error}"]) from error

@@ -1,6 +1,6 @@
 """An experiment as data: everything a run depends on, checked before training starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -89,8 +89,8 @@ class Experiment(Config):
     @cached_property
     def specs(self) -> list[ClientSpec]:
         """All clients."""
-        specs = expand(self.clients, {name: data.labels for name, data in self.data.items()})
-        lines = []
+        specs = expand(self.clients, {name: data.labels for name, data in self.data.items()}, self.model)
+        lines = _unequal_starts(specs)
         for name, data in self.data.items():
             clients = [spec.name for spec in specs if spec.data == name]
             fault = data.partition.fault(clients, list(data.labels)) if clients else ""
@@ -142,18 +142,41 @@ class Experiment(Config):
             {**self.model_dump(mode="json", exclude_none=True), "method": {"name": name}, "baseline": False}
         )
 
+    @property
+    def blank(self) -> Self:
+        """The same experiment without initial weights, so that no file is needed."""
+        clients = tuple(
+            entry.model_copy(update={"model": spec.model.blank.model_dump()}) if entry.model else entry
+            for entry in self.clients
+            for spec in entry.expand(self.model)[:1]
+        )
+        return self.model_copy(update={"model": self.model.blank, "clients": clients})
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data that `parse` reads, with all defaults and the digest of a weights file filled in."""
         values = self.model_dump(mode="json", exclude_none=True)
         method = self.resolved_method.model_dump(mode="json", exclude={"reference"})
-        encoder = values["model"]["encoder"]
-        if is_file(Path(encoder["weights"])):
-            encoder["sha256"] = digest(encoder["weights"])
+        for model in (values["model"], *(client.get("model", {}) for client in values["clients"])):
+            encoder = model.get("encoder", {})
+            if is_file(Path(encoder.get("weights", "none"))):
+                encoder["sha256"] = digest(encoder["weights"])
         return {**values, "method": {"name": self.method_name, **method}}
 
     def to_yaml(self) -> str:
         """The same as a YAML document."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+def _unequal_starts(specs: Sequence[ClientSpec]) -> list[str]:
+    """Write a line for each encoder that does not start from the same weights at all clients that have it."""
+    weights: dict[str, set[str]] = {}
+    for spec in specs:
+        weights.setdefault(spec.model.encoder.name, set()).add(spec.model.encoder.weights)
+    return [
+        f"clients: encoder {name!r} should start from the same weights at all clients, found {', '.join(sorted(found))}"
+        for name, found in weights.items()
+        if len(found) > 1
+    ]
 
 
 def _unknown_metrics(metrics: Mapping[str, str]) -> list[str]:

@@ -49,10 +49,11 @@ def open_data(experiment: Experiment) -> dict[str, OpenData]:
 
 
 def _require_weights(experiment: Experiment) -> None:
-    try:
-        digest(experiment.model.encoder.weights)
-    except ValueError as error:
-        raise UserError([f"model.encoder.weights: {error}"]) from None
+    for weights in dict.fromkeys(spec.model.encoder.weights for spec in experiment.specs):
+        try:
+            digest(weights)
+        except ValueError as error:
+            raise UserError([f"model.encoder.weights: {error}"]) from None
 
 
 def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[str, Shard]:

@@ -31,6 +31,14 @@ class ModelConfig(Config):
     """The encoder, and the decoders for it."""
 
     encoder: EncoderConfig = EncoderConfig()
+    feature_width: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="width that every encoder projects its maps to, so that clients with different encoders "
+            "exchange decoders; by default maps keep their widths",
+        ),
+    ] = None
     decoder: Annotated[Literal["fcn", "deeplab"], Field(description="FedHCA²'s decoder, or MaT-FL's")] = "fcn"
     decoder_width: Annotated[
         int | None,

@@ -33,13 +33,27 @@ class FeatureNorms(nn.ModuleList):
         return [norm(feature).permute(0, 3, 1, 2) for norm, feature in zip(self, features, strict=True)]
 
 
+class Projections(nn.ModuleList):
+    """Maps of any widths, projected to a common width and normalised, so that any decoder of that width fits."""
+
+    def __init__(self, channels: Sequence[int], width: int) -> None:
+        super().__init__(
+            nn.Sequential(nn.Conv2d(count, width, kernel_size=1), nn.GroupNorm(1, width)) for count in channels
+        )
+
+    def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """Project every map."""
+        return [project(feature) for project, feature in zip(self, features, strict=True)]
+
+
 class Encoder(nn.Module):
     """A timm backbone that returns four feature maps [B, C, H, W].
 
-    Channels-last backbones get a LayerNorm on each map, like the papers' Swin.
+    Channels-last backbones get a LayerNorm on each map, like the papers' Swin. With a `width`, all maps are projected
+    to it; the projections belong to the encoder, since they depend on its widths.
     """
 
-    def __init__(self, config: EncoderConfig, size: tuple[int, int]) -> None:
+    def __init__(self, config: EncoderConfig, size: tuple[int, int], width: int | None = None) -> None:
         super().__init__()
         name = SWIN_T if config.name in SMALL else config.name
         options: dict[str, Any] = {"drop_path_rate": config.drop_path, "features_only": True}
@@ -60,11 +74,14 @@ class Encoder(nn.Module):
         if config.weights != "none":
             _check_digest(config)
             load_weights(self, config.name, config.weights)
+        self.projections = Projections(self.channels, width) if width else None
+        self.channels = [width] * len(self.channels) if width else self.channels
 
     def forward(self, image: Tensor) -> list[Tensor]:
         """Compute four maps, from fine to coarse."""
         features: list[Tensor] = self.body(image)
-        return features if self.norms is None else self.norms(features)
+        features = features if self.norms is None else self.norms(features)
+        return features if self.projections is None else self.projections(features)
 
 
 @cache

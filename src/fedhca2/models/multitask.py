@@ -19,7 +19,7 @@ class MultiTaskModel(nn.Module):
 
     def __init__(self, config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int]) -> None:
         super().__init__()
-        self.encoder = Encoder(config.encoder, size)
+        self.encoder = Encoder(config.encoder, size, config.feature_width)
         maps = self.encoder.channels
         width = config.decoder_width or (maps[0] if config.decoder == "fcn" else DEEPLAB_WIDTH)
         self.decoders = nn.ModuleDict({task: _decoder(config, maps, width) for task in channels})
@@ -80,7 +80,7 @@ def build_model(
     client: str,
     common: frozenset[Part] = frozenset(),
 ) -> MultiTaskModel:
-    """Build a model with the same encoder for every client of an experiment, and its own decoders and heads.
+    """Build a model. Encoders of the same settings start equal; every client has its own decoders and heads.
 
     Decoders or heads in `common` are the same for every client that has the task.
     """

@@ -10,6 +10,7 @@ from fedhca2.federation.gate import shown
 from fedhca2.messages import Order
 from fedhca2.methods import Method
 from fedhca2.methods.resolve import AGGREGATED
+from fedhca2.models import ModelConfig
 from fedhca2.params import STATISTICS
 
 OWN_WEIGHTS = "own"  # the encoder's initial weights are a file that every site has
@@ -21,17 +22,20 @@ class RefusalError(UserError):
     """The server asks for something that the site does not allow; one line each, with the key that would allow it."""
 
 
-def check_experiment(experiment: Mapping[str, Any], site: SiteConfig) -> None:
-    """Refuse an experiment that would run code, open files or contact hosts that the site has not listed."""
+def check_experiment(experiment: Mapping[str, Any], model: ModelConfig, site: SiteConfig) -> None:
+    """Refuse an experiment that would run code, open files or contact hosts that the site has not listed.
+
+    `model` is the one that the experiment has for this site.
+    """
     refused = []
-    method, encoder = experiment["method"]["name"], experiment["model"]["encoder"]
+    method, encoder = experiment["method"]["name"], model.encoder
     if method not in site.methods:
         refused.append(_line("method", method, "methods", site.methods))
-    if encoder["name"] not in site.encoders:
-        refused.append(_line("model.encoder.name", encoder["name"], "encoders", site.encoders))
+    if encoder.name not in site.encoders:
+        refused.append(_line("model.encoder.name", encoder.name, "encoders", site.encoders))
     weights = (*EMBEDDED_WEIGHTS, OWN_WEIGHTS) if site.weights else EMBEDDED_WEIGHTS
-    if encoder["weights"] not in weights:
-        refused.append(_line("model.encoder.weights", encoder["weights"], "weights", weights))
+    if encoder.weights not in weights:
+        refused.append(_line("model.encoder.weights", encoder.weights, "weights", weights))
     for name, data in experiment["data"].items():
         for key in sorted(OWN_FILES & set(data)):
             refused.append(_line(f"data.{name}.{key}", data[key], f"data.{key}", ()))
@@ -66,11 +70,11 @@ def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
     if kept:
         raise RefusalError(_line(key, part, "share", site.share) for key, part in kept)
     last = order.round == rounds
-    needed = {} if last else dict(method.uploads(order.round))
+    most = {} if last else dict(method.uploads(order.round))  # less if no other client has such an encoder
     wanted = f"{experiment.method_name} in round {order.round + 1} of {rounds}, which this site has agreed to"
-    if (order.finish, order.train, order.upload) != (last, not last, needed):
+    if (order.finish, order.train) != (last, not last) or not order.upload.items() <= most.items():
         found = f"finish: {order.finish}, train: {order.train}, upload: {shown(order.upload)}"
-        raise RefusalError([f"{wanted}, needs finish: {last}, train: {not last}, upload: {needed}; found {found}"])
+        raise RefusalError([f"{wanted}, needs finish: {last}, train: {not last}, upload: {most}; found {found}"])
     if strange := asked["deliveries"] - _ever_shared(method):
         raise RefusalError([f"{wanted}, has no deliveries of {', '.join(sorted(strange))}"])
 

@@ -21,7 +21,7 @@ from fedhca2.federation.flower.consent import (
 )
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Profile
-from fedhca2.models import layouts
+from fedhca2.models import ModelConfig, layouts
 
 RUN = re.compile(r"[A-Za-z0-9]{1,64}")
 
@@ -39,8 +39,9 @@ class Invitation:
         values = experiment.to_dict()
         for name, data in values["data"].items():
             values["data"][name] = {key: value for key, value in data.items() if key not in OWN_FILES}
-        if experiment.model.encoder.weights not in EMBEDDED_WEIGHTS:
-            values["model"]["encoder"]["weights"] = OWN_WEIGHTS
+        for model in (values["model"], *(client.get("model", {}) for client in values["clients"])):
+            if model.get("encoder", {}).get("weights", "none") not in EMBEDDED_WEIGHTS:
+                model["encoder"]["weights"] = OWN_WEIGHTS
         return cls(run, values)
 
     @classmethod
@@ -60,12 +61,12 @@ class Invitation:
 
         Raises UserError if the experiment has no such client, or asks for something that the site does not allow.
         """
-        check_experiment(self.experiment, site)
         spec = self._place(site)
+        check_experiment(self.experiment, spec.model, site)
         part = {key: value for key, value in self.experiment.items() if key != "participation"} | {
             "data": {spec.data: {**self.experiment["data"][spec.data], **site.data}},
             "clients": [{"name": spec.name, "data": spec.data, "tasks": spec.tasks, "epochs": spec.epochs}],
-            "model": self._model(site),
+            "model": _with_own_weights(spec.model, site),
             **self._privacy(site),
         }
         accepted = Experiment.parse(part)
@@ -76,7 +77,8 @@ class Invitation:
     def _place(self, site: SiteConfig) -> ClientSpec:
         """The client of the experiment that this site is."""
         entries = [ClientEntry.model_validate(entry) for entry in self.experiment["clients"]]
-        specs = {spec.name: spec for entry in entries for spec in entry.expand()}
+        model = ModelConfig.model_validate(self.experiment["model"])
+        specs = {spec.name: spec for entry in entries for spec in entry.expand(model)}
         if site.client not in specs:
             raise UserError([f"client: should be one of {', '.join(specs)}, found {site.client!r}"])
         spec = specs[site.client]
@@ -99,11 +101,12 @@ class Invitation:
         noise = max(declared.deviation, guard.noise)
         return {"privacy": privacy.model_dump(), "guard": {**self.experiment["guard"], "noise": noise}}
 
-    def _model(self, site: SiteConfig) -> dict[str, Any]:
-        model = dict(self.experiment["model"])
-        if model["encoder"]["weights"] == OWN_WEIGHTS:
-            model["encoder"] = {**model["encoder"], "weights": str(site.weights)}
-        return model
+
+def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:
+    values = model.model_dump(exclude_none=True)
+    if model.encoder.weights == OWN_WEIGHTS:
+        values["encoder"]["weights"] = str(site.weights)
+    return values
 
 
 def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:

@@ -150,10 +150,10 @@ def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
             "data": {**paths, "partition": {"kind": "lists", "file": str(images)}},
             "methods": [experiment.method_name, "local"],
             "share": ["encoder", "decoder", "head"],
-            "encoders": [experiment.model.encoder.name],
+            "encoders": [spec.model.encoder.name],
             "scores": "all",
         }
-        weights = experiment.model.encoder.weights
+        weights = spec.model.encoder.weights
         if weights not in EMBEDDED_WEIGHTS:
             site["weights"] = weights if weights == "timm" else str(Path(weights).resolve())
         files[spec.name] = folder / f"{spec.name}.yaml"

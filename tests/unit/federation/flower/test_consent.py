@@ -100,7 +100,6 @@ def delivered(part, task=""):
 ORDERS = {
     "a head": (Order(0, upload={**UPLOAD, "head": "updates"}), r"upload: .*\(share in site\.yaml\), found 'head'"),
     "a head for its products": (Order(1, delivered("head", "depth"), upload=UPLOAD), r"deliveries: .*\(share in"),
-    "less than the method": (Order(0, upload={"encoder": "updates"}), "needs finish: False, train: True, upload: "),
     "parameters": (Order(0, upload={**UPLOAD, "encoder": "parameters"}), "found .*'encoder': 'parameters'"),
     "norms": (Order(1, delivered("encoder_norms"), upload=UPLOAD), "has no deliveries of encoder_norms"),
     "nothing but scores": (Order(1, evaluate=True, train=False), "needs finish: False, train: True"),
@@ -131,6 +130,10 @@ def test_the_orders_of_a_run_are_accepted(method):
             site(),
         )
     check_order(Order(4, evaluate=True, finish=True, train=False), agreed, site())
+
+
+def test_a_server_may_ask_for_less_than_the_method_shares():
+    check_order(Order(0, upload={"decoder": "updates"}), experiment(), site())
 
 
 BUDGET = {"clip": 1.0, "noise": 2.0, "epsilon": 8.0}
