@@ -6,7 +6,9 @@ from federations import PowerCutError, Watching, flower_federation, in_memory, s
 
 from fedhca2.deployment.trained import Evaluation, Trained, evaluated
 from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.invitation import expected_profile
 from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.flower.records import decode_profile, encode_profile, header_of
 from fedhca2.federation.run import resume, run
 from fedhca2.params import Slot
 from fedhca2.reports.page.write import write_page
@@ -51,15 +53,31 @@ def test_a_resumed_run_equals_a_straight_one(done, tmp_path):
     assert_equal(models(tmp_path), models(done))
 
 
-def test_a_run_over_flower_that_crashed_equals_a_run_in_process(tmp_path):
-    wanted, scores = in_memory(mixed())
-    grid, _, _ = flower_federation(mixed(), tmp_path / "sites")
+def adapted():
+    """Two clients train adapters, and one has a frozen encoder and nothing of it to exchange."""
+    encoder = {"name": "test_vit", "adapters": {"rank": 2}}
+    home = {**CLIENTS[1], "model": {"encoder": {"name": "test_resnet", "frozen": True}, "feature_width": None}}
+    return mixed(clients=[CLIENTS[0], home], model={"encoder": encoder, "feature_width": 8, "decoder_width": 8})
+
+
+@pytest.mark.parametrize("experiment", [mixed(), adapted()], ids=["encoders", "adapters"])
+def test_a_run_over_flower_that_crashed_equals_a_run_in_process(experiment, tmp_path):
+    wanted, scores = in_memory(experiment)
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
     with pytest.raises(PowerCutError):
-        run(mixed(), tmp_path / "run", watcher=Watching(fails_in=1), engine=FlowerEngine(grid, TERMS))
-    grid, sites, _ = flower_federation(mixed(), tmp_path / "sites")
+        run(experiment, tmp_path / "run", watcher=Watching(fails_in=1), engine=FlowerEngine(grid, TERMS))
+    grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
     result = resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS))
     assert result.clients == scores
     assert_equal({name: site._seat.client.personal.model.state_dict() for name, site in sites.items()}, wanted)
+
+
+def test_a_site_with_another_frozen_backbone_is_refused():
+    experiment = adapted()
+    profile = expected_profile(experiment, experiment.specs[0])
+    header = {**header_of(encode_profile(profile)), "backbone": "0" * 32, "samples": 4}
+    answer = decode_profile(header, profile)
+    assert "backbone of outdoor-semseg should be" in answer.why
 
 
 @pytest.mark.parametrize("method", [{"name": "fedavg"}, {"name": "fedhca2", "decoder": {"kind": "mean"}}])

@@ -198,3 +198,19 @@ def test_memory_of_the_gpu_does_not_grow_with_the_clients():
 
     few = peak(1)
     assert peak(5) <= 1.1 * few
+
+
+@pytest.mark.parametrize("kind", ["captured", "compiled"])
+def test_adapters_of_a_plain_transformer_train_as_in_plain_steps(kind, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    model = {"encoder": {"name": "test_vit", "adapters": {"rank": 2}}, "feature_width": 8, "decoder_width": 8}
+    states = []
+    for step in ("plain", kind):
+        client = clients(small(**FP32 | {"model": model}))["home"]
+        start = {key: value.clone() for key, value in client.personal.model.state_dict().items()}
+        client.device_slot = DeviceSlot(GPU, step)
+        client.perform(Order(0))
+        states.append({key: value.cpu() for key, value in client.personal.model.state_dict().items()})
+        assert all(states[-1][name].equal(start[name]) for name in client.personal.model.fixed)
+    expected, found = (flat(state.values()) for state in states)
+    assert (found - expected).norm() <= 2e-2 * (expected - flat(start.values())).norm()

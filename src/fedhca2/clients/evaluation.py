@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedhca2.clients.capture import CapturedForward, Captures
@@ -89,9 +89,17 @@ def sample_predictions(client: "Client", when: str) -> Arrays:
 
 
 @torch.no_grad()
-def recalibrate(model: nn.Module, batches: Iterable[Sample]) -> None:
-    """Measure the running statistics of BatchNorm layers again, as plain averages, after parameters have changed."""
-    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+def recalibrate(model: MultiTaskModel, batches: Iterable[Sample]) -> None:
+    """Measure the running statistics of BatchNorm layers again, as plain averages, after parameters have changed.
+
+    Those of a frozen backbone stay as they are.
+    """
+    fixed = model.fixed
+    layers = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and f"{name}.running_mean" not in fixed
+    ]
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]

@@ -17,7 +17,7 @@ import torch
 
 from fedhca2.clients.capture import CapturedForward, Captures
 from fedhca2.clients.client import Client
-from fedhca2.clients.step import KEEP, take_step, task_loss
+from fedhca2.clients.step import KEEP, set_mode, take_step, task_loss
 from fedhca2.clients.training import Learner, Training
 from fedhca2.compiling import compiled
 from fedhca2.cores import usable_cores
@@ -107,7 +107,8 @@ def _compile(device: torch.device, job: Job) -> None:
         _compile_input(device, sample, (height, width), training.batch_size, channels)
     else:
         model = build_model(ModelConfig(**job["model"]).blank, channels, (height, width), seed=0, client="")
-        _compile_step(model.to(device).train(), job["part"], training, sample)
+        set_mode(model.to(device), frozenset())
+        _compile_step(model, job["part"], training, sample)
     torch.cuda.synchronize()
 
 

@@ -2,11 +2,19 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedhca2.config import Config
 
 SWIN_T = "swin_tiny_patch4_window7_224"
+
+
+class Lora(Config):
+    """Low-rank adapters beside the linear layers of a frozen backbone: W·x + (α/r)·B·A·x."""
+
+    kind: Literal["lora"] = "lora"
+    rank: Annotated[int, Field(ge=1, description="r, the width of the adapters")] = 8
+    alpha: Annotated[float, Field(gt=0, description="α; adapters are scaled by α/r")] = 8.0
 
 
 class EncoderConfig(Config):
@@ -25,6 +33,23 @@ class EncoderConfig(Config):
         Literal[8, 16, 32],
         Field(description="stride of the coarsest map; below 32 only if the encoder can be dilated"),
     ] = 32
+    frozen: Annotated[
+        bool, Field(description="the backbone keeps its initial weights; what lies between it and decoders trains")
+    ] = False
+    adapters: Annotated[
+        Lora | None, Field(description="trained and exchanged instead of the backbone, which is frozen")
+    ] = None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the backbone keeps its initial weights."""
+        return self.frozen or self.adapters is not None
+
+    @model_validator(mode="after")
+    def _a_fixed_backbone_drops_nothing(self) -> "EncoderConfig":
+        if self.fixed and self.drop_path:
+            raise ValueError(f"drop_path should be 0 if the backbone is frozen, found {self.drop_path:g}")
+        return self
 
 
 class ModelConfig(Config):

@@ -1,6 +1,7 @@
 """A client's model: one encoder, and one decoder and one head per task."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 import torch
 from torch import Tensor, nn
@@ -8,6 +9,7 @@ from torch.nn import functional
 
 from fedhca2.models.config import ModelConfig
 from fedhca2.models.encoder import Encoder
+from fedhca2.models.features import resample
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.seeds import derive
 
@@ -31,13 +33,25 @@ class MultiTaskModel(nn.Module):
         size = image.shape[-2:]
         return {task: apply_head(self.heads[task], decoder(features), size) for task, decoder in self.decoders.items()}
 
+    @property
+    def fixed(self) -> dict[str, Tensor]:
+        """The tensors of a frozen backbone: they never change, so they are neither sent nor saved."""
+        names = {f"encoder.{name}" for name in self.encoder.fixed}
+        return {name: value for name, value in self.state_dict().items() if name in names} if names else {}
+
     def slots(self) -> dict[Slot, dict[str, Tensor]]:
-        """All tensors by slot: parameters, and running statistics of normalisation layers, if any."""
+        """All tensors by slot, except fixed ones: parameters, and running statistics of normalisation layers."""
         slots: dict[Slot, dict[str, Tensor]] = {}
         for part, task in [("encoder", ""), *(("decoder", task) for task in self.decoders)]:
             module = self.get_submodule(slot_prefix(Slot(part, task)).removesuffix("."))  # type: ignore[arg-type]
-            slots[Slot(part, task)] = dict(module.named_parameters())  # type: ignore[arg-type]
-            norms = {name: buffer for name, buffer in module.named_buffers() if ".running_" in f".{name}"}
+            fixed = self.encoder.fixed if part == "encoder" else frozenset[str]()
+            parameters: dict[str, Tensor] = {
+                name: value for name, value in module.named_parameters() if name not in fixed
+            }
+            norms = {name: value for name, value in module.named_buffers() if ".running_" in f".{name}"}
+            norms = {name: value for name, value in norms.items() if name not in fixed}
+            if parameters:
+                slots[Slot(part, task)] = parameters  # type: ignore[arg-type]
             if norms:
                 slots[Slot(f"{part}_norms", task)] = norms  # type: ignore[arg-type]
         return slots | {Slot("head", task): dict(head.named_parameters()) for task, head in self.heads.items()}
@@ -71,6 +85,16 @@ def layouts(model: MultiTaskModel) -> dict[Slot, Layout]:
     return {slot: Layout.of(tensors) for slot, tensors in model.slots().items()}
 
 
+def fingerprint(model: MultiTaskModel) -> str:
+    """A digest of a frozen backbone; empty if there is none."""
+    fixed = sorted(model.fixed.items())
+    digest = blake2b(digest_size=16)
+    for name, tensor in fixed:
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest() if fixed else ""
+
+
 def build_model(
     config: ModelConfig,
     channels: Mapping[str, int],
@@ -96,34 +120,6 @@ def build_model(
     return model
 
 
-def interpolation(length: int, target: int, device: torch.device) -> Tensor:
-    """The matrix [target, length] of linear interpolation between pixel centres.
-
-    >>> interpolation(2, 4, torch.device("cpu"))
-    tensor([[1.0000, 0.0000],
-            [0.7500, 0.2500],
-            [0.2500, 0.7500],
-            [0.0000, 1.0000]])
-    """
-    place = (torch.arange(target, device=device) + 0.5) * (length / target) - 0.5
-    distance = place.clamp(0, length - 1)[:, None] - torch.arange(length, device=device)
-    return (1 - distance.abs()).clamp(min=0)
-
-
-def upsample(maps: Tensor, size: torch.Size) -> Tensor:
-    """Bilinear interpolation to `size` as two matrix products, so that its gradient needs no scattered sums.
-
-    The weights are exact in bfloat16 if the scale is a power of two.
-    """
-    batch, channels, height, width = maps.shape
-    rows, columns = (
-        interpolation(*pair, maps.device).to(maps.dtype) for pair in zip((height, width), size, strict=True)
-    )
-    tall = rows @ maps.permute(0, 2, 3, 1).reshape(batch, height, width * channels)
-    full = columns @ tall.view(-1, width, channels)
-    return full.view(batch, *size, channels).permute(0, 3, 1, 2)
-
-
 class Decoder(nn.Module):
     """The papers' simple FCN: its six layers are the four projections, the fusing convolution and its BatchNorm.
 
@@ -142,7 +138,7 @@ class Decoder(nn.Module):
         pairs = zip(self.projections, features, weights, strict=True)
         fused, *others = [functional.conv2d(project(feature), weight) for project, feature, weight in pairs]
         for maps in others:
-            fused = fused + upsample(maps, fused.shape[-2:])
+            fused = fused + resample(maps, fused.shape[-2:])
         if self.fuse.bias is not None:
             fused = fused + self.fuse.bias[:, None, None]
         return functional.leaky_relu(self.norm(fused), negative_slope=0.01)

@@ -21,7 +21,7 @@ from fedhca2.federation.flower.consent import (
 )
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Profile
-from fedhca2.models import ModelConfig, layouts
+from fedhca2.models import ModelConfig, fingerprint, layouts
 
 RUN = re.compile(r"[A-Za-z0-9]{1,64}")
 
@@ -113,4 +113,4 @@ def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
     """The profile of a client of the experiment, except its number of images."""
     data = experiment.data[spec.data]
     model = build_client_model(experiment, spec, data.labels, data.size)
-    return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model))
+    return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model), fingerprint(model))
