@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedhca2.config import Config, suggest
 from fedhca2.errors import UserError
-from fedhca2.tasks import LabelSpace
+from fedhca2.tasks import TASKS, LabelSpace
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -93,6 +93,9 @@ def expand(entries: Sequence[ClientEntry], labels: Mapping[str, Mapping[str, Lab
             if task not in labels[entry.data]:
                 hint = suggest(task, labels[entry.data])
                 lines.append(f"clients[{i}].{key}: {task!r} is not a task of data set {entry.data!r}. {hint}")
+            elif task not in TASKS:
+                hint = f"should be declared in `tasks`, for example as `{task}: regression`, found nothing"
+                lines.append(f"clients[{i}].{key}: {task!r} {hint}")
     specs = [spec for entry in entries for spec in entry.expand()]
     names = [spec.name for spec in specs]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
