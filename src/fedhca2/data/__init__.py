@@ -5,7 +5,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, ValidationInfo
 
 from fedhca2.config import Config, suggest
+from fedhca2.data.adapters import CsvImages, HuggingFace, MapStyle
 from fedhca2.data.archive import Archive, Paths, Size, Source
+from fedhca2.data.coco import CocoMasks
 from fedhca2.data.config import DataConfig, folders
 from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.files import (
@@ -21,14 +23,21 @@ from fedhca2.data.files import (
     read_values,
 )
 from fedhca2.data.nyud import NyudData
-from fedhca2.data.own import settings_class
+from fedhca2.data.own import settings_class, settings_of
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.data.pascal_context import PascalContextData
 from fedhca2.data.rendered import ScenesData
 from fedhca2.imports import FORMS, is_import_path, located
 from fedhca2.tasks import LabelSpace
 
-KINDS: dict[str, type[DataConfig]] = {"scenes": ScenesData, "pascal_context": PascalContextData, "nyud": NyudData}
+KINDS: dict[str, type[DataConfig]] = {
+    "scenes": ScenesData,
+    "pascal_context": PascalContextData,
+    "nyud": NyudData,
+    "csv": settings_of("csv", CsvImages),
+    "coco": settings_of("coco", CocoMasks),
+    "huggingface": settings_of("huggingface", HuggingFace),
+}
 
 
 def of_kind(values: Any, info: ValidationInfo) -> Any:
@@ -49,12 +58,16 @@ AnyData = Annotated[SerializeAsAny[DataConfig], BeforeValidator(of_kind)]
 __all__ = [
     "Archive",
     "BrokenFileError",
+    "CocoMasks",
     "Config",
+    "CsvImages",
     "DataConfig",
     "Dataset",
     "Even",
     "FileError",
+    "HuggingFace",
     "LabelSpace",
+    "MapStyle",
     "MissingFileError",
     "NyudData",
     "PartitionConfig",

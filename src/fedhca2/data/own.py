@@ -85,7 +85,11 @@ class OwnData(DataConfig):
 @cache
 def settings_class(kind: str) -> type[DataConfig]:
     """The settings of the data set that an import path names; raises ValueError if there is no such thing."""
-    made_by = load(kind, "a class or function of a data set, with a parameter `split`", _takes_split)
+    return settings_of(kind, load(kind, "a class or function of a data set, with a parameter `split`", _takes_split))
+
+
+def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
+    """The settings of the data set that a class or function makes; raises ValueError if it cannot make one."""
     if isinstance(made_by, type) and (lacking := _missing_member(made_by)):
         raise ValueError(f"{kind} {lacking}")
     fields = _fields(kind, made_by)

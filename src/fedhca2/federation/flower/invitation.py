@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedhca2.clients import Privacy
-from fedhca2.data import KINDS
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment
 from fedhca2.experiment.build import build_client_model
@@ -17,6 +16,7 @@ from fedhca2.federation.flower.consent import (
     OWN_FILES,
     OWN_KIND,
     OWN_WEIGHTS,
+    TOLD_KINDS,
     RefusalError,
     check_experiment,
     check_parts,
@@ -42,7 +42,7 @@ class Invitation:
         """Make the invitation to an experiment."""
         values = experiment.to_dict()
         for name, data in values["data"].items():
-            if data["kind"] in KINDS:
+            if data["kind"] in TOLD_KINDS:
                 values["data"][name] = {key: value for key, value in data.items() if key not in OWN_FILES}
             else:
                 values["data"][name] = {"kind": OWN_KIND, "size": data["size"]}

@@ -16,12 +16,11 @@ import yaml
 from flwr.app import ConfigRecordValues, Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedhca2.data import KINDS
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.flower.client_app import make_app
-from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS
+from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS, TOLD_KINDS
 from fedhca2.federation.flower.engine import Collect, FlowerEngine, check_resumable, read_note
 from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.keys import make_keys
@@ -141,7 +140,7 @@ def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
     private_folder(folder)
     for spec in experiment.specs:
         data = experiment.data[spec.data]
-        own = {key for key, value in data if data.kind not in KINDS or isinstance(value, Path)} - {"partition"}
+        own = {key for key, value in data if data.kind not in TOLD_KINDS or isinstance(value, Path)} - {"partition"}
         paths = {key: str(Path(value).resolve()) for key, value in data if isinstance(value, Path)}
         settings = data.model_dump(mode="json", include=own) | paths
         images = folder.resolve() / f"{spec.name}.images.json"

@@ -14,7 +14,7 @@ from fedhca2.data.config import path_settings
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
-from fedhca2.federation.flower.consent import OWN_FILES, RefusalError, check_order
+from fedhca2.federation.flower.consent import OWN_FILES, TOLD_KINDS, RefusalError, check_order
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.site import noised_scores
 from fedhca2.federation.flower.site_config import ENCODERS, SiteConfig
@@ -49,8 +49,13 @@ def test_all_encoders_of_the_embedded_experiments_are_allowed():
     assert set(models) <= set(ENCODERS)
 
 
-def test_no_data_set_has_a_file_that_a_server_could_name():
-    assert set().union(*map(path_settings, KINDS.values())) <= OWN_FILES
+@pytest.mark.parametrize("kind", TOLD_KINDS)
+def test_no_data_set_has_a_file_that_a_server_could_name(kind):
+    assert path_settings(KINDS[kind]) <= OWN_FILES
+
+
+def test_a_server_names_no_data_set_that_looks_for_files_by_its_settings():
+    assert TOLD_KINDS == ["scenes", "pascal_context", "nyud"]
 
 
 def test_an_encoder_that_a_site_has_not_listed_is_refused():
