@@ -64,11 +64,12 @@ def sample_indices(client: "Client") -> list[int]:
 
 
 def sample_labels(client: "Client") -> Arrays:
-    """The sample images and labels: `image`, `label.TASK`."""
+    """The sample images and labels: `image`, `label.TASK`, and the names of classes in `names.TASK`."""
     data, tasks = client.data.val.data, client.data.val.tasks
     samples = [data.load(index, tasks) for index in sample_indices(client)]
     keys = {"image": "image"} | {task: f"label.{task}" for task in tasks}
-    return {key: torch.stack([sample[name] for sample in samples]).numpy() for name, key in keys.items()}
+    arrays = {key: torch.stack([sample[name] for sample in samples]).numpy() for name, key in keys.items()}
+    return arrays | {f"names.{task}": np.array(data.labels[task].names) for task in tasks if data.labels[task].names}
 
 
 @torch.inference_mode()
@@ -82,8 +83,9 @@ def sample_predictions(client: "Client", when: str) -> Arrays:
     height, width = val.data.load(indices[0], ())["image"].shape[-2:]
     top, left = ((padded - own) // 2 for padded, own in zip(val.data.size, (height, width), strict=True))
     predictions = {task: TASKS[task].predict(output).cpu() for task, output in outputs.items()}
+    inside = (..., slice(top, top + height), slice(left, left + width))
     return {
-        f"{when}.{task}": prediction[..., top : top + height, left : left + width].numpy()
+        f"{when}.{task}": (prediction[inside] if TASKS[task].output == "map" else prediction).numpy()
         for task, prediction in predictions.items()
     }
 

@@ -95,14 +95,18 @@ class Trained:
 
     @torch.inference_mode()
     def predict(self, image: Array) -> dict[str, Array]:
-        """Predict an image, uint8 [3, H, W] of any size: {task: [C, H, W]}."""
+        """Predict an image, uint8 [3, H, W] of any size: {task: [C, H, W] or [C]}."""
         height, width = image.shape[-2:]
         padded = padded_size((height, width), self.size)
         sample = for_evaluation({"image": torch.from_numpy(np.ascontiguousarray(image))}, padded)
         outputs = self.model(padded)(sample["image"][None])
         top, left = (padded[0] - height) // 2, (padded[1] - width) // 2
         inside = (0, ..., slice(top, top + height), slice(left, left + width))
-        return {task: get_task(task).predict(output)[inside].numpy() for task, output in outputs.items()}
+        found = {}
+        for task, output in outputs.items():
+            prediction = get_task(task).predict(output)
+            found[task] = (prediction[inside] if get_task(task).output == "map" else prediction[0]).numpy()
+        return found
 
 
 def padded_size(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
@@ -129,7 +133,7 @@ def read_image(path: Path) -> Image.Image:
 
 
 def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw: bool = False) -> Iterator[Path]:
-    """Write a coloured map and an overlay for each image and task, and with `raw` the array; returns the paths."""
+    """Write a picture for each image and task, of maps also an overlay, and with `raw` the array; returns the paths."""
     stems = [path.stem for path in images]
     if repeated := sorted({stem for stem in stems if stems.count(stem) > 1}):
         raise UserError([f"images should have different names, found {', '.join(repeated)} more than once"])
@@ -137,8 +141,10 @@ def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw
     for path in images:
         image = read_image(path)
         for task, prediction in trained.predict(np.asarray(image).transpose(2, 0, 1)).items():
-            painted = paint(get_task(task), prediction)
-            pictures = {f"{path.stem}.{task}.png": painted, f"{path.stem}.{task}.overlay.png": overlay(image, painted)}
+            painted = paint(get_task(task), prediction, trained.spaces[task].names)
+            pictures = {f"{path.stem}.{task}.png": painted}
+            if get_task(task).output == "map":
+                pictures[f"{path.stem}.{task}.overlay.png"] = overlay(image, painted)
             for name, picture in pictures.items():
                 picture.save(folder / name)
                 yield folder / name

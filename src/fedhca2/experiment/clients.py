@@ -12,7 +12,7 @@ from fedhca2.errors import UserError
 from fedhca2.experiment.errors import describe
 from fedhca2.experiment.sources import merged
 from fedhca2.models import ModelConfig
-from fedhca2.tasks import LabelSpace
+from fedhca2.tasks import TASKS, LabelSpace
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -114,6 +114,9 @@ def expand(
             if task not in labels[entry.data]:
                 hint = suggest(task, labels[entry.data])
                 lines.append(f"clients[{i}].{key}: {task!r} is not a task of data set {entry.data!r}. {hint}")
+            elif task not in TASKS:
+                hint = f"should be declared in `tasks`, for example as `{task}: regression`, found nothing"
+                lines.append(f"clients[{i}].{key}: {task!r} {hint}")
         try:
             specs += entry.expand(model)
         except UserError as error:

@@ -6,21 +6,25 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedhca2.clients import Privacy, Training
 from fedhca2.config import Config, suggest
-from fedhca2.data import DataConfig
+from fedhca2.data import AnyData
+from fedhca2.data.config import FOLDERS, folders
+from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.errors import describe
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
 from fedhca2.experiment.sources import apply_overrides, read_config
+from fedhca2.imports import located
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import TASKS, LabelSpace
+from fedhca2.tasks.declared import DeclaredTask, declare
 
 DEFAULT_METHOD = "fedhca2"
 
@@ -58,17 +62,34 @@ class Experiment(Config):
     ] = None
     guard: GuardBounds = GuardBounds()
     checkpoints: CheckpointPlan = CheckpointPlan()
-    data: Annotated[dict[str, DataConfig], Field(min_length=1)]
+    tasks: Annotated[
+        dict[str, DeclaredTask],
+        Field(default_factory=dict, description="tasks besides the built-in ones, by name: a kind, and settings"),
+    ]
+    data: Annotated[dict[str, AnyData], Field(min_length=1)]
     clients: Annotated[tuple[ClientEntry, ...], Field(min_length=1)]
 
     @model_validator(mode="before")
     @classmethod
-    def _method_by_name(cls, values: Any) -> Any:
+    def _method_by_name(cls, values: Any, info: ValidationInfo) -> Any:
         if not isinstance(values, dict):
             return values
         method = values.get("method", {})
         method = {"name": method} if isinstance(method, str) else method
-        return {**values, "method": {"name": DEFAULT_METHOD, **method} if isinstance(method, dict) else method}
+        if isinstance(method, dict):
+            name = method.get("name", DEFAULT_METHOD)
+            if isinstance(name, str) and not Path(name.rpartition(":")[0]).exists():
+                name = located(name, folders(info))
+            method = {**method, "name": name}
+        return {**values, "method": method}
+
+    @field_validator("tasks")
+    @classmethod
+    def _tasks_are_known(cls, tasks: dict[str, DeclaredTask], info: ValidationInfo) -> dict[str, DeclaredTask]:
+        places = folders(info)
+        found = {name: task.model_copy(update={"kind": located(task.kind, places)}) for name, task in tasks.items()}
+        declare(found)
+        return found
 
     @property
     def method_name(self) -> str:
@@ -86,10 +107,21 @@ class Experiment(Config):
         except ValueError as error:
             raise UserError([f"method: {error}"]) from None
 
+    @property
+    def _labels(self) -> dict[str, Mapping[str, LabelSpace]]:
+        """The labels of every data set; to know them, some must be opened."""
+        labels = {}
+        for name, data in self.data.items():
+            try:
+                labels[name] = data.labels
+            except FileError as error:
+                raise UserError([f"data.{name}: {error}"]) from None
+        return labels
+
     @cached_property
     def specs(self) -> list[ClientSpec]:
         """All clients."""
-        specs = expand(self.clients, {name: data.labels for name, data in self.data.items()}, self.model)
+        specs = expand(self.clients, self._labels, self.model)
         lines = _unequal_starts(specs)
         for name, data in self.data.items():
             clients = [spec.name for spec in specs if spec.data == name]
@@ -108,15 +140,20 @@ class Experiment(Config):
     @classmethod
     def load(cls, source: str | Path = "demo", overrides: list[str] | None = None) -> Self:
         """Load an experiment from a YAML file or by its embedded name, with `key=value` overrides."""
-        return cls.parse(apply_overrides(read_config(source), overrides or []))
+        folders: list[Path] = []
+        values = read_config(source, folders)
+        return cls.parse(apply_overrides(values, overrides or []), folders)
 
     @classmethod
-    def parse(cls, values: Any) -> Self:
-        """Build an experiment from plain data; raises UserError if it has faults."""
+    def parse(cls, values: Any, folders: Sequence[Path] = ()) -> Self:
+        """Build an experiment from plain data; raises UserError if it has faults.
+
+        Relative paths are looked for in these folders, and then in the working directory.
+        """
         if not isinstance(values, dict):
             raise UserError([f"config: should be a mapping of keys to values, found {values!r:.200}"])
         try:
-            experiment = cls.model_validate(values)
+            experiment = cls.model_validate(values, context={FOLDERS: folders})
         except ValidationError as error:
             raise UserError(describe(error)) from None
         names = [spec.name for spec in experiment.specs]

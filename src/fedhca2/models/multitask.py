@@ -12,6 +12,7 @@ from fedhca2.models.encoder import Encoder
 from fedhca2.models.features import resample
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.seeds import derive
+from fedhca2.tasks import TASKS
 
 DEEPLAB_WIDTH = 256
 
@@ -25,7 +26,7 @@ class MultiTaskModel(nn.Module):
         maps = self.encoder.channels
         width = config.decoder_width or (maps[0] if config.decoder == "fcn" else DEEPLAB_WIDTH)
         self.decoders = nn.ModuleDict({task: _decoder(config, maps, width) for task in channels})
-        self.heads = nn.ModuleDict({task: Head(width, count) for task, count in channels.items()})
+        self.heads = nn.ModuleDict({task: _head(task, width, count) for task, count in channels.items()})
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """Compute raw outputs of all tasks at the size of the image."""
@@ -69,7 +70,7 @@ def slot_prefix(slot: Slot) -> str:
 def apply_head(head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
     """Compute a task's raw output at this size from its decoder's features."""
     output: Tensor = head(decoded)
-    if output.shape[-2:] == size:
+    if output.ndim == 2 or output.shape[-2:] == size:  # a vector, or a map of the right size
         return output
     return functional.interpolate(output, size=size, mode="bilinear", align_corners=False)
 
@@ -169,6 +170,17 @@ class DeepLab(nn.Module):
         mean = functional.relu(self.pooled(coarse.mean(dim=(2, 3), keepdim=True)))
         fused = functional.relu(self.norm(self.fuse(torch.cat([*maps, mean.expand_as(maps[0])], dim=1))))
         return functional.interpolate(fused, size=features[0].shape[-2:], mode="bilinear", align_corners=False)
+
+
+def _head(task: str, width: int, channels: int) -> nn.Module:
+    return Head(width, channels) if TASKS[task].output == "map" else VectorHead(width, channels)
+
+
+class VectorHead(nn.Sequential):
+    """Maps [B, width, H/4, W/4] to [B, channels]: the mean over the image, and a linear layer."""
+
+    def __init__(self, width: int, channels: int) -> None:
+        super().__init__(nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, channels, kernel_size=1), nn.Flatten())
 
 
 class Head(nn.Sequential):

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedhca2.data import KINDS
+from fedhca2.data.own import OwnData
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.site_config import SiteConfig
@@ -12,10 +14,15 @@ from fedhca2.methods import Method
 from fedhca2.methods.resolve import AGGREGATED
 from fedhca2.models import ModelConfig
 from fedhca2.params import STATISTICS
+from fedhca2.tasks import BUILT_IN
+from fedhca2.tasks.declared import is_built_in
 
 OWN_WEIGHTS = "own"  # the encoder's initial weights are a file that every site has
 EMBEDDED_WEIGHTS = ("none", "scenes")
 OWN_FILES = {"root", "partition"}  # of a data set: the location of its files
+# Data sets whose other settings name no files and no code; a site reads all others as its own file says.
+TOLD_KINDS = [kind for kind, settings in KINDS.items() if not issubclass(settings, OwnData)]
+OWN_KIND = "own"  # a data set or a task for which every site has code of its own
 
 
 class RefusalError(UserError):
@@ -37,8 +44,14 @@ def check_experiment(experiment: Mapping[str, Any], model: ModelConfig, site: Si
     if encoder.weights not in weights:
         refused.append(_line("model.encoder.weights", encoder.weights, "weights", weights))
     for name, data in experiment["data"].items():
+        if data["kind"] not in (*TOLD_KINDS, OWN_KIND):
+            refused.append(_line(f"data.{name}.kind", data["kind"], "data.kind", TOLD_KINDS))
         for key in sorted(OWN_FILES & set(data)):
             refused.append(_line(f"data.{name}.{key}", data[key], f"data.{key}", ()))
+    for name, task in experiment.get("tasks", {}).items():
+        known = name in site.own_tasks if task["kind"] == OWN_KIND else is_built_in(task["kind"])
+        if not known:
+            refused.append(_line(f"tasks.{name}.kind", task["kind"], "own_tasks", [each.name for each in BUILT_IN]))
     if refused:
         raise RefusalError(refused)
 

@@ -14,7 +14,10 @@ from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.flower.consent import (
     EMBEDDED_WEIGHTS,
     OWN_FILES,
+    OWN_KIND,
     OWN_WEIGHTS,
+    TOLD_KINDS,
+    RefusalError,
     check_experiment,
     check_parts,
     check_sums_only,
@@ -22,6 +25,7 @@ from fedhca2.federation.flower.consent import (
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Profile
 from fedhca2.models import ModelConfig, fingerprint, layouts
+from fedhca2.tasks.declared import is_built_in
 
 RUN = re.compile(r"[A-Za-z0-9]{1,64}")
 
@@ -38,7 +42,12 @@ class Invitation:
         """Make the invitation to an experiment."""
         values = experiment.to_dict()
         for name, data in values["data"].items():
-            values["data"][name] = {key: value for key, value in data.items() if key not in OWN_FILES}
+            if data["kind"] in TOLD_KINDS:
+                values["data"][name] = {key: value for key, value in data.items() if key not in OWN_FILES}
+            else:
+                values["data"][name] = {"kind": OWN_KIND, "size": data["size"]}
+        for name, task in values["tasks"].items():
+            values["tasks"][name] = task if is_built_in(task["kind"]) else {"kind": OWN_KIND}
         for model in (values["model"], *(client.get("model", {}) for client in values["clients"])):
             if model.get("encoder", {}).get("weights", "none") not in EMBEDDED_WEIGHTS:
                 model["encoder"]["weights"] = OWN_WEIGHTS
@@ -64,7 +73,8 @@ class Invitation:
         spec = self._place(site)
         check_experiment(self.experiment, spec.model, site)
         part = {key: value for key, value in self.experiment.items() if key != "participation"} | {
-            "data": {spec.data: {**self.experiment["data"][spec.data], **site.data}},
+            "data": {spec.data: self._data(spec.data, site)},
+            "tasks": {**self.experiment.get("tasks", {}), **self._own_tasks(spec, site)},
             "clients": [{"name": spec.name, "data": spec.data, "tasks": spec.tasks, "epochs": spec.epochs}],
             "model": _with_own_weights(spec.model, site),
             **self._privacy(site),
@@ -73,6 +83,18 @@ class Invitation:
         check_parts(accepted.resolved_method, site)
         check_sums_only(accepted, site)
         return accepted, spec
+
+    def _data(self, name: str, site: SiteConfig) -> dict[str, Any]:
+        """The site's data set: as in the experiment with the site's settings, or what the site reads by itself."""
+        told = self.experiment["data"][name]
+        if "kind" in site.data and site.data["kind"] != told["kind"]:
+            return {"size": told["size"], **site.data}
+        if told["kind"] == OWN_KIND:
+            raise RefusalError([f"data.{name}: this site should say how its images are read (data.kind in site.yaml)"])
+        return {**told, **site.data}
+
+    def _own_tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
+        return {name: task.model_dump() for name, task in site.own_tasks.items() if name in spec.tasks}
 
     def _place(self, site: SiteConfig) -> ClientSpec:
         """The client of the experiment that this site is."""

@@ -8,10 +8,14 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from fedhca2.clients import Privacy
 from fedhca2.clients.accounting import DELTA, epsilon
 from fedhca2.config import Config
+from fedhca2.data.config import path_settings
+from fedhca2.data.own import settings_class
 from fedhca2.errors import UserError
 from fedhca2.experiment.errors import describe
+from fedhca2.imports import is_import_path, located
 from fedhca2.methods import METHODS
 from fedhca2.strict_yaml import YamlError, read_yaml
+from fedhca2.tasks.declared import DeclaredTask
 
 # The encoders of the experiments that come with the package.
 ENCODERS = (
@@ -75,8 +79,12 @@ class SiteConfig(Config):
         dict[str, Any],
         Field(
             default_factory=dict,
-            description="its data set: mainly root, and partition to use only some of the images",
+            description="its data set: mainly root, partition to use only some of the images, or a kind of its own",
         ),
+    ]
+    own_tasks: Annotated[
+        dict[str, DeclaredTask],
+        Field(default_factory=dict, description="its own code of tasks that are not built in, by name"),
     ]
     methods: Annotated[
         tuple[str, ...],
@@ -138,6 +146,25 @@ class SiteConfig(Config):
         except ValidationError as error:
             raise UserError([f"{path}: {line}" for line in describe(error)]) from None
         folder = path.resolve().parent
-        data = {key: str(folder / value) if key == "root" else value for key, value in site.data.items()}
+        data = _beside(folder, site.data)
+        tasks = {
+            name: task.model_copy(update={"kind": located(task.kind, [folder])})
+            for name, task in site.own_tasks.items()
+        }
         weights = folder / site.weights if isinstance(site.weights, Path) else site.weights
-        return site.model_copy(update={"state": folder / site.state, "data": data, "weights": weights})
+        return site.model_copy(
+            update={"state": folder / site.state, "data": data, "own_tasks": tasks, "weights": weights}
+        )
+
+
+def _beside(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a data set with paths relative to this folder made absolute."""
+    paths = {"root"}
+    kind = str(data.get("kind", ""))
+    if is_import_path(kind):
+        data = {**data, "kind": located(kind, [folder])}
+        try:
+            paths |= path_settings(settings_class(data["kind"]))
+        except ValueError as error:
+            raise UserError([f"data.kind: {error}"]) from None
+    return {key: str(folder / value) if key in paths else value for key, value in data.items()}

@@ -3,17 +3,18 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
+import yaml
 
 from fedhca2.configs import embedded_experiments
-from fedhca2.data import DataConfig
+from fedhca2.data import KINDS
+from fedhca2.data.config import path_settings
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
-from fedhca2.federation.flower.consent import OWN_FILES, RefusalError, check_order
+from fedhca2.federation.flower.consent import OWN_FILES, TOLD_KINDS, RefusalError, check_order
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.site import noised_scores
 from fedhca2.federation.flower.site_config import ENCODERS, SiteConfig
@@ -48,10 +49,13 @@ def test_all_encoders_of_the_embedded_experiments_are_allowed():
     assert set(models) <= set(ENCODERS)
 
 
-def test_no_data_set_has_a_file_that_a_server_could_name():
-    kinds = get_args(get_args(DataConfig)[0])
-    found = {key for kind in kinds for key, field in kind.model_fields.items() if "Path" in str(field.annotation)}
-    assert found <= OWN_FILES
+@pytest.mark.parametrize("kind", TOLD_KINDS)
+def test_no_data_set_has_a_file_that_a_server_could_name(kind):
+    assert path_settings(KINDS[kind]) <= OWN_FILES
+
+
+def test_a_server_names_no_data_set_that_looks_for_files_by_its_settings():
+    assert TOLD_KINDS == ["scenes", "pascal_context", "nyud"]
 
 
 def test_an_encoder_that_a_site_has_not_listed_is_refused():
@@ -217,3 +221,46 @@ def test_paths_of_weights_are_relative_to_the_site_file(tmp_path):
     file = tmp_path / "site.yaml"
     file.write_text("{client: home, tasks: [depth], state: s, weights: own.pt}")
     assert SiteConfig.load(file).weights == Path(tmp_path / "own.pt")
+
+
+def own_kind(tmp_path):
+    code = "class Rooms:\n    labels, size = {'depth': None}, (32, 32)\n    def __init__(self, split, root): ...\n"
+    code += "    def __len__(self): return 1\n    def __getitem__(self, index): ...\n"
+    (tmp_path / "rooms.py").write_text(code, "utf-8")
+    return {"kind": f"{tmp_path}/rooms.py:Rooms", "root": str(tmp_path)}
+
+
+def test_code_that_reads_images_is_never_named_to_a_site(tmp_path):
+    told = Invitation.to(experiment(data={"rooms": own_kind(tmp_path)}), "run1").experiment
+    assert told["data"] == {"rooms": {"kind": "own", "size": [32, 32]}}
+
+
+def test_a_server_that_names_code_which_reads_images_is_refused(tmp_path):
+    told = Invitation.to(experiment(), "run1").experiment
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'has run')!r}, 'w')", "utf-8")
+    evil = Invitation("run1", {**told, "data": {"rooms": {"kind": f"{tmp_path}/evil.py:X", "size": [32, 32]}}})
+    with pytest.raises(RefusalError, match=r"data\.rooms\.kind: this site allows .*\(data\.kind in site\.yaml\)"):
+        evil.accept(site(data=own_kind(tmp_path)))
+    assert not (tmp_path / "has run").exists()
+
+
+def test_a_site_reads_its_images_with_code_of_its_own(tmp_path):
+    own = own_kind(tmp_path)
+    assert accept(experiment(data={"rooms": own}), site(data=own)).data["rooms"].kind == own["kind"]
+
+
+def test_a_site_must_say_how_its_images_are_read_if_the_experiment_cannot(tmp_path):
+    with pytest.raises(RefusalError, match=r"data\.rooms: this site should say how its images are read"):
+        accept(experiment(data={"rooms": own_kind(tmp_path)}), site())
+
+
+def test_a_site_may_read_with_its_own_code_what_the_experiment_has_built_in(tmp_path):
+    accepted = accept(experiment(), site(data=own_kind(tmp_path)))
+    assert accepted.data["rooms"].size == (64, 64)
+
+
+def test_paths_in_a_sites_file_are_beside_it(tmp_path):
+    own_kind(tmp_path)
+    values = {"client": "home", "tasks": ["depth"], "state": "s", "data": {"kind": "rooms.py:Rooms", "root": "."}}
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(values), "utf-8")
+    assert SiteConfig.load(tmp_path / "site.yaml").data == {"kind": f"{tmp_path}/rooms.py:Rooms", "root": str(tmp_path)}
