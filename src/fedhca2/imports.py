@@ -11,8 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic import ValidationInfo
+
 from fedhca2.config import suggest
 
+FOLDERS = "folders"  # of the experiment's files, in the context of a validation
 FORMS = "path/to/file.py:NAME or package.module:NAME"
 
 
@@ -23,6 +26,11 @@ def is_import_path(name: str) -> bool:
     (True, False)
     """
     return ":" in name
+
+
+def folders(info: ValidationInfo) -> list[Path]:
+    """The folders that relative paths of the experiment are in."""
+    return list((info.context or {}).get(FOLDERS, ()))
 
 
 def located(path: str, folders: Iterable[Path]) -> str:
@@ -37,6 +45,16 @@ def located(path: str, folders: Iterable[Path]) -> str:
     if not source.endswith(".py"):
         return path
     return f"{in_folders(Path(source), folders).absolute()}:{attribute}"
+
+
+def file_name(path: str) -> str:
+    """The import path without the folder of its file, which differs from machine to machine.
+
+    >>> file_name("/srv/my_model.py:Temporal")
+    'my_model.py:Temporal'
+    """
+    source, _, attribute = path.rpartition(":")
+    return f"{Path(source).name}:{attribute}" if source.endswith(".py") else path
 
 
 def in_folders(path: Path, folders: Iterable[Path]) -> Path:

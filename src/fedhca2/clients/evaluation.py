@@ -66,6 +66,8 @@ def sample_indices(client: "Client") -> list[int]:
 def sample_labels(client: "Client") -> Arrays:
     """The sample images and labels: `image`, `label.TASK`, and the names of classes in `names.TASK`."""
     data, tasks = client.data.val.data, client.data.val.tasks
+    if client.data.val.are_arrays:
+        return {}  # nothing to draw
     samples = [data.load(index, tasks) for index in sample_indices(client)]
     keys = {"image": "image"} | {task: f"label.{task}" for task in tasks}
     arrays = {key: torch.stack([sample[name] for sample in samples]).numpy() for name, key in keys.items()}
@@ -76,6 +78,8 @@ def sample_labels(client: "Client") -> Arrays:
 def sample_predictions(client: "Client", when: str) -> Arrays:
     """The model's current predictions for the sample images, without padding: `WHEN.TASK`."""
     val = client.data.val
+    if val.are_arrays:
+        return {}
     indices = sample_indices(client)
     batch = next(Batches(val.data, indices, val.tasks, batch_size=SAMPLES).evaluation())
     with at_work(client, client.device_slot):

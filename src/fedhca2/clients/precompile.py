@@ -58,16 +58,18 @@ def precompile(models: Mapping[str, ModelConfig], clients: Sequence[Client], dev
     if not hasattr(os, "fork"):
         return  # steps are compiled when they are first taken
     folder = keep_compiled_code()
-    kinds: dict[tuple[ModelConfig, Size], tuple[Client, Outputs]] = {}
+    kinds: dict[tuple[str, Size], tuple[Client, Outputs]] = {}
     for client in clients:
+        if client.data.train.are_arrays:
+            continue  # small enough to be compiled when they are first taken
         data, tasks = client.data.train.data, client.data.train.tasks
         sample = data.load(client.data.train.indices[0], tasks)
         own = {
             task: (_channels(client, task), str(sample[task].dtype).removeprefix("torch."), len(sample[task]))
             for task in tasks
         }
-        kinds.setdefault((models[client.name], data.size), (client, {}))[1].update(own)
-    by_kind = [_jobs(client, model, size, outputs) for (model, size), (client, outputs) in kinds.items()]
+        kinds.setdefault((models[client.name].model_dump_json(), data.size), (client, {}))[1].update(own)
+    by_kind = [_jobs(client, models[client.name], size, outputs) for (_, size), (client, outputs) in kinds.items()]
     jobs = [job for group in zip_longest(*by_kind) for job in group if job]
     name = f"{torch.__version__} {torch.cuda.get_device_name(device)} {json.dumps(jobs)}"
     done = folder / f"fedhca2-{sha256(name.encode()).hexdigest()[:16]}"

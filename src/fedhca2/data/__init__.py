@@ -8,7 +8,7 @@ from fedhca2.config import Config, suggest
 from fedhca2.data.adapters import CsvImages, HuggingFace, MapStyle
 from fedhca2.data.archive import Archive, Paths, Size, Source
 from fedhca2.data.coco import CocoMasks
-from fedhca2.data.config import DataConfig, folders
+from fedhca2.data.config import DataConfig
 from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.files import (
     BrokenFileError,
@@ -27,7 +27,7 @@ from fedhca2.data.own import settings_class, settings_of
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.data.pascal_context import PascalContextData
 from fedhca2.data.rendered import ScenesData
-from fedhca2.imports import FORMS, is_import_path, located
+from fedhca2.imports import FORMS, folders, is_import_path, located
 from fedhca2.tasks import LabelSpace
 
 KINDS: dict[str, type[DataConfig]] = {

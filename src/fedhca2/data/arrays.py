@@ -30,6 +30,15 @@ def to_image(value: Any) -> Tensor:
     return planes.to(torch.uint8).expand(3, -1, -1).contiguous()
 
 
+def to_array(value: Any, shape: tuple[int, ...]) -> Tensor:
+    """An input that is no image, as float32 of this shape."""
+    tensor = (value if isinstance(value, Tensor) else _tensor(np.asarray(value))).float()
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"should be {'×'.join(map(str, shape))}, the data set's `shape`, found {_shape(tensor)}")
+    _bounds(tensor)
+    return tensor
+
+
 def to_label(value: Any, task: Task, space: LabelSpace, size: tuple[int, int]) -> Tensor:
     """A task's label for an image of this size: a map [C, H, W], uint8 for classes, or a vector float32 [C]."""
     label = _planes(value) if task.output == "map" else _vector(value)

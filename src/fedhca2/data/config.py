@@ -5,21 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, PositiveInt, ValidationInfo
+from pydantic import AfterValidator, PositiveInt
 
 from fedhca2.config import Config
 from fedhca2.data.dataset import Dataset, Split
 from fedhca2.data.partition import Even, PartitionConfig
-from fedhca2.imports import in_folders
+from fedhca2.imports import folders, in_folders
 from fedhca2.tasks import LabelSpace
-
-FOLDERS = "folders"  # of the experiment's files, in the context of a validation
-
-
-def folders(info: ValidationInfo) -> list[Path]:
-    """The folders that relative paths of the experiment are in."""
-    return list((info.context or {}).get(FOLDERS, ()))
-
 
 # A relative path is that of something beside the experiment's file, or in the working directory.
 Place = Annotated[Path, AfterValidator(lambda path, info: in_folders(path, folders(info)))]
@@ -32,6 +24,11 @@ class DataConfig(Config):
     kind: str
     size: Size
     partition: PartitionConfig = Even()
+
+    @property
+    def are_arrays(self) -> bool:
+        """Whether inputs are arrays, and no images."""
+        return False
 
     @property
     @abstractmethod

@@ -3,6 +3,9 @@
 What it makes needs three members: `labels`, the class names by task; `len()`; and `[index]`, which gives one sample as
 {"image": …, task: …}. `size`, the height and width of the network's input, is its fourth, or a setting. The class's
 parameters are the data set's settings in an experiment, with their types and defaults.
+
+Inputs that are no images are arrays of two dimensions, such as channels × readings: the class then has their `shape`
+instead of `size`, and a sample is {"input": …, task: …}. They are neither normalised nor augmented.
 """
 
 import inspect
@@ -16,7 +19,7 @@ from pydantic import create_model
 from torch import Tensor
 
 from fedhca2.data.archive import CACHE_BYTES, Cache
-from fedhca2.data.arrays import to_image, to_label
+from fedhca2.data.arrays import to_array, to_image, to_label
 from fedhca2.data.config import DataConfig, Place
 from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.files import BrokenFileError, FileError, MissingFileError
@@ -58,6 +61,11 @@ class OwnData(DataConfig):
         Mapping[str, LabelSpace] | None
     ]  # the labels of its class; unknown if only its objects have some
 
+    @property
+    def are_arrays(self) -> bool:
+        """Whether inputs are arrays, and no images."""
+        return hasattr(self.made_by, "shape")
+
     @cached_property
     def labels(self) -> Mapping[str, LabelSpace]:
         """The tasks that it has labels for."""
@@ -94,8 +102,9 @@ def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
         raise ValueError(f"{kind} {lacking}")
     fields = _fields(kind, made_by)
     settings = tuple(fields)
-    if "size" not in fields and isinstance(getattr(made_by, "size", None), Sequence):
-        fields["size"] = (DataConfig.model_fields["size"].annotation, made_by.size)
+    size = getattr(made_by, "shape", getattr(made_by, "size", None))
+    if "size" not in fields and isinstance(size, Sequence):
+        fields["size"] = (DataConfig.model_fields["size"].annotation, size)
     labels = getattr(made_by, "labels", None)
     name: str = kind.rpartition(":")[2]
     made = create_model(name, __base__=OwnData, **fields)
@@ -156,6 +165,7 @@ class OwnSamples:
         self.held = held
         self.size = size
         self.split = split
+        self.are_arrays = hasattr(held, "shape")
         self.labels = label_spaces(held.labels)
         self.ids: Sequence[str] = [str(id) for id in getattr(held, "ids", range(len(held)))]
         if len(set(self.ids)) != len(held) or not self.ids:
@@ -188,10 +198,13 @@ class OwnSamples:
 
     def _converted(self, index: int, name: str, read: Callable[[], Mapping[str, Any]], sample: Sample) -> Tensor:
         found = read()
-        if name not in found:
+        key = "input" if name == "image" and self.are_arrays else name
+        if key not in found:
             listed = ", ".join(map(str, found)) or "nothing"
-            raise BrokenFileError(self._place(index), f"should have {name!r}, found {listed}")
+            raise BrokenFileError(self._place(index), f"should have {key!r}, found {listed}")
         try:
+            if key == "input":
+                return to_array(found[key], self.size)
             if name == "image":
                 image = to_image(found[name])
                 if self.split == "val":
@@ -200,7 +213,7 @@ class OwnSamples:
             height, width = sample["image"].shape[-2:]
             return to_label(found[name], get_task(name), self.labels[name], (height, width))
         except ValueError as error:
-            raise BrokenFileError(self._place(index), f"{name!r} {error}") from error
+            raise BrokenFileError(self._place(index), f"{key!r} {error}") from error
 
     def _read(self, index: int) -> Mapping[str, Any]:
         try:

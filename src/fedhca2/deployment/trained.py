@@ -93,9 +93,18 @@ class Trained:
             raise UserError([f"{self.path}: should be the model of {self.spec.name!r}, found {reason}"]) from None
         return model.eval()
 
+    def require_images(self) -> None:
+        """Raise UserError if its inputs are no images."""
+        if self.experiment.data[self.spec.data].are_arrays:
+            fault = "should have images as inputs, found arrays; `Trained.predict` takes them"
+            raise UserError([f"--client {self.spec.name}: {fault}"])
+
     @torch.inference_mode()
     def predict(self, image: Array) -> dict[str, Array]:
-        """Predict an image, uint8 [3, H, W] of any size: {task: [C, H, W] or [C]}."""
+        """Predict an image, uint8 [3, H, W] of any size, or an input that is none: {task: [C, H, W] or [C]}."""
+        if self.experiment.data[self.spec.data].are_arrays:
+            outputs = self.model()(torch.from_numpy(np.float32(image))[None])
+            return {task: get_task(task).predict(output)[0].numpy() for task, output in outputs.items()}
         height, width = image.shape[-2:]
         padded = padded_size((height, width), self.size)
         sample = for_evaluation({"image": torch.from_numpy(np.ascontiguousarray(image))}, padded)
@@ -134,6 +143,7 @@ def read_image(path: Path) -> Image.Image:
 
 def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw: bool = False) -> Iterator[Path]:
     """Write a picture for each image and task, of maps also an overlay, and with `raw` the array; returns the paths."""
+    trained.require_images()
     stems = [path.stem for path in images]
     if repeated := sorted({stem for stem in stems if stems.count(stem) > 1}):
         raise UserError([f"images should have different names, found {', '.join(repeated)} more than once"])

@@ -5,13 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedhca2.config import Config, suggest
 from fedhca2.errors import UserError
 from fedhca2.experiment.errors import describe
 from fedhca2.experiment.sources import merged
+from fedhca2.imports import folders, located
 from fedhca2.models import ModelConfig
+from fedhca2.models.config import with_classes
 from fedhca2.tasks import TASKS, LabelSpace
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -56,6 +58,11 @@ class ClientEntry(Config):
     model: Annotated[
         dict[str, Any] | None, Field(description="its own model: settings that replace those of `model`")
     ] = None
+
+    @field_validator("model")
+    @classmethod
+    def _paths_are_beside_the_experiment(cls, model: dict[str, Any] | None, info: ValidationInfo) -> Any:
+        return with_classes(model, lambda path: located(path, folders(info))) if model else model
 
     @field_validator("name")
     @classmethod

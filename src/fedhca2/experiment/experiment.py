@@ -11,7 +11,6 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from fedhca2.clients import Privacy, Training
 from fedhca2.config import Config, suggest
 from fedhca2.data import AnyData
-from fedhca2.data.config import FOLDERS, folders
 from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
@@ -19,7 +18,7 @@ from fedhca2.experiment.errors import describe
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
 from fedhca2.experiment.sources import apply_overrides, read_config
-from fedhca2.imports import located
+from fedhca2.imports import FOLDERS, folders, located
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file
@@ -208,7 +207,7 @@ def _unequal_starts(specs: Sequence[ClientSpec]) -> list[str]:
     """Write a line for each encoder that does not start from the same weights at all clients that have it."""
     weights: dict[str, set[str]] = {}
     for spec in specs:
-        weights.setdefault(spec.model.encoder.name, set()).add(spec.model.encoder.weights)
+        weights.setdefault(spec.model.encoder.title, set()).add(spec.model.encoder.weights)
     return [
         f"clients: encoder {name!r} should start from the same weights at all clients, found {', '.join(sorted(found))}"
         for name, found in weights.items()

@@ -110,4 +110,4 @@ def _share(one: ClientSpec, other: ClientSpec) -> bool:
 
 
 def _described(spec: ClientSpec) -> str:
-    return f"{spec.data}: {', '.join(spec.tasks)} with encoder {spec.model.encoder.name}"
+    return f"{spec.data}: {', '.join(spec.tasks)} with encoder {spec.model.encoder.title}"

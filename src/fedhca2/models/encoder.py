@@ -14,7 +14,8 @@ from torch.nn import functional
 
 from fedhca2.models.config import SWIN_T, EncoderConfig
 from fedhca2.models.features import STRIDES, FeatureNorms, FeaturePyramid, Projections
-from fedhca2.models.lora import add_adapters, called_linears
+from fedhca2.models.lora import add_adapters, called_linears, linears
+from fedhca2.models.own import make
 from fedhca2.models.pretrained import digest, load_weights
 from fedhca2.models.stochastic_depth import take_over_drop_paths
 
@@ -30,7 +31,7 @@ SWIN = {"always_partition": True, "strict_img_size": False}
 
 
 class Encoder(nn.Module):
-    """A timm backbone, and what makes four feature maps [B, C, H, W] of its output.
+    """A timm backbone, or one of a user's own, and what makes four feature maps [B, C, H, W] of its output.
 
     Channels-last backbones get a LayerNorm on each map, like the papers' Swin, and plain transformers a feature
     pyramid. With a `width`, all maps are projected to it; the projections belong to the encoder, since they depend on
@@ -39,29 +40,21 @@ class Encoder(nn.Module):
 
     def __init__(self, config: EncoderConfig, size: tuple[int, int], width: int | None = None) -> None:
         super().__init__()
-        kind = _backbone(config.name, config.output_stride)
-        options = dict(kind.options)
-        if kind.drops:
-            options["drop_path_rate"] = config.drop_path
-        if "swin_" in config.name:
-            options |= SWIN | SMALL.get(config.name, {})
-        elif "swin" in config.name:  # the second version, which only timm has
-            options["img_size"] = size
-        self.body = timm.create_model(kind.name, features_only=True, out_indices=kind.maps, **options)
-        as_released(self.body)
+        self.body, channels, patch = _own_body(config) if config.is_own else _timm_body(config, size)
         self.drop_paths = take_over_drop_paths(self.body)
         if config.drop_path and not self.drop_paths:
             raise ValueError(f"encoder {config.name!r} should have paths that drop_path can drop, found none")
-        channels: list[int] = _feature_info(self.body).channels()
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
         self.norms = FeatureNorms(nn.LayerNorm(count) for count in channels) if channels_last else None
         if config.weights != "none":
             _check_digest(config)
-            load_weights(self, config.name, config.weights)
+            load_weights(self, config.title, config.weights)
         self.fixed = _fix(self.body, config, size)
-        self.pyramid = FeaturePyramid(channels[0], width or PYRAMID_WIDTH, kind.patch) if kind.patch else None
-        self.projections = Projections(channels, width) if width and not kind.patch else None
-        self.channels = [width or PYRAMID_WIDTH] * len(STRIDES) if width or kind.patch else channels
+        self.pyramid = FeaturePyramid(channels[0], width or PYRAMID_WIDTH, patch) if patch else None
+        self.projections = Projections(channels, width) if width and not patch else None
+        if patch:
+            channels = [width or PYRAMID_WIDTH] * len(STRIDES)
+        self.channels: list[int] = [width] * len(channels) if width else channels
 
     def forward(self, image: Tensor) -> list[Tensor]:
         """Compute four maps, from fine to coarse."""
@@ -80,6 +73,28 @@ class Encoder(nn.Module):
                     parameter.requires_grad_(False)
 
 
+Body = tuple[nn.Module, list[int], int]  # a backbone, the widths of its maps, and its patch if it has only one map
+
+
+def _own_body(config: EncoderConfig) -> Body:
+    made = make("encoder", config)
+    return made, list(made.channels), 0  # type: ignore[arg-type]
+
+
+def _timm_body(config: EncoderConfig, size: tuple[int, int]) -> Body:
+    kind = _backbone(config.name, config.output_stride)
+    options = dict(kind.options)
+    if kind.drops:
+        options["drop_path_rate"] = config.drop_path
+    if "swin_" in config.name:
+        options |= SWIN | SMALL.get(config.name, {})
+    elif "swin" in config.name:  # the second version, which only timm has
+        options["img_size"] = size
+    body = timm.create_model(kind.name, features_only=True, out_indices=kind.maps, **options)
+    as_released(body)
+    return body, _feature_info(body).channels(), kind.patch
+
+
 def _fix(body: nn.Module, config: EncoderConfig, size: tuple[int, int]) -> frozenset[str]:
     """Add adapters, if any, and return the names of the backbone's own tensors if they never change."""
     if not config.fixed:
@@ -87,9 +102,9 @@ def _fix(body: nn.Module, config: EncoderConfig, size: tuple[int, int]) -> froze
     names = {f"body.{name}" for name in body.state_dict()}
     if config.adapters:
         body.eval()
-        layers = called_linears(body, lambda: body(torch.zeros(1, 3, *size)))
+        layers = linears(body) if config.is_own else called_linears(body, torch.zeros(1, 3, *size))
         if not layers:
-            raise ValueError(f"encoder {config.name!r} should have linear layers for adapters, found none")
+            raise ValueError(f"encoder {config.title!r} should have linear layers for adapters, found none")
         add_adapters(body, layers, config.adapters)
         body.train()
     return frozenset(names)

@@ -1,6 +1,6 @@
 """Low-rank adapters (Hu et al. 2022): small matrices beside frozen linear layers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import sqrt
 
 import torch
@@ -43,16 +43,20 @@ def add_adapters(body: nn.Module, names: Iterable[str], config: Lora) -> set[str
     return added
 
 
+def linears(body: nn.Module) -> list[str]:
+    """The names of all linear layers."""
+    return [name for name, module in body.named_modules() if type(module) is nn.Linear]
+
+
 @torch.no_grad()
-def called_linears(body: nn.Module, run: Callable[[], object]) -> list[str]:
+def called_linears(body: nn.Module, image: Tensor) -> list[str]:
     """The linear layers that a forward pass calls; some backbones have others, or use weights without calling them."""
     called: dict[str, None] = {}
     hooks = [
-        module.register_forward_pre_hook(lambda *_, name=name: called.setdefault(name))
-        for name, module in body.named_modules()
-        if type(module) is nn.Linear
+        body.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: called.setdefault(name))
+        for name in linears(body)
     ]
-    run()
+    body(image)
     for hook in hooks:
         hook.remove()
     return list(called)

@@ -10,6 +10,7 @@ from torch.nn import functional
 from fedhca2.models.config import ModelConfig
 from fedhca2.models.encoder import Encoder
 from fedhca2.models.features import resample
+from fedhca2.models.own import make
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS
@@ -24,9 +25,9 @@ class MultiTaskModel(nn.Module):
         super().__init__()
         self.encoder = Encoder(config.encoder, size, config.feature_width)
         maps = self.encoder.channels
-        width = config.decoder_width or (maps[0] if config.decoder == "fcn" else DEEPLAB_WIDTH)
-        self.decoders = nn.ModuleDict({task: _decoder(config, maps, width) for task in channels})
-        self.heads = nn.ModuleDict({task: _head(task, width, count) for task, count in channels.items()})
+        self.width = config.decoder_width or (DEEPLAB_WIDTH if config.decoder.kind == "deeplab" else maps[0])
+        self.decoders = nn.ModuleDict({task: _decoder(config, maps, self.width) for task in channels})
+        self.heads = nn.ModuleDict({task: _head(config, task, self.width, count) for task, count in channels.items()})
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """Compute raw outputs of all tasks at the size of the image."""
@@ -76,7 +77,9 @@ def apply_head(head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
 
 
 def _decoder(config: ModelConfig, channels: Sequence[int], width: int) -> nn.Module:
-    if config.decoder == "deeplab":
+    if config.decoder.is_own:
+        return make("decoder", config.decoder, channels, width)
+    if config.decoder.kind == "deeplab":
         return DeepLab(channels, width, config.encoder.output_stride)
     return Decoder(channels, width)
 
@@ -116,8 +119,8 @@ def build_model(
             for part, module in (("decoder", model.decoders[task]), ("head", model.heads[task])):
                 torch.manual_seed(derive(seed, part, "" if part in common else client, task))
                 for layer in module.modules():
-                    if isinstance(layer, (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase)):
-                        layer.reset_parameters()
+                    if reset := getattr(layer, "reset_parameters", None):
+                        reset()
     return model
 
 
@@ -172,7 +175,9 @@ class DeepLab(nn.Module):
         return functional.interpolate(fused, size=features[0].shape[-2:], mode="bilinear", align_corners=False)
 
 
-def _head(task: str, width: int, channels: int) -> nn.Module:
+def _head(config: ModelConfig, task: str, width: int, channels: int) -> nn.Module:
+    if config.head:
+        return make("head", config.head, width, channels)
     return Head(width, channels) if TASKS[task].output == "map" else VectorHead(width, channels)
 
 

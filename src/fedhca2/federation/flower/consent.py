@@ -38,8 +38,11 @@ def check_experiment(experiment: Mapping[str, Any], model: ModelConfig, site: Si
     method, encoder = experiment["method"]["name"], model.encoder
     if method not in site.methods:
         refused.append(_line("method", method, "methods", site.methods))
-    if encoder.name not in site.encoders:
+    if encoder.name not in site.encoders and not encoder.is_own:
         refused.append(_line("model.encoder.name", encoder.name, "encoders", site.encoders))
+    for name, part in model.own_parts.items():
+        if part.kind not in site.encoders:
+            refused.append(_line(f"model.{name}.kind", part.kind, "encoders", site.encoders))
     weights = (*EMBEDDED_WEIGHTS, OWN_WEIGHTS) if site.weights else EMBEDDED_WEIGHTS
     if encoder.weights not in weights:
         refused.append(_line("model.encoder.weights", encoder.weights, "weights", weights))
@@ -48,7 +51,8 @@ def check_experiment(experiment: Mapping[str, Any], model: ModelConfig, site: Si
             refused.append(_line(f"data.{name}.kind", data["kind"], "data.kind", TOLD_KINDS))
         for key in sorted(OWN_FILES & set(data)):
             refused.append(_line(f"data.{name}.{key}", data[key], f"data.{key}", ()))
-    for name, task in experiment.get("tasks", {}).items():
+    for name in sorted(set(experiment.get("tasks", {})) & set(site.tasks)):
+        task = experiment["tasks"][name]
         known = name in site.own_tasks if task["kind"] == OWN_KIND else is_built_in(task["kind"])
         if not known:
             refused.append(_line(f"tasks.{name}.kind", task["kind"], "own_tasks", [each.name for each in BUILT_IN]))

@@ -23,8 +23,10 @@ from fedhca2.federation.flower.consent import (
     check_sums_only,
 )
 from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.imports import file_name, is_import_path
 from fedhca2.messages import Profile
 from fedhca2.models import ModelConfig, fingerprint, layouts
+from fedhca2.models.config import with_classes
 from fedhca2.tasks.declared import is_built_in
 
 RUN = re.compile(r"[A-Za-z0-9]{1,64}")
@@ -48,7 +50,8 @@ class Invitation:
                 values["data"][name] = {"kind": OWN_KIND, "size": data["size"]}
         for name, task in values["tasks"].items():
             values["tasks"][name] = task if is_built_in(task["kind"]) else {"kind": OWN_KIND}
-        for model in (values["model"], *(client.get("model", {}) for client in values["clients"])):
+        for holder in (values, *(client for client in values["clients"] if "model" in client)):
+            model = holder["model"] = with_classes(holder["model"], file_name)
             if model.get("encoder", {}).get("weights", "none") not in EMBEDDED_WEIGHTS:
                 model["encoder"]["weights"] = OWN_WEIGHTS
         return cls(run, values)
@@ -71,12 +74,14 @@ class Invitation:
         Raises UserError if the experiment has no such client, or asks for something that the site does not allow.
         """
         spec = self._place(site)
-        check_experiment(self.experiment, spec.model, site)
+        model = _with_own_files(spec.model, site)
+        check_experiment(self.experiment, model, site)
         part = {key: value for key, value in self.experiment.items() if key != "participation"} | {
             "data": {spec.data: self._data(spec.data, site)},
-            "tasks": {**self.experiment.get("tasks", {}), **self._own_tasks(spec, site)},
+            "tasks": self._tasks(spec, site),
+            "metrics": {task: name for task, name in self.experiment["metrics"].items() if task in spec.tasks},
             "clients": [{"name": spec.name, "data": spec.data, "tasks": spec.tasks, "epochs": spec.epochs}],
-            "model": _with_own_weights(spec.model, site),
+            "model": _with_own_weights(model, site),
             **self._privacy(site),
         }
         accepted = Experiment.parse(part)
@@ -93,8 +98,11 @@ class Invitation:
             raise RefusalError([f"data.{name}: this site should say how its images are read (data.kind in site.yaml)"])
         return {**told, **site.data}
 
-    def _own_tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
-        return {name: task.model_dump() for name, task in site.own_tasks.items() if name in spec.tasks}
+    def _tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
+        """The declared tasks that the client has: as in the experiment, or as the site has them itself."""
+        own = {name: task.model_dump() for name, task in site.own_tasks.items()}
+        told = {**self.experiment.get("tasks", {}), **own}
+        return {name: task for name, task in told.items() if name in spec.tasks}
 
     def _place(self, site: SiteConfig) -> ClientSpec:
         """The client of the experiment that this site is."""
@@ -122,6 +130,14 @@ class Invitation:
             raise UserError([f"privacy.noise: {fault}; it should have guard.noise: {privacy.deviation:g} or more"])
         noise = max(declared.deviation, guard.noise)
         return {"privacy": privacy.model_dump(), "guard": {**self.experiment["guard"], "noise": noise}}
+
+
+def _with_own_files(model: ModelConfig, site: SiteConfig) -> ModelConfig:
+    """The model with classes from the site's files of the same names, if the site lists them."""
+    listed = {file_name(path): path for path in site.encoders if is_import_path(path)}
+    return ModelConfig.model_validate(
+        with_classes(model.model_dump(), lambda path: listed.get(file_name(path), file_name(path)))
+    )
 
 
 def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
             "own_tasks": {name: task.model_dump(exclude_none=True) for name, task in experiment.tasks.items()},
             "methods": [experiment.method_name, "local"],
             "share": ["encoder", "decoder", "head"],
-            "encoders": [spec.model.encoder.name],
+            "encoders": [spec.model.encoder.title, *(part.kind for part in spec.model.own_parts.values())],
             "scores": "all",
         }
         weights = spec.model.encoder.weights

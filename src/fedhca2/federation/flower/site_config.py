@@ -96,7 +96,13 @@ class SiteConfig(Config):
         tuple[Literal["encoder", "decoder", "head"], ...],
         Field(description="parts of its model that may leave the site"),
     ] = ("encoder", "decoder")
-    encoders: Annotated[tuple[str, ...], Field(description="encoders it may build, by timm's names")] = ENCODERS
+    encoders: Annotated[
+        tuple[str, ...],
+        Field(
+            description="encoders it may build, by timm's names; classes for models from a file or another package, as "
+            "file.py:NAME or module:NAME, run that code"
+        ),
+    ] = ENCODERS
     weights: Annotated[
         Literal["timm"] | Path | None,
         Field(description="the encoder's initial weights: a file, or timm's own if they are on this machine"),
@@ -151,9 +157,16 @@ class SiteConfig(Config):
             name: task.model_copy(update={"kind": located(task.kind, [folder])})
             for name, task in site.own_tasks.items()
         }
+        encoders = tuple(located(path, [folder]) if is_import_path(path) else path for path in site.encoders)
         weights = folder / site.weights if isinstance(site.weights, Path) else site.weights
         return site.model_copy(
-            update={"state": folder / site.state, "data": data, "own_tasks": tasks, "weights": weights}
+            update={
+                "state": folder / site.state,
+                "data": data,
+                "own_tasks": tasks,
+                "encoders": encoders,
+                "weights": weights,
+            }
         )
 
 

@@ -15,7 +15,7 @@ from time import monotonic, sleep
 from flwr.app import Message, RecordDict
 from flwr.serverapp.grid import Grid
 
-from fedhca2.experiment import ClientSpec, Experiment
+from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Failed, Gone
 from fedhca2.federation.flower.arrivals import source_of
 from fedhca2.federation.flower.invitation import Invitation, expected_profile
@@ -67,9 +67,9 @@ class SiteRegistry:
     def expected(self) -> dict[str, Profile]:
         """The profile of every client of the experiment, except its number of images."""
         found: dict[str, Profile] = {}
-        kinds: dict[ClientSpec, Profile] = {}  # a model is built once for clients that only differ in their images
+        kinds: dict[tuple[str, tuple[str, ...], str], Profile] = {}  # clients of one kind differ in their images
         for name, spec in self._specs.items():
-            kind = replace(spec, name="", epochs=1)
+            kind = spec.data, spec.tasks, spec.model.model_dump_json()
             kinds[kind] = kinds.get(kind) or expected_profile(self.experiment, spec)
             found[name] = replace(kinds[kind], client=name)
         return found
