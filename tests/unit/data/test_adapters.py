@@ -40,7 +40,7 @@ class Rows(Pairs):
     class Names:
         names = ("cat", "dog")
 
-    features = {"pixels": None, "animal": Names()}
+    features = {"pixels": None, "animal": Names()}  # noqa: RUF012
 
     def __getitem__(self, index):
         return {"pixels": picture(index), "animal": index % 2}
