@@ -73,7 +73,7 @@ class Invitation:
         spec = self._place(site)
         part = {key: value for key, value in self.experiment.items() if key != "participation"} | {
             "data": {spec.data: self._data(spec.data, site)},
-            "tasks": {**self.experiment.get("tasks", {}), **self._own_tasks(spec, site)},
+            "tasks": self._tasks(spec, site),
             "clients": [{"name": spec.name, "data": spec.data, "tasks": spec.tasks, "epochs": spec.epochs}],
             "model": self._model(site),
             **self._privacy(site),
@@ -92,8 +92,11 @@ class Invitation:
             raise RefusalError([f"data.{name}: this site should say how its images are read (data.kind in site.yaml)"])
         return {**told, **site.data}
 
-    def _own_tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
-        return {name: task.model_dump() for name, task in site.own_tasks.items() if name in spec.tasks}
+    def _tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
+        """The declared tasks that this client has, with the site's own code."""
+        own = {name: task.model_dump() for name, task in site.own_tasks.items()}
+        declared = {**self.experiment.get("tasks", {}), **own}
+        return {name: declared[name] for name in spec.tasks if name in declared}
 
     def _place(self, site: SiteConfig) -> ClientSpec:
         """The client of the experiment that this site is."""
