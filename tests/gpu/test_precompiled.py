@@ -14,7 +14,7 @@ MODEL = {"encoder": {"name": "swin_micro"}}
 
 @pytest.fixture
 def compile_all(tmp_path, monkeypatch):
-    """Compiles for two clients, one of them with vectors; returns marks of finished parts, and all files beside them."""
+    """Compiles for two clients, one with vectors; returns marks of finished parts, and all files beside them."""
     monkeypatch.setenv(precompile.CACHE, str(tmp_path))
     crowd = {"name": "crowd", "data": "outdoor", "tasks": ["things", "sal"]}
     built = clients(small(model=MODEL, tasks={"things": "multilabel"}, clients=[*SMALL["clients"], crowd]))
