@@ -76,6 +76,11 @@ def load(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
     return found
 
 
+def told(error: Exception) -> str:
+    """The kind of an error and what it says, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
 def _shown(found: object) -> str:
     return "nothing of that name" if found is None else type(found).__name__
 

@@ -19,6 +19,8 @@ GPU = torch.device("cuda", 0)
 FP32 = {
     "training": {"batch_size": 4, "precision": "fp32"},
     "model": {"encoder": {"name": "swin_micro", "drop_path": 0.2}},
+    "tasks": {"things": "multilabel", "people": "regression"},
+    "clients": [*SMALL["clients"], {"name": "crowd", "data": "outdoor", "tasks": ["things", "people", "sal"]}],
 }
 MATFL = {"optimizer": {"kind": "adam", "amsgrad": True}, "loss_weights": False}
 
@@ -63,7 +65,7 @@ TERMS = pytest.mark.parametrize(
 
 
 @TERMS
-@pytest.mark.parametrize("name", ["outdoor-semseg", "home"])
+@pytest.mark.parametrize("name", ["outdoor-semseg", "home", "crowd"])
 def test_a_captured_epoch_is_a_plain_one(terms, name):
     expected = trained(name, DeviceSlot(GPU, "plain"), terms)
     found = trained(name, DeviceSlot(GPU, "captured"), terms)
@@ -147,7 +149,7 @@ def test_a_gpu_trains_as_the_cpu_does():
 
 
 @pytest.mark.parametrize("kind", ["captured", "compiled"])
-@pytest.mark.parametrize("name", ["outdoor-semseg", "home"])
+@pytest.mark.parametrize("name", ["outdoor-semseg", "home", "crowd"])
 def test_captured_evaluation_is_the_plain_one(name, kind):
     client = clients(small(**FP32))[name]
     client.device_slot = DeviceSlot(torch.device("cpu"))

@@ -27,7 +27,7 @@ class LayoutName(StrEnum):
     NYUD = "nyud"
 
 
-Root = Annotated[Path, typer.Argument(help="A data set's folder, or an experiment's file, for all of its data sets.")]
+Root = Annotated[Path, typer.Argument(help="A data set's folder, or an experiment, for all of its data sets.")]
 Kind = Annotated[LayoutName | None, typer.Option("--layout", help="Its layout; detected by default.")]
 
 
@@ -109,7 +109,9 @@ def info(
 
 
 def _is_experiment(root: Path) -> bool:
-    return root.suffix in (".yaml", ".yml")
+    from fedhca2.configs import embedded_file
+
+    return root.suffix in (".yaml", ".yml") or (not root.exists() and embedded_file(str(root)) is not None)
 
 
 def _data_of(root: Path) -> "Mapping[str, DataConfig]":

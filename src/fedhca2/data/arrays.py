@@ -40,7 +40,7 @@ def to_array(value: Any, shape: tuple[int, ...]) -> Tensor:
 
 
 def to_label(value: Any, task: Task, space: LabelSpace, size: tuple[int, int]) -> Tensor:
-    """A task's label for an image of this size: a map [C, H, W], uint8 for classes, or a vector float32 [C]."""
+    """A task's label for an image of this size, float32: a map [C, H, W], of classes in uint8, or a vector [C]."""
     label = _planes(value) if task.output == "map" else _vector(value)
     channels = task.label_channels_for(space)
     wanted = (channels, *size) if task.output == "map" else (channels,)
@@ -56,14 +56,12 @@ def to_label(value: Any, task: Task, space: LabelSpace, size: tuple[int, int]) -
         raise ValueError(f"should be from {lowest:g} to {highest:g}, or {unknown} if unknown, found {found:g}")
     if task.grouped_by == "class" and (known != known.round()).any():
         raise ValueError("should be the whole numbers of classes, found a fraction")
-    if task.output == "vector":
-        return label
-    return label.to(torch.uint8) if task.grouped_by == "class" or not label.is_floating_point() else label.float()
+    return label.to(torch.uint8) if task.output == "map" and task.grouped_by == "class" else label.float()
 
 
 def _planes(value: Any) -> Tensor:
     """Anything with two or three dimensions as [C, H, W]."""
-    tensor = value if isinstance(value, Tensor) else _tensor(np.asarray(value))
+    tensor = _tensor(value)
     if tensor.ndim == 2:
         return tensor[None]
     if tensor.ndim != 3 or 0 in tensor.shape:
@@ -71,16 +69,22 @@ def _planes(value: Any) -> Tensor:
     return tensor if isinstance(value, Tensor) else tensor.permute(2, 0, 1)
 
 
-def _tensor(array: np.ndarray[Any, Any]) -> Tensor:
+def _tensor(value: Any) -> Tensor:
+    """Any array of numbers as a tensor of its own, with 0 and 1 for truth values."""
+    if isinstance(value, Tensor):
+        return value.byte() if value.dtype == torch.bool else value.detach().cpu()
+    array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"should be an array of numbers, found {array.dtype}")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)  # torch has few operations for larger unsigned numbers
+    if array.dtype.kind == "b":
+        array = array.astype(np.uint8)
     return torch.from_numpy(np.array(array, copy=True))  # writable, and nobody else's
 
 
 def _vector(value: Any) -> Tensor:
-    tensor = value if isinstance(value, Tensor) else _tensor(np.asarray(value))
+    tensor = _tensor(value)
     return tensor.float().reshape(-1) if tensor.ndim < 2 else tensor.float()
 
 

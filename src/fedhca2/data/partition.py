@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedhca2.config import Config, suggest
 from fedhca2.data.dataset import Dataset
-from fedhca2.tasks import TASKS, Grouping
+from fedhca2.tasks import TASKS
+from fedhca2.tasks.task import Grouping
 
 Parts = dict[str, list[int]]  # {client: indices of images}
 DRAWS = 100

@@ -85,8 +85,7 @@ class Experiment(Config):
     @field_validator("tasks")
     @classmethod
     def _tasks_are_known(cls, tasks: dict[str, DeclaredTask], info: ValidationInfo) -> dict[str, DeclaredTask]:
-        places = folders(info)
-        found = {name: task.model_copy(update={"kind": located(task.kind, places)}) for name, task in tasks.items()}
+        found = {name: task.located(folders(info)) for name, task in tasks.items()}
         declare(found)
         return found
 
@@ -139,20 +138,20 @@ class Experiment(Config):
     @classmethod
     def load(cls, source: str | Path = "demo", overrides: list[str] | None = None) -> Self:
         """Load an experiment from a YAML file or by its embedded name, with `key=value` overrides."""
-        folders: list[Path] = []
-        values = read_config(source, folders)
-        return cls.parse(apply_overrides(values, overrides or []), folders)
+        beside: list[Path] = []
+        values = read_config(source, beside)
+        return cls.parse(apply_overrides(values, overrides or []), beside)
 
     @classmethod
-    def parse(cls, values: Any, folders: Sequence[Path] = ()) -> Self:
+    def parse(cls, values: Any, beside: Sequence[Path] = ()) -> Self:
         """Build an experiment from plain data; raises UserError if it has faults.
 
-        Relative paths are looked for in these folders, and then in the working directory.
+        Relative paths are looked for in the folders `beside`, and then in the working directory.
         """
         if not isinstance(values, dict):
             raise UserError([f"config: should be a mapping of keys to values, found {values!r:.200}"])
         try:
-            experiment = cls.model_validate(values, context={FOLDERS: folders})
+            experiment = cls.model_validate(values, context={FOLDERS: beside})
         except ValidationError as error:
             raise UserError(describe(error)) from None
         names = [spec.name for spec in experiment.specs]

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedhca2.data.dataset import Dataset
 from fedhca2.data.files import FileError
-from fedhca2.data.own import OwnSamples
+from fedhca2.data.own_samples import OwnSamples
 from fedhca2.data.partition import keep
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientSpec
@@ -101,7 +101,7 @@ def _bad_samples(experiment: Experiment, data: Mapping[str, OpenData], shards: M
         opened, shard = data[spec.data], shards[spec.name]
         try:
             for split, indices in ((opened.train, shard.train), (opened.val, shard.val)):
-                for index in indices[:: max(1, len(indices) // TRIED)] if isinstance(split, OwnSamples) else ():
+                for index in indices[:: -(-len(indices) // TRIED)] if isinstance(split, OwnSamples) else ():
                     split.load(index, spec.tasks)
         except FileError as error:
             lines.append(f"data.{spec.data}: {error}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fedhca2.imports import load
+from fedhca2.imports import load, told
 from fedhca2.models.config import ModelConfig, Part
 from fedhca2.models.features import STRIDES
 from fedhca2.tasks import TASKS
@@ -40,11 +40,6 @@ def _is_module(found: Any) -> bool:
 
 def _are_widths(found: Any) -> bool:
     return isinstance(found, Sequence) and len(found) > 0 and all(isinstance(width, int) for width in found)
-
-
-def told(error: Exception) -> str:
-    """An error in a line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 @torch.no_grad()

@@ -6,10 +6,10 @@ from fedhca2 import losses, metrics, painting
 from fedhca2.config import suggest
 from fedhca2.labels import IGNORE
 from fedhca2.tasks.maps import DEPTH, EDGE, HUMAN_PARTS, KEYPOINTS, NORMALS, SAL, SEMSEG
-from fedhca2.tasks.task import Grouping, LabelSpace, Task
+from fedhca2.tasks.task import LabelSpace, Task
 from fedhca2.tasks.vectors import CLASSIFICATION, MULTILABEL, REGRESSION
 
-__all__ = ["IGNORE", "TASKS", "Grouping", "LabelSpace", "Task", "get_task", "losses", "metrics", "painting"]
+__all__ = ["IGNORE", "TASKS", "LabelSpace", "Task", "get_task", "losses", "metrics", "painting"]
 
 BUILT_IN = (
     *(SEMSEG, HUMAN_PARTS, SAL, NORMALS, EDGE, DEPTH),

@@ -1,15 +1,16 @@
 """Tasks that an experiment declares: another name for a built-in one, or one of a user's own by import path."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 from torch import nn
 
 from fedhca2.config import Config, suggest
-from fedhca2.imports import FORMS, is_import_path, load
+from fedhca2.imports import FORMS, is_import_path, load, located
 from fedhca2.tasks import BUILT_IN, TASKS
 from fedhca2.tasks.task import Task
 
@@ -29,6 +30,10 @@ class DeclaredTask(Config):
     @classmethod
     def _kind_alone(cls, values: Any) -> Any:
         return {"kind": values} if isinstance(values, str) else values
+
+    def located(self, folders: Iterable[Path]) -> Self:
+        """The same with an import path that is valid anywhere."""
+        return self.model_copy(update={"kind": located(self.kind, folders)})
 
     def task(self, name: str) -> Task:
         """The task under this name; raises ValueError if there is no such kind."""

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedhca2.data import KINDS, FileError, MapStyle
 from fedhca2.data.coco import decode_runs, mask_of
-from fedhca2.data.own import OwnSamples
+from fedhca2.data.own_samples import OwnSamples
 from fedhca2.tasks.declared import DeclaredTask, declare
 
 SIZE = (32, 32)
@@ -40,7 +40,7 @@ class Rows(Pairs):
     class Names:
         names = ("cat", "dog")
 
-    features = {"pixels": None, "animal": Names()}
+    features = {"pixels": None, "animal": Names()}  # noqa: RUF012
 
     def __getitem__(self, index):
         return {"pixels": picture(index), "animal": index % 2}

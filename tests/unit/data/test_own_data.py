@@ -159,6 +159,26 @@ def test_an_image_may_have_any_usual_form(tmp_path, form):
     assert torch.equal(opened(experiment_in(folder_with(other, change))).load(1, [])["image"], expected)
 
 
+@pytest.mark.parametrize(
+    ("change", "dtype", "value"),
+    [
+        ("sample['semseg'] = sample['semseg'] >= 0; return sample", torch.uint8, 1),
+        ("sample['depth'] = np.full((32, 24), 300, np.uint16); return sample", torch.float32, 300),
+        ("import torch; sample['depth'] = torch.full((32, 24), 7); return sample", torch.float32, 7),
+    ],
+)
+def test_a_label_may_have_any_type_of_number(tmp_path, change, dtype, value):
+    sample = opened(experiment_in(folder_with(tmp_path, change))).load(0, ["semseg", "depth"])
+    assert any(label.dtype == dtype and (label == value).all() for label in sample.values())
+
+
+def test_a_damaged_image_is_named(tmp_path):
+    Image.effect_noise((24, 32), 50).save(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:300])
+    change = f"from PIL import Image; return {{**sample, 'image': Image.open({str(tmp_path / 'a.png')!r})}}"
+    assert "'image' should be readable, found OSError" in fault(experiment_in(folder_with(tmp_path, change)))
+
+
 def test_a_cached_sample_is_read_once(tmp_path):
     data = opened(experiment_in(folder_with(tmp_path), cache=True))
     first = data.load(0, ["semseg"])

@@ -78,6 +78,7 @@ def test_every_experiment_of_a_paper_says_what_it_belongs_to():
         "scenes_1c",
         "scenes_2c",
         "scenes_full",
+        "scenes_labels",
         "scenes_mixed",
     ]
 

@@ -51,8 +51,9 @@ def check_experiment(experiment: Mapping[str, Any], model: ModelConfig, site: Si
             refused.append(_line(f"data.{name}.kind", data["kind"], "data.kind", TOLD_KINDS))
         for key in sorted(OWN_FILES & set(data)):
             refused.append(_line(f"data.{name}.{key}", data[key], f"data.{key}", ()))
-    for name in sorted(set(experiment.get("tasks", {})) & set(site.tasks)):
-        task = experiment["tasks"][name]
+    for name, task in experiment.get("tasks", {}).items():
+        if name not in site.tasks:
+            continue  # another site's
         known = name in site.own_tasks if task["kind"] == OWN_KIND else is_built_in(task["kind"])
         if not known:
             refused.append(_line(f"tasks.{name}.kind", task["kind"], "own_tasks", [each.name for each in BUILT_IN]))

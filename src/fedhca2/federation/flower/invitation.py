@@ -99,10 +99,10 @@ class Invitation:
         return {**told, **site.data}
 
     def _tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
-        """The declared tasks that the client has: as in the experiment, or as the site has them itself."""
+        """The declared tasks that this client has, with the site's own code."""
         own = {name: task.model_dump() for name, task in site.own_tasks.items()}
-        told = {**self.experiment.get("tasks", {}), **own}
-        return {name: task for name, task in told.items() if name in spec.tasks}
+        declared = {**self.experiment.get("tasks", {}), **own}
+        return {name: declared[name] for name in spec.tasks if name in declared}
 
     def _place(self, site: SiteConfig) -> ClientSpec:
         """The client of the experiment that this site is."""

@@ -153,10 +153,7 @@ class SiteConfig(Config):
             raise UserError([f"{path}: {line}" for line in describe(error)]) from None
         folder = path.resolve().parent
         data = _beside(folder, site.data)
-        tasks = {
-            name: task.model_copy(update={"kind": located(task.kind, [folder])})
-            for name, task in site.own_tasks.items()
-        }
+        tasks = {name: task.located([folder]) for name, task in site.own_tasks.items()}
         encoders = tuple(located(path, [folder]) if is_import_path(path) else path for path in site.encoders)
         weights = folder / site.weights if isinstance(site.weights, Path) else site.weights
         return site.model_copy(

@@ -264,3 +264,46 @@ def test_paths_in_a_sites_file_are_beside_it(tmp_path):
     values = {"client": "home", "tasks": ["depth"], "state": "s", "data": {"kind": "rooms.py:Rooms", "root": "."}}
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(values), "utf-8")
     assert SiteConfig.load(tmp_path / "site.yaml").data == {"kind": f"{tmp_path}/rooms.py:Rooms", "root": str(tmp_path)}
+
+
+COUNT = (
+    "from fedhca2.tasks import TASKS\nfrom dataclasses import replace\nCOUNT = replace(TASKS['depth'], weight=3.0)\n"
+)
+COUNTED = {"clients": [{"name": "home", "data": "rooms", "tasks": ["count"]}]}
+
+
+def counting(tmp_path):
+    (tmp_path / "count.py").write_text(COUNT, "utf-8")
+    code = "class Rooms:\n    labels, size = {'count': None}, (32, 32)\n    def __init__(self, split, root): ...\n"
+    code += "    def __len__(self): return 1\n    def __getitem__(self, index): ...\n"
+    (tmp_path / "counted.py").write_text(code, "utf-8")
+    data = {"kind": f"{tmp_path}/counted.py:Rooms", "root": str(tmp_path)}
+    return experiment(tasks={"count": f"{tmp_path}/count.py:COUNT"}, data={"rooms": data}, **COUNTED), data
+
+
+def test_code_of_a_task_is_never_named_to_a_site(tmp_path):
+    asked, _ = counting(tmp_path)
+    assert Invitation.to(asked, "run1").experiment["tasks"] == {"count": {"kind": "own"}}
+
+
+def test_a_site_has_its_own_code_of_a_task(tmp_path):
+    asked, data = counting(tmp_path)
+    own = {"count": f"{tmp_path}/count.py:COUNT"}
+    accepted = accept(asked, site(tasks=["count"], data=data, own_tasks=own))
+    assert accepted.tasks["count"].kind == own["count"]
+
+
+def test_a_site_without_code_of_a_task_says_so(tmp_path):
+    asked, data = counting(tmp_path)
+    with pytest.raises(RefusalError, match=r"tasks\.count\.kind: this site allows .*\(own_tasks in site\.yaml\)"):
+        accept(asked, site(tasks=["count"], data=data))
+
+
+def test_a_server_that_names_code_of_a_task_is_refused(tmp_path):
+    asked, data = counting(tmp_path)
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'has run')!r}, 'w')", "utf-8")
+    told = Invitation.to(asked, "run1").experiment
+    evil = Invitation("run1", {**told, "tasks": {"count": {"kind": f"{tmp_path}/evil.py:X"}}})
+    with pytest.raises(RefusalError, match=r"tasks\.count\.kind: this site allows"):
+        evil.accept(site(tasks=["count"], data=data))
+    assert not (tmp_path / "has run").exists()
