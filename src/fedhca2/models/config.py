@@ -79,12 +79,13 @@ class EncoderConfig(Part):
         """Whether the backbone keeps its initial weights."""
         return self.frozen or self.adapters is not None
 
-    @field_validator("kind")
+    @model_validator(mode="before")
     @classmethod
-    def _kind_is_known(cls, kind: str) -> str:
-        if kind != TIMM and not is_import_path(kind):
-            raise ValueError(f"should be {TIMM}, or {FORMS}, found {kind!r:.200}")
-        return kind
+    def _kind_is_known(cls, values: Any) -> Any:
+        kind = values.get("kind", TIMM) if isinstance(values, dict) else TIMM
+        if kind != TIMM and not (isinstance(kind, str) and is_import_path(kind)):
+            raise ValueError(f"kind should be {TIMM}, or {FORMS}, found {kind!r:.200}")
+        return values
 
     @model_validator(mode="after")
     def _a_fixed_backbone_drops_nothing(self) -> Self:

@@ -45,8 +45,8 @@ def accept(asked, own):
 
 def test_all_encoders_of_the_embedded_experiments_are_allowed():
     names = [listing.name for listing in embedded_experiments()]
-    models = [Experiment.parse(read_config(name)).model.encoder.name for name in names]
-    assert set(models) <= set(ENCODERS)
+    specs = [spec for name in names for spec in Experiment.parse(read_config(name)).specs]
+    assert {spec.model.encoder.title for spec in specs} <= set(ENCODERS)
 
 
 @pytest.mark.parametrize("kind", TOLD_KINDS)
