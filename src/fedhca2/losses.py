@@ -1,6 +1,9 @@
-"""Losses of the six tasks: `(output [B, C, H, W], label [B, 1 or 3, H, W]) -> scalar`, with 255 = ignore.
+"""Losses of the tasks.
 
-A batch without a valid pixel has loss 0 and a zero gradient. All losses are computed in float32 regardless of autocast.
+Of maps: `(output [B, C, H, W], label [B, C', H, W]) -> scalar`, with 255 = ignore. Of vectors: `(output [B, C],
+label [B, C']) -> scalar`, with NaN = unknown.
+
+A batch without a valid label has loss 0 and a zero gradient. All losses are computed in float32 regardless of autocast.
 None waits for the device, so a training step can be compiled or captured.
 """
 
@@ -76,3 +79,51 @@ def depth_l1(output: Tensor, label: Tensor) -> Tensor:
     tensor(2.)
     """
     return _mean_over(label != IGNORE, (output.float() - label.float()).abs())
+
+
+HEAT_WEIGHT = 50.0  # of a pixel at a key point, beside 1 for a pixel far from any: few pixels are near one
+
+
+def heat_l2(output: Tensor, label: Tensor) -> Tensor:
+    r"""Squared error of heat maps, $(1 + 50\,g)\,(p - g)^2$, averaged over pixels and points.
+
+    >>> heat_l2(torch.zeros(1, 1, 1, 2), torch.tensor([[[[1.0, 255.0]]]]))
+    tensor(51.)
+    """
+    label = label.float()
+    valid = label != IGNORE
+    target = torch.where(valid, label, 0.0)
+    return _mean_over(valid, (1 + HEAT_WEIGHT * target) * (output.float() - target).square())
+
+
+def class_cross_entropy(output: Tensor, label: Tensor) -> Tensor:
+    """Cross entropy of one class per image, label [B, 1].
+
+    >>> class_cross_entropy(torch.zeros(2, 2), torch.tensor([[1.0], [torch.nan]]))
+    tensor(0.6931)
+    """
+    valid = ~label.squeeze(1).isnan()
+    target = torch.where(valid, label.squeeze(1), 0).long()
+    return _mean_over(valid, functional.cross_entropy(output.float(), target, reduction="none"))
+
+
+def multilabel_bce(output: Tensor, label: Tensor) -> Tensor:
+    """Binary cross entropy of each class by itself, label [B, C] of 0 and 1.
+
+    >>> multilabel_bce(torch.zeros(1, 3), torch.tensor([[1.0, 0.0, torch.nan]]))
+    tensor(0.6931)
+    """
+    valid = ~label.isnan()
+    target = torch.where(valid, label, 0.0)
+    return _mean_over(valid, functional.binary_cross_entropy_with_logits(output.float(), target, reduction="none"))
+
+
+def smooth_l1(output: Tensor, label: Tensor) -> Tensor:
+    """Squared error up to 1 and absolute error beyond, averaged over all values of label [B, C].
+
+    >>> smooth_l1(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, torch.nan]]))
+    tensor(2.5000)
+    """
+    valid = ~label.isnan()
+    target = torch.where(valid, label, 0.0)
+    return _mean_over(valid, functional.smooth_l1_loss(output.float(), target, reduction="none"))

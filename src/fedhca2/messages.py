@@ -27,6 +27,7 @@ class Profile:
     tasks: tuple[str, ...]
     samples: int
     layouts: Mapping[Slot, Layout]
+    backbone: str = ""  # fingerprint of a frozen backbone, which all rows of these layouts are trained on
 
 
 @dataclass(frozen=True)

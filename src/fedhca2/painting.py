@@ -1,11 +1,21 @@
-"""Painting a prediction or label map [1 or 3, H, W] as an image, uint8 [3, H, W], with ignored pixels in dark grey."""
+"""Painting a prediction or a label as an image, uint8 [3, H, W].
 
+A map [C, H, W] becomes colours, with ignored pixels in dark grey; a vector [C] becomes lines of text and bars.
+"""
+
+from collections.abc import Sequence
+from math import isnan
+
+import numpy as np
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from fedhca2.labels import IGNORE
 
 DARK_GREY = 64
+VECTOR_SIZE, LINE = (192, 144), 18  # width and height of a painted vector, and the height of a line
+UNKNOWN = "unknown"
 FARTHEST_METRES = 10.0
 # Dark violet, blue, green, yellow: evenly spaced in lightness, so that equal steps in depth look equal.
 DEPTH_COLOURS = torch.tensor(
@@ -62,3 +72,56 @@ def paint_depth(map: Tensor) -> Tensor:
     colours = DEPTH_COLOURS.to(map.device).float()
     image = torch.lerp(colours[below], colours[below + 1], (place - below)[..., None])
     return _finish(image.round().permute(2, 0, 1), map)
+
+
+def paint_heat(map: Tensor) -> Tensor:
+    """Paint maps of heat, one per channel, as the largest of them, from black to white."""
+    nothing = (map == IGNORE).all(dim=0, keepdim=True)
+    hottest = map.float().masked_fill(map == IGNORE, 0).amax(dim=0, keepdim=True)
+    return paint_grey(hottest.masked_fill(nothing, IGNORE))
+
+
+def paint(found: Tensor, names: Sequence[str] = ()) -> Tensor:
+    """Paint anything: three channels as colours from −1 to 1, other maps as heat, and a vector as numbers."""
+    if found.ndim == 1:
+        return paint_numbers(found, names)
+    return paint_normals(found) if len(found) == 3 else paint_heat(found)
+
+
+def paint_class(vector: Tensor, names: Sequence[str] = ()) -> Tensor:
+    """Write the name of a class [1]."""
+    value = float(vector[0])
+    return _written([(UNKNOWN if isnan(value) else _name(names, int(value)), None)])
+
+
+def paint_numbers(vector: Tensor, names: Sequence[str] = ()) -> Tensor:
+    """Write numbers [C] with their names."""
+    values = vector.float().tolist()
+    return _written([(f"{_name(names, i)}: {UNKNOWN if isnan(v) else f'{v:.4g}'}", None) for i, v in enumerate(values)])
+
+
+def paint_bars(vector: Tensor, names: Sequence[str] = ()) -> Tensor:
+    """Draw bars for the largest of some shares [C] from 0 to 1."""
+    shares = sorted(((float(v), i) for i, v in enumerate(vector.float().nan_to_num(0.0))), key=lambda pair: -pair[0])
+    return _written([(_name(names, i), share) for share, i in shares])
+
+
+def _name(names: Sequence[str], number: int) -> str:
+    return names[number] if 0 <= number < len(names) else str(number)
+
+
+def _written(rows: Sequence[tuple[str, float | None]]) -> Tensor:
+    """Write lines of text, each beside a bar if it has a share; as many as there is room for."""
+    image = Image.new("RGB", VECTOR_SIZE, "white")
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(LINE - 4)
+    room = VECTOR_SIZE[1] // LINE
+    left, right = VECTOR_SIZE[0] // 2, VECTOR_SIZE[0] - 4
+    for row, (text, share) in enumerate(rows[:room]):
+        top = row * LINE
+        if share is not None:
+            draw.rectangle((left, top + 3, right, top + LINE - 2), "#e6e6e6")
+            draw.rectangle(
+                (left, top + 3, left + (right - left) * min(max(share, 0.0), 1.0), top + LINE - 2), "#0072b2"
+            )
+        draw.text((4, top + 1), text if share is None else text[:12], "black", font)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)

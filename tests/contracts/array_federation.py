@@ -17,6 +17,11 @@ LAYOUTS = {
     "encoder_norms": Layout(("stem.mean",), ((2,),)),
     "decoder_norms": Layout(("norm.mean",), ((2,),)),
 }
+# Encoders of other sizes; decoders fit all of them.
+ENCODERS = {
+    "wide": Layout(("stem.weight", "stem.bias"), ((4, 3), (4,))),
+    "deep": Layout(("stem.weight", "block.weight", "last.weight"), ((2, 3), (2, 2), (2, 2))),
+}
 TASKS = {"outdoor": ("semseg", "sal", "edge"), "indoor": ("semseg", "depth")}
 
 # The parts that each method shares.
@@ -38,6 +43,10 @@ class Site:
 
     dataset: str
     tasks: tuple[str, ...]
+    encoder: str = "plain"
+
+    def layout(self, slot):
+        return ENCODERS.get(self.encoder, LAYOUTS["encoder"]) if slot.part == "encoder" else LAYOUTS[slot.part]
 
 
 def slots_of(site):
@@ -46,7 +55,7 @@ def slots_of(site):
 
 
 def random_rows(site, rng, scale=1.0):
-    return {slot: scale * torch.randn(LAYOUTS[slot.part].numel, generator=rng) for slot in slots_of(site)}
+    return {slot: scale * torch.randn(site.layout(slot).numel, generator=rng) for slot in slots_of(site)}
 
 
 class ArrayFederation:
@@ -59,17 +68,19 @@ class ArrayFederation:
         self.clients = []
         for i, (name, site) in enumerate(zip(names, sites, strict=True)):
             rows = random_rows(site, rng)
-            profile = Profile(name, site.dataset, site.tasks, 1 + i, {slot: LAYOUTS[slot.part] for slot in rows})
+            profile = Profile(name, site.dataset, site.tasks, 1 + i, {slot: site.layout(slot) for slot in rows})
             self.clients.append(ArrayClient(profile, rows))
         self.server = Server(method, [client.profile for client in self.clients])
         self.state = self.server.start()
 
     def replies(self, round):
         """Every client's reply after training; what it adds depends only on the seed and its place in the list."""
-        uploads = self.method.uploads(round)
         rng = torch.Generator().manual_seed(1000 * self.seed + round + 1)
         deltas = [random_rows(site, rng, 0.1) for site in self.sites]
-        return [client.train(round, delta, uploads) for client, delta in zip(self.clients, deltas, strict=True)]
+        return [
+            client.train(round, delta, self.server.uploads(client.profile.client, round))
+            for client, delta in zip(self.clients, deltas, strict=True)
+        ]
 
     def round(self, alter=lambda replies: replies):
         """Do one round; `alter` may change what the server sees."""
@@ -115,5 +126,12 @@ SCENARIOS = {
         Site("outdoor", TASKS["outdoor"]),
         Site("outdoor", ("sal",)),
         Site("indoor", ("depth",)),
+    ],
+    "two encoders, and one that nobody shares": [
+        Site("outdoor", ("semseg",)),
+        Site("indoor", ("semseg", "depth"), "wide"),
+        Site("outdoor", ("sal",)),
+        Site("outdoor", ("edge",), "wide"),
+        Site("outdoor", ("semseg",), "deep"),
     ],
 }

@@ -15,16 +15,18 @@ from fedhca2.messages import Order, Reply
 from fedhca2.params import Layout, flatten
 from tiny_encoder import TINY
 
-# Two clients with the same task that are not neighbours, another task on the same data set, and a multi-task client.
+# Two clients with the same task that are not neighbours, one on the same data set with a vector per image instead of a
+# map, and a multi-task client.
 MIXED = (
     ("road", "outdoor", ("semseg",)),
-    ("shop", "outdoor", ("sal",)),
+    ("shop", "outdoor", ("things",)),
     ("home", "indoor", ("semseg", "depth")),
     ("street", "outdoor", ("semseg",)),
 )
 SETTINGS = {
-    "model": {"encoder": {"name": TINY}, "decoder_width": 8},
+    "model": {"encoder": {"name": TINY}, "feature_width": 8, "decoder_width": 8},
     "training": {"batch_size": 2, "learning_rate": 1e-3, "schedule": {"warmup_epochs": 0, "lag": False}},
+    "tasks": {"things": "multilabel"},
     "data": {
         "outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 8, "val": 1},
         "indoor": {"kind": "scenes", "domain": "indoor", "size": [32, 32], "train": 4, "val": 1},
@@ -86,7 +88,11 @@ class Silent:
 
 
 def experiment_of(method, clients=MIXED, rounds=2):
-    entries = [{"name": name, "data": data, "tasks": tasks} for name, data, tasks in clients]
+    """An experiment with these clients: name, data set, tasks, and an encoder unless it is the tiny one."""
+    entries = [
+        {"name": name, "data": data, "tasks": tasks, **({"model": {"encoder": {"name": other[0]}}} if other else {})}
+        for name, data, tasks, *other in clients
+    ]
     return Experiment.parse({**SETTINGS, "rounds": rounds, "method": method, "clients": entries})
 
 

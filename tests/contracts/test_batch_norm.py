@@ -129,8 +129,8 @@ def test_statistics_are_part_of_what_is_clustered():
 def test_every_client_gets_its_statistics(name, scenario):
     federation = ArrayFederation(resolve(name, {"batch_norm": "average"}), SCENARIOS[scenario])
     deliveries = federation.round()
-    uploads = federation.method.uploads(0)
     for client in federation.clients:
+        uploads = federation.server.uploads(client.profile.client, 0)
         assert set(deliveries[client.profile.client]) == {slot for slot in client.rows if slot.part in uploads}
 
 

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from fedhca2.federation.server import Server
 from fedhca2.methods import METHODS, resolve
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import ServerState
 from small import unifying
 
+LONE = ("encoder", "deep")  # which no two sites of any scenario have
 every_method = pytest.mark.parametrize("name", METHODS)
 brief = settings(max_examples=6, deadline=None)
 scenarios = st.tuples(sites(), st.integers(0, 99))
@@ -92,10 +94,34 @@ def test_every_client_gets_every_slot_of_a_shared_part(name, scenario):
     federation = ArrayFederation(METHODS[name], SCENARIOS[scenario])
     deliveries = federation.round()
     expected = {
-        client.profile.client: {slot for slot in client.rows if slot.part in SHARED[name]}
-        for client in federation.clients
+        client.profile.client: {
+            slot for slot in client.rows if slot.part in SHARED[name] and (slot.part, site.encoder) != LONE
+        }
+        for client, site in zip(federation.clients, federation.sites, strict=True)
     }
     assert {client: set(delivered) for client, delivered in deliveries.items()} == expected
+
+
+@every_method
+def test_encoders_are_mixed_as_if_there_were_no_others_than_those_of_their_layout(name):
+    federation = ArrayFederation(METHODS[name], SCENARIOS["two encoders, and one that nobody shares"])
+    plain = [i for i, site in enumerate(federation.sites) if site.encoder == "plain"]
+    replies = federation.replies(0)
+    apart = Server(METHODS[name], [federation.clients[i].profile for i in plain])
+    _, expected, _ = apart.step(apart.start(), [replies[i] for i in plain])
+    _, found, _ = federation.server.step(federation.state, replies)
+    for client, delivered in expected.items():
+        for slot in set(delivered) & {Slot("encoder")}:
+            pairs = zip(found[client][slot].addends, delivered[slot].addends, strict=True)
+            assert all(one.row.equal(other.row) and one.scale == other.scale for one, other in pairs)
+
+
+def test_a_client_whose_encoder_nobody_shares_still_learns_from_the_others_decoders():
+    places = SCENARIOS["two encoders, and one that nobody shares"]
+    federation = ArrayFederation(METHODS["fedavg"], places)
+    federation.round()
+    decoders = [row for client in federation.clients for slot, row in client.rows.items() if slot.part == "decoder"]
+    assert_close(decoders[-1], decoders[0])
 
 
 @every_method

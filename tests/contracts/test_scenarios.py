@@ -10,7 +10,9 @@ from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from small import MECHANISMS
+from tiny_encoder import TINY
 
+ENCODERS = {"plain": TINY, "wide": "test_resnet", "deep": "swin_micro"}
 OUTDOOR = ("semseg", "human_parts", "sal", "normals", "edge")
 INDOOR = ("semseg", "depth", "normals", "edge")
 
@@ -27,11 +29,11 @@ class Refusals(Silent):
 
 def clients_in(scenario):
     """The clients of a scenario; one with every task has all tasks that its data set has labels for."""
-    sites = [(site.dataset, site.tasks) for site in SCENARIOS[scenario]]
+    sites = [(site.dataset, site.tasks, ENCODERS[site.encoder]) for site in SCENARIOS[scenario]]
     if scenario == "a client with every task":
-        sites[0] = ("outdoor", OUTDOOR)
-        sites.append(("indoor", INDOOR))
-    return tuple((f"c{i}", dataset, tasks) for i, (dataset, tasks) in enumerate(sites))
+        sites[0] = ("outdoor", OUTDOOR, TINY)
+        sites.append(("indoor", INDOOR, TINY))
+    return tuple((f"c{i}", *site) for i, site in enumerate(sites))
 
 
 def assert_runs(method, scenario, rounds):
@@ -41,7 +43,7 @@ def assert_runs(method, scenario, rounds):
     watcher = Refusals()
     scores = run_rounds(server, fleet, rounds, 0, watcher).scores
     assert not watcher.refused
-    assert {name: tuple(tasks) for name, tasks in scores.items()} == {name: tasks for name, _, tasks in clients}
+    assert {name: tuple(tasks) for name, tasks in scores.items()} == {name: tasks for name, _, tasks, _ in clients}
     values = [value for tasks in scores.values() for metrics in tasks.values() for value in metrics.values()]
     assert all(map(isfinite, values))
 

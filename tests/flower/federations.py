@@ -52,7 +52,7 @@ def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
             state=folder,
             data={"partition": {"kind": "lists", "lists": {spec.name: list(shards[spec.name].dealt)}}},
             share=("encoder", "decoder", "head"),
-            encoders=(experiment.model.encoder.name,),
+            encoders=(spec.model.encoder.name,),
             device="cpu",
         )
         for spec in experiment.specs

@@ -22,7 +22,7 @@ ENCODER = Slot("encoder")
 LAYOUTS = {ENCODER: Layout(("a.weight",), ((700, 2000),)), Slot("head", "depth"): Layout(("b.weight",), ((3,),))}
 VALUES = LAYOUTS[ENCODER].numel  # two chunks
 PROFILE = Profile("home", "indoor", ("depth",), 7, LAYOUTS)
-EXPECTED = Expected(3, {"home": PROFILE}, frozenset({"encoder"}), {})
+EXPECTED = Expected(3, {"home": PROFILE}, {"home": {"encoder"}}, {})
 REPLY = Reply("home", 3, {ENCODER: torch.arange(VALUES).float()}, {}, {"depth": 0.3}, {"depth": {"rmse": 0.7}}, 1.5)
 GOOD_REPLY, GOOD_PROFILE = Letter.of(encode_reply(REPLY, "float32")), Letter.of(encode_profile(PROFILE))
 

@@ -51,6 +51,19 @@ def test_flower_gives_the_same_models_and_scores_as_in_process(method, tmp_path)
     assert_equal(models(sites), expected(method)[0])
 
 
+def test_a_vector_per_image_gives_the_same_models_and_scores_as_in_process(tmp_path):
+    vectors = {"things": "multilabel", "people": {"kind": "regression", "weight": 2.0}}
+    clients = [{"data": "outdoor", "split": ["semseg", "things"]}, {"data": "outdoor", "tasks": ["people", "sal"]}]
+    data = {"outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 4, "val": 4}}
+    experiment = small_experiment(tasks=vectors, data=data, clients=clients)
+    wanted, scores = in_memory(experiment)
+    _, sites, fleet = flower_federation(experiment, tmp_path)
+    fleet.gather()
+    server = Server(experiment.resolved_method, fleet.profiles.values())
+    assert run_rounds(server, fleet, experiment.rounds, 0, Nobody()).scores == scores
+    assert_equal(models(sites), wanted)
+
+
 @pytest.mark.parametrize("method", MECHANISMS)
 def test_a_run_whose_server_and_sites_all_crash_resumes_to_the_same_models_and_scores(method, tmp_path):
     experiment = experiment_of(method)

@@ -41,7 +41,10 @@ class Federation:
         change(self.grid)
         self.fleet.gather()
         blind = experiment.secure_aggregation is not None
-        server = BlindServer(experiment, self.fleet) if blind else Server(experiment.resolved_method, ())
+        expected = self.fleet.registry.expected.values()
+        server = (
+            BlindServer(experiment, expected, self.fleet) if blind else Server(experiment.resolved_method, expected)
+        )
         server.profiles, self.heard, self.sent, self.records = self.fleet.registry.known, [], [], []
         step = server.step
 

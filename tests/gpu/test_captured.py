@@ -19,6 +19,8 @@ GPU = torch.device("cuda", 0)
 FP32 = {
     "training": {"batch_size": 4, "precision": "fp32"},
     "model": {"encoder": {"name": "swin_micro", "drop_path": 0.2}},
+    "tasks": {"things": "multilabel", "people": "regression"},
+    "clients": [*SMALL["clients"], {"name": "crowd", "data": "outdoor", "tasks": ["things", "people", "sal"]}],
 }
 MATFL = {"optimizer": {"kind": "adam", "amsgrad": True}, "loss_weights": False}
 
@@ -63,7 +65,7 @@ TERMS = pytest.mark.parametrize(
 
 
 @TERMS
-@pytest.mark.parametrize("name", ["outdoor-semseg", "home"])
+@pytest.mark.parametrize("name", ["outdoor-semseg", "home", "crowd"])
 def test_a_captured_epoch_is_a_plain_one(terms, name):
     expected = trained(name, DeviceSlot(GPU, "plain"), terms)
     found = trained(name, DeviceSlot(GPU, "captured"), terms)
@@ -147,7 +149,7 @@ def test_a_gpu_trains_as_the_cpu_does():
 
 
 @pytest.mark.parametrize("kind", ["captured", "compiled"])
-@pytest.mark.parametrize("name", ["outdoor-semseg", "home"])
+@pytest.mark.parametrize("name", ["outdoor-semseg", "home", "crowd"])
 def test_captured_evaluation_is_the_plain_one(name, kind):
     client = clients(small(**FP32))[name]
     client.device_slot = DeviceSlot(torch.device("cpu"))
@@ -198,3 +200,19 @@ def test_memory_of_the_gpu_does_not_grow_with_the_clients():
 
     few = peak(1)
     assert peak(5) <= 1.1 * few
+
+
+@pytest.mark.parametrize("kind", ["captured", "compiled"])
+def test_adapters_of_a_plain_transformer_train_as_in_plain_steps(kind, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    model = {"encoder": {"name": "test_vit", "adapters": {"rank": 2}}, "feature_width": 8, "decoder_width": 8}
+    states = []
+    for step in ("plain", kind):
+        client = clients(small(**FP32 | {"model": model}))["home"]
+        start = {key: value.clone() for key, value in client.personal.model.state_dict().items()}
+        client.device_slot = DeviceSlot(GPU, step)
+        client.perform(Order(0))
+        states.append({key: value.cpu() for key, value in client.personal.model.state_dict().items()})
+        assert all(states[-1][name].equal(start[name]) for name in client.personal.model.fixed)
+    expected, found = (flat(state.values()) for state in states)
+    assert (found - expected).norm() <= 2e-2 * (expected - flat(start.values())).norm()

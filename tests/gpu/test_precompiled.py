@@ -5,7 +5,7 @@ import torch
 
 from fedhca2.clients import precompile
 from fedhca2.models import ModelConfig
-from small import clients, small
+from small import SMALL, clients, small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GPU = torch.device("cuda", 0)
@@ -14,12 +14,14 @@ MODEL = {"encoder": {"name": "swin_micro"}}
 
 @pytest.fixture
 def compile_all(tmp_path, monkeypatch):
-    """Compiles for one client, with this model; returns the marks of finished parts, and all files beside them."""
+    """Compiles for two clients, one with vectors; returns marks of finished parts, and all files beside them."""
     monkeypatch.setenv(precompile.CACHE, str(tmp_path))
-    home = clients(small(model=MODEL))["home"]
+    crowd = {"name": "crowd", "data": "outdoor", "tasks": ["things", "sal"]}
+    built = clients(small(model=MODEL, tasks={"things": "multilabel"}, clients=[*SMALL["clients"], crowd]))
 
     def work(model):
-        precompile.precompile(ModelConfig.model_validate(model), [home], GPU)
+        models = dict.fromkeys(("home", "crowd"), ModelConfig.model_validate(model))
+        precompile.precompile(models, [built["home"], built["crowd"]], GPU)
         return list(tmp_path.glob("fedhca2-*")), [path for path in tmp_path.rglob("*") if path.is_file()]
 
     return work

@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 import fedhca2
 import fedhca2.experiment
@@ -60,14 +59,3 @@ def test_an_author_of_a_task_needs_one_module():
 
 def test_an_author_of_a_data_set_needs_one_module():
     assert {module for module, _ in _imported(ROOT / "docs" / "own-data.md")} == {"fedhca2.data"}
-
-
-def test_the_data_set_on_the_page_can_be_read(tmp_path):
-    namespace = {}
-    exec(_python(ROOT / "docs" / "own-data.md"), namespace)
-    (tmp_path / "train.txt").write_text("first\n", "utf-8")
-    for folder, mode in (("images", "RGB"), ("masks", "L")):
-        (tmp_path / folder).mkdir()
-        Image.new(mode, (6, 4), "white").save(tmp_path / folder / "first.png")
-    data = namespace["Masks"](tmp_path, "train", tasks=("sal",), size=(32, 32), cache=False)
-    assert data.load(0, ["sal"])["sal"].unique().tolist() == [1]

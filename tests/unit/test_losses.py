@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.tasks import TASKS, LabelSpace
+from fedhca2.tasks import BUILT_IN, TASKS, LabelSpace
 
 SPACE = LabelSpace(classes=5)
 
@@ -12,38 +12,54 @@ def rng():
     return torch.Generator().manual_seed(0)
 
 
-def example(task, rng, batch=2):
-    output = torch.randn(batch, task.channels_for(SPACE), 6, 7, generator=rng)
-    shape = (batch, task.label_channels, 6, 7)
-    if task.label_channels == 3 or task.name == "depth":
+def example(task, rng, batch=5):
+    """Random output and a label; a map has six rows, a vector is one of five."""
+    size = (6, 7) if task.output == "map" else ()
+    output = torch.randn(batch, task.channels_for(SPACE), *size, generator=rng)
+    shape = (batch, task.label_channels_for(SPACE), *size)
+    if task.label_channels == 3 or task.name in ("depth", "regression"):
         label = torch.rand(shape, generator=rng) + 0.1
     else:
         label = torch.randint(0, 2, shape, generator=rng).float()
     return output, label
 
 
-@pytest.fixture(params=TASKS.values(), ids=TASKS.keys())
+def parts(task):
+    """Where the first of a batch's answers are, and the others: rows of maps, or some of the vectors."""
+    if task.output == "map":
+        return (..., slice(3), slice(None)), (..., slice(3, None), slice(None))
+    return slice(3), slice(3, None)
+
+
+def unknown(task):
+    return 255 if task.output == "map" else torch.nan
+
+
+@pytest.fixture(params=BUILT_IN, ids=lambda task: task.name)
 def task(request):
     return request.param
 
 
 def test_ignored_pixels_do_not_change_the_loss(task, rng):
     output, label = example(task, rng)
-    label[..., 3:, :] = 255
-    assert_close(task.loss(output, label), task.loss(output[..., :3, :], label[..., :3, :]))
+    first, others = parts(task)
+    label[others] = unknown(task)
+    assert_close(task.loss(output, label), task.loss(output[first], label[first]))
 
 
 def test_ignored_pixels_have_no_gradient(task, rng):
     output, label = example(task, rng)
     output.requires_grad_()
-    label[..., 3:, :] = 255
+    _, others = parts(task)
+    label[others] = unknown(task)
     task.loss(output, label).backward()
-    assert not output.grad[..., 3:, :].any()
+    assert not output.grad[others].any()
 
 
 def test_zero_output_at_an_ignored_pixel_keeps_the_gradient_finite(task, rng):
     output, label = example(task, rng)
-    output[..., 0, 0], label[..., 0, 0] = 0, 255
+    _, others = parts(task)
+    output[others], label[others] = 0, unknown(task)
     output.requires_grad_()
     task.loss(output, label).backward()
     assert output.grad.isfinite().all()
@@ -51,7 +67,7 @@ def test_zero_output_at_an_ignored_pixel_keeps_the_gradient_finite(task, rng):
 
 def test_nothing_valid_costs_nothing(task, rng):
     output, label = example(task, rng)
-    assert task.loss(output, torch.full_like(label, 255)) == 0
+    assert task.loss(output, torch.full_like(label, unknown(task))) == 0
 
 
 def test_low_precision_output_gives_a_float32_loss(task, rng):

@@ -3,32 +3,42 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.painting import DARK_GREY, voc_palette
-from fedhca2.tasks import TASKS, LabelSpace, get_task, metrics_for
+from fedhca2.tasks import BUILT_IN, TASKS, LabelSpace, get_task, metrics_for
 
 SPACE = LabelSpace(classes=5)
 
 
-@pytest.fixture(params=TASKS.values(), ids=TASKS.keys())
+@pytest.fixture(params=BUILT_IN, ids=lambda task: task.name)
 def task(request):
     return request.param
 
 
+@pytest.fixture(params=[task for task in BUILT_IN if task.output == "map"], ids=lambda task: task.name)
+def map_task(request):
+    return request.param
+
+
+def size_of(task):
+    return (6, 7) if task.output == "map" else ()
+
+
 def output_of(task):
-    return torch.randn(2, task.channels_for(SPACE), 6, 7, generator=torch.Generator().manual_seed(0))
+    return torch.randn(3, task.channels_for(SPACE), *size_of(task), generator=torch.Generator().manual_seed(0))
 
 
 def test_weights_are_the_papers():
-    weights = {name: task.weight for name, task in TASKS.items()}
+    papers = ("semseg", "human_parts", "sal", "normals", "edge", "depth")
+    weights = {name: TASKS[name].weight for name in papers}
     assert weights == {"semseg": 1, "human_parts": 2, "sal": 5, "normals": 10, "edge": 50, "depth": 1}
 
 
 def test_prediction_has_the_shape_of_a_label(task):
-    assert task.predict(output_of(task)).shape == (2, task.label_channels, 6, 7)
+    assert task.predict(output_of(task)).shape == (3, task.label_channels_for(SPACE), *size_of(task))
 
 
 def test_metrics_take_a_prediction_as_its_own_label(task):
     prediction = task.predict(output_of(task))
-    label = prediction.round() if task.name in ("sal", "edge") else prediction
+    label = prediction.round() if task.name in ("sal", "edge", "multilabel") else prediction
     for name, make in task.metrics.items():
         metric = make(SPACE)
         metric.update(prediction, label)
@@ -41,31 +51,34 @@ def test_a_task_is_judged_by_its_own_metric_unless_another_is_chosen():
     assert metrics_for(["sal"], {"sal": SPACE}, {})["sal"].name == "max_f"
 
 
-def test_all_ignored_label_is_painted_grey(task):
-    image = task.paint(torch.full((task.label_channels, 6, 7), 255.0), SPACE)
+def test_all_ignored_label_is_painted_grey(map_task):
+    image = map_task.paint(torch.full((map_task.label_channels_for(SPACE), 6, 7), 255.0), SPACE)
     assert (image == DARK_GREY).all()
 
 
 def test_prediction_is_painted_in_bytes(task):
     image = task.paint(task.predict(output_of(task))[0], SPACE)
-    assert (image.dtype, image.shape) == (torch.uint8, (3, 6, 7))
+    assert (image.dtype, image.shape[0], image.ndim) == (torch.uint8, 3, 3)
+    assert (task.output == "vector") == (image.shape[1:] != (6, 7))
 
 
-def test_ignored_stays_ignored(task):
-    label = torch.full((2, task.label_channels, 6, 7), 255.0)
-    assert_close(task.ignored(task.flipped(task.rescaled(label, 1.7))), label, rtol=0, atol=0)
+def test_ignored_stays_ignored(map_task):
+    label = torch.full((2, map_task.label_channels_for(SPACE), 6, 7), 255.0)
+    assert_close(map_task.ignored(map_task.flipped(map_task.rescaled(label, 1.7))), label, rtol=0, atol=0)
 
 
-def test_padding_ends_up_ignored(task):
-    label = torch.full((task.label_channels, 6, 7), 1.0)
-    label[..., 0, :] = task.fill
-    assert (task.ignored(label)[..., 0, :] == 255).all()
+def test_padding_ends_up_ignored(map_task):
+    label = torch.full((map_task.label_channels_for(SPACE), 6, 7), 1.0)
+    label[..., 0, :] = map_task.fill
+    assert (map_task.ignored(label)[..., 0, :] == 255).all()
 
 
-def test_label_hooks_treat_a_batch_as_its_samples(task):
-    batch = torch.randint(0, 3, (4, task.label_channels, 2, 2), generator=torch.Generator().manual_seed(1)).float()
-    whole = task.ignored(task.flipped(task.rescaled(batch, 2.0)))
-    assert_close(whole, torch.stack([task.ignored(task.flipped(task.rescaled(one, 2.0))) for one in batch]))
+def test_label_hooks_treat_a_batch_as_its_samples(map_task):
+    batch = torch.randint(
+        0, 3, (4, map_task.label_channels_for(SPACE), 2, 2), generator=torch.Generator().manual_seed(1)
+    ).float()
+    whole = map_task.ignored(map_task.flipped(map_task.rescaled(batch, 2.0)))
+    assert_close(whole, torch.stack([map_task.ignored(map_task.flipped(map_task.rescaled(one, 2.0))) for one in batch]))
 
 
 def test_normals_in_a_mirror_point_the_other_way():

@@ -1,19 +1,22 @@
-"""`fedhca2 data`: write, check and view data sets in folders."""
+"""`fedhca2 data`: write, check and view data sets."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from fedhca2.cli.app import app, clear_errors
 
+if TYPE_CHECKING:
+    from fedhca2.data import DataConfig, Split
+
 FOUND_SOMETHING = 1
 
-data = typer.Typer(help="Write, check and view data sets in folders.", no_args_is_help=True)
+data = typer.Typer(help="Write, check and view data sets.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
 
@@ -24,7 +27,7 @@ class LayoutName(StrEnum):
     NYUD = "nyud"
 
 
-Root = Annotated[Path, typer.Argument(help="The data set's folder.")]
+Root = Annotated[Path, typer.Argument(help="A data set's folder, or an experiment, for all of its data sets.")]
 Kind = Annotated[LayoutName | None, typer.Option("--layout", help="Its layout; detected by default.")]
 
 
@@ -56,15 +59,19 @@ def check(root: Root, layout: Kind = None) -> None:
     """Read every image and label, and report the contents and any faults; the exit code is 1 if there are faults."""
     console = Console(soft_wrap=True)
     with clear_errors():
-        from fedhca2.data.check import check as read_everything
+        from fedhca2.data.check import check as check_archive
+        from fedhca2.data.check import check_data
 
-        chosen = _layout(root, layout)
         with _bar(console, "reading") as progress:
-            report = read_everything(root, chosen.value, progress)
-    for line in report.lines():
+            if _is_experiment(root):
+                reports = [check_data(name, config, progress) for name, config in _data_of(root).items()]
+            else:
+                reports = [check_archive(root, _layout(root, layout).value, progress)]
+    for line in [line for report in reports for line in report.lines()]:
         console.print(line, highlight=False, markup=False)
-    console.print("no faults found" if report.ok else "faults found", style="green" if report.ok else "red")
-    if not report.ok:
+    good = all(report.ok for report in reports)
+    console.print("no faults found" if good else "faults found", style="green" if good else "red")
+    if not good:
         raise typer.Exit(FOUND_SOMETHING)
 
 
@@ -75,6 +82,7 @@ def info(
     count: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 6,
     split: Annotated[str, typer.Option(help="train or val.")] = "train",
     out: Annotated[Path | None, typer.Option(help="The picture to write; by default ROOT's name with .png.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of an experiment's data sets, this one.")] = None,
 ) -> None:
     """Paint a few samples with their labels into one picture."""
     console = Console(soft_wrap=True)
@@ -85,17 +93,40 @@ def info(
         from fedhca2.data.files import FileError
         from fedhca2.errors import UserError
 
+        wanted: Split = "train" if split == "train" else "val"
         try:
-            samples = ARCHIVES[_layout(root, layout).value](root, "train" if split == "train" else "val")
+            if _is_experiment(root):
+                samples = _chosen(_data_of(root), name).open(wanted)
+            else:
+                samples = ARCHIVES[_layout(root, layout).value](root, wanted)
             sheet = contact_sheet(samples, count)
         except FileError as error:
             raise UserError([str(error)]) from None
-        picture = out or Path(f"{root.resolve().name}.png")
+        picture = out or Path(f"{root.resolve().stem}.png")
         sheet.save(picture)
-    console.print(
-        f"{samples.root}: {len(samples)} images to {split}, with {', '.join(samples.labels)}", highlight=False
-    )
+    console.print(f"{root}: {len(samples)} images to {split}, with {', '.join(samples.labels)}", highlight=False)
     console.print(f"picture: {picture}", highlight=False)
+
+
+def _is_experiment(root: Path) -> bool:
+    from fedhca2.configs import embedded_file
+
+    return root.suffix in (".yaml", ".yml") or (not root.exists() and embedded_file(str(root)) is not None)
+
+
+def _data_of(root: Path) -> "Mapping[str, DataConfig]":
+    from fedhca2.experiment import Experiment
+
+    return Experiment.load(root).data
+
+
+def _chosen(data: "Mapping[str, DataConfig]", name: str | None) -> "DataConfig":
+    from fedhca2.config import suggest
+    from fedhca2.errors import UserError
+
+    if (name or len(data) > 1) and name not in data:
+        raise UserError([f"--name: should be one of the data sets, found {name}. {suggest(str(name), data)}"])
+    return data[name] if name else next(iter(data.values()))
 
 
 def _height_and_width(size: str) -> tuple[int, int]:

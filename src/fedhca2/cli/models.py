@@ -58,7 +58,7 @@ def predict(
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("predictions"),
     raw: Annotated[bool, typer.Option("--raw", help="Also write the predictions as .npy arrays.")] = False,
 ) -> None:
-    """Predict all tasks of a client and write a coloured map and an overlay for each image and task."""
+    """Predict all tasks of a client; write a coloured map and an overlay, or a picture of a vector, for each."""
     with clear_errors():
         from fedhca2.deployment import Trained
         from fedhca2.deployment.trained import predict_files

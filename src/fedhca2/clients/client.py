@@ -21,7 +21,7 @@ from fedhca2.clients.training import Learner, Training
 from fedhca2.data.batches import Batches, one_early
 from fedhca2.data.dataset import Sample
 from fedhca2.messages import BatchNorm, Order, Profile, Reply
-from fedhca2.models.multitask import MultiTaskModel, slot_prefix
+from fedhca2.models.multitask import MultiTaskModel, fingerprint, slot_prefix
 from fedhca2.models.stochastic_depth import draw_keep
 from fedhca2.objectives import Epoch, Objective
 from fedhca2.params import Slot, unflatten
@@ -75,7 +75,7 @@ class Client:
             first_rows(model), training, len(data.train), data.epochs, data.rounds, max(others_noise, privacy.deviation)
         )
         self.exchange = Exchange(model, privacy, limits, replaces=objective.replaces)
-        self.layouts = self.exchange.layouts
+        self.layouts, self.backbone = self.exchange.layouts, fingerprint(model)
         self.personal = Learner(model, training)
         self.shared = Learner(deepcopy(model), training) if self.objective.own_copy else self.personal
 
@@ -83,7 +83,7 @@ class Client:
     def profile(self) -> Profile:
         """What the server may know."""
         tasks = tuple(self.personal.model.decoders)
-        return Profile(self.name, self.data.dataset, tasks, len(self.data.train.indices), self.layouts)
+        return Profile(self.name, self.data.dataset, tasks, len(self.data.train.indices), self.layouts, self.backbone)
 
     @property
     def load(self) -> int:

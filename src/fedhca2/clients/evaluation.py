@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedhca2.clients.capture import CapturedForward, Captures
@@ -64,17 +64,22 @@ def sample_indices(client: "Client") -> list[int]:
 
 
 def sample_labels(client: "Client") -> Arrays:
-    """The sample images and labels: `image`, `label.TASK`."""
+    """The sample images and labels: `image`, `label.TASK`, and the names of classes in `names.TASK`."""
     data, tasks = client.data.val.data, client.data.val.tasks
+    if client.data.val.are_arrays:
+        return {}  # nothing to draw
     samples = [data.load(index, tasks) for index in sample_indices(client)]
     keys = {"image": "image"} | {task: f"label.{task}" for task in tasks}
-    return {key: torch.stack([sample[name] for sample in samples]).numpy() for name, key in keys.items()}
+    arrays = {key: torch.stack([sample[name] for sample in samples]).numpy() for name, key in keys.items()}
+    return arrays | {f"names.{task}": np.array(data.labels[task].names) for task in tasks if data.labels[task].names}
 
 
 @torch.inference_mode()
 def sample_predictions(client: "Client", when: str) -> Arrays:
     """The model's current predictions for the sample images, without padding: `WHEN.TASK`."""
     val = client.data.val
+    if val.are_arrays:
+        return {}
     indices = sample_indices(client)
     batch = next(Batches(val.data, indices, val.tasks, batch_size=SAMPLES).evaluation())
     with at_work(client, client.device_slot):
@@ -82,16 +87,25 @@ def sample_predictions(client: "Client", when: str) -> Arrays:
     height, width = val.data.load(indices[0], ())["image"].shape[-2:]
     top, left = ((padded - own) // 2 for padded, own in zip(val.data.size, (height, width), strict=True))
     predictions = {task: TASKS[task].predict(output).cpu() for task, output in outputs.items()}
+    inside = (..., slice(top, top + height), slice(left, left + width))
     return {
-        f"{when}.{task}": prediction[..., top : top + height, left : left + width].numpy()
+        f"{when}.{task}": (prediction[inside] if TASKS[task].output == "map" else prediction).numpy()
         for task, prediction in predictions.items()
     }
 
 
 @torch.no_grad()
-def recalibrate(model: nn.Module, batches: Iterable[Sample]) -> None:
-    """Measure the running statistics of BatchNorm layers again, as plain averages, after parameters have changed."""
-    layers = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+def recalibrate(model: MultiTaskModel, batches: Iterable[Sample]) -> None:
+    """Measure the running statistics of BatchNorm layers again, as plain averages, after parameters have changed.
+
+    Those of a frozen backbone stay as they are.
+    """
+    fixed = model.fixed
+    layers = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and f"{name}.running_mean" not in fixed
+    ]
     if not layers:
         return
     momenta = [layer.momentum for layer in layers]

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from hashlib import sha256
 from itertools import repeat, zip_longest
@@ -17,7 +17,7 @@ import torch
 
 from fedhca2.clients.capture import CapturedForward, Captures
 from fedhca2.clients.client import Client
-from fedhca2.clients.step import KEEP, take_step, task_loss
+from fedhca2.clients.step import KEEP, set_mode, take_step, task_loss
 from fedhca2.clients.training import Learner, Training
 from fedhca2.compiling import compiled
 from fedhca2.cores import usable_cores
@@ -29,6 +29,7 @@ from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, align_attention, compile_parts, parts
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.tasks import TASKS, crop_chooser
+from fedhca2.tasks.declared import DECLARED, DeclaredTask, declare
 
 ROOM = 6 << 30  # bytes of GPU memory per process, more than a batch of 8 images of 512×512 takes
 INPUT, LOSS = "input", "loss"  # jobs besides the parts of a model
@@ -40,7 +41,7 @@ SERIAL = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTORCH
 
 Size = tuple[int, int]
 Job = Mapping[str, Any]
-Outputs = dict[str, tuple[int, str]]  # by task: its channels, and the type of its labels
+Outputs = dict[str, tuple[int, str, int]]  # by task: its channels, and the type and channels of its labels
 
 
 def keep_compiled_code() -> Path:
@@ -49,19 +50,27 @@ def keep_compiled_code() -> Path:
     return Path(folder)
 
 
-def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.device) -> None:
-    """Compile the parts of the clients' training steps; does nothing if that was done before."""
+def precompile(models: Mapping[str, ModelConfig], clients: Sequence[Client], device: torch.device) -> None:
+    """Compile the parts of the clients' training steps; does nothing if that was done before.
+
+    `models` are the clients' models by name.
+    """
     if not hasattr(os, "fork"):
         return  # steps are compiled when they are first taken
     folder = keep_compiled_code()
-    kinds: dict[Size, Outputs] = {}
+    kinds: dict[tuple[str, Size], tuple[Client, Outputs]] = {}
     for client in clients:
+        if client.data.train.are_arrays:
+            continue  # small enough to be compiled when they are first taken
         data, tasks = client.data.train.data, client.data.train.tasks
         sample = data.load(client.data.train.indices[0], tasks)
-        own = {task: (_channels(client, task), str(sample[task].dtype).removeprefix("torch.")) for task in tasks}
-        kinds.setdefault(data.size, {}).update(own)
-    by_size = [_jobs(clients[0], model, size, outputs) for size, outputs in kinds.items()]
-    jobs = [job for group in zip_longest(*by_size) for job in group if job]
+        own = {
+            task: (_channels(client, task), str(sample[task].dtype).removeprefix("torch."), len(sample[task]))
+            for task in tasks
+        }
+        kinds.setdefault((models[client.name].model_dump_json(), data.size), (client, {}))[1].update(own)
+    by_kind = [_jobs(client, models[client.name], size, outputs) for (_, size), (client, outputs) in kinds.items()]
+    jobs = [job for group in zip_longest(*by_kind) for job in group if job]
     name = f"{torch.__version__} {torch.cuda.get_device_name(device)} {json.dumps(jobs)}"
     done = folder / f"fedhca2-{sha256(name.encode()).hexdigest()[:16]}"
     if done.exists():
@@ -79,12 +88,16 @@ def precompile(model: ModelConfig, clients: Sequence[Client], device: torch.devi
 
 
 def _jobs(client: Client, model: ModelConfig, size: Size, outputs: Outputs) -> list[Job]:
-    """What to compile for one image size, the longest jobs first."""
+    """What to compile for one model and image size, the longest jobs first."""
     each = [{task: output} for task, output in outputs.items()]
     names = sorted(parts(client.personal.model), key=REST.__ne__)
     needed = [*((name, each[0]) for name in names), (INPUT, outputs), *((LOSS, one) for one in each)]
     job = {"model": model.model_dump(mode="json"), "training": client.training.model_dump(mode="json"), "size": size}
-    return [{**job, "part": part, "outputs": tasks} for part, tasks in needed]
+    return [{**job, "part": part, "outputs": tasks, "tasks": _declared(tasks)} for part, tasks in needed]
+
+
+def _declared(tasks: Iterable[str]) -> dict[str, Any]:
+    return {task: DECLARED[task].model_dump() for task in tasks if task in DECLARED}
 
 
 def _channels(client: Client, task: str) -> int:
@@ -94,17 +107,20 @@ def _channels(client: Client, task: str) -> int:
 def _compile(device: torch.device, job: Job) -> None:
     """Do one job, on random input."""
     torch.compiler.reset()
+    declare({name: DeclaredTask(**declared) for name, declared in job["tasks"].items()})
     training, outputs = Training(**job["training"]), job["outputs"]
     height, width = job["size"]
     sample = {"image": torch.zeros(3, height, width, dtype=torch.uint8)}
-    for task, (_, dtype) in outputs.items():
-        sample[task] = torch.zeros(TASKS[task].label_channels, height, width, dtype=getattr(torch, dtype))
-    channels = {task: count for task, (count, _) in outputs.items()}
+    for task, (_, dtype, count) in outputs.items():
+        shape = (count, height, width) if TASKS[task].output == "map" else (count,)
+        sample[task] = torch.zeros(shape, dtype=getattr(torch, dtype))
+    channels = {task: count for task, (count, _, _) in outputs.items()}
     if job["part"] == INPUT:
         _compile_input(device, sample, (height, width), training.batch_size, channels)
     else:
         model = build_model(ModelConfig(**job["model"]).blank, channels, (height, width), seed=0, client="")
-        _compile_step(model.to(device).train(), job["part"], training, sample)
+        set_mode(model.to(device), frozenset())
+        _compile_step(model, job["part"], training, sample)
     torch.cuda.synchronize()
 
 
@@ -113,7 +129,7 @@ def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: 
     align_attention(model)
     compile_parts(model, part)
     device = next(model.parameters()).device
-    batch = {name: value.to(device).repeat(training.batch_size, 1, 1, 1) for name, value in sample.items()}
+    batch = {name: torch.stack([value.to(device)] * training.batch_size) for name, value in sample.items()}
     batch["image"] = torch.randn(batch["image"].shape, device=device)
     batch[KEEP] = torch.ones(len(model.encoder.drop_paths), training.batch_size, device=device)
     optimizer = Learner(model, training).optimizer

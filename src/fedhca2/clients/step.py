@@ -38,10 +38,11 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 
 def set_mode(model: MultiTaskModel, frozen: frozenset[Part]) -> None:
-    """Set training mode; frozen parts keep their parameters and the statistics of their BatchNorms."""
+    """Set training mode; frozen parts, and a frozen backbone, keep parameters and the statistics of BatchNorms."""
     parts: dict[Part, nn.Module] = {"encoder": model.encoder, "decoder": model.decoders, "head": model.heads}
     for part, module in parts.items():
         module.train(part not in frozen).requires_grad_(part not in frozen)
+    model.encoder.hold_fixed()
 
 
 def task_loss(task: str, head: nn.Module, decoded: Tensor, label: Tensor) -> Tensor:

@@ -114,8 +114,13 @@ class Learner:
             moments.update({name: moved(value) for name, value in moments.items()})
 
     def tensors(self, kind: str) -> dict[str, Tensor]:
-        """The model's values and moments by name, for the client's state; `kind` distinguishes the client's models."""
-        tensors = {f"{kind}/model/{name}": tensor for name, tensor in self.model.state_dict().items()}
+        """The model's values and moments by name, for the client's state; `kind` distinguishes the client's models.
+
+        A frozen backbone is not part of it.
+        """
+        fixed = self.model.fixed
+        values = {name: tensor for name, tensor in self.model.state_dict().items() if name not in fixed}
+        tensors = {f"{kind}/model/{name}": tensor for name, tensor in values.items()}
         for name, parameter in self.model.named_parameters():
             for moment, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"{kind}/optimizer/{moment}/{name}"] = value
@@ -126,7 +131,7 @@ class Learner:
         prefix = f"{kind}/model/"
         model = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         try:
-            self.model.load_state_dict(model)
+            self.model.load_state_dict({**self.model.fixed, **model})
         except RuntimeError as error:
             raise ValueError(f"the state does not fit the {kind} model: {' '.join(str(error).split())}") from None
         parameters = dict(self.model.named_parameters())

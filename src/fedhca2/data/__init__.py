@@ -1,11 +1,14 @@
 """Data sets, transforms, partitions, and everything needed to write your own data set."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, SerializeAsAny, ValidationInfo
 
-from fedhca2.config import Config
+from fedhca2.config import Config, suggest
+from fedhca2.data.adapters import CsvImages, HuggingFace, MapStyle
 from fedhca2.data.archive import Archive, Paths, Size, Source
+from fedhca2.data.coco import CocoMasks
+from fedhca2.data.config import DataConfig
 from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.files import (
     BrokenFileError,
@@ -20,22 +23,51 @@ from fedhca2.data.files import (
     read_values,
 )
 from fedhca2.data.nyud import NyudData
+from fedhca2.data.own import settings_class, settings_of
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.data.pascal_context import PascalContextData
 from fedhca2.data.rendered import ScenesData
+from fedhca2.imports import FORMS, folders, is_import_path, located
 from fedhca2.tasks import LabelSpace
 
-DataConfig = Annotated[ScenesData | PascalContextData | NyudData, Field(discriminator="kind")]
+KINDS: dict[str, type[DataConfig]] = {
+    "scenes": ScenesData,
+    "pascal_context": PascalContextData,
+    "nyud": NyudData,
+    "csv": settings_of("csv", CsvImages),
+    "coco": settings_of("coco", CocoMasks),
+    "huggingface": settings_of("huggingface", HuggingFace),
+}
+
+
+def of_kind(values: Any, info: ValidationInfo) -> Any:
+    """The settings of a data set, built in or of a user's own, by its `kind`."""
+    if not isinstance(values, dict):
+        return values
+    kind = str(values.get("kind", "nothing"))
+    if is_import_path(kind):
+        kind = located(kind, folders(info))
+        return settings_class(kind).model_validate({**values, "kind": kind}, context=info.context)
+    if kind not in KINDS:
+        raise ValueError(f"kind should be a known kind or {FORMS}, found {kind:.200}. {suggest(kind, KINDS)}")
+    return KINDS[kind].model_validate(values, context=info.context)
+
+
+AnyData = Annotated[SerializeAsAny[DataConfig], BeforeValidator(of_kind)]
 
 __all__ = [
     "Archive",
     "BrokenFileError",
+    "CocoMasks",
     "Config",
+    "CsvImages",
     "DataConfig",
     "Dataset",
     "Even",
     "FileError",
+    "HuggingFace",
     "LabelSpace",
+    "MapStyle",
     "MissingFileError",
     "NyudData",
     "PartitionConfig",

@@ -69,7 +69,9 @@ class Archive(ABC):
 
     spaces: Mapping[str, LabelSpace]
 
-    def __init__(self, root: Path, split: Split, *, tasks: Sequence[str] | None, size: Size, cache: bool) -> None:
+    def __init__(
+        self, root: Path, split: Split, *, tasks: Sequence[str] | None = (), size: Size, cache: bool = False
+    ) -> None:
         self.root = Path(root)
         self.split = split
         self.size = size

@@ -44,6 +44,11 @@ class Batches:
         self.batch_size = batch_size
         self.workers = workers
 
+    @property
+    def are_arrays(self) -> bool:
+        """Whether inputs are arrays, which are taken as they are, and no images."""
+        return bool(getattr(self.data, "are_arrays", False))
+
     def __len__(self) -> int:
         """Number of full batches in an epoch; the remainder is dropped."""
         return len(self.indices) // self.batch_size
@@ -71,6 +76,9 @@ class Batches:
 
     def _batches(self, indices: Sequence[int], draw: Draw, feed: DeviceFeed | None) -> Iterator[Sample]:
         size = self.data.size
+        if self.are_arrays:
+            taken = map(collate, self._grouped(indices, lambda index: self.data.load(index, self.tasks)))
+            return taken if feed is None else (_moved(batch, feed) for batch in taken)
 
         def read(index: int) -> tuple[Sample, Augmentation]:
             sample, augmentation = self.data.load(index, self.tasks), draw(index)
@@ -96,6 +104,10 @@ class Batches:
         samples = _ahead(indices, prepare, self.workers, ahead) if self.workers else map(prepare, indices)
         for start in range(0, len(indices), self.batch_size):
             yield [next(samples) for _ in indices[start : start + self.batch_size]]
+
+
+def _moved(batch: Sample, feed: DeviceFeed) -> Sample:
+    return {name: value.to(feed.device) for name, value in batch.items()}
 
 
 def _ahead(indices: Iterable[int], prepare: Callable[[int], T], workers: int, ahead: int) -> Iterator[T]:

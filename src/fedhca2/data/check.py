@@ -1,18 +1,19 @@
-"""Checking a data set on disk: read everything and report faults; paint a few samples into one picture."""
+"""Checking a data set: read everything and report faults; paint a few samples into one picture."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar, get_args
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
-from fedhca2.data.archive import Archive, Size
+from fedhca2.data.archive import Size
 from fedhca2.data.archive_writer import ArchiveKind
-from fedhca2.data.dataset import Dataset, Split
+from fedhca2.data.config import DataConfig
+from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.files import FileError, MissingFileError
 from fedhca2.data.nyud import Nyud
 from fedhca2.data.pascal_context import PascalContext
@@ -22,6 +23,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 ARCHIVES: dict[ArchiveKind, type[PascalContext] | type[Nyud]] = {"pascal_context": PascalContext, "nyud": Nyud}
 CELL = (192, 144)
 TITLE_HEIGHT = 16
+D = TypeVar("D", bound=Dataset)
 
 
 @dataclass
@@ -33,8 +35,8 @@ class SplitReport:
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def add(self, task: str, label: Tensor) -> None:
-        """Widen the range of a task's labels by one map; 255 is not a class, and 0 is neither a normal nor a depth."""
-        known = label[TASKS[task].ignored(label) != 255]
+        """Widen the range of a task's labels by one; what is unknown is left out."""
+        known = label[TASKS[task].known(label)]
         if len(known):
             low, high = self.ranges.get(task, (float("inf"), float("-inf")))
             self.ranges[task] = (min(low, known.min().item()), max(high, known.max().item()))
@@ -44,8 +46,7 @@ class SplitReport:
 class CheckReport:
     """The contents of a data set, the tasks without a folder, and missing or broken files."""
 
-    kind: ArchiveKind
-    root: Path
+    title: str
     without: list[str] = field(default_factory=list)
     splits: dict[Split, SplitReport] = field(default_factory=dict)
     missing: list[Path] = field(default_factory=list)
@@ -58,7 +59,7 @@ class CheckReport:
 
     def lines(self) -> Iterator[str]:
         """The report as text."""
-        yield f"{self.kind} in {self.root}"
+        yield self.title
         for split, found in self.splits.items():
             sizes = ", ".join(f"{height}×{width} ({count})" for (height, width), count in found.sizes.most_common(5))
             more = f" and {len(found.sizes) - 5} more" if len(found.sizes) > 5 else ""
@@ -88,48 +89,75 @@ def kind_of(root: Path) -> ArchiveKind:
 def check(
     root: Path, kind: ArchiveKind | None = None, progress: Callable[[int, int], None] | None = None
 ) -> CheckReport:
-    """Read every image and label; `progress` gets the numbers of samples read and planned."""
-    report = CheckReport(kind or kind_of(root), root)
-    archives: dict[Split, Archive] = {}
-    for split in SPLITS:
-        try:
-            archives[split] = ARCHIVES[report.kind](root, split, tasks=None)
-        except FileError as error:
-            report.note(error)
-    total, done = sum(map(len, archives.values())), 0
-    for split, archive in archives.items():
-        found = report.splits[split] = SplitReport(len(archive))
+    """Read every image and label of an archive; `progress` gets the numbers of samples read and planned."""
+    kind = kind or kind_of(root)
+    report = CheckReport(f"{kind} in {root}")
+    archives = _opened(lambda split: ARCHIVES[kind](root, split, tasks=None), report)
+    for archive in archives.values():
         report.without = [task for task in archive.spaces if task not in archive.labels]
         try:
             archive.check_lists()
         except FileError as error:
             report.note(error)
-        for id in archive.ids:
-            _check_sample(archive, id, found, report)
+    return _read_all(archives, report, progress)
+
+
+def check_data(name: str, config: DataConfig, progress: Callable[[int, int], None] | None = None) -> CheckReport:
+    """Read every image and label of a data set of any kind."""
+    report = CheckReport(f"{name}: {config.kind}")
+    return _read_all(_opened(config.open, report), report, progress)
+
+
+def _opened(open: Callable[[Split], D], report: CheckReport) -> dict[Split, D]:
+    """The splits that can be opened."""
+    opened: dict[Split, D] = {}
+    for split in SPLITS:
+        try:
+            opened[split] = open(split)
+        except FileError as error:
+            report.note(error)
+    return opened
+
+
+def _read_all(
+    opened: Mapping[Split, Dataset], report: CheckReport, progress: Callable[[int, int], None] | None
+) -> CheckReport:
+    total, done = sum(map(len, opened.values())), 0
+    for split, data in opened.items():
+        found = report.splits[split] = SplitReport(len(data))
+        tasks = [task for task in data.labels if task in TASKS]
+        for index in range(len(data)):
+            _check_sample(data, index, tasks, found, report)
             done += 1
             if progress is not None:
                 progress(done, total)
     return report
 
 
-def _check_sample(archive: Archive, id: str, found: SplitReport, report: CheckReport) -> None:
+def _check_sample(data: Dataset, index: int, tasks: Sequence[str], found: SplitReport, report: CheckReport) -> None:
+    """Read a sample; if that fails, read its parts one by one, to find all faults."""
     try:
-        image = archive.read("image", id)
+        samples = [data.load(index, tasks)]
+    except FileError:
+        samples = [sample for part in ((), *zip(tasks)) if (sample := _part(data, index, part, report))]
+    if samples:
+        found.sizes[(samples[0]["image"].shape[-2], samples[0]["image"].shape[-1])] += 1
+    for sample in samples:
+        for task in sample.keys() & tasks:
+            found.add(task, sample[task])
+
+
+def _part(data: Dataset, index: int, tasks: Sequence[str], report: CheckReport) -> Sample | None:
+    try:
+        return data.load(index, tasks)
     except FileError as error:
         report.note(error)
-        return
-    size = (image.shape[-2], image.shape[-1])
-    found.sizes[size] += 1
-    for task in archive.labels:
-        try:
-            found.add(task, archive.read(task, id, size))
-        except FileError as error:
-            report.note(error)
+        return None
 
 
 def contact_sheet(dataset: Dataset, count: int) -> Image.Image:
     """Paint samples from all over a data set, one per row: the image, then its labels."""
-    tasks = list(dataset.labels)
+    tasks = [task for task in dataset.labels if task in TASKS]
     titles = ["Image", *(TASKS[task].title for task in tasks)]
     usable = dataset.usable(tasks)
     chosen = [usable[place] for place in np.linspace(0, len(usable) - 1, min(count, len(usable))).astype(int)]

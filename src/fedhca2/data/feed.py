@@ -92,6 +92,10 @@ def on_canvas(samples: Sequence[Sample], size: tuple[int, int], *, pin: bool = F
     height, width = (max(length, *(shape[i] for shape in shapes)) for i, length in enumerate(size))
     canvases = {}
     for name, first in samples[0].items():
+        if first.ndim == 1:  # a vector
+            stacked = torch.stack([sample[name] for sample in samples])
+            canvases[name] = stacked.pin_memory() if pin else stacked
+            continue
         canvas = torch.empty(len(samples), first.shape[0], height, width, dtype=first.dtype, pin_memory=pin)
         for place, sample, (h, w) in zip(canvas, samples, shapes, strict=True):
             place[:, :h, :w].copy_(sample[name])
@@ -152,5 +156,9 @@ class Preparation:
         chooser = crop_chooser(raw)
         crop_by = raw[chooser][:, 0] if chooser else None
         rows, columns, outside = self.places(crop_by, plan, size, classes)
-        labels = {name: self.target(name, raw[name], rows, columns, plan, outside) for name in raw if name != "image"}
+        labels = {
+            name: self.target(name, raw[name], rows, columns, plan, outside) if raw[name].ndim > 2 else raw[name]
+            for name in raw
+            if name != "image"
+        }
         return {"image": self.picture(raw["image"], rows, columns, plan, outside), **labels}

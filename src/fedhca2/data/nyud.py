@@ -9,8 +9,8 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from fedhca2.config import Config
 from fedhca2.data.archive import Archive, Paths, Size, Source
+from fedhca2.data.config import DataConfig, Place
 from fedhca2.data.dataset import Dataset, Split
 from fedhca2.data.files import (
     BrokenFileError,
@@ -23,7 +23,6 @@ from fedhca2.data.files import (
     read_values,
 )
 from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS
-from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.metrics.edges.boundaries import boundaries
 from fedhca2.tasks import LabelSpace
 
@@ -101,14 +100,13 @@ class Nyud(Archive):
         }
 
 
-class NyudData(Config):
+class NyudData(DataConfig):
     """NYUD-v2 in a folder."""
 
     kind: Literal["nyud"] = "nyud"
-    root: Path
+    root: Place
     size: tuple[PositiveInt, PositiveInt] = (448, 576)
     cache: bool = False
-    partition: PartitionConfig = Even()
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedhca2.config import Config, suggest
 from fedhca2.data.dataset import Dataset
-from fedhca2.labels import IGNORE
-from fedhca2.tasks import TASKS, Grouping
+from fedhca2.tasks import TASKS
+from fedhca2.tasks.task import Grouping
 
 Parts = dict[str, list[int]]  # {client: indices of images}
 DRAWS = 100
@@ -118,7 +118,7 @@ class Dirichlet(Partition):
 
     def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
         """It should be possible to group images by this task."""
-        known = [task for task in tasks if TASKS[task].grouped_by]
+        known = [task for task in tasks if task in TASKS and TASKS[task].grouped_by]
         return "" if self.by in known else f"by: images cannot be grouped by {self.by!r}. {suggest(self.by, known)}"
 
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
@@ -214,22 +214,21 @@ def _names_fault(key: str, given: Mapping[str, object], clients: Sequence[str]) 
     return f"{key}: should name every client of this data set, found nothing for {missing[0]!r}" if missing else ""
 
 
-def largest_class(label: Tensor) -> float:
-    """The class with the most pixels; class 0 (background, wall), which is almost everywhere, only if it is alone.
+def largest_class(known: Tensor) -> float:
+    """The class of most known pixels; class 0 (background, wall), which is almost everywhere, only if it is alone.
 
-    >>> largest_class(torch.tensor([0, 0, 0, 2, 2, 5, 255]))
+    >>> largest_class(torch.tensor([0, 0, 0, 2, 2, 5]))
     2.0
     """
-    counts = torch.bincount(label[label != IGNORE].long().flatten(), minlength=1)
+    counts = torch.bincount(known.long(), minlength=1)
     if len(counts) > 1 and counts[1:].any():
         counts[0] = 0
     return float(counts.argmax())
 
 
-def mean_value(label: Tensor) -> float:
+def mean_value(known: Tensor) -> float:
     """The mean over known pixels; 0 if there are none."""
-    known = label[label != IGNORE].double()
-    return float(known.mean()) if len(known) else 0.0
+    return float(known.double().mean()) if len(known) else 0.0
 
 
 STATISTICS: dict[Grouping, Callable[[Tensor], float]] = {"class": largest_class, "value": mean_value}
@@ -241,7 +240,8 @@ def label_groups(data: Dataset, task: str) -> NDArray[np.int64]:
     if found.grouped_by is None:
         raise ValueError(f"{task}: its labels have no single number to group images by")
     statistic = STATISTICS[found.grouped_by]
-    values = np.array([statistic(found.ignored(data.load(i, [task])[task])) for i in range(len(data))])
+    labels = (data.load(i, [task])[task] for i in range(len(data)))
+    values = np.array([statistic(label[found.known(label)]) for label in labels])
     if found.grouped_by == "class":
         return values.astype(np.int64)
     groups: NDArray[np.int64] = values.argsort(kind="stable").argsort(kind="stable") * BINS // len(values)

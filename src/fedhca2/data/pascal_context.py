@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pydantic import PositiveInt
 from torch import Tensor
 
-from fedhca2.config import Config
 from fedhca2.data.archive import Archive, Paths, Size, Source
+from fedhca2.data.config import DataConfig, Place
 from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.files import (
     BrokenFileError,
@@ -27,7 +27,6 @@ from fedhca2.data.files import (
     read_values,
 )
 from fedhca2.data.label_spaces import PASCAL_CLASSES, PASCAL_LABELS
-from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.labels import IGNORE
 from fedhca2.metrics.edges.boundaries import boundaries
 from fedhca2.tasks import LabelSpace, skips_empty
@@ -218,15 +217,14 @@ class PascalContext(Archive):
         return sample
 
 
-class PascalContextData(Config):
+class PascalContextData(DataConfig):
     """PASCAL-Context in a folder."""
 
     kind: Literal["pascal_context"] = "pascal_context"
-    root: Path
+    root: Place
     size: tuple[PositiveInt, PositiveInt] = (512, 512)
     cache: bool = False
     released_parts_index: bool = False
-    partition: PartitionConfig = Even()
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:

@@ -9,10 +9,9 @@ from typing import Annotated, Literal, Self
 import torch
 from pydantic import Field
 
-from fedhca2.config import Config
 from fedhca2.cores import usable_cores
+from fedhca2.data.config import DataConfig
 from fedhca2.data.dataset import Sample, Split
-from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.data.scenes.labels import LABELS, Domain
 from fedhca2.data.scenes.rendering import render
 from fedhca2.tasks import LabelSpace, skips_empty
@@ -22,7 +21,7 @@ CHUNK = 64  # scenes that a thread renders at a time: larger chunks mean less wa
 LARGE = 256 * 256  # pixels of an image from which a GPU renders it, if there is one
 
 
-class ScenesData(Config):
+class ScenesData(DataConfig):
     """Scenes that are rendered when a run starts and kept in memory."""
 
     kind: Literal["scenes"] = "scenes"
@@ -31,7 +30,6 @@ class ScenesData(Config):
     train: Annotated[int, Field(ge=1, description="images in the training split")] = 200
     val: Annotated[int, Field(ge=1, description="images in the validation split")] = 100
     seed: Annotated[int, Field(ge=0, description="seed of the scenes; the experiment's seed does not affect them")] = 0
-    partition: PartitionConfig = Even()
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:

@@ -142,6 +142,9 @@ def _labels(sample: Sample, rows: Axis, columns: Axis, scale: float, mirrored: b
         if name == "image":
             continue
         task = TASKS[name]
+        if task.output == "vector":
+            labels[name] = source
+            continue
         label = task.rescaled(_taken(source.flatten(1), places, 1), scale)
         if mirrored:
             label = task.flipped(label)
@@ -170,7 +173,7 @@ def require_fit(sample: Sample, size: tuple[int, int]) -> tuple[int, int]:
     height, width = sample["image"].shape[-2:]
     if height > size[0] or width > size[1]:
         raise ValueError(
-            f"an image should be at most {size[0]}×{size[1]} (the data set's `size`), found {height}×{width}"
+            f"should be at most {size[0]}×{size[1]}, the data set's `size`, to be evaluated, found {height}×{width}"
         )
     return height, width
 

@@ -95,6 +95,7 @@ class Exported(nn.Module):
 
 def export(trained: Trained, format: Format, folder: Path, size: tuple[int, int] | None = None) -> list[Path]:
     """Write CLIENT.onnx, CLIENT.pt2 or CLIENT.safetensors, and the card CLIENT.md."""
+    trained.require_images()
     size = size or trained.size
     if any(side % 32 for side in size):
         raise UserError([f"--size: should be multiples of 32, found {size[0]}×{size[1]}"])

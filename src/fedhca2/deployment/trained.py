@@ -85,7 +85,7 @@ class Trained:
 
     def _build(self, size: tuple[int, int]) -> MultiTaskModel:
         channels = {task: get_task(task).channels_for(space) for task, space in self.spaces.items()}
-        model = MultiTaskModel(self.experiment.model.blank, channels, size)
+        model = MultiTaskModel(self.spec.model.blank, channels, size)
         try:
             model.load_state_dict(self._tensors)
         except RuntimeError as error:
@@ -93,16 +93,29 @@ class Trained:
             raise UserError([f"{self.path}: should be the model of {self.spec.name!r}, found {reason}"]) from None
         return model.eval()
 
+    def require_images(self) -> None:
+        """Raise UserError if its inputs are no images."""
+        if self.experiment.data[self.spec.data].are_arrays:
+            fault = "should have images as inputs, found arrays; `Trained.predict` takes them"
+            raise UserError([f"--client {self.spec.name}: {fault}"])
+
     @torch.inference_mode()
     def predict(self, image: Array) -> dict[str, Array]:
-        """Predict an image, uint8 [3, H, W] of any size: {task: [C, H, W]}."""
+        """Predict an image, uint8 [3, H, W] of any size, or an input that is none: {task: [C, H, W] or [C]}."""
+        if self.experiment.data[self.spec.data].are_arrays:
+            outputs = self.model()(torch.from_numpy(np.float32(image))[None])
+            return {task: get_task(task).predict(output)[0].numpy() for task, output in outputs.items()}
         height, width = image.shape[-2:]
         padded = padded_size((height, width), self.size)
         sample = for_evaluation({"image": torch.from_numpy(np.ascontiguousarray(image))}, padded)
         outputs = self.model(padded)(sample["image"][None])
         top, left = (padded[0] - height) // 2, (padded[1] - width) // 2
         inside = (0, ..., slice(top, top + height), slice(left, left + width))
-        return {task: get_task(task).predict(output)[inside].numpy() for task, output in outputs.items()}
+        found = {}
+        for task, output in outputs.items():
+            prediction = get_task(task).predict(output)
+            found[task] = (prediction[inside] if get_task(task).output == "map" else prediction[0]).numpy()
+        return found
 
 
 def padded_size(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
@@ -129,7 +142,8 @@ def read_image(path: Path) -> Image.Image:
 
 
 def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw: bool = False) -> Iterator[Path]:
-    """Write a coloured map and an overlay for each image and task, and with `raw` the array; returns the paths."""
+    """Write a picture for each image and task, of maps also an overlay, and with `raw` the array; returns the paths."""
+    trained.require_images()
     stems = [path.stem for path in images]
     if repeated := sorted({stem for stem in stems if stems.count(stem) > 1}):
         raise UserError([f"images should have different names, found {', '.join(repeated)} more than once"])
@@ -137,8 +151,10 @@ def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw
     for path in images:
         image = read_image(path)
         for task, prediction in trained.predict(np.asarray(image).transpose(2, 0, 1)).items():
-            painted = paint(get_task(task), prediction)
-            pictures = {f"{path.stem}.{task}.png": painted, f"{path.stem}.{task}.overlay.png": overlay(image, painted)}
+            painted = paint(get_task(task), prediction, trained.spaces[task].names)
+            pictures = {f"{path.stem}.{task}.png": painted}
+            if get_task(task).output == "map":
+                pictures[f"{path.stem}.{task}.overlay.png"] = overlay(image, painted)
             for name, picture in pictures.items():
                 picture.save(folder / name)
                 yield folder / name
@@ -164,8 +180,7 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     """
     files = RunFiles(run)
     result = Result(**files.finished_result)
-    began = files.experiment()
-    experiment = began.model_copy(update={"model": began.model.blank})  # trained values replace the initial ones
+    experiment = files.experiment().blank  # trained values replace the initial ones
     names = [spec.name for spec in experiment.specs]
     if wanted.client is not None and wanted.client not in names:
         raise UserError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])

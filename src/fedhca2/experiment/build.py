@@ -1,6 +1,7 @@
 """Building an experiment's clients: the one place that wires parts together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import prod
 
 from fedhca2.clients import Client, DeviceSlot, LocalData, StepKind
@@ -11,6 +12,7 @@ from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.experiment.shards import OpenData, Shard
 from fedhca2.models import MultiTaskModel, build_model
+from fedhca2.models.own import check_parts
 from fedhca2.tasks import TASKS, LabelSpace
 
 # Compiling pays off from this number of training pixels: it halves the time of a step, and takes a minute.
@@ -20,7 +22,7 @@ WORTH_COMPILING = 2e10
 def build_clients(
     experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], place: DeviceSlot
 ) -> list[Client]:
-    """Build all clients of an experiment at one device slot, with equal encoders."""
+    """Build all clients of an experiment at one device slot."""
     return [build_client(experiment, spec, data[spec.data], shards[spec.name], place) for spec in experiment.specs]
 
 
@@ -41,6 +43,8 @@ def build_client(
     """Build one client with its own images, decoders and heads."""
     training, method = experiment.training, experiment.resolved_method
     model = build_client_model(experiment, spec, data.train.labels, data.train.size)
+    shape = data.train.size if experiment.data[spec.data].are_arrays else (3, *data.train.size)
+    _try_model(experiment, spec, model, data.train.labels, shape)
 
     def batches(split: Dataset, indices: Sequence[int]) -> Batches:
         return Batches(split, indices, spec.tasks, batch_size=training.batch_size, workers=training.workers)
@@ -75,14 +79,39 @@ def build_client_model(
     All clients of a task start with the same decoder and head if these are frozen, or if the method says so.
     """
     method = experiment.resolved_method
-    try:
+    with _model_faults(experiment, spec):
         return build_model(
-            experiment.model,
-            {task: TASKS[task].channels_for(labels[task]) for task in spec.tasks},
+            spec.model,
+            _outputs(spec, labels),
             size,
             seed=experiment.seed,
             client=spec.name,
             common=method.local.frozen.union(method.common),
         )
+
+
+def _try_model(
+    experiment: Experiment,
+    spec: ClientSpec,
+    model: MultiTaskModel,
+    labels: Mapping[str, LabelSpace],
+    shape: Sequence[int],
+) -> None:
+    """Raise UserError if a model of a user's own does not work on inputs of this shape."""
+    with _model_faults(experiment, spec):
+        check_parts(model, spec.model, shape, _outputs(spec, labels))
+
+
+def _outputs(spec: ClientSpec, labels: Mapping[str, LabelSpace]) -> dict[str, int]:
+    """The channels of a client's tasks."""
+    return {task: TASKS[task].channels_for(labels[task]) for task in spec.tasks}
+
+
+@contextmanager
+def _model_faults(experiment: Experiment, spec: ClientSpec) -> Iterator[None]:
+    """Report what is wrong with a client's model, and where it comes from."""
+    try:
+        yield
     except (ValueError, RuntimeError, KeyError) as error:
-        raise UserError([f"model: cannot be built: {error}"]) from error
+        whose = "model" if spec.model == experiment.model else f"clients: the model of {spec.name!r}"
+        raise UserError([f"{whose}: cannot be built: {error}"]) from error

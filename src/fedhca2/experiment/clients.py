@@ -3,13 +3,18 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedhca2.config import Config, suggest
 from fedhca2.errors import UserError
-from fedhca2.tasks import LabelSpace
+from fedhca2.experiment.errors import describe
+from fedhca2.experiment.sources import merged
+from fedhca2.imports import folders, located
+from fedhca2.models import ModelConfig
+from fedhca2.models.config import with_classes
+from fedhca2.tasks import TASKS, LabelSpace
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -22,6 +27,7 @@ class ClientSpec:
     data: str
     tasks: tuple[str, ...]
     epochs: int
+    model: ModelConfig
 
     @property
     def kind(self) -> str:
@@ -49,6 +55,14 @@ class ClientEntry(Config):
     ] = None
     copies: Annotated[int, Field(ge=1, le=10_000, description="number of clients of each kind")] = 1
     epochs: Annotated[int, Field(ge=1, description="local epochs per round")] = 1
+    model: Annotated[
+        dict[str, Any] | None, Field(description="its own model: settings that replace those of `model`")
+    ] = None
+
+    @field_validator("model")
+    @classmethod
+    def _paths_are_beside_the_experiment(cls, model: dict[str, Any] | None, info: ValidationInfo) -> Any:
+        return with_classes(model, lambda path: located(path, folders(info))) if model else model
 
     @field_validator("name")
     @classmethod
@@ -66,22 +80,36 @@ class ClientEntry(Config):
             raise ValueError(f"a task should be listed once, found {', '.join(names)}")
         return self
 
-    def expand(self) -> list[ClientSpec]:
-        """List the clients that this entry stands for."""
+    def expand(self, model: ModelConfig) -> list[ClientSpec]:
+        """List the clients that this entry stands for; `model` is the experiment's."""
         base = self.name or self.data
         kinds = [(base, self.tasks)] if self.tasks else [(f"{base}-{task}", (task,)) for task in self.split or ()]
-        specs = []
-        for name, tasks in kinds:
-            for copy in range(self.copies):
-                specs.append(
-                    ClientSpec(f"{name}-{copy + 1}" if self.copies > 1 else name, self.data, tasks, self.epochs)
-                )
-        return specs
+        own = _own_model(model, self.model) if self.model else model
+        return [
+            ClientSpec(f"{name}-{copy + 1}" if self.copies > 1 else name, self.data, tasks, self.epochs, own)
+            for name, tasks in kinds
+            for copy in range(self.copies)
+        ]
 
 
-def expand(entries: Sequence[ClientEntry], labels: Mapping[str, Mapping[str, LabelSpace]]) -> list[ClientSpec]:
+def _own_model(model: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
+    """The experiment's model with these changes; raises UserError."""
+    base = model.model_dump()
+    encoder = changes.get("encoder")
+    if isinstance(encoder, Mapping) and "weights" in encoder:
+        base["encoder"]["sha256"] = None  # of the experiment's file
+    try:
+        return ModelConfig.model_validate(merged(base, changes))
+    except ValidationError as error:
+        raise UserError(f"model.{line}" for line in describe(error)) from None
+
+
+def expand(
+    entries: Sequence[ClientEntry], labels: Mapping[str, Mapping[str, LabelSpace]], model: ModelConfig
+) -> list[ClientSpec]:
     """List all clients, checked against the data sets' tasks."""
     lines: list[str] = []
+    specs: list[ClientSpec] = []
     for i, entry in enumerate(entries):
         if entry.data not in labels:
             lines.append(
@@ -93,7 +121,13 @@ def expand(entries: Sequence[ClientEntry], labels: Mapping[str, Mapping[str, Lab
             if task not in labels[entry.data]:
                 hint = suggest(task, labels[entry.data])
                 lines.append(f"clients[{i}].{key}: {task!r} is not a task of data set {entry.data!r}. {hint}")
-    specs = [spec for entry in entries for spec in entry.expand()]
+            elif task not in TASKS:
+                hint = f"should be declared in `tasks`, for example as `{task}: regression`, found nothing"
+                lines.append(f"clients[{i}].{key}: {task!r} {hint}")
+        try:
+            specs += entry.expand(model)
+        except UserError as error:
+            lines += [f"clients[{i}].{line}" for line in error.lines]
     names = [spec.name for spec in specs]
     for name in dict.fromkeys(name for name in names if names.count(name) > 1):
         lines.append(f"clients: {names.count(name)} clients are called {name!r}; give each a 'name', or use 'copies'")

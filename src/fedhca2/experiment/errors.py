@@ -15,10 +15,8 @@ def place(location: Iterable[int | str]) -> str:
 
 
 def _written(location: tuple[int | str, ...]) -> list[int | str]:
-    """The steps that appear in a config: pydantic also names the `kind` it chose below `data.NAME` and `partition`."""
-    chosen = {2} if location[:1] == ("data",) else set()
-    chosen |= {place + 1 for place, step in enumerate(location) if step == "partition" and location[0] == "data"}
-    return [step for place, step in enumerate(location) if place not in chosen]
+    """The steps that appear in a config: pydantic also names the `kind` it chose below `partition`."""
+    return [step for place, step in enumerate(location) if place == 0 or location[place - 1] != "partition"]
 
 
 SHOULD_BE = {  # where pydantic speaks of Python

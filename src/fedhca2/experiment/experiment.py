@@ -1,26 +1,29 @@
 """An experiment as data: everything a run depends on, checked before training starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedhca2.clients import Privacy, Training
 from fedhca2.config import Config, suggest
-from fedhca2.data import DataConfig
+from fedhca2.data import AnyData
+from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.errors import describe
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
 from fedhca2.experiment.sources import apply_overrides, name_file, read_config
+from fedhca2.imports import FOLDERS, folders, located
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import TASKS, LabelSpace
+from fedhca2.tasks.declared import DeclaredTask, declare
 
 DEFAULT_METHOD = "fedhca2"
 
@@ -58,17 +61,33 @@ class Experiment(Config):
     ] = None
     guard: GuardBounds = GuardBounds()
     checkpoints: CheckpointPlan = CheckpointPlan()
-    data: Annotated[dict[str, DataConfig], Field(min_length=1)]
+    tasks: Annotated[
+        dict[str, DeclaredTask],
+        Field(default_factory=dict, description="tasks besides the built-in ones, by name: a kind, and settings"),
+    ]
+    data: Annotated[dict[str, AnyData], Field(min_length=1)]
     clients: Annotated[tuple[ClientEntry, ...], Field(min_length=1)]
 
     @model_validator(mode="before")
     @classmethod
-    def _method_by_name(cls, values: Any) -> Any:
+    def _method_by_name(cls, values: Any, info: ValidationInfo) -> Any:
         if not isinstance(values, dict):
             return values
         method = values.get("method", {})
         method = {"name": method} if isinstance(method, str) else method
-        return {**values, "method": {"name": DEFAULT_METHOD, **method} if isinstance(method, dict) else method}
+        if isinstance(method, dict):
+            name = method.get("name", DEFAULT_METHOD)
+            if isinstance(name, str) and not Path(name.rpartition(":")[0]).exists():
+                name = located(name, folders(info))
+            method = {**method, "name": name}
+        return {**values, "method": method}
+
+    @field_validator("tasks")
+    @classmethod
+    def _tasks_are_known(cls, tasks: dict[str, DeclaredTask], info: ValidationInfo) -> dict[str, DeclaredTask]:
+        found = {name: task.located(folders(info)) for name, task in tasks.items()}
+        declare(found)
+        return found
 
     @property
     def method_name(self) -> str:
@@ -86,11 +105,22 @@ class Experiment(Config):
         except ValueError as error:
             raise UserError([f"method: {error}"]) from None
 
+    @property
+    def _labels(self) -> dict[str, Mapping[str, LabelSpace]]:
+        """The labels of every data set; to know them, some must be opened."""
+        labels = {}
+        for name, data in self.data.items():
+            try:
+                labels[name] = data.labels
+            except FileError as error:
+                raise UserError([f"data.{name}: {error}"]) from None
+        return labels
+
     @cached_property
     def specs(self) -> list[ClientSpec]:
         """All clients."""
-        specs = expand(self.clients, {name: data.labels for name, data in self.data.items()})
-        lines = []
+        specs = expand(self.clients, self._labels, self.model)
+        lines = _unequal_starts(specs)
         for name, data in self.data.items():
             clients = [spec.name for spec in specs if spec.data == name]
             fault = data.partition.fault(clients, list(data.labels)) if clients else ""
@@ -108,21 +138,25 @@ class Experiment(Config):
     @classmethod
     def load(cls, source: str | Path = "demo", overrides: list[str] | None = None) -> Self:
         """Load an experiment from a YAML file or by its embedded name, with `key=value` overrides."""
-        values = apply_overrides(read_config(source), overrides or [])
+        beside: list[Path] = []
+        values = apply_overrides(read_config(source, beside), overrides or [])
         try:
-            return cls.parse(values)
+            return cls.parse(values, beside)
         except UserError as error:
             if overrides:  # which may be at fault
                 raise
             raise UserError([name_file(line, source) for line in error.lines]) from None
 
     @classmethod
-    def parse(cls, values: Any) -> Self:
-        """Build an experiment from plain data; raises UserError if it has faults."""
+    def parse(cls, values: Any, beside: Sequence[Path] = ()) -> Self:
+        """Build an experiment from plain data; raises UserError if it has faults.
+
+        Relative paths are looked for in the folders `beside`, and then in the working directory.
+        """
         if not isinstance(values, dict):
             raise UserError([f"config: should be a mapping of keys to values, found {values!r:.200}"])
         try:
-            experiment = cls.model_validate(values)
+            experiment = cls.model_validate(values, context={FOLDERS: beside})
         except ValidationError as error:
             raise UserError(describe(error)) from None
         names = [spec.name for spec in experiment.specs]
@@ -148,18 +182,41 @@ class Experiment(Config):
             {**self.model_dump(mode="json", exclude_none=True), "method": {"name": name}, "baseline": False}
         )
 
+    @property
+    def blank(self) -> Self:
+        """The same experiment without initial weights, so that no file is needed."""
+        clients = tuple(
+            entry.model_copy(update={"model": spec.model.blank.model_dump()}) if entry.model else entry
+            for entry in self.clients
+            for spec in entry.expand(self.model)[:1]
+        )
+        return self.model_copy(update={"model": self.model.blank, "clients": clients})
+
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data that `parse` reads, with all defaults and the digest of a weights file filled in."""
         values = self.model_dump(mode="json", exclude_none=True)
         method = self.resolved_method.model_dump(mode="json", exclude={"reference"})
-        encoder = values["model"]["encoder"]
-        if is_file(Path(encoder["weights"])):
-            encoder["sha256"] = digest(encoder["weights"])
+        for model in (values["model"], *(client.get("model", {}) for client in values["clients"])):
+            encoder = model.get("encoder", {})
+            if is_file(Path(encoder.get("weights", "none"))):
+                encoder["sha256"] = digest(encoder["weights"])
         return {**values, "method": {"name": self.method_name, **method}}
 
     def to_yaml(self) -> str:
         """The same as a YAML document."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+def _unequal_starts(specs: Sequence[ClientSpec]) -> list[str]:
+    """Write a line for each encoder that does not start from the same weights at all clients that have it."""
+    weights: dict[str, set[str]] = {}
+    for spec in specs:
+        weights.setdefault(spec.model.encoder.title, set()).add(spec.model.encoder.weights)
+    return [
+        f"clients: encoder {name!r} should start from the same weights at all clients, found {', '.join(sorted(found))}"
+        for name, found in weights.items()
+        if len(found) > 1
+    ]
 
 
 def _unknown_metrics(metrics: Mapping[str, str]) -> list[str]:

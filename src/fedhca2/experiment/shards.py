@@ -8,11 +8,15 @@ import numpy as np
 
 from fedhca2.data.dataset import Dataset
 from fedhca2.data.files import FileError
+from fedhca2.data.own_samples import OwnSamples
 from fedhca2.data.partition import keep
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.models.pretrained import digest
+from fedhca2.tasks.declared import declare
+
+TRIED = 32  # samples of each client and split that are read before training
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Shard:
 def open_data(experiment: Experiment) -> dict[str, OpenData]:
     """Open the data sets that clients use; raises UserError if their files, or the encoder's, are missing."""
     _require_weights(experiment)
+    declare(experiment.tasks)  # another experiment may have declared other tasks under their names
     opened = {}
     for name in dict.fromkeys(spec.data for spec in experiment.specs):
         config = experiment.data[name]
@@ -49,10 +54,11 @@ def open_data(experiment: Experiment) -> dict[str, OpenData]:
 
 
 def _require_weights(experiment: Experiment) -> None:
-    try:
-        digest(experiment.model.encoder.weights)
-    except ValueError as error:
-        raise UserError([f"model.encoder.weights: {error}"]) from None
+    for weights in dict.fromkeys(spec.model.encoder.weights for spec in experiment.specs):
+        try:
+            digest(weights)
+        except ValueError as error:
+            raise UserError([f"model.encoder.weights: {error}"]) from None
 
 
 def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[str, Shard]:
@@ -76,6 +82,8 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
         except ValueError as error:
             lines.append(f"data.{name}.partition: {error}")
     lines += _too_small(shards, experiment.training.batch_size)
+    if not lines and not experiment.skip_broken:
+        lines = _bad_samples(experiment, data, shards)
     if lines:
         raise UserError(lines)
     return {spec.name: shards[spec.name] for spec in experiment.specs}
@@ -84,6 +92,20 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
 def _shard(spec: ClientSpec, data: OpenData, part: Sequence[int]) -> Shard:
     usable = data.train.for_share(part).usable(spec.tasks)
     return Shard(keep(part, usable), list(data.val.usable(spec.tasks)), part)
+
+
+def _bad_samples(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> list[str]:
+    """Read some samples of the data sets that cannot check their files when they are opened; lists the first faults."""
+    lines = []
+    for spec in experiment.specs:
+        opened, shard = data[spec.data], shards[spec.name]
+        try:
+            for split, indices in ((opened.train, shard.train), (opened.val, shard.val)):
+                for index in indices[:: -(-len(indices) // TRIED)] if isinstance(split, OwnSamples) else ():
+                    split.load(index, spec.tasks)
+        except FileError as error:
+            lines.append(f"data.{spec.data}: {error}")
+    return list(dict.fromkeys(lines))
 
 
 def _too_small(shards: Mapping[str, Shard], batch: int) -> list[str]:

@@ -16,16 +16,19 @@ SUFFIXES = (".yaml", ".yml")
 OWN = ("name", "title", "belongs_to")  # keys that are not inherited
 
 
-def read_config(source: str | Path) -> Any:
-    """Read plain data from a YAML file or an embedded config, merged with what it `extends`."""
+def read_config(source: str | Path, folders: list[Path] | None = None) -> Any:
+    """Read plain data from a YAML file or an embedded config, merged with what it `extends`.
+
+    `folders` gets the folders of all files that are read.
+    """
     path = Path(source)
     if path.suffix in SUFFIXES:
-        return _named(_read(path, str(source), ()), path.stem)
+        return _named(_read(path, str(source), (), folders if folders is not None else []), path.stem)
     embedded = embedded_file(str(source))
     if embedded is None:
         known = [listing.name for listing in embedded_experiments()]
         raise UserError([f"{source}: neither a .yaml file nor an embedded experiment. {_near(str(source), known)}"])
-    return _named(_read(embedded, str(source), ()), str(source).replace("/", "-"))
+    return _named(_read(embedded, str(source), (), []), str(source).replace("/", "-"))
 
 
 def merged(base: Any, changes: Any) -> Any:
@@ -88,8 +91,10 @@ def _named(values: Any, name: str) -> Any:
     return {"name": re.sub(r"[^A-Za-z0-9_.-]", "-", name), **values} if isinstance(values, dict) else values
 
 
-def _read(file: Traversable, source: str, below: tuple[str, ...]) -> Any:
+def _read(file: Traversable, source: str, below: tuple[str, ...], folders: list[Path]) -> Any:
     """Read a file, merged with what it extends; `below` lists the files that extend it."""
+    if isinstance(file, Path):
+        folders.append(file.parent)
     try:
         values = read_yaml(file)
     except YamlError as error:
@@ -104,9 +109,8 @@ def _read(file: Traversable, source: str, below: tuple[str, ...]) -> Any:
     above = _parent(file, parent)
     if above is None:
         raise UserError([f"{source}: extends: {parent!r} is neither a .yaml file nor an embedded experiment"])
-    base = _read(
-        above, str(above) if isinstance(above, Path) and parent.endswith(SUFFIXES) else parent, (*below, parent)
-    )
+    own_file = isinstance(file, Path) and parent.endswith(SUFFIXES)
+    base = _read(above, str(above) if own_file else parent, (*below, parent), folders if own_file else [])
     base = {} if base is None else base
     if not isinstance(base, dict):
         raise UserError([f"{source}: extends: {parent!r} should be a mapping, found {type(base).__name__}"])

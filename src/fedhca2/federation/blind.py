@@ -90,8 +90,8 @@ class Sketcher:
 class BlindServer(Server):
     """Mixes by sums. It compares sketches, and its guard sees nothing else."""
 
-    def __init__(self, experiment: Experiment, adder: Adder) -> None:
-        super().__init__(experiment.resolved_method, (), experiment.guard, Reach.of(experiment))
+    def __init__(self, experiment: Experiment, profiles: Iterable[Profile], adder: Adder) -> None:
+        super().__init__(experiment.resolved_method, profiles, experiment.guard, Reach.of(experiment))
         self.experiment, self.adder = experiment, adder
 
     def _expected(self, state: ServerState) -> Expected:
@@ -113,7 +113,8 @@ class BlindServer(Server):
 
     def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
         """For every row that a client keeps, its sketch, or an empty row if it has none."""
-        slots = (slot for slot in self.profiles[reply.client].layouts if slot.part == part)
+        shared = part in self.shared[reply.client]
+        slots = (slot for slot in self.profiles[reply.client].layouts if shared and slot.part == part)
         return {slot: reply.rows.get(slot, torch.empty(0)) for slot in slots}
 
     def _moves(

@@ -9,7 +9,7 @@ import math
 import re
 import reprlib
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,7 @@ class Expected:
 
     round: int
     profiles: Mapping[str, Profile]
-    parts: frozenset[Part]
+    parts: Mapping[str, Container[Part]]  # that each client sends
     weights: Mapping[str, Weights]  # by 'client/slot'
     final: bool = False  # after the last round every task must be scored, and a failure is no excuse
 
@@ -130,7 +130,7 @@ def _form(reply: Reply, expected: Expected) -> str:
 
 def _rows(reply: Reply, expected: Expected) -> str:
     layouts = expected.profiles[reply.client].layouts
-    slots = {slot for slot in layouts if slot.part in expected.parts}
+    slots = {slot for slot in layouts if slot.part in expected.parts.get(reply.client, ())}
     if set(reply.rows) != slots:
         return f"rows should be {_listed(slots)}, found {_listed(reply.rows)}"
     for slot, row in reply.rows.items():

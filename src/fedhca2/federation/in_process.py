@@ -170,7 +170,8 @@ class InProcessRun(InProcess):
         known = self.folder.checkpoint.clients if self.folder.checkpoint else {}
         self.folder.events.introduced(profile for name, profile in self.profiles.items() if name not in known)
         if self.home.type == "cuda" and self._step == "compiled":
-            precompile(self.experiment.model, list(self.clients.values()), self.home)
+            models = {spec.name: spec.model for spec in self.experiment.specs}
+            precompile(models, list(self.clients.values()), self.home)
         yield _All([self.folder.events, watcher])
 
     def server(self) -> Server:

@@ -38,7 +38,7 @@ def _forbidden_changes(before: Experiment, after: Experiment) -> list[str]:
     known = {spec.name: spec for spec in before.specs}
     for spec in after.specs:
         if spec.name in known and replace(spec, epochs=known[spec.name].epochs) != known[spec.name]:
-            lines.append(f"clients: {spec.name!r} should keep its data and tasks, found {spec.data}: {_listed(spec)}")
+            lines.append(f"clients: {spec.name!r} should keep its data, tasks and model, found {_described(spec)}")
     return lines
 
 
@@ -109,5 +109,5 @@ def _share(one: ClientSpec, other: ClientSpec) -> bool:
     return one.data == other.data and (len(one.tasks) > 1) == (len(other.tasks) > 1)
 
 
-def _listed(spec: ClientSpec) -> str:
-    return ", ".join(spec.tasks)
+def _described(spec: ClientSpec) -> str:
+    return f"{spec.data}: {', '.join(spec.tasks)} with encoder {spec.model.encoder.title}"

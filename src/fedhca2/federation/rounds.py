@@ -75,7 +75,7 @@ def run_rounds(
         evaluate = evaluate_every > 0 and round > 0 and round % evaluate_every == 0
         orders = {
             client: Order(
-                round, progress.pending.get(client, {}), evaluate=evaluate, upload=server.method.uploads(round)
+                round, progress.pending.get(client, {}), evaluate=evaluate, upload=server.uploads(client, round)
             )
             for client in choose(list(fleet.profiles), round)
         }
@@ -91,7 +91,7 @@ def run_rounds(
         for client in fleet.profiles
     }
     replies = fleet.perform(orders, watcher.batch)
-    expected = Expected(rounds, server.profiles, frozenset(), {}, final=True)
+    expected = Expected(rounds, server.profiles, {}, {}, final=True)
     missing = {client: why for client, reply in replies.items() if (why := fault_of(reply, expected))}
     _tell(watcher, orders, replies, missing)
     used = {client: reply.metrics for client, reply in replies.items() if client not in missing}

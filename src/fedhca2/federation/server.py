@@ -1,5 +1,6 @@
 """The server's part of a round: learn the weights, aggregate, and tell every client what to add."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,7 +21,7 @@ from fedhca2.federation.moves import (
     moves_of_statistics,
     moves_of_updates,
 )
-from fedhca2.messages import Addend, Delivery, Profile, Reply
+from fedhca2.messages import Addend, Delivery, Kind, Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.run_folder.records import Aggregation, ServerRecord, ServerState
@@ -100,6 +101,14 @@ class Server:
         self.guard = guard or GuardBounds()
         self.reach = reach
         self.profiles = {profile.client: profile for profile in profiles}
+        self.shared = shared_parts(self.profiles.values())
+
+    def uploads(self, client: str, round: int) -> dict[Part, Kind]:
+        """What a client sends after this round: only parts that can be mixed with others' rows."""
+        shared = self.shared[client]
+        return {
+            part: kind for part, kind in self.method.uploads(round).items() if part.removesuffix("_norms") in shared
+        }
 
     def start(self) -> ServerState:
         """The state before the first round."""
@@ -147,7 +156,8 @@ class Server:
 
     def _expected(self, state: ServerState) -> Expected:
         """What replies should look like in this round."""
-        return Expected(state.round, self.profiles, frozenset(self.method.uploads(state.round)), state.weights)
+        parts = {client: self.uploads(client, state.round) for client in self.profiles}
+        return Expected(state.round, self.profiles, parts, state.weights)
 
     def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
         """Measure the rows of every part and layout."""
@@ -227,8 +237,7 @@ class Server:
             profile = self.profiles[client]
             for slot, row in sorted(self._rows_of(part, reply).items()):
                 entry = Entry(client, slot, _member(profile, slot), row)
-                beside = profile.layouts.get(slot.statistics) if slot.statistics else None
-                found.setdefault((profile.layouts[slot], beside), []).append(entry)
+                found.setdefault(_layouts(profile, slot)[1], []).append(entry)
         return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in found.items()}
 
     def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
@@ -262,6 +271,23 @@ class Server:
                     addends.append(Addend(row, scale, remember=blend.hyper and self.method.weights.learn))
             if entry.client in deliveries and len(addends) == len(mixing.blends):
                 deliveries[entry.client][entry.slot] = Delivery(mixing.base, tuple(addends))
+
+
+def shared_parts(profiles: Iterable[Profile]) -> dict[str, frozenset[Part]]:
+    """The parts of each client that can be mixed: others' rows have the same layout, or there are no others."""
+    profiles = list(profiles)
+    rows = Counter(_layouts(profile, slot) for profile in profiles for slot in profile.layouts)
+    least = min(len(profiles), 2)
+    return {
+        each.client: frozenset(slot.part for slot in each.layouts if rows[_layouts(each, slot)] >= least)
+        for each in profiles
+    }
+
+
+def _layouts(profile: Profile, slot: Slot) -> tuple[Part, Layouts]:
+    """The part and layouts of a row: those that rows mixed with it have too."""
+    beside = profile.layouts.get(slot.statistics) if slot.statistics else None
+    return slot.part, (profile.layouts[slot], beside)
 
 
 def _aggregation(stack: Stack, mixing: Mixing) -> Aggregation:

@@ -2,19 +2,26 @@
 
 from fedhca2.metrics.delta_m import delta_m, relative_gain
 from fedhca2.metrics.edges.ods_f import OdsF, edge_rules
+from fedhca2.metrics.images import Accuracy, CorrectKeypoints, MeanAveragePrecision, Over, VectorMAE, VectorRMSE
 from fedhca2.metrics.metric import Metric
 from fedhca2.metrics.pixels import AngularError, DepthRMSE, MeanIoU
 from fedhca2.metrics.saliency import MaxF, SalientIoU, SalientIoUOfImages
 
 __all__ = [
+    "Accuracy",
     "AngularError",
+    "CorrectKeypoints",
     "DepthRMSE",
     "MaxF",
+    "MeanAveragePrecision",
     "MeanIoU",
     "Metric",
     "OdsF",
+    "Over",
     "SalientIoU",
     "SalientIoUOfImages",
+    "VectorMAE",
+    "VectorRMSE",
     "delta_m",
     "edge_rules",
     "relative_gain",

@@ -1,17 +1,54 @@
 """Settings of a model."""
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedhca2.config import Config
+from fedhca2.imports import FORMS, folders, is_import_path, located
 
 SWIN_T = "swin_tiny_patch4_window7_224"
+TIMM = "timm"
+DECODERS = ("fcn", "deeplab")
+PARTS = ("encoder", "decoder", "head")
 
 
-class EncoderConfig(Config):
+class Part(Config):
+    """A part of a model: a built-in kind, or a class of a user's own by import path with its settings."""
+
+    kind: str
+    settings: dict[str, Any] = Field(default_factory=dict, description="of a class of your own")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settings_beside_the_kind(cls, values: Any, info: ValidationInfo) -> Any:
+        values = {"kind": values} if isinstance(values, str) else values
+        kind = values.get("kind") if isinstance(values, dict) else None
+        if not isinstance(kind, str) or not is_import_path(kind):
+            return values
+        known = {key: value for key, value in values.items() if key in cls.model_fields}
+        own = {key: value for key, value in values.items() if key not in cls.model_fields}
+        return {**known, "kind": located(kind, folders(info)), "settings": {**known.get("settings", {}), **own}}
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a class of a user's own."""
+        return is_import_path(self.kind)
+
+
+class Lora(Config):
+    """Low-rank adapters beside the linear layers of a frozen backbone: W·x + (α/r)·B·A·x."""
+
+    kind: Literal["lora"] = "lora"
+    rank: Annotated[int, Field(ge=1, description="r, the width of the adapters")] = 8
+    alpha: Annotated[float, Field(gt=0, description="α; adapters are scaled by α/r")] = 8.0
+
+
+class EncoderConfig(Part):
     """The backbone and its initial weights."""
 
+    kind: Annotated[str, Field(description=f"{TIMM}, or a class of your own: {FORMS}")] = TIMM
     name: Annotated[str, Field(description="a timm model, or swin_micro or swin_mini for runs on a CPU")] = SWIN_T
     weights: Annotated[
         str,
@@ -25,19 +62,94 @@ class EncoderConfig(Config):
         Literal[8, 16, 32],
         Field(description="stride of the coarsest map; below 32 only if the encoder can be dilated"),
     ] = 32
+    frozen: Annotated[
+        bool, Field(description="the backbone keeps its initial weights; what lies between it and decoders trains")
+    ] = False
+    adapters: Annotated[
+        Lora | None, Field(description="trained and exchanged instead of the backbone, which is frozen")
+    ] = None
+
+    @property
+    def title(self) -> str:
+        """Its name, or the path of its class."""
+        return self.kind if self.is_own else self.name
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the backbone keeps its initial weights."""
+        return self.frozen or self.adapters is not None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_is_known(cls, values: Any) -> Any:
+        kind = values.get("kind", TIMM) if isinstance(values, dict) else TIMM
+        if kind != TIMM and not (isinstance(kind, str) and is_import_path(kind)):
+            raise ValueError(f"kind should be {TIMM}, or {FORMS}, found {kind!r:.200}")
+        return values
+
+    @model_validator(mode="after")
+    def _a_fixed_backbone_drops_nothing(self) -> Self:
+        if self.drop_path and (self.fixed or self.is_own):
+            why = "the backbone is frozen" if self.fixed else "the encoder is a class of your own"
+            raise ValueError(f"drop_path should be 0 if {why}, found {self.drop_path:g}")
+        return self
 
 
 class ModelConfig(Config):
     """The encoder, and the decoders for it."""
 
     encoder: EncoderConfig = EncoderConfig()
-    decoder: Annotated[Literal["fcn", "deeplab"], Field(description="FedHCA²'s decoder, or MaT-FL's")] = "fcn"
+    feature_width: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="width that every encoder projects its maps to, so that clients with different encoders "
+            "exchange decoders; by default maps keep their widths",
+        ),
+    ] = None
+    decoder: Annotated[
+        Part, Field(description=f"fcn, FedHCA²'s decoder; deeplab, MaT-FL's; or a class of your own: {FORMS}")
+    ] = Part(kind=DECODERS[0])
     decoder_width: Annotated[
         int | None,
         Field(ge=4, multiple_of=4, description="by default the width of the encoder's first map, or 256 for deeplab"),
     ] = None
+    head: Annotated[Part | None, Field(description=f"by default the task's own; or a class of your own: {FORMS}")] = (
+        None
+    )
+
+    @field_validator("decoder")
+    @classmethod
+    def _decoder_is_known(cls, decoder: Part) -> Part:
+        if decoder.kind not in DECODERS and not decoder.is_own:
+            raise ValueError(f"should be {' or '.join(DECODERS)}, or {FORMS}, found {decoder.kind!r:.200}")
+        return decoder
+
+    @field_validator("head")
+    @classmethod
+    def _head_is_known(cls, head: Part | None) -> Part | None:
+        if head and not head.is_own:
+            raise ValueError(f"should be {FORMS}, found {head.kind!r:.200}")
+        return head
+
+    @property
+    def own_parts(self) -> dict[str, Part]:
+        """The parts that are classes of a user's own."""
+        parts: dict[str, Part | None] = {name: getattr(self, name) for name in PARTS}
+        return {name: part for name, part in parts.items() if part and part.is_own}
 
     @property
     def blank(self) -> "ModelConfig":
         """The same model without initial weights, so that no file is needed."""
         return self.model_copy(update={"encoder": self.encoder.model_copy(update={"weights": "none", "sha256": None})})
+
+
+def with_classes(model: Mapping[str, Any], found: Callable[[str], str]) -> dict[str, Any]:
+    """Settings of a model, or some of them, with other import paths of classes: `found` gives them."""
+
+    def replaced(part: Any) -> Any:
+        if isinstance(part, str) and is_import_path(part):
+            return found(part)
+        return {**part, "kind": replaced(part["kind"])} if isinstance(part, Mapping) and "kind" in part else part
+
+    return {key: replaced(value) if key in PARTS else value for key, value in model.items()}

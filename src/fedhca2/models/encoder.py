@@ -1,6 +1,8 @@
-"""Encoders: any timm backbone whose last four feature maps are at strides 4, 8, 16 and 32."""
+"""Encoders: any timm backbone with feature maps at strides 4, 8, 16 and 32, or a single one, as plain transformers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -11,10 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedhca2.models.config import SWIN_T, EncoderConfig
+from fedhca2.models.features import STRIDES, FeatureNorms, FeaturePyramid, Projections
+from fedhca2.models.lora import add_adapters, called_linears, linears
+from fedhca2.models.own import make
 from fedhca2.models.pretrained import digest, load_weights
 from fedhca2.models.stochastic_depth import take_over_drop_paths
 
-STRIDES = [4, 8, 16, 32]
+PYRAMID_WIDTH = 128  # of maps made from a single one
 
 # Small Swin transformers that timm does not have: they train in minutes on a CPU.
 SMALL: dict[str, dict[str, Any]] = {
@@ -25,60 +30,134 @@ SMALL: dict[str, dict[str, Any]] = {
 SWIN = {"always_partition": True, "strict_img_size": False}
 
 
-class FeatureNorms(nn.ModuleList):
-    """A LayerNorm on each map of a channels-last backbone; the result has channels second."""
-
-    def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """Convert [B, H, W, C] to normalised maps [B, C, H, W]."""
-        return [norm(feature).permute(0, 3, 1, 2) for norm, feature in zip(self, features, strict=True)]
-
-
 class Encoder(nn.Module):
-    """A timm backbone that returns four feature maps [B, C, H, W].
+    """A timm backbone, or one of a user's own, and what makes four feature maps [B, C, H, W] of its output.
 
-    Channels-last backbones get a LayerNorm on each map, like the papers' Swin.
+    Channels-last backbones get a LayerNorm on each map, like the papers' Swin, and plain transformers a feature
+    pyramid. With a `width`, all maps are projected to it; the projections belong to the encoder, since they depend on
+    its widths. `fixed` names the tensors of a frozen backbone.
     """
 
-    def __init__(self, config: EncoderConfig, size: tuple[int, int]) -> None:
+    def __init__(self, config: EncoderConfig, size: tuple[int, int], width: int | None = None) -> None:
         super().__init__()
-        name = SWIN_T if config.name in SMALL else config.name
-        options: dict[str, Any] = {"drop_path_rate": config.drop_path, "features_only": True}
-        if config.output_stride != STRIDES[-1]:
-            options["output_stride"] = config.output_stride
-        if "swin_" in config.name:
-            options |= SWIN | SMALL.get(config.name, {})
-        elif "swin" in config.name:  # the second version, which only timm has
-            options["img_size"] = size
-        self.body = timm.create_model(name, out_indices=_last_four(name, config.output_stride), **options)
-        as_released(self.body)
+        self.body, channels, patch = _own_body(config) if config.is_own else _timm_body(config, size)
         self.drop_paths = take_over_drop_paths(self.body)
         if config.drop_path and not self.drop_paths:
             raise ValueError(f"encoder {config.name!r} should have paths that drop_path can drop, found none")
-        self.channels: list[int] = _feature_info(self.body).channels()
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
-        self.norms = FeatureNorms(nn.LayerNorm(channels) for channels in self.channels) if channels_last else None
+        self.norms = FeatureNorms(nn.LayerNorm(count) for count in channels) if channels_last else None
         if config.weights != "none":
             _check_digest(config)
-            load_weights(self, config.name, config.weights)
+            load_weights(self, config.title, config.weights)
+        self.fixed = _fix(self.body, config, size)
+        self.pyramid = FeaturePyramid(channels[0], width or PYRAMID_WIDTH, patch) if patch else None
+        self.projections = Projections(channels, width) if width and not patch else None
+        if patch:
+            channels = [width or PYRAMID_WIDTH] * len(STRIDES)
+        self.channels: list[int] = [width] * len(channels) if width else channels
 
     def forward(self, image: Tensor) -> list[Tensor]:
         """Compute four maps, from fine to coarse."""
         features: list[Tensor] = self.body(image)
-        return features if self.norms is None else self.norms(features)
+        features = features if self.norms is None else self.norms(features)
+        if self.pyramid is not None:
+            return self.pyramid(features[0], image.shape[-2:])  # type: ignore[no-any-return]
+        return features if self.projections is None else self.projections(features)
+
+    def hold_fixed(self) -> None:
+        """Keep a frozen backbone as it is in training."""
+        if self.fixed:
+            self.body.eval()
+            for name, parameter in self.named_parameters():
+                if name in self.fixed:
+                    parameter.requires_grad_(False)
+
+
+Body = tuple[nn.Module, list[int], int]  # a backbone, the widths of its maps, and its patch if it has only one map
+
+
+def _own_body(config: EncoderConfig) -> Body:
+    made = make("encoder", config)
+    return made, list(made.channels), 0  # type: ignore[arg-type]
+
+
+def _timm_body(config: EncoderConfig, size: tuple[int, int]) -> Body:
+    kind = _backbone(config.name, config.output_stride)
+    options = dict(kind.options)
+    if kind.drops:
+        options["drop_path_rate"] = config.drop_path
+    if "swin_" in config.name:
+        options |= SWIN | SMALL.get(config.name, {})
+    elif "swin" in config.name:  # the second version, which only timm has
+        options["img_size"] = size
+    body = timm.create_model(kind.name, features_only=True, out_indices=kind.maps, **options)
+    as_released(body)
+    return body, _feature_info(body).channels(), kind.patch
+
+
+def _fix(body: nn.Module, config: EncoderConfig, size: tuple[int, int]) -> frozenset[str]:
+    """Add adapters, if any, and return the names of the backbone's own tensors if they never change."""
+    if not config.fixed:
+        return frozenset()
+    names = {f"body.{name}" for name in body.state_dict()}
+    if config.adapters:
+        body.eval()
+        layers = linears(body) if config.is_own else called_linears(body, torch.zeros(1, 3, *size))
+        if not layers:
+            raise ValueError(f"encoder {config.title!r} should have linear layers for adapters, found none")
+        add_adapters(body, layers, config.adapters)
+        body.train()
+    return frozenset(names)
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """How a timm backbone is built: its name, its options, and which of its maps are used.
+
+    `patch` is the stride of a plain transformer, which has one map; 0 for others. `drops`: it has stochastic depth.
+    """
+
+    name: str
+    maps: Sequence[int]
+    patch: int
+    drops: bool
+    options: Mapping[str, Any]
 
 
 @cache
-def _last_four(name: str, output_stride: int) -> range:
-    """Which feature maps of a timm model to use, found by building it on the meta device."""
-    dilated: dict[str, Any] = {"output_stride": output_stride} if output_stride != STRIDES[-1] else {}
+def _backbone(wanted: str, output_stride: int) -> Backbone:
+    """Find out how to build a timm backbone by building it on the meta device."""
+    name = SWIN_T if wanted in SMALL else wanted
+    options: dict[str, Any] = {"output_stride": output_stride} if output_stride != STRIDES[-1] else {}
+    if ":" not in name and not timm.is_model(name):
+        close = get_close_matches(name, [*SMALL, *timm.list_models()], n=1)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"unknown encoder {wanted!r}. {hint}timm.list_models() lists them")
+    strides, drops = _strides(name, options)
+    if len(set(strides)) == 1 and not options:
+        options = {"dynamic_img_size": True, "dynamic_img_pad": True}
+        _strides(name, options)
+        return Backbone(name, [-1], strides[0], drops, options)
+    if strides[-4:] != [min(stride, output_stride) for stride in STRIDES]:
+        wanted_maps = "feature maps at strides 4, 8, 16 and 32, or at a single one"
+        raise ValueError(f"encoder {wanted!r} should have {wanted_maps}, found {strides}")
+    return Backbone(name, range(len(strides) - 4, len(strides)), 0, drops, options)
+
+
+def _strides(name: str, options: Mapping[str, Any]) -> tuple[list[int], bool]:
+    """The strides of a timm backbone with these options, and whether it has stochastic depth."""
     try:
         with torch.device("meta"):
-            strides = _feature_info(timm.create_model(name, features_only=True, **dilated)).reduction()
-    except TypeError as error:
-        raise ValueError(f"encoder {name!r}: {error}") from error
-    if strides[-4:] != [min(stride, output_stride) for stride in STRIDES]:
-        raise ValueError(f"encoder {name!r} should have feature maps at strides 4, 8, 16 and 32, found {strides}")
-    return range(len(strides) - 4, len(strides))
+            try:
+                return _feature_info(
+                    timm.create_model(name, features_only=True, drop_path_rate=0.0, **options)
+                ).reduction(), True
+            except TypeError as error:
+                if "drop_path_rate" not in str(error):
+                    raise
+                return _feature_info(timm.create_model(name, features_only=True, **options)).reduction(), False
+    except Exception as error:  # a backbone without feature maps raises anything
+        raise ValueError(f"encoder {name!r}: {' '.join(str(error).split())[:200]}") from error
 
 
 def _feature_info(body: nn.Module) -> Any:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedhca2.compiling import ALIGNMENT, SETTINGS
-from fedhca2.models.encoder import FeatureNorms
+from fedhca2.models.features import FeatureNorms
 from fedhca2.models.multitask import MultiTaskModel
 
 NEVER = -1e4  # added to the score of a padded key

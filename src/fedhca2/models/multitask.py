@@ -1,6 +1,7 @@
 """A client's model: one encoder, and one decoder and one head per task."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +9,11 @@ from torch.nn import functional
 
 from fedhca2.models.config import ModelConfig
 from fedhca2.models.encoder import Encoder
+from fedhca2.models.features import resample
+from fedhca2.models.own import make
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.seeds import derive
+from fedhca2.tasks import TASKS
 
 DEEPLAB_WIDTH = 256
 
@@ -19,11 +23,11 @@ class MultiTaskModel(nn.Module):
 
     def __init__(self, config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int]) -> None:
         super().__init__()
-        self.encoder = Encoder(config.encoder, size)
+        self.encoder = Encoder(config.encoder, size, config.feature_width)
         maps = self.encoder.channels
-        width = config.decoder_width or (maps[0] if config.decoder == "fcn" else DEEPLAB_WIDTH)
-        self.decoders = nn.ModuleDict({task: _decoder(config, maps, width) for task in channels})
-        self.heads = nn.ModuleDict({task: Head(width, count) for task, count in channels.items()})
+        self.width = config.decoder_width or (DEEPLAB_WIDTH if config.decoder.kind == "deeplab" else maps[0])
+        self.decoders = nn.ModuleDict({task: _decoder(config, maps, self.width) for task in channels})
+        self.heads = nn.ModuleDict({task: _head(config, task, self.width, count) for task, count in channels.items()})
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """Compute raw outputs of all tasks at the size of the image."""
@@ -31,13 +35,25 @@ class MultiTaskModel(nn.Module):
         size = image.shape[-2:]
         return {task: apply_head(self.heads[task], decoder(features), size) for task, decoder in self.decoders.items()}
 
+    @property
+    def fixed(self) -> dict[str, Tensor]:
+        """The tensors of a frozen backbone: they never change, so they are neither sent nor saved."""
+        names = {f"encoder.{name}" for name in self.encoder.fixed}
+        return {name: value for name, value in self.state_dict().items() if name in names} if names else {}
+
     def slots(self) -> dict[Slot, dict[str, Tensor]]:
-        """All tensors by slot: parameters, and running statistics of normalisation layers, if any."""
+        """All tensors by slot, except fixed ones: parameters, and running statistics of normalisation layers."""
         slots: dict[Slot, dict[str, Tensor]] = {}
         for part, task in [("encoder", ""), *(("decoder", task) for task in self.decoders)]:
             module = self.get_submodule(slot_prefix(Slot(part, task)).removesuffix("."))  # type: ignore[arg-type]
-            slots[Slot(part, task)] = dict(module.named_parameters())  # type: ignore[arg-type]
-            norms = {name: buffer for name, buffer in module.named_buffers() if ".running_" in f".{name}"}
+            fixed = self.encoder.fixed if part == "encoder" else frozenset[str]()
+            parameters: dict[str, Tensor] = {
+                name: value for name, value in module.named_parameters() if name not in fixed
+            }
+            norms = {name: value for name, value in module.named_buffers() if ".running_" in f".{name}"}
+            norms = {name: value for name, value in norms.items() if name not in fixed}
+            if parameters:
+                slots[Slot(part, task)] = parameters  # type: ignore[arg-type]
             if norms:
                 slots[Slot(f"{part}_norms", task)] = norms  # type: ignore[arg-type]
         return slots | {Slot("head", task): dict(head.named_parameters()) for task, head in self.heads.items()}
@@ -55,13 +71,15 @@ def slot_prefix(slot: Slot) -> str:
 def apply_head(head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
     """Compute a task's raw output at this size from its decoder's features."""
     output: Tensor = head(decoded)
-    if output.shape[-2:] == size:
+    if output.ndim == 2 or output.shape[-2:] == size:  # a vector, or a map of the right size
         return output
     return functional.interpolate(output, size=size, mode="bilinear", align_corners=False)
 
 
 def _decoder(config: ModelConfig, channels: Sequence[int], width: int) -> nn.Module:
-    if config.decoder == "deeplab":
+    if config.decoder.is_own:
+        return make("decoder", config.decoder, channels, width)
+    if config.decoder.kind == "deeplab":
         return DeepLab(channels, width, config.encoder.output_stride)
     return Decoder(channels, width)
 
@@ -69,6 +87,16 @@ def _decoder(config: ModelConfig, channels: Sequence[int], width: int) -> nn.Mod
 def layouts(model: MultiTaskModel) -> dict[Slot, Layout]:
     """The layout of each slot's row."""
     return {slot: Layout.of(tensors) for slot, tensors in model.slots().items()}
+
+
+def fingerprint(model: MultiTaskModel) -> str:
+    """A digest of a frozen backbone; empty if there is none."""
+    fixed = sorted(model.fixed.items())
+    digest = blake2b(digest_size=16)
+    for name, tensor in fixed:
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest() if fixed else ""
 
 
 def build_model(
@@ -80,7 +108,7 @@ def build_model(
     client: str,
     common: frozenset[Part] = frozenset(),
 ) -> MultiTaskModel:
-    """Build a model with the same encoder for every client of an experiment, and its own decoders and heads.
+    """Build a model. Encoders of the same settings start equal; every client has its own decoders and heads.
 
     Decoders or heads in `common` are the same for every client that has the task.
     """
@@ -91,37 +119,9 @@ def build_model(
             for part, module in (("decoder", model.decoders[task]), ("head", model.heads[task])):
                 torch.default_generator.manual_seed(derive(seed, part, "" if part in common else client, task))
                 for layer in module.modules():
-                    if isinstance(layer, (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase)):
-                        layer.reset_parameters()
+                    if reset := getattr(layer, "reset_parameters", None):
+                        reset()
     return model
-
-
-def interpolation(length: int, target: int, device: torch.device) -> Tensor:
-    """The matrix [target, length] of linear interpolation between pixel centres.
-
-    >>> interpolation(2, 4, torch.device("cpu"))
-    tensor([[1.0000, 0.0000],
-            [0.7500, 0.2500],
-            [0.2500, 0.7500],
-            [0.0000, 1.0000]])
-    """
-    place = (torch.arange(target, device=device) + 0.5) * (length / target) - 0.5
-    distance = place.clamp(0, length - 1)[:, None] - torch.arange(length, device=device)
-    return (1 - distance.abs()).clamp(min=0)
-
-
-def upsample(maps: Tensor, size: torch.Size) -> Tensor:
-    """Bilinear interpolation to `size` as two matrix products, so that its gradient needs no scattered sums.
-
-    The weights are exact in bfloat16 if the scale is a power of two.
-    """
-    batch, channels, height, width = maps.shape
-    rows, columns = (
-        interpolation(*pair, maps.device).to(maps.dtype) for pair in zip((height, width), size, strict=True)
-    )
-    tall = rows @ maps.permute(0, 2, 3, 1).reshape(batch, height, width * channels)
-    full = columns @ tall.view(-1, width, channels)
-    return full.view(batch, *size, channels).permute(0, 3, 1, 2)
 
 
 class Decoder(nn.Module):
@@ -142,7 +142,7 @@ class Decoder(nn.Module):
         pairs = zip(self.projections, features, weights, strict=True)
         fused, *others = [functional.conv2d(project(feature), weight) for project, feature, weight in pairs]
         for maps in others:
-            fused = fused + upsample(maps, fused.shape[-2:])
+            fused = fused + resample(maps, fused.shape[-2:])
         if self.fuse.bias is not None:
             fused = fused + self.fuse.bias[:, None, None]
         return functional.leaky_relu(self.norm(fused), negative_slope=0.01)
@@ -173,6 +173,19 @@ class DeepLab(nn.Module):
         mean = functional.relu(self.pooled(coarse.mean(dim=(2, 3), keepdim=True)))
         fused = functional.relu(self.norm(self.fuse(torch.cat([*maps, mean.expand_as(maps[0])], dim=1))))
         return functional.interpolate(fused, size=features[0].shape[-2:], mode="bilinear", align_corners=False)
+
+
+def _head(config: ModelConfig, task: str, width: int, channels: int) -> nn.Module:
+    if config.head:
+        return make("head", config.head, width, channels)
+    return Head(width, channels) if TASKS[task].output == "map" else VectorHead(width, channels)
+
+
+class VectorHead(nn.Sequential):
+    """Maps [B, width, H/4, W/4] to [B, channels]: the mean over the image, and a linear layer."""
+
+    def __init__(self, width: int, channels: int) -> None:
+        super().__init__(nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, channels, kernel_size=1), nn.Flatten())
 
 
 class Head(nn.Sequential):

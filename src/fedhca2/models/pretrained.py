@@ -140,6 +140,7 @@ def own_names(name: str) -> tuple[str, ...]:
     if part == "norms":
         stage, _, rest = rest.partition(".")
         return (f"norm{stage}.{rest}", *([f"norm.{rest}"] if stage == "3" else []))
+    rest = rest.removeprefix("model.")  # of plain transformers
     return rest, re.sub(r"^([a-z]+)_(\d)", r"\1.\2", rest)
 
 

@@ -12,6 +12,10 @@ METRICS = {
     "mean_error": "mErr",
     "rmse": "RMSE",
     "ods_f": "odsF",
+    "map": "mAP",
+    "mean_class_accuracy": "mean class accuracy",
+    "pck": "PCK",
+    "mae": "MAE",
 }
 UNKNOWN = "—"  # an unknown score, or a gain over a score of 0
 UNKNOWN_GAIN = "Δm is unknown: a score is missing, or training alone scored 0, so no relative gain exists."
@@ -47,7 +51,17 @@ def score_text(task: str, value: float) -> str:
     >>> score_text("depth", 0.7124), score_text("semseg", 13.5)
     ('0.712 m', '13.50 %')
     """
-    return f"{value:.{decimals(value)}f} {get_task(task).unit}" if isfinite(value) else UNKNOWN
+    return f"{value:.{decimals(value)}f} {get_task(task).unit}".rstrip() if isfinite(value) else UNKNOWN
+
+
+def metric_axis(task: str, name: str) -> str:
+    """A metric's name with its unit, if it has one, for the axis of a figure.
+
+    >>> metric_axis("depth", "rmse"), metric_axis("regression", "rmse")
+    ('RMSE (m)', 'RMSE')
+    """
+    unit = get_task(task).unit
+    return f"{metric_title(name)} ({unit})" if unit else metric_title(name)
 
 
 def gain_text(gain: float) -> str:

@@ -1,5 +1,7 @@
 """Pictures of inputs and predictions: painted maps, overlays, and a panel of a client's samples."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -13,14 +15,15 @@ GAP, MARGIN, LINE = 6, 8, 26  # pixels between tiles, around the panel, and for 
 INK, PAPER = (34, 34, 34), (255, 255, 255)
 
 
-def paint(task: Task, map: Array) -> Image.Image:
-    """Paint a map [C, H, W] in the task's colours, with ignored pixels in grey."""
-    return to_image(task.paint(torch.from_numpy(np.ascontiguousarray(map)).float(), LabelSpace()).numpy())
+def paint(task: Task, found: Array, names: Sequence[str] = ()) -> Image.Image:
+    """Paint a map [C, H, W] in the task's colours, with ignored pixels in grey, or a vector [C] as text and bars."""
+    space = LabelSpace(names=tuple(map(str, names)))
+    return to_image(task.paint(torch.from_numpy(np.ascontiguousarray(found)).float(), space).numpy())
 
 
-def paint_label(task: Task, label: Array) -> Image.Image:
-    """Paint a label map, with pixels that have nothing to learn in grey."""
-    return paint(task, task.ignored(torch.from_numpy(label).float()).numpy())
+def paint_label(task: Task, label: Array, names: Sequence[str] = ()) -> Image.Image:
+    """Paint a label, with pixels that have nothing to learn in grey."""
+    return paint(task, task.ignored(torch.from_numpy(label).float()).numpy(), names)
 
 
 def to_image(pixels: Array) -> Image.Image:
@@ -51,9 +54,11 @@ def sample_tiles(run: RunFiles, client: str, index: int) -> dict[str, dict[str, 
         raise UserError([f"sample: should be below {len(arrays['image'])}, found {index}"])
     tiles: dict[str, dict[str, Image.Image]] = {}
     for task in [name.removeprefix("label.") for name in arrays if name.startswith("label.")]:
-        maps = {when: arrays[f"{when}.{task}"][index] for when in ("label", "before", "after")}
-        tiles[task] = {"image": to_image(arrays["image"][index]), "label": paint_label(get_task(task), maps["label"])}
-        tiles[task] |= {when: paint(get_task(task), maps[when]) for when in ("before", "after")}
+        found = {when: arrays[f"{when}.{task}"][index] for when in ("label", "before", "after")}
+        names = list(arrays.get(f"names.{task}", ()))
+        label = paint_label(get_task(task), found["label"], names)
+        tiles[task] = {"image": to_image(arrays["image"][index]), "label": label}
+        tiles[task] |= {when: paint(get_task(task), found[when], names) for when in ("before", "after")}
     return tiles
 
 
@@ -61,7 +66,7 @@ def samples_panel(run: RunFiles, client: str, index: int = 0, tile: int = 192) -
     """Paint one row per task of a client: input, label, and the prediction before and after training."""
     rows = sample_tiles(run, client, index)
     font, left = ImageFont.load_default(15), 150
-    height = max(enlarged(tiles["image"], tile).height for tiles in rows.values())
+    height = max(enlarged(picture, tile).height for tiles in rows.values() for picture in tiles.values())
     size = (
         left + len(COLUMNS) * (tile + GAP) - GAP + MARGIN,
         LINE + MARGIN + len(rows) * (height + GAP) - GAP + MARGIN,

@@ -30,6 +30,7 @@ from fedhca2.run_folder.names import (
 )
 from fedhca2.run_folder.result import Scores, overall_gain
 from fedhca2.run_folder.strict_json import mapping, numbers, read_json
+from fedhca2.tasks.declared import DeclaredTask, declare
 
 Array = np.ndarray[Any, Any]
 
@@ -70,8 +71,14 @@ class RunFiles:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The resolved config."""
-        return mapping(self.config_file, read_config(self.config_file))
+        """The resolved config; the tasks that it declares are known from here on."""
+        config = mapping(self.config_file, read_config(self.config_file))
+        try:
+            tasks = mapping("tasks", config.get("tasks", {}))
+            declare({name: DeclaredTask.model_validate(task) for name, task in tasks.items()})
+        except ValueError as error:
+            raise UserError([f"{self.config_file}: tasks: {' '.join(str(error).split())}"]) from None
+        return config
 
     def experiment(self, overrides: list[str] | None = None) -> Experiment:
         """The run's experiment, with `key=value` overrides."""
@@ -83,6 +90,7 @@ class RunFiles:
         path = self.path / RESULT
         if not path.is_file():
             return None
+        self._require_tasks()
         result = read_json(path)
         if not isinstance(result, dict) or not {"method", "clients"} <= set(result):
             raise UserError([f"{path}: should be a run's result, found {result!r:.40}"])
@@ -122,6 +130,7 @@ class RunFiles:
         path = self.events_file
         if not path.is_file():
             return []
+        self._require_tasks()
         return list(parse_events(path.read_text("utf-8").splitlines(), str(path)))
 
     @property
@@ -129,6 +138,11 @@ class RunFiles:
         """Whether the last round used no client's update, because training or the replies failed."""
         rounds = self.of("round")
         return bool(rounds) and {event["client"] for event in self.of("profile")} <= set(rounds[-1]["refused"])
+
+    def _require_tasks(self) -> None:
+        """Make known the tasks that the config declares, if the folder has one."""
+        if self.begun:
+            _ = self.config
 
     def of(self, kind: str) -> list[Event]:
         """The events of one kind."""
@@ -237,6 +251,7 @@ class RunFiles:
         path = self.samples_file(client)
         if not path.is_file():
             return {}
+        self._require_tasks()
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return {name: arrays[name] for name in arrays.files}

@@ -8,11 +8,11 @@ from torch.testing import assert_close
 from fedhca2.data.batch_augmentation import plan
 from fedhca2.data.feed import Preparation, on_canvas
 from fedhca2.data.transforms import UNCHANGED, collate, draw_augmentation, for_evaluation, for_training
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import BUILT_IN
 
 CLASSES = 5
 SIZES = [(40, 56), (64, 48), (64, 64), (17, 61)]
-TASK_LISTS = [("semseg",), ("normals", "depth"), tuple(TASKS)]
+TASK_LISTS = [("semseg",), ("normals", "depth"), tuple(task.name for task in BUILT_IN)]
 
 
 def blocks(rng, size, classes):
@@ -32,6 +32,8 @@ def make_sample(rng, size, tasks):
         "normals": torch.nn.functional.normalize(noise(3), dim=0) * (noise(1) > -1),
         "edge": (noise(1) > 1).float(),
         "depth": noise(1).abs() * (noise(1) > -1),
+        "keypoints": noise(2).clamp(0, 1),
+        **{name: noise(1).flatten()[:3] for name in ("classification", "multilabel", "regression")},
     }
     image = torch.from_numpy(rng.integers(0, 256, (3, *size), dtype=np.uint8))
     return {"image": image, **{task: labels[task] for task in tasks}}

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedhca2.data.scenes import rendering as ray_casting
 from fedhca2.data.scenes.dice import Dice
 from fedhca2.data.scenes.indoor import draw_room
-from fedhca2.data.scenes.labels import CONTEXT_NAMES, LABELS, decode_normals, encode_normals, salient
+from fedhca2.data.scenes.labels import CONTEXT_NAMES, LABELS, count_people, decode_normals, encode_normals, salient
 from fedhca2.data.scenes.outdoor import draw_street
 from fedhca2.data.scenes.rendering import render, see
 from fedhca2.data.scenes.scene import photographed
@@ -253,3 +253,21 @@ def test_a_solid_overhead_keeps_the_light_off_the_ground(roof):
 def test_an_unknown_domain_is_named():
     with pytest.raises(ValueError, match="domain should be one of outdoor, indoor, found 'space'"):
         render("space", [0], size=(8, 8), seed=0)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_things_in_sight_are_those_of_the_map(batches, domain):
+    semseg, things = batches[domain]["semseg"].flatten(1), batches[domain]["things"]
+    pixels = torch.stack([(semseg == number).sum(dim=1) for number in range(things.shape[1])], dim=1)
+    assert torch.equal(things, (pixels * 1000 >= semseg.shape[1]).float())
+
+
+def test_people_are_counted_where_a_person_is_in_sight(batches):
+    people, person = batches["outdoor"]["people"].flatten(), batches["outdoor"]["things"][:, 15]
+    assert (people[person == 0].max(), people.max() > 1) == (0, True)
+
+
+def test_two_people_and_a_dog_are_two_people():
+    semseg = torch.tensor([15, 15, 12, 0]).expand(1, 1, 4, 4)
+    objects = torch.tensor([1, 2, 3, 0]).expand(1, 1, 4, 4)
+    assert count_people(semseg, objects).tolist() == [[2.0]]

@@ -14,7 +14,7 @@ from fedhca2.messages import Profile, Reply
 from fedhca2.params import Layout, Slot
 
 PROFILE = Profile("home", "indoor", ("depth",), 7, {Slot("encoder"): Layout(("a.weight",), ((8,),))})
-FINAL = Expected(3, {"home": PROFILE}, frozenset(), {}, final=True)
+FINAL = Expected(3, {"home": PROFILE}, {}, {}, final=True)
 GOOD = Reply("home", 3, metrics={"depth": {"rmse": 0.7}}, seconds=1.5)
 
 
@@ -135,7 +135,6 @@ STATISTICS = Slot("decoder_norms", "depth")
 )
 def test_a_variance_is_finite_and_no_less_than_zero(values, fault):
     layouts = {STATISTICS: Layout(("norm.running_mean", "norm.running_var"), ((2,), (2,)))}
-    expected = Expected(
-        0, {"home": Profile("home", "indoor", ("depth",), 7, layouts)}, frozenset({"decoder_norms"}), {}
-    )
+    profile = Profile("home", "indoor", ("depth",), 7, layouts)
+    expected = Expected(0, {"home": profile}, {"home": {"decoder_norms"}}, {})
     assert fault_of(Reply("home", 0, {STATISTICS: torch.tensor(values)}), expected) == fault

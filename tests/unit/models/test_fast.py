@@ -8,7 +8,8 @@ from torch.testing import assert_close
 
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import AlignedAttention, align_attention, parts
-from fedhca2.models.multitask import Decoder, upsample
+from fedhca2.models.features import resample
+from fedhca2.models.multitask import Decoder
 
 
 def with_gradients(module, *inputs):
@@ -40,7 +41,7 @@ def test_only_windows_of_an_odd_size_are_padded():
 def test_upsampling_is_bilinear_interpolation(size):
     maps = torch.randn(2, 5, 7, 9, generator=torch.Generator().manual_seed(0))
     expected = functional.interpolate(maps, size=size, mode="bilinear", align_corners=False)
-    assert_close(upsample(maps, torch.Size(size)), expected, rtol=0, atol=1e-5)
+    assert_close(resample(maps, torch.Size(size)), expected, rtol=0, atol=1e-5)
 
 
 class Written(Decoder):

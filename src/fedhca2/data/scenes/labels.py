@@ -5,12 +5,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedhca2.data.label_spaces import NYUD_LABELS, PASCAL_LABELS
+from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS, PASCAL_CLASSES, PASCAL_LABELS
 from fedhca2.tasks import LabelSpace
 
 Domain = Literal["outdoor", "indoor"]
 
-LABELS: dict[Domain, dict[str, LabelSpace]] = {"outdoor": PASCAL_LABELS, "indoor": NYUD_LABELS}
+# Besides the maps of the public data sets: which things are in sight, and how many people.
+LABELS: dict[Domain, dict[str, LabelSpace]] = {
+    "outdoor": {
+        **PASCAL_LABELS,
+        "things": LabelSpace(names=PASCAL_CLASSES),
+        "people": LabelSpace(names=("people",)),
+    },
+    "indoor": {**NYUD_LABELS, "things": LabelSpace(names=NYUD_CLASSES)},
+}
+IN_SIGHT = 1000  # a thing is in sight if it covers one in so many pixels
 
 # Ids of the LabelMap (1..459), numbered as PASCAL-Context numbers them.
 CONTEXT_IDS: dict[str, int] = {
@@ -87,3 +96,21 @@ def salient(objects: Tensor) -> Tensor:
     chosen = (2 * best.values >= best.values[:, :1]) & (best.values > 0)
     first, second = (torch.where(chosen, best.indices, -1)[:, k, None, None, None] for k in (0, 1))
     return (objects == first) | (objects == second)
+
+
+def in_sight(numbers: Tensor, count: int) -> Tensor:
+    """Which numbers below `count` cover enough pixels of each map [B, 1, H, W], as 0 and 1 [B, count].
+
+    >>> in_sight(torch.tensor([[[[0, 2], [2, 2]]]]), 4)
+    tensor([[1., 0., 1., 0.]])
+    """
+    flat = numbers.flatten(1).long()
+    pixels = torch.zeros(len(flat), count, dtype=torch.long, device=flat.device)
+    pixels.scatter_add_(1, flat, torch.ones_like(flat))
+    return (IN_SIGHT * pixels >= flat.shape[1]).float()
+
+
+def count_people(semseg: Tensor, objects: Tensor) -> Tensor:
+    """How many people are in sight [B, 1], from maps of classes and of object numbers (0: none)."""
+    people = torch.where(semseg == PASCAL_CLASSES.index("person"), objects, 0)
+    return in_sight(people, int(objects.max()) + 1)[:, 1:].sum(dim=1, keepdim=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedhca2.data.scenes.dice import Dice
 from fedhca2.data.scenes.indoor import draw_room
 from fedhca2.data.scenes.intersection import HUGE, covers, dot, meet
-from fedhca2.data.scenes.labels import Domain, quantise_normals, salient
+from fedhca2.data.scenes.labels import LABELS, Domain, count_people, in_sight, quantise_normals, salient
 from fedhca2.data.scenes.outdoor import draw_street
 from fedhca2.data.scenes.scene import Scene, World, pack
 from fedhca2.data.scenes.shading import expose, shade
@@ -51,12 +51,13 @@ def render(
     Scene i depends only on (domain, seed, i). Both domains: `image` uint8 [B, 3, H, W], `semseg` uint8 [B, 1, H, W],
     `normals` float32 [B, 3, H, W] (x right, y up, z towards the camera, so mirroring an image negates x; unit
     length up to 8-bit rounding; zero in the sky), `edge` float32 {0, 1} [B, 1, H, W]. Outdoor also `human_parts`, `sal`
-    uint8 and `context` int16, whose boundaries the edges are. Indoor also `depth` float32, metres along the optical
-    axis; its edges are the boundaries of `semseg`.
+    uint8, `context` int16, whose boundaries the edges are, and `people` [B, 1], how many are in sight. Indoor also
+    `depth` float32, metres along the optical axis; its edges are the boundaries of `semseg`. `things` [B, classes] has
+    1 for every class of `semseg` in sight.
 
     >>> batch = render("indoor", [0, 1], size=(32, 40), seed=0)
     >>> batch["image"].shape, sorted(batch)
-    (torch.Size([2, 3, 32, 40]), ['depth', 'edge', 'image', 'normals', 'semseg'])
+    (torch.Size([2, 3, 32, 40]), ['depth', 'edge', 'image', 'normals', 'semseg', 'things'])
     """
     if domain not in _DRAW:
         raise ValueError(f"domain should be one of {', '.join(_DRAW)}, found {domain!r}")
@@ -83,6 +84,7 @@ def _labelled(domain: Domain, seen: dict[str, Tensor]) -> dict[str, Tensor]:
         "image": seen["image"],
         "semseg": seen["semseg"].to(torch.uint8),
         "normals": quantise_normals(seen["normals"]),
+        "things": in_sight(seen["semseg"], len(LABELS[domain]["things"].names)),
     }
     if domain == "indoor":
         return labels | {"edge": boundaries(labels["semseg"]).float(), "depth": seen["depth"]}
@@ -91,6 +93,7 @@ def _labelled(domain: Domain, seen: dict[str, Tensor]) -> dict[str, Tensor]:
         "human_parts": seen["human_parts"].to(torch.uint8),
         "sal": salient(seen["object"].long()).to(torch.uint8),
         "context": seen["context"].to(torch.int16),
+        "people": count_people(seen["semseg"], seen["object"].long()),
     }
 
 

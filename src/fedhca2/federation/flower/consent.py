@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedhca2.data import KINDS
+from fedhca2.data.own import OwnData
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.site_config import SiteConfig
@@ -10,31 +12,51 @@ from fedhca2.federation.gate import shown
 from fedhca2.messages import Order
 from fedhca2.methods import Method
 from fedhca2.methods.resolve import AGGREGATED
+from fedhca2.models import ModelConfig
 from fedhca2.params import STATISTICS
+from fedhca2.tasks import BUILT_IN
+from fedhca2.tasks.declared import is_built_in
 
 OWN_WEIGHTS = "own"  # the encoder's initial weights are a file that every site has
 EMBEDDED_WEIGHTS = ("none", "scenes")
 OWN_FILES = {"root", "partition"}  # of a data set: the location of its files
+# Data sets whose other settings name no files and no code; a site reads all others as its own file says.
+TOLD_KINDS = [kind for kind, settings in KINDS.items() if not issubclass(settings, OwnData)]
+OWN_KIND = "own"  # a data set or a task for which every site has code of its own
 
 
 class RefusalError(UserError):
     """The server asks for something that the site does not allow; one line each, with the key that would allow it."""
 
 
-def check_experiment(experiment: Mapping[str, Any], site: SiteConfig) -> None:
-    """Refuse an experiment that would run code, open files or contact hosts that the site has not listed."""
+def check_experiment(experiment: Mapping[str, Any], model: ModelConfig, site: SiteConfig) -> None:
+    """Refuse an experiment that would run code, open files or contact hosts that the site has not listed.
+
+    `model` is the one that the experiment has for this site.
+    """
     refused = []
-    method, encoder = experiment["method"]["name"], experiment["model"]["encoder"]
+    method, encoder = experiment["method"]["name"], model.encoder
     if method not in site.methods:
         refused.append(_line("method", method, "methods", site.methods))
-    if encoder["name"] not in site.encoders:
-        refused.append(_line("model.encoder.name", encoder["name"], "encoders", site.encoders))
+    if encoder.name not in site.encoders and not encoder.is_own:
+        refused.append(_line("model.encoder.name", encoder.name, "encoders", site.encoders))
+    for name, part in model.own_parts.items():
+        if part.kind not in site.encoders:
+            refused.append(_line(f"model.{name}.kind", part.kind, "encoders", site.encoders))
     weights = (*EMBEDDED_WEIGHTS, OWN_WEIGHTS) if site.weights else EMBEDDED_WEIGHTS
-    if encoder["weights"] not in weights:
-        refused.append(_line("model.encoder.weights", encoder["weights"], "weights", weights))
+    if encoder.weights not in weights:
+        refused.append(_line("model.encoder.weights", encoder.weights, "weights", weights))
     for name, data in experiment["data"].items():
+        if data["kind"] not in (*TOLD_KINDS, OWN_KIND):
+            refused.append(_line(f"data.{name}.kind", data["kind"], "data.kind", TOLD_KINDS))
         for key in sorted(OWN_FILES & set(data)):
             refused.append(_line(f"data.{name}.{key}", data[key], f"data.{key}", ()))
+    for name, task in experiment.get("tasks", {}).items():
+        if name not in site.tasks:
+            continue  # another site's
+        known = name in site.own_tasks if task["kind"] == OWN_KIND else is_built_in(task["kind"])
+        if not known:
+            refused.append(_line(f"tasks.{name}.kind", task["kind"], "own_tasks", [each.name for each in BUILT_IN]))
     if refused:
         raise RefusalError(refused)
 
@@ -66,11 +88,11 @@ def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
     if kept:
         raise RefusalError(_line(key, part, "share", site.share) for key, part in kept)
     last = order.round == rounds
-    needed = {} if last else dict(method.uploads(order.round))
+    most = {} if last else dict(method.uploads(order.round))  # less if no other client has such an encoder
     wanted = f"{experiment.method_name} in round {order.round + 1} of {rounds}, which this site has agreed to"
-    if (order.finish, order.train, order.upload) != (last, not last, needed):
+    if (order.finish, order.train) != (last, not last) or not order.upload.items() <= most.items():
         found = f"finish: {order.finish}, train: {order.train}, upload: {shown(order.upload)}"
-        raise RefusalError([f"{wanted}, needs finish: {last}, train: {not last}, upload: {needed}; found {found}"])
+        raise RefusalError([f"{wanted}, needs finish: {last}, train: {not last}, upload: {most}; found {found}"])
     if strange := asked["deliveries"] - _ever_shared(method):
         raise RefusalError([f"{wanted}, has no deliveries of {', '.join(sorted(strange))}"])
 

@@ -119,9 +119,10 @@ class FlowerRun(FlowerFleet):
         """The server for the present sites and those that join later."""
         experiment = self.experiment
         if experiment.secure_aggregation:
-            server: Server = BlindServer(experiment, self)
+            server: Server = BlindServer(experiment, self.registry.expected.values(), self)
         else:
-            server = Server(experiment.resolved_method, (), experiment.guard, Reach.of(experiment))
+            expected = self.registry.expected.values()
+            server = Server(experiment.resolved_method, expected, experiment.guard, Reach.of(experiment))
         server.profiles = self.registry.known
         return server
 

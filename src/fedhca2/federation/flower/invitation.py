@@ -14,14 +14,20 @@ from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.flower.consent import (
     EMBEDDED_WEIGHTS,
     OWN_FILES,
+    OWN_KIND,
     OWN_WEIGHTS,
+    TOLD_KINDS,
+    RefusalError,
     check_experiment,
     check_parts,
     check_sums_only,
 )
 from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.imports import file_name, is_import_path
 from fedhca2.messages import Profile
-from fedhca2.models import layouts
+from fedhca2.models import ModelConfig, fingerprint, layouts
+from fedhca2.models.config import with_classes
+from fedhca2.tasks.declared import is_built_in
 
 RUN = re.compile(r"[A-Za-z0-9]{1,64}")
 
@@ -38,9 +44,16 @@ class Invitation:
         """Make the invitation to an experiment."""
         values = experiment.to_dict()
         for name, data in values["data"].items():
-            values["data"][name] = {key: value for key, value in data.items() if key not in OWN_FILES}
-        if experiment.model.encoder.weights not in EMBEDDED_WEIGHTS:
-            values["model"]["encoder"]["weights"] = OWN_WEIGHTS
+            if data["kind"] in TOLD_KINDS:
+                values["data"][name] = {key: value for key, value in data.items() if key not in OWN_FILES}
+            else:
+                values["data"][name] = {"kind": OWN_KIND, "size": data["size"]}
+        for name, task in values["tasks"].items():
+            values["tasks"][name] = task if is_built_in(task["kind"]) else {"kind": OWN_KIND}
+        for holder in (values, *(client for client in values["clients"] if "model" in client)):
+            model = holder["model"] = with_classes(holder["model"], file_name)
+            if model.get("encoder", {}).get("weights", "none") not in EMBEDDED_WEIGHTS:
+                model["encoder"]["weights"] = OWN_WEIGHTS
         return cls(run, values)
 
     @classmethod
@@ -60,12 +73,15 @@ class Invitation:
 
         Raises UserError if the experiment has no such client, or asks for something that the site does not allow.
         """
-        check_experiment(self.experiment, site)
         spec = self._place(site)
+        model = _with_own_files(spec.model, site)
+        check_experiment(self.experiment, model, site)
         part = {key: value for key, value in self.experiment.items() if key != "participation"} | {
-            "data": {spec.data: {**self.experiment["data"][spec.data], **site.data}},
+            "data": {spec.data: self._data(spec.data, site)},
+            "tasks": self._tasks(spec, site),
+            "metrics": {task: name for task, name in self.experiment["metrics"].items() if task in spec.tasks},
             "clients": [{"name": spec.name, "data": spec.data, "tasks": spec.tasks, "epochs": spec.epochs}],
-            "model": self._model(site),
+            "model": _with_own_weights(model, site),
             **self._privacy(site),
         }
         accepted = Experiment.parse(part)
@@ -73,10 +89,26 @@ class Invitation:
         check_sums_only(accepted, site)
         return accepted, spec
 
+    def _data(self, name: str, site: SiteConfig) -> dict[str, Any]:
+        """The site's data set: as in the experiment with the site's settings, or what the site reads by itself."""
+        told = self.experiment["data"][name]
+        if "kind" in site.data and site.data["kind"] != told["kind"]:
+            return {"size": told["size"], **site.data}
+        if told["kind"] == OWN_KIND:
+            raise RefusalError([f"data.{name}: this site should say how its images are read (data.kind in site.yaml)"])
+        return {**told, **site.data}
+
+    def _tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
+        """The declared tasks that this client has, with the site's own code."""
+        own = {name: task.model_dump() for name, task in site.own_tasks.items()}
+        declared = {**self.experiment.get("tasks", {}), **own}
+        return {name: declared[name] for name in spec.tasks if name in declared}
+
     def _place(self, site: SiteConfig) -> ClientSpec:
         """The client of the experiment that this site is."""
         entries = [ClientEntry.model_validate(entry) for entry in self.experiment["clients"]]
-        specs = {spec.name: spec for entry in entries for spec in entry.expand()}
+        model = ModelConfig.model_validate(self.experiment["model"])
+        specs = {spec.name: spec for entry in entries for spec in entry.expand(model)}
         if site.client not in specs:
             raise UserError([f"client: should be one of {', '.join(specs)}, found {site.client!r}"])
         spec = specs[site.client]
@@ -99,15 +131,24 @@ class Invitation:
         noise = max(declared.deviation, guard.noise)
         return {"privacy": privacy.model_dump(), "guard": {**self.experiment["guard"], "noise": noise}}
 
-    def _model(self, site: SiteConfig) -> dict[str, Any]:
-        model = dict(self.experiment["model"])
-        if model["encoder"]["weights"] == OWN_WEIGHTS:
-            model["encoder"] = {**model["encoder"], "weights": str(site.weights)}
-        return model
+
+def _with_own_files(model: ModelConfig, site: SiteConfig) -> ModelConfig:
+    """The model with classes from the site's files of the same names, if the site lists them."""
+    listed = {file_name(path): path for path in site.encoders if is_import_path(path)}
+    return ModelConfig.model_validate(
+        with_classes(model.model_dump(), lambda path: listed.get(file_name(path), file_name(path)))
+    )
+
+
+def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:
+    values = model.model_dump(exclude_none=True)
+    if model.encoder.weights == OWN_WEIGHTS:
+        values["encoder"]["weights"] = str(site.weights)
+    return values
 
 
 def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
     """The profile of a client of the experiment, except its number of images."""
     data = experiment.data[spec.data]
     model = build_client_model(experiment, spec, data.labels, data.size)
-    return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model))
+    return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model), fingerprint(model))

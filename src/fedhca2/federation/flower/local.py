@@ -20,7 +20,7 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.flower.client_app import make_app
-from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS
+from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS, TOLD_KINDS
 from fedhca2.federation.flower.engine import Collect, FlowerEngine, check_resumable, read_note
 from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.keys import make_keys
@@ -140,20 +140,23 @@ def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
     private_folder(folder)
     for spec in experiment.specs:
         data = experiment.data[spec.data]
+        own = {key for key, value in data if data.kind not in TOLD_KINDS or isinstance(value, Path)} - {"partition"}
         paths = {key: str(Path(value).resolve()) for key, value in data if isinstance(value, Path)}
+        settings = data.model_dump(mode="json", include=own) | paths
         images = folder.resolve() / f"{spec.name}.images.json"
         images.write_text(json.dumps({spec.name: [int(index) for index in shards[spec.name].dealt]}), "utf-8")
         site = {
             "client": spec.name,
             "tasks": list(spec.tasks),
             "state": str(folder.resolve() / "state"),
-            "data": {**paths, "partition": {"kind": "lists", "file": str(images)}},
+            "data": {**settings, "partition": {"kind": "lists", "file": str(images)}},
+            "own_tasks": {name: task.model_dump(exclude_none=True) for name, task in experiment.tasks.items()},
             "methods": [experiment.method_name, "local"],
             "share": ["encoder", "decoder", "head"],
-            "encoders": [experiment.model.encoder.name],
+            "encoders": [spec.model.encoder.title, *(part.kind for part in spec.model.own_parts.values())],
             "scores": "all",
         }
-        weights = experiment.model.encoder.weights
+        weights = spec.model.encoder.weights
         if weights not in EMBEDDED_WEIGHTS:
             site["weights"] = weights if weights == "timm" else str(Path(weights).resolve())
         files[spec.name] = folder / f"{spec.name}.yaml"

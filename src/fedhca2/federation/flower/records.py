@@ -189,6 +189,7 @@ def _profile(profile: Profile) -> Header:
         "tasks": list(profile.tasks),
         "samples": profile.samples,
         "layouts": layouts,
+        "backbone": profile.backbone,
     }
 
 

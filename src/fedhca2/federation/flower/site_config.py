@@ -8,10 +8,14 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from fedhca2.clients import Privacy
 from fedhca2.clients.accounting import DELTA, epsilon
 from fedhca2.config import Config
+from fedhca2.data.config import path_settings
+from fedhca2.data.own import settings_class
 from fedhca2.errors import UserError
 from fedhca2.experiment.errors import describe
+from fedhca2.imports import is_import_path, located
 from fedhca2.methods import METHODS
 from fedhca2.strict_yaml import YamlError, read_yaml
+from fedhca2.tasks.declared import DeclaredTask
 
 # The encoders of the experiments that come with the package.
 ENCODERS = (
@@ -22,6 +26,7 @@ ENCODERS = (
     "swin_base_patch4_window7_224",
     "resnet18.tv_in1k",
     "tiny_vit_5m_224",
+    "mobilenetv3_small_050",
 )
 
 
@@ -76,8 +81,12 @@ class SiteConfig(Config):
         dict[str, Any],
         Field(
             default_factory=dict,
-            description="its data set: mainly root, and partition to use only some of the images",
+            description="its data set: mainly root, partition to use only some of the images, or a kind of its own",
         ),
+    ]
+    own_tasks: Annotated[
+        dict[str, DeclaredTask],
+        Field(default_factory=dict, description="its own code of tasks that are not built in, by name"),
     ]
     methods: Annotated[
         tuple[str, ...],
@@ -89,7 +98,13 @@ class SiteConfig(Config):
         tuple[Literal["encoder", "decoder", "head"], ...],
         Field(description="parts of its model that may leave the site"),
     ] = ("encoder", "decoder")
-    encoders: Annotated[tuple[str, ...], Field(description="encoders it may build, by timm's names")] = ENCODERS
+    encoders: Annotated[
+        tuple[str, ...],
+        Field(
+            description="encoders it may build, by timm's names; classes for models from a file or another package, as "
+            "file.py:NAME or module:NAME, run that code"
+        ),
+    ] = ENCODERS
     weights: Annotated[
         Literal["timm"] | Path | None,
         Field(description="the encoder's initial weights: a file, or timm's own if they are on this machine"),
@@ -139,6 +154,29 @@ class SiteConfig(Config):
         except ValidationError as error:
             raise UserError([f"{path}: {line}" for line in describe(error)]) from None
         folder = path.resolve().parent
-        data = {key: str(folder / value) if key == "root" else value for key, value in site.data.items()}
+        data = _beside(folder, site.data)
+        tasks = {name: task.located([folder]) for name, task in site.own_tasks.items()}
+        encoders = tuple(located(path, [folder]) if is_import_path(path) else path for path in site.encoders)
         weights = folder / site.weights if isinstance(site.weights, Path) else site.weights
-        return site.model_copy(update={"state": folder / site.state, "data": data, "weights": weights})
+        return site.model_copy(
+            update={
+                "state": folder / site.state,
+                "data": data,
+                "own_tasks": tasks,
+                "encoders": encoders,
+                "weights": weights,
+            }
+        )
+
+
+def _beside(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a data set with paths relative to this folder made absolute."""
+    paths = {"root"}
+    kind = str(data.get("kind", ""))
+    if is_import_path(kind):
+        data = {**data, "kind": located(kind, [folder])}
+        try:
+            paths |= path_settings(settings_class(data["kind"]))
+        except ValueError as error:
+            raise UserError([f"data.kind: {error}"]) from None
+    return {key: str(folder / value) if key in paths else value for key, value in data.items()}

@@ -8,6 +8,7 @@ only the node that it was sent to learns it.
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from secrets import token_hex
 from time import monotonic, sleep
 
@@ -57,12 +58,22 @@ class SiteRegistry:
         self._refused: dict[int, tuple[str, str]] = {}  # nodes that do not fit: their names, and why
         self._answers = Answers(source_of(grid))
         self._specs = {spec.name: spec for spec in experiment.specs}
-        self._models: dict[tuple[str, tuple[str, ...]], Profile] = {}  # by data set and tasks
         self._node_of: dict[str, int] = {}
         self._there: dict[int, _Node] = {}
         self._looked = -NODES_EVERY
         self._met: dict[int, str] = {}  # nodes that were asked, with their start time when they were
         self._waiting: dict[str, _Sent] = {}
+
+    @cached_property
+    def expected(self) -> dict[str, Profile]:
+        """The profile of every client of the experiment, except its number of images."""
+        found: dict[str, Profile] = {}
+        kinds: dict[tuple[str, tuple[str, ...], str], Profile] = {}  # clients of one kind differ in their images
+        for name, spec in self._specs.items():
+            kind = spec.data, spec.tasks, spec.model.model_dump_json()
+            kinds[kind] = kinds.get(kind) or expected_profile(self.experiment, spec)
+            found[name] = replace(kinds[kind], client=name)
+        return found
 
     def since(self, client: str) -> str | None:
         """When a client's node became active; None if it is offline."""
@@ -181,10 +192,7 @@ class SiteRegistry:
         holder = self._node_of.get(name, sent.node)
         if holder != sent.node and (self.terms.named or holder in self._there):
             return Refused(f"{name} is here already, at node {holder}")
-        spec = self._specs[name]
-        if (spec.data, spec.tasks) not in self._models:
-            self._models[spec.data, spec.tasks] = expected_profile(self.experiment, spec)
-        return decode_profile(answer.header, replace(self._models[spec.data, spec.tasks], client=name))
+        return decode_profile(answer.header, self.expected[name])
 
     def _refuse(self, node: int, name: str, fault: Refused) -> None:
         log.warning("node %d (%s) is refused: %s", node, name, fault.why)

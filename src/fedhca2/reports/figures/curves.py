@@ -14,7 +14,7 @@ from fedhca2.reports.figures.figure import (
     round_axes,
     thinned,
 )
-from fedhca2.reports.names import metric_title
+from fedhca2.reports.names import metric_axis, metric_title
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import headline
@@ -61,8 +61,8 @@ def metric_curves(run: RunFiles) -> list[Figure]:
             if client in alone:
                 thin = {"color": "#777", "dash": "dot", "width": 1.5}
                 traces.append(line(f"{client}, local", number, *alone[client], line=thin, opacity=0.8))
-        unit = get_task(task).unit
-        layout = round_axes(run.rounds, f"{metric_title(metric)} ({unit}), {'higher' if higher else 'lower'} is better")
+        better = "higher" if higher else "lower"
+        layout = round_axes(run.rounds, f"{metric_axis(task, metric)}, {better} is better")
         note = f"{metric_title(metric)} on each client's validation images."
         figures.append(Figure(f"metric-{task}", get_task(task).title, note, traces, layout))
     return figures

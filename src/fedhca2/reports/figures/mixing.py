@@ -15,8 +15,12 @@ def attention_figures(run: RunFiles) -> list[Figure]:
     events = [
         e for e in run.of("aggregation") if e["part"] == "decoder" and e["mixing"] and _depth(e["mixing"][0]) == 3
     ]
-    if not events:
-        return []
+    groups = [events for _, events in by_members(events)]
+    return [figure for number, events in enumerate(groups) for figure in _attention(run, events, _mark(number))]
+
+
+def _attention(run: RunFiles, events: list[Event], mark: str) -> list[Figure]:
+    """Draw the attention among decoders of one layout."""
     last = events[-1]
     weights = np.array(last["mixing"][0])
     client, _, task = last["members"][0].partition("/")
@@ -35,8 +39,8 @@ def attention_figures(run: RunFiles) -> list[Figure]:
     over = round_axes(run.rounds, "entropy / log K")
     over["yaxis"]["range"] = [min(0.9, float(entropies.min()) - 0.02), 1.01]
     return [
-        Figure("attention", "Attention among decoders", note, [trace], layout, wide=True, slider=steps),
-        Figure("entropy", "Entropy of the attention", told, traces, {**over, "height": 420}, wide=True),
+        Figure(f"attention{mark}", "Attention among decoders", note, [trace], layout, wide=True, slider=steps),
+        Figure(f"entropy{mark}", "Entropy of the attention", told, traces, {**over, "height": 420}, wide=True),
     ]
 
 
@@ -53,23 +57,33 @@ def entropy(weights: Array) -> float:
 def grouping_figures(run: RunFiles) -> list[Figure]:
     """Draw how often clients were aggregated together, if a method groups them, and how their layers voted."""
     events = [event for event in run.of("aggregation") if event["part"] == "encoder" and _grouped(event)]
-    if not events:
-        return []
-    members, events = by_members(events)[0]
+    groups = enumerate(by_members(events))
+    return [figure for number, group in groups for figure in _grouping(*group, _mark(number))]
+
+
+def _grouping(members: list[str], events: list[Event], mark: str) -> list[Figure]:
+    """Draw the groups among encoders of one layout."""
     states = np.array([spread(shares(event), event["members"], members) for event in events])
     met = (~np.isnan(states)).sum(axis=0)
     together = np.where(met, (states > 0).sum(axis=0) / np.maximum(met, 1), np.nan)
     note = "Share of their common rounds in which the client of a row got a part of the client of a column."
     trace = matrix(together.tolist(), members, members, zmin=0, zmax=1)
-    figures = [Figure("grouping", "Who is grouped with whom", note, [trace], matrix_layout(len(members)), wide=True)]
+    figures = [
+        Figure(f"grouping{mark}", "Who is grouped with whom", note, [trace], matrix_layout(len(members)), wide=True)
+    ]
     chosen = thinned(len(events))
     changes = [{"z": [states[i].tolist()]} for i in chosen]
     steps = Slider("round", [str(events[i]["round"] + 1) for i in chosen], changes)
     note = "The weight of each client (column) in what the client of a row gets."
     trace = matrix(states[-1].tolist(), members, members, zmin=0, zmax=1)
     layout = matrix_layout(len(members))
-    figures.append(Figure("mixing", "Weights by round", note, [trace], layout, wide=True, slider=steps))
-    return figures + _votes(events, members)
+    figures.append(Figure(f"mixing{mark}", "Weights by round", note, [trace], layout, wide=True, slider=steps))
+    return figures + _votes(events, members, mark)
+
+
+def _mark(number: int) -> str:
+    """What tells the figures of further layouts from those of the first."""
+    return f"-{number}" if number else ""
 
 
 def shares(event: Event) -> Array:
@@ -87,7 +101,7 @@ def _grouped(event: Event) -> bool:
     return bool(event["mixing"]) and _depth(event["mixing"][0]) == 2 and len(event["mixing"][0]) > 1
 
 
-def _votes(events: list[Event], members: list[str]) -> list[Figure]:
+def _votes(events: list[Event], members: list[str], mark: str) -> list[Figure]:
     """Draw the mean votes of each voting layer over rounds, with a slider over clients."""
     voted = [spread(np.array(event["votes"]), event["members"], members) for event in events if event.get("votes")]
     if not voted:
@@ -99,7 +113,7 @@ def _votes(events: list[Event], members: list[str]) -> list[Figure]:
     steps = Slider("client", members, [{"z": [mean[:, i].tolist()]} for i in range(len(members))])
     note = "Mean votes over all rounds; the voting layers are counted from the encoder's last one."
     layout = matrix_layout(len(layers))
-    return [Figure("votes", "Votes of layers", note, [trace], layout, wide=True, slider=steps)]
+    return [Figure(f"votes{mark}", "Votes of layers", note, [trace], layout, wide=True, slider=steps)]
 
 
 def _depth(value: object) -> int:

@@ -26,7 +26,7 @@ from fedhca2.reports.figures.curves import (
 )
 from fedhca2.reports.figures.figure import COLOURS, axes, line, round_axes
 from fedhca2.reports.figures.mixing import attention_figures, grouping_figures
-from fedhca2.reports.names import metric_title
+from fedhca2.reports.names import metric_axis
 from fedhca2.reports.page.blocks import Cell, Drawing, Gallery, Section, Table, Text, address
 from fedhca2.reports.page.tables import (
     declined_table,
@@ -205,7 +205,7 @@ def _curves(runs: Runs) -> list[Figure]:
             found = [(label, curves(run.of("metric"), task, metric).get(client)) for label, run in runs.items()]
             traces = [line(label, i, *curve) for i, (label, curve) in enumerate(found) if curve]
             direction = "higher" if higher else "lower"
-            name = f"{metric_title(metric)} ({get_task(task).unit}), {direction} is better"
+            name = f"{metric_axis(task, metric)}, {direction} is better"
             layout = round_axes(first.rounds, name)
             figures.append(Figure(f"metric-{client}-{task}", f"{client}: {get_task(task).title}", "", traces, layout))
     return figures

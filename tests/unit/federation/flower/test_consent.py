@@ -1,17 +1,18 @@
 """What a site allows a server to ask for."""
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
+import yaml
 
 from fedhca2.configs import embedded_experiments
-from fedhca2.data import DataConfig
+from fedhca2.data import KINDS
+from fedhca2.data.config import path_settings
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
-from fedhca2.federation.flower.consent import OWN_FILES, RefusalError, check_order
+from fedhca2.federation.flower.consent import OWN_FILES, TOLD_KINDS, RefusalError, check_order
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.site import noised_scores
 from fedhca2.federation.flower.site_config import ENCODERS, SiteConfig
@@ -43,14 +44,17 @@ def accept(asked, own):
 
 def test_all_encoders_of_the_embedded_experiments_are_allowed():
     names = [listing.name for listing in embedded_experiments()]
-    models = [Experiment.parse(read_config(name)).model.encoder.name for name in names]
-    assert set(models) <= set(ENCODERS)
+    specs = [spec for name in names for spec in Experiment.parse(read_config(name)).specs]
+    assert {spec.model.encoder.title for spec in specs} <= set(ENCODERS)
 
 
-def test_no_data_set_has_a_file_that_a_server_could_name():
-    kinds = get_args(get_args(DataConfig)[0])
-    found = {key for kind in kinds for key, field in kind.model_fields.items() if "Path" in str(field.annotation)}
-    assert found <= OWN_FILES
+@pytest.mark.parametrize("kind", TOLD_KINDS)
+def test_no_data_set_has_a_file_that_a_server_could_name(kind):
+    assert path_settings(KINDS[kind]) <= OWN_FILES
+
+
+def test_a_server_names_no_data_set_that_looks_for_files_by_its_settings():
+    assert TOLD_KINDS == ["scenes", "pascal_context", "nyud"]
 
 
 def test_an_encoder_that_a_site_has_not_listed_is_refused():
@@ -99,7 +103,6 @@ def delivered(part, task=""):
 ORDERS = {
     "a head": (Order(0, upload={**UPLOAD, "head": "updates"}), r"upload: .*\(share in site\.yaml\), found 'head'"),
     "a head for its products": (Order(1, delivered("head", "depth"), upload=UPLOAD), r"deliveries: .*\(share in"),
-    "less than the method": (Order(0, upload={"encoder": "updates"}), "needs finish: False, train: True, upload: "),
     "parameters": (Order(0, upload={**UPLOAD, "encoder": "parameters"}), "found .*'encoder': 'parameters'"),
     "norms": (Order(1, delivered("encoder_norms"), upload=UPLOAD), "has no deliveries of encoder_norms"),
     "nothing but scores": (Order(1, evaluate=True, train=False), "needs finish: False, train: True"),
@@ -130,6 +133,10 @@ def test_the_orders_of_a_run_are_accepted(method):
             site(),
         )
     check_order(Order(4, evaluate=True, finish=True, train=False), agreed, site())
+
+
+def test_a_server_may_ask_for_less_than_the_method_shares():
+    check_order(Order(0, upload={"decoder": "updates"}), experiment(), site())
 
 
 BUDGET = {"clip": 1.0, "noise": 2.0, "epsilon": 8.0}
@@ -212,3 +219,89 @@ def test_paths_of_weights_are_relative_to_the_site_file(tmp_path):
     file = tmp_path / "site.yaml"
     file.write_text("{client: home, tasks: [depth], state: s, weights: own.pt}")
     assert SiteConfig.load(file).weights == Path(tmp_path / "own.pt")
+
+
+def own_kind(tmp_path):
+    code = "class Rooms:\n    labels, size = {'depth': None}, (32, 32)\n    def __init__(self, split, root): ...\n"
+    code += "    def __len__(self): return 1\n    def __getitem__(self, index): ...\n"
+    (tmp_path / "rooms.py").write_text(code, "utf-8")
+    return {"kind": f"{tmp_path}/rooms.py:Rooms", "root": str(tmp_path)}
+
+
+def test_code_that_reads_images_is_never_named_to_a_site(tmp_path):
+    told = Invitation.to(experiment(data={"rooms": own_kind(tmp_path)}), "run1").experiment
+    assert told["data"] == {"rooms": {"kind": "own", "size": [32, 32]}}
+
+
+def test_a_server_that_names_code_which_reads_images_is_refused(tmp_path):
+    told = Invitation.to(experiment(), "run1").experiment
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'has run')!r}, 'w')", "utf-8")
+    evil = Invitation("run1", {**told, "data": {"rooms": {"kind": f"{tmp_path}/evil.py:X", "size": [32, 32]}}})
+    with pytest.raises(RefusalError, match=r"data\.rooms\.kind: this site allows .*\(data\.kind in site\.yaml\)"):
+        evil.accept(site(data=own_kind(tmp_path)))
+    assert not (tmp_path / "has run").exists()
+
+
+def test_a_site_reads_its_images_with_code_of_its_own(tmp_path):
+    own = own_kind(tmp_path)
+    assert accept(experiment(data={"rooms": own}), site(data=own)).data["rooms"].kind == own["kind"]
+
+
+def test_a_site_must_say_how_its_images_are_read_if_the_experiment_cannot(tmp_path):
+    with pytest.raises(RefusalError, match=r"data\.rooms: this site should say how its images are read"):
+        accept(experiment(data={"rooms": own_kind(tmp_path)}), site())
+
+
+def test_a_site_may_read_with_its_own_code_what_the_experiment_has_built_in(tmp_path):
+    accepted = accept(experiment(), site(data=own_kind(tmp_path)))
+    assert accepted.data["rooms"].size == (64, 64)
+
+
+def test_paths_in_a_sites_file_are_beside_it(tmp_path):
+    own_kind(tmp_path)
+    values = {"client": "home", "tasks": ["depth"], "state": "s", "data": {"kind": "rooms.py:Rooms", "root": "."}}
+    (tmp_path / "site.yaml").write_text(yaml.safe_dump(values), "utf-8")
+    assert SiteConfig.load(tmp_path / "site.yaml").data == {"kind": f"{tmp_path}/rooms.py:Rooms", "root": str(tmp_path)}
+
+
+COUNT = (
+    "from fedhca2.tasks import TASKS\nfrom dataclasses import replace\nCOUNT = replace(TASKS['depth'], weight=3.0)\n"
+)
+COUNTED = {"clients": [{"name": "home", "data": "rooms", "tasks": ["count"]}]}
+
+
+def counting(tmp_path):
+    (tmp_path / "count.py").write_text(COUNT, "utf-8")
+    code = "class Rooms:\n    labels, size = {'count': None}, (32, 32)\n    def __init__(self, split, root): ...\n"
+    code += "    def __len__(self): return 1\n    def __getitem__(self, index): ...\n"
+    (tmp_path / "counted.py").write_text(code, "utf-8")
+    data = {"kind": f"{tmp_path}/counted.py:Rooms", "root": str(tmp_path)}
+    return experiment(tasks={"count": f"{tmp_path}/count.py:COUNT"}, data={"rooms": data}, **COUNTED), data
+
+
+def test_code_of_a_task_is_never_named_to_a_site(tmp_path):
+    asked, _ = counting(tmp_path)
+    assert Invitation.to(asked, "run1").experiment["tasks"] == {"count": {"kind": "own"}}
+
+
+def test_a_site_has_its_own_code_of_a_task(tmp_path):
+    asked, data = counting(tmp_path)
+    own = {"count": f"{tmp_path}/count.py:COUNT"}
+    accepted = accept(asked, site(tasks=["count"], data=data, own_tasks=own))
+    assert accepted.tasks["count"].kind == own["count"]
+
+
+def test_a_site_without_code_of_a_task_says_so(tmp_path):
+    asked, data = counting(tmp_path)
+    with pytest.raises(RefusalError, match=r"tasks\.count\.kind: this site allows .*\(own_tasks in site\.yaml\)"):
+        accept(asked, site(tasks=["count"], data=data))
+
+
+def test_a_server_that_names_code_of_a_task_is_refused(tmp_path):
+    asked, data = counting(tmp_path)
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'has run')!r}, 'w')", "utf-8")
+    told = Invitation.to(asked, "run1").experiment
+    evil = Invitation("run1", {**told, "tasks": {"count": {"kind": f"{tmp_path}/evil.py:X"}}})
+    with pytest.raises(RefusalError, match=r"tasks\.count\.kind: this site allows"):
+        evil.accept(site(tasks=["count"], data=data))
+    assert not (tmp_path / "has run").exists()

@@ -123,5 +123,5 @@ def test_nothing_else_imports_flower():
 
 def test_an_encoder_that_does_not_exist_is_an_error_of_the_config():
     unknown = experiment(model={"encoder": {"name": "swim"}})
-    with pytest.raises(UserError, match=r"model: cannot be built: Unknown model \(swim\)"):
+    with pytest.raises(UserError, match="model: cannot be built: unknown encoder 'swim'"):
         expected_profile(unknown, unknown.specs[0])

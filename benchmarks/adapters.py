@@ -1,0 +1,66 @@
+"""What a frozen backbone and adapters cost and give: python benchmarks/adapters.py CONFIG OUT [--set KEY=VALUE …]
+
+Trains the config's encoder whole, with adapters of two ranks, and frozen, each by the config's method, and whole by
+Local. The table has megabytes sent per client and round, seconds per round, peak memory of the GPU, and Δm over Local.
+"""
+
+import argparse
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from fedhca2 import Experiment, run
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import overall_gain
+
+VARIANTS = {
+    "whole": {},
+    "LoRA, rank 8": {"adapters": {"kind": "lora", "rank": 8}},
+    "LoRA, rank 32": {"adapters": {"kind": "lora", "rank": 32, "alpha": 32}},
+    "frozen": {"frozen": True},
+}
+
+
+def with_encoder(experiment, changes):
+    """The experiment with these settings of the encoder; only what trains whole has stochastic depth."""
+    values = experiment.to_dict()
+    values["model"]["encoder"] |= {**changes, **({"drop_path": 0.0} if changes else {})}
+    return Experiment.parse(values)
+
+
+def measured(experiment, out):
+    """Run once, or read what is there: scores, megabytes up per client and round, seconds per round, GPU memory."""
+    peak = None
+    if not RunFiles(out).finished:
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        began = perf_counter()
+        run(experiment, out)
+        print(f"{out}: {perf_counter() - began:.0f} s", flush=True)
+        peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
+    events = RunFiles(out).events
+    up = [event["bytes_up"] for event in events if event["event"] == "client" and event["round"] < experiment.rounds]
+    rounds = sorted(event["seconds"] for event in events if event["event"] == "round")
+    return RunFiles(out).result["clients"], sum(up) / len(up) / 1e6, rounds[len(rounds) // 2], peak
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("config")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--set", action="append", default=[])
+    options = parser.parse_args()
+    experiment = Experiment.load(options.config, [*options.set, "baseline=false"])
+    local, *_ = measured(experiment.with_method("local"), options.out / "local")
+    print("| encoder | MB up | s a round | GiB | Δm over Local |\n| --- | ---: | ---: | ---: | ---: |")
+    for name, changes in VARIANTS.items():
+        changed = with_encoder(experiment, changes)
+        scores, up, seconds, peak = measured(changed, options.out / name.replace(", rank ", "-").lower())
+        gain = overall_gain(scores, local, experiment.kinds)
+        memory = "" if peak is None else f"{peak:.2f}"
+        print(f"| {name} | {up:.2f} | {seconds:.1f} | {memory} | {gain:+.2f} % |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""Annotations in COCO's format: the masks of all objects of an image, painted into one map of classes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedhca2.data.dataset import Split
+from fedhca2.data.files import BrokenFileError, read_colours, read_json
+
+Mask = NDArray[np.bool_]
+MOST_CLASSES = 254  # beside the background; 255 is unknown
+
+
+class CocoMasks:
+    """A folder in COCO's layout, with `semseg` (0 is background) and `multilabel` (which categories are there).
+
+    Objects are painted from the largest to the smallest, so that small ones are not covered.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        root: Path,
+        images: str = "{split}2017",
+        annotations: str = "annotations/instances_{split}2017.json",
+    ) -> None:
+        self.folder = root / images.format(split=split)
+        self.path = root / annotations.format(split=split)
+        found = read_json(self.path)
+        if not isinstance(found, dict) or not {"images", "annotations", "categories"} <= set(found):
+            raise BrokenFileError(self.path, "should have images, annotations and categories, found other keys")
+        categories = sorted(found["categories"], key=lambda category: category["id"])
+        if len(categories) > MOST_CLASSES:
+            raise BrokenFileError(self.path, f"should have at most {MOST_CLASSES} categories, found {len(categories)}")
+        self.classes = {category["id"]: number for number, category in enumerate(categories, 1)}
+        names = [str(category["name"]) for category in categories]
+        self.labels = {"semseg": ["background", *names], "multilabel": names}
+        self.images = sorted(found["images"], key=lambda image: image["id"])
+        self.ids = [image["file_name"] for image in self.images]
+        self.objects: dict[Any, list[Mapping[str, Any]]] = {}
+        for each in found["annotations"]:
+            self.objects.setdefault(each["image_id"], []).append(each)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        image = self.images[index]
+        objects = self.objects.get(image["id"], [])
+        try:
+            painted = self._painted(objects, (int(image["height"]), int(image["width"])))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            fault = (
+                f"image {image['id']} should have segmentations of COCO's format, found {type(error).__name__}: {error}"
+            )
+            raise BrokenFileError(self.path, fault) from error
+        there = np.zeros(len(self.classes), np.float32)
+        there[[self.classes[each["category_id"]] - 1 for each in objects]] = 1
+        return {"image": read_colours(self.folder / image["file_name"]), "semseg": painted, "multilabel": there}
+
+    def _painted(self, objects: Sequence[Mapping[str, Any]], size: tuple[int, int]) -> NDArray[np.uint8]:
+        painted = np.zeros(size, np.uint8)
+        masks = [(mask_of(each["segmentation"], size), self.classes[each["category_id"]]) for each in objects]
+        for mask, number in sorted(masks, key=lambda pair: -int(pair[0].sum())):
+            painted[mask] = number
+        return painted
+
+
+def mask_of(segmentation: Any, size: tuple[int, int]) -> Mask:
+    """The mask [H, W] of a segmentation: polygons, or run lengths, compressed or not.
+
+    >>> mask_of({"counts": [1, 2, 3], "size": [2, 3]}, (2, 3)).astype(int)
+    array([[0, 1, 0],
+           [1, 0, 0]])
+    """
+    if isinstance(segmentation, Mapping):
+        counts = segmentation["counts"]
+        return decode_runs(decompress(counts) if isinstance(counts, str | bytes) else counts, size)
+    mask: Mask = np.zeros(size, bool)
+    for polygon in segmentation:
+        mask |= fill_polygon(np.asarray(polygon, np.float64).reshape(-1, 2), size)
+    return mask
+
+
+def fill_polygon(corners: NDArray[np.float64], size: tuple[int, int]) -> Mask:
+    """The pixels [H, W] whose centres are in a polygon of (x, y) corners, in pixels from the upper left.
+
+    >>> fill_polygon(np.array([[1.0, 0.0], [3.0, 0.0], [3.0, 1.0], [1.0, 1.0]]), (2, 4)).astype(int)
+    array([[0, 1, 1, 0],
+           [0, 0, 0, 0]])
+    """
+    crossings = np.zeros((size[0], size[1] + 1), np.int64)  # of edges, by row and the first column to the right of them
+    for (x, y), (to_x, to_y) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+        top, bottom = (int(np.clip(np.ceil(edge - 0.5), 0, size[0])) for edge in sorted((y, to_y)))
+        rows = np.arange(top, bottom)
+        if len(rows):
+            place = x + (rows + 0.5 - y) * (to_x - x) / (to_y - y)
+            np.add.at(crossings, (rows, np.clip(np.ceil(place - 0.5), 0, size[1]).astype(int)), 1)
+    inside: Mask = crossings.cumsum(axis=1)[:, :-1] % 2 == 1
+    return inside
+
+
+def decode_runs(counts: Sequence[int], size: tuple[int, int]) -> Mask:
+    """The mask of run lengths down the columns, of 0 and 1 in turn, beginning with 0."""
+    values = np.arange(len(counts)) % 2 == 1
+    mask: Mask = np.repeat(values, counts)
+    if mask.size != size[0] * size[1]:
+        raise ValueError(f"runs should cover {size[0]}×{size[1]} pixels, found {mask.size}")
+    return mask.reshape(size[1], size[0]).T
+
+
+def decompress(text: str | bytes) -> list[int]:
+    """The run lengths in COCO's compressed text: groups of 5 bits, each as a letter from '0' on, lowest first.
+
+    A sixth bit says that the number goes on; from the fourth number on, only the difference from the last but one of
+    the same value is written.
+
+    >>> decompress("0150000000")  # a diagonal of 5 pixels
+    [0, 1, 5, 1, 5, 1, 5, 1, 5, 1]
+    """
+    counts: list[int] = []
+    value = shift = 0
+    for letter in text.encode("ascii") if isinstance(text, str) else text:
+        group = letter - 48
+        value |= (group & 0x1F) << shift
+        shift += 5
+        if group & 0x20:
+            continue
+        if group & 0x10:
+            value -= 1 << shift
+        counts.append(value + counts[-2] if len(counts) > 2 else value)
+        value = shift = 0
+    return counts

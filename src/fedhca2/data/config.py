@@ -1,0 +1,45 @@
+"""The settings of a data set: what an experiment says about it, before anything is opened."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, PositiveInt
+
+from fedhca2.config import Config
+from fedhca2.data.dataset import Dataset, Split
+from fedhca2.data.partition import Even, PartitionConfig
+from fedhca2.imports import folders, in_folders
+from fedhca2.tasks import LabelSpace
+
+# A relative path is that of something beside the experiment's file, or in the working directory.
+Place = Annotated[Path, AfterValidator(lambda path, info: in_folders(path, folders(info)))]
+Size = tuple[PositiveInt, PositiveInt]
+
+
+class DataConfig(Config):
+    """The settings of one data set."""
+
+    kind: str
+    size: Size
+    partition: PartitionConfig = Even()
+
+    @property
+    def are_arrays(self) -> bool:
+        """Whether inputs are arrays, and no images."""
+        return False
+
+    @property
+    @abstractmethod
+    def labels(self) -> Mapping[str, LabelSpace]:
+        """The tasks that it has labels for, as far as can be known without opening it."""
+
+    @abstractmethod
+    def open(self, split: Split) -> Dataset:
+        """Open one split."""
+
+
+def path_settings(config: type[DataConfig]) -> set[str]:
+    """The settings that are paths of files, which differ from machine to machine."""
+    return {name for name, field in config.model_fields.items() if "Path" in str(field.annotation)}

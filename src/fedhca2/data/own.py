@@ -1,0 +1,128 @@
+"""Data sets of a user's own, by import path: a class (or function) that takes `split` and settings.
+
+What it makes needs three members: `labels`, the class names by task; `len()`; and `[index]`, which gives one sample as
+{"image": …, task: …}. `size`, the height and width of the network's input, is its fourth, or a setting. The class's
+parameters are the data set's settings in an experiment, with their types and defaults.
+
+Inputs that are no images are arrays of two dimensions, such as channels × readings: the class then has their `shape`
+instead of `size`, and a sample is {"input": …, task: …}. They are neither normalised nor augmented.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from types import UnionType
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+
+from pydantic import create_model
+
+from fedhca2.data.config import DataConfig, Place
+from fedhca2.data.dataset import Dataset, Split
+from fedhca2.data.files import BrokenFileError, FileError, MissingFileError
+from fedhca2.data.own_samples import OwnSamples, label_spaces
+from fedhca2.imports import load, told
+from fedhca2.tasks import LabelSpace
+
+
+class OwnData(DataConfig):
+    """The settings of a data set of a user's own."""
+
+    cache: bool = False
+    made_by: ClassVar[Callable[..., Any]]
+    settings: ClassVar[tuple[str, ...]]  # the fields that it is made with
+    declared: ClassVar[
+        Mapping[str, LabelSpace] | None
+    ]  # the labels of its class; unknown if only its objects have some
+
+    @property
+    def are_arrays(self) -> bool:
+        """Whether inputs are arrays, and no images."""
+        return hasattr(self.made_by, "shape")
+
+    @cached_property
+    def labels(self) -> Mapping[str, LabelSpace]:
+        """The tasks that it has labels for."""
+        return self.open("train").labels if self.declared is None else self.declared
+
+    def open(self, split: Split) -> Dataset:
+        """Open one split; raises FileError if that is not possible."""
+        given = {name: getattr(self, name) for name in self.settings}
+        for name, value in given.items():
+            if isinstance(value, Path) and not value.exists():
+                raise MissingFileError(value, f"{name!r} should be here, found nothing")
+        try:
+            made = self.made_by(split=split, **given)
+            if lacking := _missing_member(made):
+                raise BrokenFileError(Path(self.kind), lacking)
+            if hasattr(made, "load"):
+                return made  # type: ignore[no-any-return]
+            return OwnSamples(made, self.size, split, cache=self.cache and "cache" not in self.settings)
+        except (FileError, MemoryError):
+            raise
+        except Exception as error:  # it may raise anything
+            raise BrokenFileError(Path(self.kind), f"should open its {split} split, found {told(error)}") from error
+
+
+@cache
+def settings_class(kind: str) -> type[DataConfig]:
+    """The settings of the data set that an import path names; raises ValueError if there is no such thing."""
+    return settings_of(kind, load(kind, "a class or function of a data set, with a parameter `split`", _takes_split))
+
+
+def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
+    """The settings of the data set that a class or function makes; raises ValueError if it cannot make one."""
+    if isinstance(made_by, type) and (lacking := _missing_member(made_by)):
+        raise ValueError(f"{kind} {lacking}")
+    fields = _fields(kind, made_by)
+    settings = tuple(fields)
+    size = getattr(made_by, "shape", getattr(made_by, "size", None))
+    if "size" not in fields and isinstance(size, Sequence):
+        fields["size"] = (DataConfig.model_fields["size"].annotation, size)
+    labels = getattr(made_by, "labels", None)
+    name: str = kind.rpartition(":")[2]
+    made = create_model(name, __base__=OwnData, **fields)
+    made.made_by, made.settings = staticmethod(made_by), settings
+    made.declared = label_spaces(labels) if isinstance(labels, Mapping) else None
+    return made
+
+
+def _fields(kind: str, made_by: Any) -> dict[str, Any]:
+    """The settings that a class or function takes, as fields of a model: {name: (type, default)}."""
+    constructor = vars(made_by).get("__init__", made_by.__init__) if isinstance(made_by, type) else made_by  # type: ignore[misc]
+    hints: dict[str, Any] = get_type_hints(constructor, include_extras=True)
+    hints.update(root=Path, size=DataConfig.model_fields["size"].annotation)
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(made_by).parameters.items():
+        if name == "split" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if name not in ("size", "cache") and (name in OwnData.model_fields or hasattr(OwnData, name)):
+            raise ValueError(f"{kind}: a parameter should not be called {name!r}, which has a meaning of its own")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[name] = (_placed(hints.get(name, Any)), default)
+    return fields
+
+
+def _takes_split(found: Any) -> bool:
+    try:
+        return callable(found) and "split" in inspect.signature(found).parameters
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        return False
+
+
+def _placed(hint: Any) -> Any:
+    """The same type, with paths beside the experiment's file."""
+    if hint is Path:
+        return Place
+    if get_origin(hint) in (Union, UnionType):
+        return Union[tuple(map(_placed, get_args(hint)))]  # noqa: UP007
+    return hint
+
+
+def _missing_member(made: Any) -> str:
+    """What a data set, or its class, lacks; empty if nothing. Only an object may have to know its labels."""
+    needed = {"__len__": "its length", "__getitem__": "a sample by its index"}
+    if not isinstance(made, type):
+        needed["labels"] = "class names by task"
+    lacking = [name for name in needed if not hasattr(made, name) and not hasattr(made, "load")]
+    return f"should have {lacking[0]}, {needed[lacking[0]]}, found none" if lacking else ""

@@ -1,0 +1,159 @@
+"""The tasks whose output is a map: a value for every pixel."""
+
+from functools import partial
+from math import inf
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedhca2 import losses, metrics, painting
+from fedhca2.labels import IGNORE
+from fedhca2.tasks.task import LabelSpace, Task, classes, shares
+
+
+def _most_likely(output: Tensor) -> Tensor:
+    return output.argmax(dim=1, keepdim=True)
+
+
+def _mean_iou(space: LabelSpace, absent: Literal["skip", "zero"] = "skip") -> metrics.Metric:
+    if space.classes is None:
+        raise ValueError(f"mIoU: the label space should give a number of classes, found {space}")
+    return metrics.MeanIoU(space.classes, absent)
+
+
+def _without_parts_ignored(label: Tensor) -> Tensor:
+    part = (label > 0) & (label != IGNORE)
+    return label.masked_fill(~part.any(dim=-1, keepdim=True).any(dim=-2, keepdim=True), IGNORE)
+
+
+def _x_negated(label: Tensor) -> Tensor:
+    negated = torch.cat((-label[..., :1, :, :], label[..., 1:, :, :]), dim=-3)
+    return torch.where(label == IGNORE, label, negated)
+
+
+def _zero_length_ignored(label: Tensor) -> Tensor:
+    return label.masked_fill((label == 0).all(dim=-3, keepdim=True), IGNORE)
+
+
+def _nearer(label: Tensor, scale: float | Tensor) -> Tensor:
+    return torch.where(label == IGNORE, label, label / scale)
+
+
+def _unmeasured_ignored(label: Tensor) -> Tensor:
+    return label.masked_fill(label == 0, IGNORE)
+
+
+SEMSEG = Task(
+    name="semseg",
+    title="Semantic segmentation",
+    channels=None,
+    label_range=classes,
+    weight=1.0,
+    loss=losses.cross_entropy,
+    predict=_most_likely,
+    reading="scores of the classes; the prediction is the class with the highest one",
+    metric=_mean_iou,
+    other_metrics={"miou_all_classes": partial(_mean_iou, absent="zero")},
+    unit="%",
+    paint=lambda map, space: painting.paint_classes(map),
+    chooses_crops=True,
+    grouped_by="class",
+)
+HUMAN_PARTS = Task(
+    name="human_parts",
+    title="Human parts",
+    channels=7,
+    label_range=lambda space: (0, 6),
+    weight=2.0,
+    loss=losses.cross_entropy,
+    predict=_most_likely,
+    reading="scores of the classes; the prediction is the class with the highest one",
+    metric=lambda space: metrics.MeanIoU(7),
+    other_metrics={"miou_all_classes": lambda space: metrics.MeanIoU(7, absent="zero")},
+    unit="%",
+    paint=lambda map, space: painting.paint_classes(map),
+    ignored=_without_parts_ignored,
+    skips_empty=True,
+    grouped_by="class",
+)
+SAL = Task(
+    name="sal",
+    title="Saliency",
+    channels=2,
+    label_range=shares,
+    weight=5.0,
+    loss=losses.balanced_cross_entropy,
+    predict=lambda output: output.float().softmax(dim=1)[:, 1:],
+    reading="scores of background and salient object; the prediction is the second channel of their softmax, 0 to 1",
+    metric=lambda space: metrics.MaxF(),
+    other_metrics={
+        "miou": lambda space: metrics.SalientIoU(),
+        "miou_of_images": lambda space: metrics.SalientIoUOfImages(),
+    },
+    unit="%",
+    paint=lambda map, space: painting.paint_grey(map),
+    grouped_by="value",
+)
+NORMALS = Task(
+    name="normals",
+    title="Surface normals",
+    channels=3,
+    label_channels=3,
+    label_range=lambda space: (-1, 1),
+    weight=10.0,
+    loss=losses.normals_l1,
+    predict=lambda output: functional.normalize(output.float(), dim=1),
+    reading="x, y, z; the prediction is the vector divided by its length",
+    metric=lambda space: metrics.AngularError(),
+    unit="°",
+    paint=lambda map, space: painting.paint_normals(map),
+    fill=0,
+    flipped=_x_negated,
+    ignored=_zero_length_ignored,
+)
+EDGE = Task(
+    name="edge",
+    title="Edges",
+    channels=1,
+    label_range=shares,
+    weight=50.0,
+    loss=losses.edge_bce,
+    predict=lambda output: output.float().sigmoid(),
+    reading="one score; the prediction is its sigmoid, the probability of an edge",
+    metric=lambda space: metrics.OdsF(space.edge_tolerance, metrics.edge_rules(space.edge_thresholds)),
+    unit="%",
+    paint=lambda map, space: painting.paint_grey(map),
+    grouped_by="value",
+)
+DEPTH = Task(
+    name="depth",
+    title="Depth",
+    channels=1,
+    label_range=lambda space: (0, inf),
+    weight=1.0,
+    loss=losses.depth_l1,
+    predict=lambda output: output.float().clamp(min=0),
+    reading="metres; the prediction is the value, or 0 if it is negative",
+    metric=lambda space: metrics.DepthRMSE(),
+    unit="m",
+    paint=lambda map, space: painting.paint_depth(map),
+    fill=0,
+    rescaled=_nearer,
+    ignored=_unmeasured_ignored,
+    grouped_by="value",
+)
+KEYPOINTS = Task(
+    name="keypoints",
+    title="Key points",
+    label_channels=None,
+    label_range=shares,
+    weight=10.0,
+    loss=losses.heat_l2,
+    predict=lambda output: output.float().clamp(0, 1),
+    reading="heat of each point; its prediction is the hottest pixel",
+    metric=lambda space: metrics.CorrectKeypoints(),
+    unit="%",
+    paint=lambda map, space: painting.paint_heat(map),
+)

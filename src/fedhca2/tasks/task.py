@@ -1,0 +1,119 @@
+"""A task, declared once: its labels, its output, its loss, its metrics, and how it is painted."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedhca2 import metrics, painting
+from fedhca2.labels import IGNORE
+
+
+@dataclass(frozen=True)
+class LabelSpace:
+    """The format of one data set's labels for one task; with names, there are as many classes.
+
+    >>> LabelSpace(names=("table", "chair")).classes
+    2
+    """
+
+    classes: int | None = None
+    names: tuple[str, ...] = ()
+    edge_tolerance: float = 0.0075
+    edge_thresholds: int = 99
+
+    def __post_init__(self) -> None:
+        if self.classes is None and self.names:
+            object.__setattr__(self, "classes", len(self.names))
+
+
+def unchanged(label: Tensor, scale: float | Tensor = 1.0) -> Tensor:
+    """Return the label unchanged, which is right for most tasks."""
+    return label
+
+
+def as_it_is(output: Tensor) -> Tensor:
+    """The raw output in full precision."""
+    return output.float()
+
+
+def any_value(space: LabelSpace) -> tuple[float, float]:
+    """Labels may have any finite value."""
+    return -inf, inf
+
+
+def shares(space: LabelSpace) -> tuple[float, float]:
+    """Labels are from 0 to 1."""
+    return 0, 1
+
+
+def classes(space: LabelSpace) -> tuple[float, float]:
+    """Labels are the numbers of classes."""
+    return 0, (space.classes or IGNORE) - 1
+
+
+Grouping = Literal["class", "value"]
+Output = Literal["map", "vector"]
+MetricFor = Callable[[LabelSpace], metrics.Metric]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """One kind of prediction: a map, with a value for every pixel, or one vector for the whole image.
+
+    Labels of a map are [C, H, W] with 255 = ignore, labels of a vector [C] with NaN = unknown; in a batch both have one
+    more dimension in front. `predict` turns raw output, [B, C, H, W] or [B, C], into the form that metrics and `paint`
+    take. An experiment may select one of `other_metrics` by name; all scores are in `unit`. The other functions are for
+    maps: `fill` is the label of padding, `rescaled(label, s)` adapts a label to an image enlarged by s, `flipped` to a
+    mirrored one (the map itself is already mirrored), and `ignored` sets pixels without information to 255.
+    """
+
+    name: str
+    loss: Callable[[Tensor, Tensor], Tensor]
+    metric: MetricFor
+    title: str = ""
+    output: Output = "map"
+    channels: int | None = None  # None: as many as the data set has classes
+    label_channels: int | None = 1  # None: as many as the output has
+    label_range: Callable[[LabelSpace], tuple[float, float]] = any_value
+    weight: float = 1.0
+    predict: Callable[[Tensor], Tensor] = as_it_is
+    unit: str = ""
+    paint: Callable[[Tensor, LabelSpace], Tensor] = lambda found, space: painting.paint(found, space.names)
+    other_metrics: Mapping[str, MetricFor] = field(default_factory=dict)
+    fill: float = IGNORE
+    rescaled: Callable[[Tensor, float | Tensor], Tensor] = unchanged
+    flipped: Callable[[Tensor], Tensor] = unchanged
+    ignored: Callable[[Tensor], Tensor] = unchanged
+    counts_in_delta_m: bool = True
+    chooses_crops: bool = False  # training prefers crops with several classes
+    skips_empty: bool = False  # a client with only this task skips images in which it has nothing to label
+    grouped_by: Grouping | None = None  # how images are grouped, if they can be: by largest class or mean value
+    reading: str = ""  # describes raw output to users of an exported model
+
+    def __post_init__(self) -> None:
+        if not self.title:
+            object.__setattr__(self, "title", self.name.replace("_", " ").capitalize())
+
+    def channels_for(self, space: LabelSpace) -> int:
+        """Number of output channels for a data set: the task's own number, or the data set's number of classes."""
+        channels = self.channels if self.channels is not None else space.classes
+        if channels is None:
+            raise ValueError(f"{self.name}: the label space should give a number of classes, found {space}")
+        return channels
+
+    def label_channels_for(self, space: LabelSpace) -> int:
+        """Number of channels of a label."""
+        return self.label_channels if self.label_channels is not None else self.channels_for(space)
+
+    def known(self, label: Tensor) -> Tensor:
+        """Where a label says something."""
+        return self.ignored(label) != IGNORE if self.output == "map" else ~torch.isnan(label)
+
+    @property
+    def metrics(self) -> dict[str, MetricFor]:
+        """All metrics by name, the task's own first."""
+        return {self.metric(LabelSpace(classes=1)).name: self.metric, **self.other_metrics}

@@ -1,0 +1,114 @@
+"""Federations whose clients have different encoders: resumed, over Flower, with sums alone, and on a page."""
+
+import pytest
+import torch
+from federations import PowerCutError, Watching, flower_federation, in_memory, small_experiment
+
+from fedhca2.deployment.trained import Evaluation, Trained, evaluated
+from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.invitation import expected_profile
+from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.flower.records import decode_profile, encode_profile, header_of
+from fedhca2.federation.run import resume, run
+from fedhca2.params import Slot
+from fedhca2.reports.page.write import write_page
+from fedhca2.run_folder.reader import RunFiles
+from tiny_encoder import TINY
+
+pytestmark = pytest.mark.slow
+TERMS = NetworkSettings(poll=0.001, deadline=60)
+# Two clients have the tiny encoder, and nobody has that of `home`.
+CLIENTS = [
+    {"data": "outdoor", "split": ["semseg", "normals"]},
+    {"name": "home", "data": "indoor", "tasks": ["depth", "normals"], "model": {"encoder": {"name": "test_resnet"}}},
+]
+
+
+def mixed(**changes):
+    model = {"encoder": {"name": TINY, "drop_path": 0.2}, "feature_width": 8, "decoder_width": 8}
+    return small_experiment(**{"clients": CLIENTS, "model": model, "rounds": 3, **changes})
+
+
+def assert_equal(found, wanted):
+    for client, tensors in wanted.items():
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, found[client][name]), (client, name)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    out = tmp_path_factory.mktemp("mixed") / "run"
+    run(mixed(), out, watcher=Watching())
+    return out
+
+
+def models(out):
+    return {name: Trained.open(out, name).model().state_dict() for name in ("home", "outdoor-semseg")}
+
+
+def test_a_resumed_run_equals_a_straight_one(done, tmp_path):
+    with pytest.raises(PowerCutError):
+        run(mixed(), tmp_path, watcher=Watching(fails_in=1))
+    resume(tmp_path, watcher=Watching())
+    assert_equal(models(tmp_path), models(done))
+
+
+def adapted():
+    """Two clients train adapters, and one has a frozen encoder and nothing of it to exchange."""
+    encoder = {"name": "test_vit", "adapters": {"rank": 2}}
+    home = {**CLIENTS[1], "model": {"encoder": {"name": "test_resnet", "frozen": True}, "feature_width": None}}
+    return mixed(clients=[CLIENTS[0], home], model={"encoder": encoder, "feature_width": 8, "decoder_width": 8})
+
+
+@pytest.mark.parametrize("experiment", [mixed(), adapted()], ids=["encoders", "adapters"])
+def test_a_run_over_flower_that_crashed_equals_a_run_in_process(experiment, tmp_path):
+    wanted, scores = in_memory(experiment)
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    with pytest.raises(PowerCutError):
+        run(experiment, tmp_path / "run", watcher=Watching(fails_in=1), engine=FlowerEngine(grid, TERMS))
+    grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
+    result = resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS))
+    assert result.clients == scores
+    assert_equal({name: site._seat.client.personal.model.state_dict() for name, site in sites.items()}, wanted)
+
+
+def test_a_site_with_another_frozen_backbone_is_refused():
+    experiment = adapted()
+    profile = expected_profile(experiment, experiment.specs[0])
+    header = {**header_of(encode_profile(profile)), "backbone": "0" * 32, "samples": 4}
+    answer = decode_profile(header, profile)
+    assert "backbone of outdoor-semseg should be" in answer.why
+
+
+@pytest.mark.parametrize("method", [{"name": "fedavg"}, {"name": "fedhca2", "decoder": {"kind": "mean"}}])
+def test_sums_without_rows_give_the_same_decoders(method, tmp_path):
+    settings = {"method": method, "rounds": 1}
+    wanted, _ = in_memory(mixed(**settings))
+    secure = mixed(**settings, secure_aggregation={"sketch": 1024})
+    grid, sites, _ = flower_federation(secure, tmp_path / "sites")
+    run(secure, tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS))
+    found, held = sites["home"]._seat.client, wanted["home"]
+    for name, tensor in found.personal.model.slots()[Slot("decoder", "depth")].items():
+        torch.testing.assert_close(tensor, held[f"decoders.depth.{name}"], rtol=1e-4, atol=1e-5)
+
+
+def test_no_encoder_crosses_that_nobody_shares(done):
+    sent = {e["client"]: e["bytes_up"] for e in RunFiles(done).events if e["event"] == "client" and e["round"] == 0}
+    parts = {name: Trained.open(done, name).model().slots() for name in sent}
+    rows = {
+        name: sum(
+            4 * tensor.numel() for slot, held in slots.items() if slot.part == "decoder" for tensor in held.values()
+        )
+        for name, slots in parts.items()
+    }
+    assert sent["home"] < rows["home"] + 200 < sent["outdoor-semseg"]
+
+
+def test_a_page_shows_the_encoders_that_were_mixed(done, tmp_path):
+    page = write_page([RunFiles(done)], tmp_path / "page.html").read_text()
+    assert "cosine-encoder" in page
+
+
+def test_a_runs_models_are_scored_again(done):
+    before = RunFiles(done).finished_result["clients"]
+    assert evaluated(done, Evaluation(), lambda client: None).clients == before

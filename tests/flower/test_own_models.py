@@ -1,0 +1,116 @@
+"""The example with sensors, whose data, task and model are all defined outside the package: everywhere it can run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from federations import PowerCutError, Watching, in_memory
+from in_process_grid import InProcessGrid
+
+from fedhca2.deployment.export import export
+from fedhca2.deployment.trained import Evaluation, Trained, evaluated, predict_files
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
+from fedhca2.federation.flower.client_app import make_app
+from fedhca2.federation.flower.consent import RefusalError
+from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.invitation import Invitation
+from fedhca2.federation.flower.local import write_sites
+from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.flower.site import Site
+from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.run import resume, run
+from fedhca2.methods import METHODS
+from fedhca2.reports.page.write import write_page
+from fedhca2.run_folder.reader import RunFiles
+
+pytestmark = pytest.mark.slow
+CONFIG = Path(__file__).parents[2] / "examples" / "sensors.yaml"
+TERMS = NetworkSettings(poll=0.001, deadline=60)
+BRIEF = ["baseline=false", "rounds=2", "training.batch_size=4", "checkpoints.every=1"]
+BRIEF += [f"data.{name}.count=8" for name in ("press", "pump", "fan")]
+
+
+def sensors(*changes):
+    return Experiment.load(CONFIG, [*BRIEF, *changes])
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sensors") / "run"
+    run(sensors(), out, watcher=Watching())
+    return out
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_it(method):
+    _, scores = in_memory(sensors(f"method={method}", "rounds=1"))
+    assert {client: set(tasks) for client, tasks in scores.items()} == {
+        "press": {"fault"},
+        "pump": {"life"},
+        "fan": {"fault", "life"},
+    }
+
+
+def test_it_is_the_same_over_flower_and_after_a_crash(tmp_path):
+    wanted, scores = in_memory(sensors())
+
+    def grid():
+        files = write_sites(sensors(), tmp_path / "sites")
+        sites = {name: Site(SiteConfig.load(path)) for name, path in files.items()}
+        return InProcessGrid({name: make_app(site) for name, site in sites.items()}), sites
+
+    with pytest.raises(PowerCutError):
+        run(sensors(), tmp_path / "run", watcher=Watching(fails_in=1), engine=FlowerEngine(grid()[0], TERMS))
+    again, sites = grid()
+    assert resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(again, TERMS)).clients == scores
+    for name, tensors in wanted.items():
+        found = sites[name]._seat.client.personal.model.state_dict()
+        assert all(tensor.equal(found[key]) for key, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("part", ["Temporal", "Pool", "Line"])
+def test_a_site_runs_no_code_that_it_does_not_list(part, tmp_path):
+    site = SiteConfig.load(write_sites(sensors(), tmp_path)["press"])
+    fewer = tuple(path for path in site.encoders if not path.endswith(part))
+    with pytest.raises(RefusalError, match=rf"\.kind: this site allows .*\(encoders in site.yaml\), found '.*{part}'"):
+        Invitation.to(sensors(), "run1").accept(site.model_copy(update={"encoders": fewer}))
+
+
+def test_it_resumes_bit_for_bit(done, tmp_path):
+    with pytest.raises(PowerCutError):
+        run(sensors(), tmp_path, watcher=Watching(fails_in=1))
+    resume(tmp_path, watcher=Watching())
+    for client in ("press", "fan"):
+        one, other = (Trained.open(out, client).model().state_dict() for out in (done, tmp_path))
+        assert all(value.equal(other[name]) for name, value in one.items())
+
+
+def test_it_has_a_page_and_is_scored_again(done, tmp_path):
+    assert "press" in write_page([RunFiles(done)], tmp_path / "page.html").read_text()
+    assert evaluated(done, Evaluation(), lambda client: None).clients == RunFiles(done).finished_result["clients"]
+
+
+def test_its_model_predicts_readings_and_no_images(done, tmp_path):
+    fan = Trained.open(done, "fan")
+    assert {task: values.shape for task, values in fan.predict(np.zeros((3, 64))).items()} == {
+        "fault": (1,),
+        "life": (1,),
+    }
+    with pytest.raises(UserError, match="--client fan: should have images as inputs, found arrays"):
+        list(predict_files(fan, [], tmp_path))
+    with pytest.raises(UserError, match="--client fan: should have images as inputs, found arrays"):
+        export(fan, "safetensors", tmp_path)
+
+
+def test_adapters_train_beside_the_layers_of_an_own_encoder():
+    with pytest.raises(UserError, match="should have linear layers for adapters, found none"):
+        in_memory(sensors("model.encoder.adapters={rank: 2}"))
+
+
+def test_a_frozen_encoder_of_ones_own_stays_as_it_is():
+    start, _ = in_memory(sensors("rounds=1", "model.encoder.frozen=true"))
+    end, _ = in_memory(sensors("model.encoder.frozen=true"))
+    names = [name for name in start["fan"] if name.startswith("encoder.")]
+    assert all(torch.equal(start["fan"][name], end["fan"][name]) for name in names)

@@ -1,0 +1,124 @@
+"""The files on the pages about a user's own data and tasks run as they stand there."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.experiment import Experiment
+from tiny_encoder import TINY
+
+DOCS = Path(__file__).parents[2] / "docs"
+SMALL = {
+    "rounds": 1,
+    "model": {"encoder": {"name": TINY}, "decoder_width": 8},
+    "training": {"batch_size": 2, "schedule": {"warmup_epochs": 0}},
+}
+
+
+def files_of(page, folder):
+    """Write the files on a page, each named in its first line, into a folder."""
+    text = (DOCS / page).read_text("utf-8")
+    for name, content in re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", text, re.M | re.S):
+        (folder / name).write_text(content, "utf-8")
+    return folder
+
+
+def lines_of_code(path):
+    return len([line for line in path.read_text("utf-8").splitlines() if line.strip()])
+
+
+def made_small(path, **changes):
+    values = yaml.safe_load(path.read_text("utf-8"))
+    path.write_text(yaml.safe_dump({**values, **SMALL, **changes}), "utf-8")
+    return path
+
+
+def run(*words):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.fixture
+def shelves(tmp_path):
+    folder = files_of("own-data.md", tmp_path)
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        (folder / "shelves" / split).mkdir(parents=True)
+        for i in range(4):
+            image = rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)
+            Image.fromarray(image).save(folder / "shelves" / split / f"{i}.jpg")
+            Image.fromarray(image[..., 0] // 86).save(folder / "shelves" / split / f"{i}.png")
+    return made_small(folder / "shelves.yaml")
+
+
+def test_a_data_set_takes_at_most_20_lines(tmp_path):
+    assert lines_of_code(files_of("own-data.md", tmp_path) / "my_data.py") <= 20
+
+
+def test_a_task_takes_at_most_15_lines(tmp_path):
+    assert lines_of_code(files_of("own-task.md", tmp_path) / "my_task.py") <= 15
+
+
+def test_the_data_set_on_the_page_is_checked_and_painted(shelves, tmp_path):
+    assert "semseg: 0 … 2" in run("data", "check", shelves)
+    run("data", "info", shelves, "--out", tmp_path / "shelves.png")
+    assert Image.open(tmp_path / "shelves.png").size[0] == 2 * 192
+
+
+@pytest.mark.slow
+def test_the_data_set_on_the_page_trains_and_is_found_from_anywhere(shelves, tmp_path, monkeypatch):
+    run("run", shelves, "--out", tmp_path / "run")
+    monkeypatch.chdir("/")
+    assert "mIoU" in run("evaluate", tmp_path / "run")
+    assert "2/2" in run("resume", tmp_path / "run", "--set", "rounds=2")
+
+
+@pytest.mark.slow
+def test_the_task_on_the_page_trains(tmp_path):
+    path = files_of("own-task.md", tmp_path) / "counting.yaml"
+    data = {"outdoor": {"train": 8, "val": 2, "size": [32, 32]}}
+    made_small(path, data=data, clients=[{"data": "outdoor", "split": ["people", "things"]}], baseline=False)
+    assert "MAE" in run("run", path, "--out", tmp_path / "run")
+
+
+def test_the_archive_on_the_page_can_be_read(tmp_path):
+    folder = files_of("own-data.md", tmp_path)
+    (folder / "train.txt").write_text("first\n", "utf-8")
+    for name, mode in (("images", "RGB"), ("masks", "L")):
+        (folder / name).mkdir()
+        Image.new(mode, (6, 4), "white").save(folder / name / "first.png")
+    values = {"data": {"masks": {"kind": "my_masks.py:Masks", "root": ".", "size": [32, 32]}}}
+    path = folder / "masks.yaml"
+    path.write_text(yaml.safe_dump(values | {"clients": [{"data": "masks", "tasks": ["sal"]}]}), "utf-8")
+    data = Experiment.load(path).data["masks"].open("train")
+    assert data.load(0, ["sal"])["sal"].unique().tolist() == [1]
+
+
+def test_the_map_style_data_set_on_the_page_can_be_read(tmp_path, monkeypatch):
+    folder = files_of("own-data.md", tmp_path)
+
+    class Pets:
+        """As torchvision's, without its download."""
+
+        def __init__(self, root, split, target_types):
+            assert (split, target_types) == ("trainval", "binary-category")
+
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return Image.new("RGB", (32, 32)), index
+
+    monkeypatch.setattr("torchvision.datasets.OxfordIIITPet", Pets)
+    values = {"data": {"pets": {"kind": "my_pets.py:pets", "root": ".", "size": [32, 32]}}}
+    path = folder / "pets.yaml"
+    path.write_text(yaml.safe_dump(values | {"clients": [{"data": "pets", "tasks": ["classification"]}]}), "utf-8")
+    data = Experiment.load(path).data["pets"].open("train")
+    assert data.load(1, ["classification"])["classification"].tolist() == [1.0]

@@ -1,0 +1,304 @@
+"""Data sets of a user's own, by import path."""
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.data import KINDS
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, assign_shards, open_data
+from tiny_encoder import TINY
+
+SHELVES = """
+from pathlib import Path
+
+import numpy as np
+
+
+class Shelves:
+    labels = {"semseg": ("nothing", "bottle", "box"), "depth": None}
+    size = (32, 32)
+
+    def __init__(self, split, root: Path, count: int = 8, note: Path | None = None):
+        self.count = count
+        self.given = {"split": split, "root": root, "note": note}
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        image = np.random.default_rng(index).integers(0, 256, (32, 24, 3), dtype=np.uint8)
+        return CHANGE({"image": image, "semseg": image[..., 0] // 86, "depth": image.mean(axis=2) / 25}, index)
+
+
+def CHANGE(sample, index):
+    return sample
+
+
+class NoLength:
+    def __init__(self, split): ...
+    def __getitem__(self, index): ...
+
+
+class NoSplit:
+    pass
+
+
+class BadParameter(Shelves):
+    def __init__(self, split, labels): ...
+
+
+def shelves(split, root: Path):
+    return Shelves(split, root, count=5)
+
+
+def nothing(split, root):
+    return 3
+
+
+def broken(split, root):
+    raise KeyError("shelf 3")
+"""
+
+
+def folder_with(tmp_path, change="return sample"):
+    (tmp_path / "my_data.py").write_text(SHELVES.replace("return sample", change), "utf-8")
+    (tmp_path / "images").mkdir(exist_ok=True)
+    return tmp_path
+
+
+def experiment_in(folder, kind="my_data.py:Shelves", tasks=("semseg", "depth"), **settings):
+    values = {
+        "rounds": 1,
+        "method": "local",
+        "model": {"encoder": {"name": TINY}},
+        "training": {"batch_size": 2},
+        "data": {"mine": {"kind": kind, "root": "images", **settings}},
+        "clients": [{"data": "mine", "split": list(tasks)}],
+    }
+    (folder / "ours.yaml").write_text(yaml.safe_dump(values), "utf-8")
+    return folder / "ours.yaml"
+
+
+def opened(path, split="train"):
+    return Experiment.load(path).data["mine"].open(split)
+
+
+def dealt(path):
+    experiment = Experiment.load(path)
+    return assign_shards(experiment, open_data(experiment))
+
+
+def fault(path):
+    with pytest.raises(UserError) as error:
+        dealt(path)
+    assert "\n" not in error.value.lines[0]
+    return error.value.lines[0]
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_paths_are_those_beside_the_experiment(tmp_path):
+    held = opened(experiment_in(folder_with(tmp_path))).held
+    assert held.given == {"split": "train", "root": tmp_path / "images", "note": None}
+
+
+def test_settings_of_any_path_type_are_beside_the_experiment(tmp_path):
+    path = experiment_in(folder_with(tmp_path), note="ours.yaml")
+    assert opened(path).held.given["note"] == tmp_path / "ours.yaml"
+
+
+def test_paths_of_a_config_that_is_extended_are_beside_that_one(tmp_path):
+    experiment_in(folder_with(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    child = tmp_path / "elsewhere" / "child.yaml"
+    child.write_text("extends: ../ours.yaml\nrounds: 2\n", "utf-8")
+    assert opened(child).held.given["root"].samefile(tmp_path / "images")
+
+
+def test_what_a_run_writes_down_can_be_read_from_anywhere(tmp_path, monkeypatch):
+    written = Experiment.load(experiment_in(folder_with(tmp_path), count=6)).to_dict()
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    assert Experiment.parse(written).to_dict() == written
+
+
+def test_a_function_can_make_the_data_set(tmp_path):
+    experiment = Experiment.load(experiment_in(folder_with(tmp_path), kind="my_data.py:shelves", size=[32, 32]))
+    assert (len(experiment.data["mine"].open("val")), list(experiment.data["mine"].labels)) == (5, ["semseg", "depth"])
+
+
+def test_a_sample_is_an_image_and_labels_as_tensors(tmp_path):
+    sample = opened(experiment_in(folder_with(tmp_path))).load(0, ["depth", "semseg"])
+    assert {name: (value.dtype, tuple(value.shape)) for name, value in sample.items()} == {
+        "image": (torch.uint8, (3, 32, 24)),
+        "depth": (torch.float32, (1, 32, 24)),
+        "semseg": (torch.uint8, (1, 32, 24)),
+    }
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Image.fromarray(image)",
+        "image.astype(np.float32) / 255",
+        "torch.from_numpy(image).permute(2, 0, 1)",
+        "image.astype(np.uint16)",
+    ],
+)
+def test_an_image_may_have_any_usual_form(tmp_path, form):
+    change = f"import torch; from PIL import Image; image = sample['image']; return {{**sample, 'image': {form}}}"
+    plain, other = folder_with(tmp_path), tmp_path / "other"
+    other.mkdir()
+    expected = opened(experiment_in(plain)).load(1, [])["image"]
+    assert torch.equal(opened(experiment_in(folder_with(other, change))).load(1, [])["image"], expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype", "value"),
+    [
+        ("sample['semseg'] = sample['semseg'] >= 0; return sample", torch.uint8, 1),
+        ("sample['depth'] = np.full((32, 24), 300, np.uint16); return sample", torch.float32, 300),
+        ("import torch; sample['depth'] = torch.full((32, 24), 7); return sample", torch.float32, 7),
+    ],
+)
+def test_a_label_may_have_any_type_of_number(tmp_path, change, dtype, value):
+    sample = opened(experiment_in(folder_with(tmp_path, change))).load(0, ["semseg", "depth"])
+    assert any(label.dtype == dtype and (label == value).all() for label in sample.values())
+
+
+def test_a_damaged_image_is_named(tmp_path):
+    Image.effect_noise((24, 32), 50).save(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:300])
+    change = f"from PIL import Image; return {{**sample, 'image': Image.open({str(tmp_path / 'a.png')!r})}}"
+    assert "'image' should be readable, found OSError" in fault(experiment_in(folder_with(tmp_path, change)))
+
+
+def test_a_cached_sample_is_read_once(tmp_path):
+    data = opened(experiment_in(folder_with(tmp_path), cache=True))
+    first = data.load(0, ["semseg"])
+    data.held = None
+    assert torch.equal(data.load(0, ["semseg"])["semseg"], first["semseg"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "sample['semseg'] = sample['semseg'][:9]; return sample",
+            "'semseg' should be 1×32×24 like its image, found 1×9×24",
+        ),
+        (
+            "sample['semseg'] = sample['semseg'] + 1; return sample",
+            "'semseg' should be from 0 to 2, or 255 if unknown, found 3",
+        ),
+        (
+            "sample['semseg'] = sample['semseg'] / 2; return sample",
+            "'semseg' should be the whole numbers of classes, found a",
+        ),
+        ("sample['depth'][0] = np.nan; return sample", "'depth' should be finite, found NaN"),
+        ("sample['image'] = sample['image'] / np.nan; return sample", "'image' should be finite, found NaN"),
+        (
+            "sample['image'] = sample['image'] / 2; return sample",
+            "'image' should have floats from 0 to 1, or bytes, found 0",
+        ),
+        ("sample['image'] = np.zeros((9, 9, 4)); return sample", "'image' should have 1 or 3 channels, found 4×9×9"),
+        ("sample['image'] = 'a.png'; return sample", "'image' should be an array of numbers, found <U5"),
+        ("del sample['depth']; return sample", "should have 'depth', found image, semseg"),
+        ("return tuple(sample.values())", "should be {'image': …, task: …}, found tuple"),
+        ("return sample['picture']", "should be a sample, found KeyError: 'picture'"),
+    ],
+)
+def test_a_bad_sample_is_named_before_training(tmp_path, change, message):
+    found = fault(experiment_in(folder_with(tmp_path, change), tasks=["semseg", "depth"]))
+    assert found.startswith("data.mine: train[")
+    assert message in found
+
+
+def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
+    found = fault(experiment_in(folder_with(tmp_path), size=[32, 16]))
+    assert (
+        found
+        == "data.mine: val[0]: 'image' should be at most 32×16, the data set's `size`, to be evaluated, found 32×24"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("no_such_file.py:Shelves", "no_such_file.py cannot be imported: No such file or directory"),
+        (
+            "my_data.py:Shelvs",
+            "Shelvs should be a class or function of a data set, with a parameter `split`, found nothing",
+        ),
+        ("my_data.py:NoSplit", "with a parameter `split`, found type"),
+        ("my_data.py:NoLength", "NoLength should have __len__, its length, found none"),
+        ("my_data.py:BadParameter", "a parameter should not be called 'labels'"),
+        ("my_data.py:nothing", "nothing: should have __len__, its length, found none"),
+        ("my_data.py:broken", "should open its train split, found KeyError: 'shelf 3'"),
+        ("nyuud", "data.mine: kind should be a known kind or path/to/file.py:NAME or package.module:NAME, found nyuud"),
+    ],
+)
+def test_a_data_set_that_cannot_be_opened_is_one_line(tmp_path, kind, message):
+    settings = {"size": [32, 32]} if kind in ("my_data.py:nothing", "my_data.py:broken") else {}
+    assert message in fault(experiment_in(folder_with(tmp_path), kind=kind, **settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"count": "many"}, "data.mine.count: input should be a valid integer, unable to parse"),
+        ({"cout": 3}, "data.mine: unknown key 'cout'. Did you mean 'count'?"),
+        ({"root": "nowhere"}, "data.mine.root: should be the folder of"),
+        ({"note": "nothing.txt"}, "data.mine: nothing.txt: 'note' should be here, found nothing"),
+        ({"size": [32]}, "data.mine.size[1]: missing"),
+    ],
+)
+def test_a_mistake_in_its_settings_is_one_line(tmp_path, settings, message):
+    assert message in fault(experiment_in(folder_with(tmp_path), **settings))
+
+
+def test_a_bad_data_set_leaves_no_folder(tmp_path):
+    path = experiment_in(folder_with(tmp_path, "sample['depth'][0] = np.nan; return sample"))
+    done = run("run", path, "--out", tmp_path / "run")
+    assert (done.exit_code, (tmp_path / "run").exists()) == (2, False)
+    assert "error: data.mine: train[" in done.output
+
+
+def test_a_fault_that_shows_up_in_training_is_one_line(tmp_path):
+    seldom = "sample['depth'][:1] = np.nan if index == 97 else 1; return sample"
+    path = experiment_in(folder_with(tmp_path, seldom), tasks=["depth"], count=98)
+    done = run("run", path, "--out", tmp_path / "run")
+    assert (done.exit_code, "train[97]: 'depth' should be finite, found NaN" in done.output) == (2, True)
+    assert "Traceback" not in done.output
+
+
+def test_bad_samples_can_be_skipped(tmp_path):
+    seldom = "sample['depth'][:1] = np.nan if index == 3 else 1; return sample"
+    path = experiment_in(folder_with(tmp_path, seldom), tasks=["depth"])
+    done = run("run", path, "--out", tmp_path / "run", "--set", "skip_broken=true")
+    assert done.exit_code == 0, done.output
+
+
+def test_check_reads_the_data_sets_of_an_experiment(tmp_path):
+    done = run("data", "check", experiment_in(folder_with(tmp_path)))
+    assert (done.exit_code, "semseg: 0 … 2" in done.output, "no faults found" in done.output) == (0, True, True)
+
+
+def test_check_names_every_bad_sample(tmp_path):
+    done = run("data", "check", experiment_in(folder_with(tmp_path, "sample['depth'][0] = -1; return sample"), count=3))
+    assert (done.exit_code, done.output.count("'depth' should be from 0 to inf")) == (1, 6)
+
+
+def test_info_paints_the_data_set_of_an_experiment(tmp_path):
+    done = run("data", "info", experiment_in(folder_with(tmp_path)), "--count", 2, "--out", tmp_path / "mine.png")
+    assert (done.exit_code, Image.open(tmp_path / "mine.png").size) == (0, (3 * 192, 16 + 2 * 144))
+
+
+def test_built_in_kinds_have_no_colon():
+    assert not [kind for kind in KINDS if ":" in kind]

@@ -1,0 +1,69 @@
+"""Clients with models of their own."""
+
+import pytest
+
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
+from small import SMALL
+from tiny_encoder import TINY
+
+
+def models(*own, **model):
+    """The models of clients whose entries have these settings, in an experiment with this model."""
+    clients = [
+        {"name": f"c{i}", "data": "indoor", "tasks": ["depth"], **({"model": each} if each else {})}
+        for i, each in enumerate(own)
+    ]
+    values = {**SMALL, "model": {"encoder": {"name": TINY}, **model}, "clients": clients}
+    return [spec.model for spec in Experiment.parse(values).specs]
+
+
+def test_a_client_changes_only_what_it_names():
+    first, second = models({}, {"encoder": {"drop_path": 0.2}}, decoder_width=8)
+    assert second.encoder == first.encoder.model_copy(update={"drop_path": 0.2})
+    assert second.decoder_width == 8
+
+
+def test_another_encoder_has_none_of_the_settings_of_the_experiments():
+    _, second = models({}, {"encoder": {"name": "swin_micro"}}, encoder={"name": TINY, "drop_path": 0.2})
+    assert second.encoder.drop_path == 0
+
+
+def test_own_weights_are_not_held_to_the_digest_of_the_experiments(tmp_path):
+    for name in "ab":
+        (tmp_path / name).write_bytes(name.encode())
+    encoder = {"name": TINY, "weights": str(tmp_path / "a"), "sha256": "0" * 64}
+    second, _ = models({"encoder": {"name": "swin_micro", "weights": str(tmp_path / "b")}}, {}, encoder=encoder)
+    assert second.encoder.sha256 is None
+
+
+def test_the_digest_of_a_clients_weights_is_recorded(tmp_path):
+    (tmp_path / "own").write_bytes(b"weights")
+    own = {"encoder": {"name": "swin_micro", "weights": str(tmp_path / "own")}}
+    entry = {"name": "c", "data": "indoor", "tasks": ["depth"], "model": own}
+    written = Experiment.parse({**SMALL, "clients": [entry]}).to_dict()
+    assert len(written["clients"][0]["model"]["encoder"]["sha256"]) == 64
+
+
+def test_what_is_written_is_read_alike():
+    entry = {"name": "c", "data": "indoor", "tasks": ["depth"], "model": {"encoder": {"name": "swin_micro"}}}
+    experiment = Experiment.parse({**SMALL, "clients": [entry]})
+    assert Experiment.parse(experiment.to_dict()).specs == experiment.specs
+
+
+FAULTS = {
+    "an unknown key": ({"encoder": {"nmae": "x"}}, r"clients\[1\]\.model\.encoder: unknown key 'nmae'. Did you mean"),
+    "a wrong value": ({"decoder_width": 3}, r"clients\[1\]\.model\.decoder_width: input should be .* 4, found 3"),
+    "no settings": ({"encoder": 3}, r"clients\[1\]\.model\.encoder: .*found 3"),
+    "other weights": (
+        {"encoder": {"weights": "scenes"}},
+        f"encoder {TINY!r} should start from the same weights .*none",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_a_clients_model_is_named_with_its_place(fault):
+    settings, line = FAULTS[fault]
+    with pytest.raises(UserError, match=line):
+        models({}, settings)

@@ -1,0 +1,171 @@
+"""Tasks that an experiment declares: other names of built-in ones, and a user's own by import path."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.deployment import Trained
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
+from fedhca2.models import build_model
+from fedhca2.reports.page.tables import result_table
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.tasks import TASKS
+from small import small
+from tiny_encoder import TINY
+
+OURS = """
+from fedhca2.tasks import Task, losses, metrics
+
+HEIGHT = Task(name="height", channels=2, label_channels=None, output="vector", loss=losses.smooth_l1,
+              metric=lambda space: metrics.VectorMAE(), unit="m")
+NUMBER = 3
+"""
+VECTORS = {"things": "multilabel", "people": {"kind": "regression", "title": "How many", "unit": "people"}}
+TWO = [
+    {"data": "outdoor", "split": ["things", "normals"]},
+    {"name": "both", "data": "outdoor", "tasks": ["people", "normals"]},
+]
+
+
+def fault(**changes):
+    with pytest.raises(UserError) as error:
+        small(**changes)
+    return error.value.lines
+
+
+def test_a_built_in_task_has_another_name():
+    small(tasks=VECTORS, clients=TWO)
+    assert (TASKS["people"].title, TASKS["things"].title, TASKS["people"].unit) == ("How many", "Things", "people")
+
+
+def test_a_task_comes_from_a_file_beside_the_experiment(tmp_path):
+    (tmp_path / "ours.py").write_text(OURS, "utf-8")
+    values = {"tasks": {"tall": {"kind": "ours.py:HEIGHT", "weight": 3}}, "clients": TWO[:1]}
+    (tmp_path / "ours.yaml").write_text(yaml.safe_dump({"extends": "scenes_labels", **values}), "utf-8")
+    written = Experiment.load(tmp_path / "ours.yaml").to_dict()["tasks"]["tall"]
+    assert written == {"kind": f"{tmp_path}/ours.py:HEIGHT", "weight": 3.0}
+    assert (TASKS["tall"].name, TASKS["tall"].weight, TASKS["tall"].unit) == ("tall", 3, "m")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        (
+            {"x": "regresion"},
+            "tasks: x: kind should be a known task or path/to/file.py:NAME or package.module:NAME, found",
+        ),
+        ({"x": "no_file.py:X"}, "tasks: x: "),
+        ({"depth": "regression"}, "tasks: 'depth' should be a new name, found one that is built in"),
+        ({"a.b": "regression"}, "tasks: 'a.b' should be a name of letters, digits and '_'"),
+        ({"keys": "regression"}, "tasks: 'keys' should be a name of letters, digits and '_' with no other meaning"),
+        ({"image": "regression"}, "tasks: 'image' should be a name"),
+        ({"x": {"kind": "regression", "wight": 1}}, "tasks.x: unknown key 'wight'. Did you mean 'weight'?"),
+        ({"x": {"kind": "regression", "weight": -1}}, "tasks.x.weight: input should be greater than or equal to 0"),
+        ({"x": 3}, "tasks.x: input should be a valid dictionary"),
+    ],
+)
+def test_a_mistake_is_one_line(tasks, message):
+    lines = fault(tasks=tasks)
+    assert (len(lines), lines[0].startswith(message), "\n" in lines[0]) == (1, True, False), lines
+
+
+def test_something_else_than_a_task_is_named(tmp_path):
+    (tmp_path / "ours.py").write_text(OURS, "utf-8")
+    assert "NUMBER should be a Task, found int. (HEIGHT)" in fault(tasks={"x": f"{tmp_path}/ours.py:NUMBER"})[0]
+
+
+def test_a_label_without_a_task_is_named(monkeypatch):
+    monkeypatch.delitem(TASKS, "people", raising=False)
+    hint = "should be declared in `tasks`, for example as `people: regression`, found nothing"
+    assert fault(clients=[{"data": "outdoor", "tasks": ["people"]}]) == [f"clients[0].tasks: 'people' {hint}"]
+
+
+def test_a_vector_has_the_decoder_that_a_map_has():
+    experiment = small(tasks=VECTORS, clients=TWO)
+    model = build_model(experiment.model, {"semseg": 21, "things": 21}, (32, 32), seed=0, client="a")
+    shapes = [[tuple(p.shape) for p in decoder.parameters()] for decoder in model.decoders.values()]
+    assert shapes[0] == shapes[1]
+    outputs = model(torch.zeros(2, 3, 32, 32))
+    assert {task: tuple(output.shape) for task, output in outputs.items()} == {
+        "semseg": (2, 21, 32, 32),
+        "things": (2, 21),
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run with vectors beside maps, and with its baseline."""
+    folder = tmp_path_factory.mktemp("vectors")
+    values = {
+        "rounds": 1,
+        "baseline": True,
+        "tasks": VECTORS,
+        "clients": TWO,
+        "model": {"encoder": {"name": TINY}, "decoder_width": 8},
+        "training": {"batch_size": 2, "schedule": {"warmup_epochs": 0}},
+        "data": {"outdoor": {"kind": "scenes", "domain": "outdoor", "size": [32, 32], "train": 8, "val": 6}},
+    }
+    (folder / "vectors.yaml").write_text(yaml.safe_dump(values), "utf-8")
+    command("run", folder / "vectors.yaml", "--out", folder / "run")
+    return folder / "run"
+
+
+def command(*words):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.fixture
+def forgotten(monkeypatch):
+    """The tasks are those of a new process."""
+    for name in VECTORS:
+        monkeypatch.delitem(TASKS, name)
+
+
+@pytest.mark.slow
+def test_vectors_count_in_delta_m_and_tables(finished, forgotten):
+    result = RunFiles(finished).finished_result
+    assert (list(result["clients"]["both"]), result["delta_m"] is not None) == (["people", "normals"], True)
+    assert "RMSE ↓" in "\n".join(cell.text for row in result_table(RunFiles(finished)).rows for cell in row)
+
+
+@pytest.mark.slow
+def test_vectors_are_evaluated_again(finished, forgotten):
+    command("evaluate", finished)
+    found = json.loads((finished / "evaluation.json").read_text())["clients"]
+    assert found == json.loads((finished / "result.json").read_text())["clients"]
+
+
+@pytest.mark.slow
+def test_a_page_shows_vectors(finished, forgotten):
+    command("report", finished)
+    page = (finished / "report.html").read_text("utf-8")
+    assert ("How many" in page, page.count("data:image/png") >= 2 * 4 * 4) == (True, True)
+
+
+@pytest.mark.slow
+def test_a_vector_is_predicted_and_painted(finished, forgotten, tmp_path):
+    Image.new("RGB", (40, 24)).save(tmp_path / "grey.png")
+    command("predict", finished, tmp_path / "grey.png", "--client", "both", "-o", tmp_path / "out", "--raw")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    people = {"grey.people.png", "grey.people.npy"}
+    assert names == people | {"grey.normals.png", "grey.normals.overlay.png", "grey.normals.npy"}
+    assert np.load(tmp_path / "out" / "grey.people.npy").shape == (1,)
+
+
+@pytest.mark.slow
+def test_a_vector_is_exported(finished, forgotten, tmp_path):
+    command("export", finished, "--client", "both", "--format", "torch-export", "-o", tmp_path)
+    exported = torch.export.load(tmp_path / "both.pt2").module()
+    people, normals = exported(torch.zeros(1, 3, 32, 32))
+    assert (people.shape, normals.shape) == ((1, 1), (1, 3, 32, 32))
+    assert "| people | 1 | the values themselves |" in (tmp_path / "both.md").read_text("utf-8")
+    assert Trained.open(finished, "both").spaces["people"].names == ("people",)
