@@ -80,16 +80,18 @@ class ClientEntry(Config):
             raise ValueError(f"a task should be listed once, found {', '.join(names)}")
         return self
 
-    def expand(self, model: ModelConfig) -> list[ClientSpec]:
-        """List the clients that this entry stands for; `model` is the experiment's."""
+    @property
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """The tasks of every client that this entry stands for, by name."""
         base = self.name or self.data
         kinds = [(base, self.tasks)] if self.tasks else [(f"{base}-{task}", (task,)) for task in self.split or ()]
+        copies = [f"-{copy + 1}" for copy in range(self.copies)] if self.copies > 1 else [""]
+        return {f"{name}{copy}": tasks for name, tasks in kinds for copy in copies}
+
+    def expand(self, model: ModelConfig) -> list[ClientSpec]:
+        """List the clients that this entry stands for; `model` is the experiment's."""
         own = _own_model(model, self.model) if self.model else model
-        return [
-            ClientSpec(f"{name}-{copy + 1}" if self.copies > 1 else name, self.data, tasks, self.epochs, own)
-            for name, tasks in kinds
-            for copy in range(self.copies)
-        ]
+        return [ClientSpec(name, self.data, tasks, self.epochs, own) for name, tasks in self.named.items()]
 
 
 def _own_model(model: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:

@@ -191,7 +191,7 @@ class RunFiles:
     @cached_property
     def _datasets(self) -> dict[str, str]:
         reported = {event["client"]: event["dataset"] for event in self.of("profile")}
-        return reported or {spec.name: spec.data for entry in self._entries for spec in entry.expand()}
+        return reported or {name: entry.data for entry in self._entries for name in entry.named}
 
     @property
     def _entries(self) -> list[ClientEntry]:

@@ -67,8 +67,8 @@ def test_a_task_comes_from_a_file_beside_the_experiment(tmp_path):
         ({"keys": "regression"}, "tasks: 'keys' should be a name of letters, digits and '_' with no other meaning"),
         ({"image": "regression"}, "tasks: 'image' should be a name"),
         ({"x": {"kind": "regression", "wight": 1}}, "tasks.x: unknown key 'wight'. Did you mean 'weight'?"),
-        ({"x": {"kind": "regression", "weight": -1}}, "tasks.x.weight: input should be greater than or equal to 0"),
-        ({"x": 3}, "tasks.x: input should be a valid dictionary"),
+        ({"x": {"kind": "regression", "weight": -1}}, "tasks.x.weight: should be greater than or equal to 0"),
+        ({"x": 3}, "tasks.x: should be a mapping of keys to values"),
     ],
 )
 def test_a_mistake_is_one_line(tasks, message):
