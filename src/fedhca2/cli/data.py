@@ -96,7 +96,10 @@ def info(
         wanted: Split = "train" if split == "train" else "val"
         try:
             if _is_experiment(root):
-                samples = _chosen(_data_of(root), name).open(wanted)
+                chosen = _chosen(_data_of(root), name)
+                if chosen.are_arrays:
+                    raise UserError([f"{root}: should have images to paint, found arrays; `data check` reads them"])
+                samples = chosen.open(wanted)
             else:
                 samples = ARCHIVES[_layout(root, layout).value](root, wanted)
             sheet = contact_sheet(samples, count)
