@@ -18,6 +18,7 @@ from fedhca2.reports.page.tables import result_table
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks import TASKS
 from small import small
+from small_run import run_small
 from tiny_encoder import TINY
 
 OURS = """
@@ -170,3 +171,41 @@ def test_a_vector_is_exported(finished, forgotten, tmp_path):
     assert (people.shape, normals.shape) == ((1, 1), (1, 3, 32, 32))
     assert "| people | 1 | the values themselves |" in (tmp_path / "both.md").read_text("utf-8")
     assert Trained.open(finished, "both").spaces["people"].names == ("people",)
+
+
+DOTS = """
+import numpy as np
+
+
+class Dots:
+    labels = {"keypoints": ("red", "green"), "classification": ("night", "day")}
+    size = (32, 32)
+
+    def __init__(self, split):
+        self.split = split
+
+    def __len__(self):
+        return 64 if self.split == "train" else 32
+
+    def __getitem__(self, index):
+        places = np.random.default_rng([index, self.split == "val"]).integers(4, 28, (2, 2))
+        rows, columns = np.mgrid[:32, :32]
+        heat = [np.exp(-((rows - y) ** 2 + (columns - x) ** 2) / 8) for y, x in places]
+        sky = 0 * rows + index % 2
+        return {"image": np.stack([*heat, sky], 2), "keypoints": np.stack(heat, 2), "classification": index % 2}
+"""
+
+
+@pytest.mark.slow
+def test_key_points_and_classes_of_images_are_learned(tmp_path):
+    """A red and a green dot before a dark or a blue sky: where they are, and what time it is."""
+    (tmp_path / "dots.py").write_text(DOTS, "utf-8")
+    changes = {
+        "model": {"encoder": {"name": TINY}, "decoder_width": 16},
+        "training": {"batch_size": 4, "learning_rate": 0.01, "augment": False, "schedule": {"warmup_epochs": 0}},
+        "data": {"dots": {"kind": f"{tmp_path}/dots.py:Dots"}},
+        "clients": [{"data": "dots", "split": ["keypoints", "classification"]}],
+    }
+    result = run_small(small(rounds=10, method="local", **changes), tmp_path / "run").clients
+    assert result["dots-keypoints"]["keypoints"]["pck"] > 60
+    assert result["dots-classification"]["classification"]["accuracy"] > 80
