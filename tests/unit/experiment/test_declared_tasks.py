@@ -209,3 +209,18 @@ def test_key_points_and_classes_of_images_are_learned(tmp_path):
     result = run_small(small(rounds=10, method="local", **changes), tmp_path / "run").clients
     assert result["dots-keypoints"]["keypoints"]["pck"] > 60
     assert result["dots-classification"]["classification"]["accuracy"] > 80
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ({"x": {"kind": "nonsense"}}, "config.yaml: tasks: x: kind should be a known task"),
+        ({"x": {"weight": 1}}, "config.yaml: tasks: kind: missing"),
+        ([], "tasks: should hold keys and values, found []"),
+    ],
+)
+def test_bad_tasks_in_the_folder_of_a_run_are_one_line(tmp_path, tasks, message):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"tasks": tasks}), "utf-8")
+    with pytest.raises(UserError) as error:
+        _ = RunFiles(tmp_path).config
+    assert (message in error.value.lines[0], "\n" in error.value.lines[0]) == (True, False), error.value.lines
