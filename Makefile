@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,flower]'
 	@touch $(READY)
 
-demo: $(READY)  ## train six clients with FedHCA² on rendered scenes and compare with training alone
+demo: $(READY)  ## train nine clients with FedHCA² on rendered scenes and compare with training alone
 	$(BIN)/fedhca2 run demo
 
 test: check browser  ## run every test

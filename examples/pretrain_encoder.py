@@ -1,7 +1,7 @@
-"""Train the embedded weights of `swin_micro` on semantic segmentation of other rendered scenes.
+"""How the embedded weights of `swin_micro` were made: all tasks of many other rendered scenes, learned by one model.
 
-The papers start from an encoder that was trained on another data set (ADE20K); this does the same for rendered scenes.
-The scenes use a seed of their own, so no experiment has any of them. It needs a GPU and about four minutes:
+The papers start from an encoder that was trained on another data set; this is the equivalent for rendered scenes.
+No scene here belongs to an experiment: they have another seed. Needs a GPU: about five minutes on an H200.
 
     python examples/pretrain_encoder.py swin_micro.safetensors
 """
@@ -14,49 +14,129 @@ from time import perf_counter
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.nn import functional
 
-from fedhca2.data.scenes.labels import LABELS
-from fedhca2.data.scenes.rendering import render
-from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
-from fedhca2.losses import cross_entropy
+from fedhca2.data.batch_augmentation import Plan
+from fedhca2.data.feed import Preparation
+from fedhca2.data.scenes import LABELS, render
 from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel
+from fedhca2.models.multitask import apply_head
+from fedhca2.tasks import TASKS
 
 SEED = 7_000_000
 SIZE = (64, 64)
-DOMAINS = ("outdoor", "indoor")
+SCALES = (0.75, 1.25)
+LEARNING_RATE = 1.5e-3
+LONGEST_GRADIENT = 5.0
+OUTPUTS = {f"{domain}_{task}": (domain, task) for domain in ("outdoor", "indoor") for task in LABELS[domain]}
 
 
-def render_chunk(domain: str, indices: range) -> tuple[Tensor, Tensor]:
-    """Render the images and class maps of these scenes."""
+def render_chunk(domain: str, indices: range) -> dict[str, Tensor]:
+    """Images and labels of these scenes."""
     torch.set_num_threads(1)
     scenes = render(domain, indices, size=SIZE, seed=SEED)
-    return scenes["image"], scenes["semseg"]
+    return {name: scenes[name].half() if name == "depth" else scenes[name] for name in ("image", *LABELS[domain])}
 
 
-def render_all(domain: str, count: int, pool: ProcessPoolExecutor) -> tuple[Tensor, Tensor]:
-    """Render many scenes in parallel and put them on the GPU."""
-    ranges = [range(start, min(start + 50, count)) for start in range(0, count, 50)]
-    chunks = pool.map(render_chunk, [domain] * len(ranges), ranges)
-    images, labels = zip(*chunks, strict=True)
-    return torch.cat(images).cuda(), torch.cat(labels).cuda()
+def render_all(domain: str, count: int, pool: ProcessPoolExecutor) -> dict[str, Tensor]:
+    """Images and labels of many scenes, on the GPU."""
+    ranges = [range(start, min(start + 200, count)) for start in range(0, count, 200)]
+    chunks = list(pool.map(render_chunk, [domain] * len(ranges), ranges))
+    return {name: torch.cat([chunk[name].cuda() for chunk in chunks]) for name in chunks[0]}
 
 
-def augmented(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Take a random part of each image, mirror half of them, and change the light."""
-    count = len(images)
-    scale = torch.empty(count, device="cuda").uniform_(0.5, 1.2)
-    shift = (1 - scale).clamp(min=0)[:, None] * torch.empty(count, 2, device="cuda").uniform_(-1, 1)
-    theta = torch.zeros(count, 2, 3, device="cuda")
-    theta[:, 0, 0] = scale * torch.randint(0, 2, (count,), device="cuda").mul(2).sub(1)
-    theta[:, 1, 1] = scale
-    theta[:, :, 2] = shift
-    grid = functional.affine_grid(theta, [count, 3, *SIZE], align_corners=False)
-    images = functional.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
-    labels = functional.grid_sample(labels.float(), grid, mode="nearest", padding_mode="border", align_corners=False)
-    light = torch.empty(count, 3, 1, 1, device="cuda").uniform_(0.7, 1.3)
-    images = (images * light + torch.empty(count, 1, 1, 1, device="cuda").uniform_(-32, 32)).clamp(0, 255)
-    return (images - IMAGE_MEAN.cuda()) / IMAGE_DEVIATION.cuda(), labels
+def uniform(count: int, low: float, high: float) -> Tensor:
+    """Random numbers, [count, 1, 1, 1]."""
+    return torch.empty(count, 1, 1, 1, device="cuda").uniform_(low, high)
+
+
+def coin(count: int) -> Tensor:
+    """Heads or tails, [count, 1, 1, 1]."""
+    return uniform(count, 0, 1) < 0.5
+
+
+def draw_plan(count: int) -> Plan:
+    """How each image of a batch is enlarged, cropped, mirrored and coloured."""
+    scale = uniform(count, *SCALES)
+    length = torch.tensor(SIZE, device="cuda").expand(count, 2)
+    scaled = (length * scale.view(-1, 1)).long()
+    room = (scaled - length).clamp(min=0)[:, None]
+    contrast, before = torch.where(coin(count), uniform(count, 0.5, 1.5), 1.0), coin(count)
+    distortion = [
+        torch.where(coin(count), uniform(count, -32, 32), 0.0),
+        torch.where(before, contrast, 1.0),
+        torch.where(coin(count), uniform(count, 0.5, 1.5), 1.0),
+        torch.where(coin(count), uniform(count, -18, 18).floor(), 0.0),
+        torch.where(before, 1.0, contrast),
+    ]
+    return Plan(
+        length=length,
+        scaled=scaled,
+        starts=(torch.rand(count, 1, 2, device="cuda") * (room + 1)).long(),
+        mirrored=coin(count).view(-1),
+        scale=scale,
+        distorted=torch.ones(count, 1, 1, 1, dtype=torch.bool, device="cuda"),
+        distortion=torch.stack(distortion),
+    )
+
+
+def losses(model: MultiTaskModel, batches: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The loss of every task of every domain; all images pass through the encoder together."""
+    with torch.autocast("cuda", torch.bfloat16):
+        features = model.encoder(torch.cat([batch["image"] for batch in batches.values()]))
+        parts = dict(
+            zip(batches, zip(*(feature.chunk(len(batches)) for feature in features), strict=True), strict=True)
+        )
+        outputs = {
+            name: apply_head(model.heads[name], model.decoders[name](parts[domain]), torch.Size(SIZE))
+            for name, (domain, _) in OUTPUTS.items()
+        }
+    return {
+        name: TASKS[task].weight * TASKS[task].loss(outputs[name], batches[domain][task])
+        for name, (domain, task) in OUTPUTS.items()
+    }
+
+
+class CapturedStep:
+    """A training step, captured as a CUDA graph: its many small kernels would otherwise wait for Python."""
+
+    def __init__(self, model: MultiTaskModel) -> None:
+        self.model = model
+        self.rate = torch.tensor(0.0, device="cuda")
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(), lr=self.rate, weight_decay=0.05, fused=True, capturable=True
+        )
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, batches: dict[str, dict[str, Tensor]], rate: float) -> dict[str, Tensor]:
+        """Take a step; returns the losses, which the next step overwrites."""
+        self.rate.fill_(rate)
+        if self.graph is None:
+            self.batches = batches
+            self._capture()
+        for domain, batch in batches.items():
+            for name, values in batch.items():
+                self.batches[domain][name].copy_(values)
+        self.graph.replay()
+        return self.losses
+
+    def _capture(self) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self._step()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.losses = self._step()
+
+    def _step(self) -> dict[str, Tensor]:
+        self.optimizer.zero_grad()
+        parts = losses(self.model, self.batches)
+        torch.stack(list(parts.values())).sum().backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), LONGEST_GRADIENT)
+        self.optimizer.step()
+        return {name: loss.detach() for name, loss in parts.items()}
 
 
 def main() -> None:
@@ -64,36 +144,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out")
     parser.add_argument("--encoder", default="swin_micro")
-    parser.add_argument("--scenes", type=int, default=16_000, help="scenes per domain")
-    parser.add_argument("--steps", type=int, default=6_000)
-    parser.add_argument("--batch", type=int, default=64, help="images per domain")
+    parser.add_argument("--scenes", type=int, default=60_000, help="of each domain")
+    parser.add_argument("--steps", type=int, default=15_000)
+    parser.add_argument("--batch", type=int, default=64, help="of each domain")
     options = parser.parse_args()
     torch.manual_seed(0)
     began = perf_counter()
     with ProcessPoolExecutor() as pool:
-        data = {domain: render_all(domain, options.scenes, pool) for domain in DOMAINS}
-    print(f"rendered {2 * options.scenes} scenes in {perf_counter() - began:.0f} s", flush=True)
+        data = {domain: render_all(domain, options.scenes, pool) for domain in LABELS}
+    print(f"rendered {len(data) * options.scenes} scenes in {perf_counter() - began:.0f} s", flush=True)
+    channels = {name: TASKS[task].channels_for(LABELS[domain][task]) for name, (domain, task) in OUTPUTS.items()}
     config = ModelConfig(encoder=EncoderConfig(name=options.encoder), decoder_width=64)
-    model = MultiTaskModel(config, {d: LABELS[d]["semseg"].classes for d in DOMAINS}, SIZE).cuda().train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.05, fused=True)
-    step = torch.compile(model)
+    model = MultiTaskModel(config, channels, SIZE).cuda().train()
+    step = CapturedStep(model)
+    prepare = Preparation(compile=True)
     for number in range(options.steps):
-        optimizer.param_groups[0]["lr"] = 2e-3 * min((number + 1) / 500, 0.5 + 0.5 * cos(pi * number / options.steps))
-        loss = torch.zeros((), device="cuda")
-        batch = []
-        for images, labels in data.values():
-            chosen = torch.randint(0, len(images), (options.batch,), device="cuda")
-            batch.append(augmented(images[chosen], labels[chosen]))
-        with torch.autocast("cuda", torch.bfloat16):
-            outputs = step(torch.cat([images for images, _ in batch]))
-        for i, domain in enumerate(DOMAINS):
-            part = slice(i * options.batch, (i + 1) * options.batch)
-            loss = loss + cross_entropy(outputs[domain][part], batch[i][1])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if number % 500 == 0:
-            print(f"step {number} loss {loss.item():.3f} after {perf_counter() - began:.0f} s", flush=True)
+        batches = {}
+        for domain, scenes in data.items():
+            chosen = torch.randint(0, options.scenes, (options.batch,), device="cuda")
+            raw = {name: values[chosen] for name, values in scenes.items()}
+            batches[domain] = prepare(raw, draw_plan(options.batch), SIZE, 0)
+        rate = min((number + 1) / 500, 0.5 + 0.5 * cos(pi * number / options.steps))
+        parts = step(batches, LEARNING_RATE * rate)
+        if number % 1000 == 0 or number == options.steps - 1:
+            shown = " ".join(f"{name} {loss.item():.3f}" for name, loss in parts.items())
+            print(f"step {number} after {perf_counter() - began:.0f} s: {shown}", flush=True)
     save_file({key: value.half().cpu().contiguous() for key, value in model.encoder.state_dict().items()}, options.out)
 
 

@@ -1,5 +1,8 @@
 """The command itself, and how all its parts report input errors."""
 
+import codecs
+import io
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +22,26 @@ app = typer.Typer(
 
 WRONG_INPUT, INTERRUPTED = 2, 130
 warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\)")  # Pillow's warning before our error
+
+
+PLAIN = str.maketrans(
+    {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "Δ": "D", "²": "2", "°": "deg"}
+    | {"↑": "^", "↓": "v", "→": "->", "±": "+-", "×": "x", "−": "-", "–": "-", "—": "-", "…": "..."}
+)
+
+
+def print_anywhere() -> None:
+    """Write letters that the terminal's encoding lacks in plain ones, so that no result is lost over a Δ."""
+    codecs.register_error("plain", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="plain")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    plain = error.object[error.start : error.end].translate(PLAIN)
+    return plain.encode("ascii", "replace").decode(), error.end
 
 
 def _version(wanted: bool) -> None:

@@ -39,6 +39,7 @@ def compare(
     console = Console()
     most = _number_of_jobs(jobs)
     with clear_errors(), stopped():
+        from fedhca2.errors import UserError
         from fedhca2.experiment import Experiment
         from fedhca2.federation.comparison_runs import complete, plan_runs
         from fedhca2.methods import METHODS
@@ -51,6 +52,8 @@ def compare(
         experiment = Experiment.load(config, overrides or [])
         folder = out or comparison_folder(experiment.name)
         names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+        if not names:
+            raise UserError(["--methods: should name at least one method, or 'all'"])
         planned = plan_runs(experiment, names, seeds, folder)
         done = sum(run.finished for run in planned)
         console.print(f"{len(planned)} runs in {folder}/, {done} already finished", highlight=False)

@@ -105,7 +105,7 @@ def info(
             sheet = contact_sheet(samples, count)
         except FileError as error:
             raise UserError([str(error)]) from None
-        picture = out or Path(f"{root.resolve().stem}.png")
+        picture = out or Path(f"{root.stem if _is_experiment(root) else root.resolve().name}.png")
         sheet.save(picture)
     console.print(f"{root}: {len(samples)} images to {split}, with {', '.join(samples.labels)}", highlight=False)
     console.print(f"picture: {picture}", highlight=False)

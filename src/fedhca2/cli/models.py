@@ -9,6 +9,8 @@ from rich.console import Console
 
 from fedhca2.cli.app import app, clear_errors
 
+IMAGES = {"val": "validation", "train": "training"}
+
 
 @app.command()
 def evaluate(
@@ -19,12 +21,12 @@ def evaluate(
     ] = 99,
     client: Annotated[str | None, typer.Option(help="Only this client.")] = None,
 ) -> None:
-    """Re-evaluate the models that a run saved, and write RUN/evaluation.json.
+    """Re-evaluate the models that a run saved, and write RUN/evaluation-SPLIT[-CLIENT].json.
 
     If the run trained its Local baseline, that is evaluated too, and the two are compared.
     """
     console = Console()
-    if split not in ("train", "val"):
+    if split not in IMAGES:
         raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
     with clear_errors():
         from fedhca2.deployment.trained import Evaluation, evaluated
@@ -42,10 +44,10 @@ def evaluate(
             "delta_m": result.delta_m,
             "delta_m_by_client": result.delta_m_by_client,
         }
-        written = write_evaluation(run, found)
+        written = write_evaluation(run, split, client, found)
     console.print(result_table(result))
     console.print(conclusion(result))
-    console.print(f"the scores are in {written}", highlight=False)
+    console.print(f"on the {IMAGES[split]} images; the scores are in {written}", highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -19,10 +19,20 @@ def _written(location: tuple[int | str, ...]) -> list[int | str]:
     return [step for place, step in enumerate(location) if place == 0 or location[place - 1] != "partition"]
 
 
+SHOULD_BE = {  # where pydantic speaks of Python
+    "tuple_type": "should be a list",
+    "list_type": "should be a list",
+    "dict_type": "should be a mapping of keys to values",
+    "model_type": "should be a mapping of keys to values",
+    "model_attributes_type": "should be a mapping of keys to values",
+}
+
+
 def describe(error: ValidationError) -> list[str]:
     """Write one line for each fault."""
     lines = []
-    for found in error.errors(include_url=False):
+    faults = error.errors(include_url=False)
+    for found in faults:
         where = place(_written(found["loc"])) or "config"
         match found["type"]:
             case "missing":
@@ -32,8 +42,19 @@ def describe(error: ValidationError) -> list[str]:
             case "union_tag_invalid":
                 context = found["ctx"]
                 lines.append(f"{where}.kind: should be {context['expected_tags']}, found {context['tag']!r}")
+            case "too_short" if any(_below(other["loc"], found["loc"]) for other in faults):
+                pass  # its entries have faults of their own, so none was left
+            case "too_short":
+                least = found["ctx"]["min_length"]
+                lines.append(f"{where}: should have at least {least}, found {found['input']!r:.200}")
             case "value_error":
                 lines.append(f"{where}: {found['ctx']['error']}")
             case _:
-                lines.append(f"{where}: {found['msg'][0].lower()}{found['msg'][1:]}, found {found['input']!r:.200}")
+                fault = SHOULD_BE.get(found["type"]) or found["msg"].removeprefix("Input ")
+                lines.append(f"{where}: {fault[0].lower()}{fault[1:]}, found {found['input']!r:.200}")
     return lines
+
+
+def _below(location: tuple[int | str, ...], other: tuple[int | str, ...]) -> bool:
+    """Whether one location is inside another."""
+    return len(location) > len(other) and location[: len(other)] == other

@@ -17,7 +17,7 @@ from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.errors import describe
 from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
-from fedhca2.experiment.sources import apply_overrides, read_config
+from fedhca2.experiment.sources import apply_overrides, name_file, read_config
 from fedhca2.imports import FOLDERS, folders, located
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
@@ -139,8 +139,13 @@ class Experiment(Config):
     def load(cls, source: str | Path = "demo", overrides: list[str] | None = None) -> Self:
         """Load an experiment from a YAML file or by its embedded name, with `key=value` overrides."""
         beside: list[Path] = []
-        values = read_config(source, beside)
-        return cls.parse(apply_overrides(values, overrides or []), beside)
+        values = apply_overrides(read_config(source, beside), overrides or [])
+        try:
+            return cls.parse(values, beside)
+        except UserError as error:
+            if overrides:  # which may be at fault
+                raise
+            raise UserError([name_file(line, source) for line in error.lines]) from None
 
     @classmethod
     def parse(cls, values: Any, beside: Sequence[Path] = ()) -> Self:

@@ -1,7 +1,7 @@
 """Config files: finding them, inheriting from others, and applying `key.path=value` overrides."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -47,6 +47,45 @@ def merged(base: Any, changes: Any) -> Any:
     return {**base, **both}
 
 
+def name_file(fault: str, source: str | Path) -> str:
+    """Add to a line about a config the file that the faulty setting was inherited from, if it was."""
+    steps = re.findall(r"[\w-]+", fault.partition(": ")[0])
+    if unknown := re.match(r"config: unknown key '([^']*)'", fault):
+        steps = [unknown[1]]
+    files = list(_chain(source))
+    depths = [_depth(values, steps) for _, values in files]
+    nearest = depths.index(max(depths))
+    return f"{fault} (in {files[nearest][0]})" if nearest else fault
+
+
+def _chain(source: str | Path) -> Iterator[tuple[str, Any]]:
+    """A config file and those that it extends, each with its name and own values."""
+    file: Traversable | None = Path(source) if Path(source).suffix in SUFFIXES else embedded_file(str(source))
+    name = str(source)
+    while file is not None:
+        values = read_yaml(file)
+        yield name, values
+        parent = values.get("extends") if isinstance(values, dict) else None
+        name, file = str(parent), _parent(file, str(parent)) if parent else None
+
+
+def _parent(file: Traversable, parent: str) -> Traversable | None:
+    """The file that another extends."""
+    return file.parent / parent if parent.endswith(SUFFIXES) and isinstance(file, Path) else embedded_file(parent)
+
+
+def _depth(values: Any, steps: Sequence[str]) -> int:
+    """How many of these steps lead somewhere."""
+    for depth, step in enumerate(steps):
+        if isinstance(values, list) and step.isdigit() and int(step) < len(values):
+            values = values[int(step)]
+        elif isinstance(values, dict) and step in values:
+            values = values[step]
+        else:
+            return depth
+    return len(steps)
+
+
 def _named(values: Any, name: str) -> Any:
     """Give the config its file's name, unless it has one."""
     return {"name": re.sub(r"[^A-Za-z0-9_.-]", "-", name), **values} if isinstance(values, dict) else values
@@ -67,13 +106,11 @@ def _read(file: Traversable, source: str, below: tuple[str, ...], folders: list[
     parent = str(values.pop("extends"))
     if parent in below:
         raise UserError([f"{source}: extends {parent!r}, which extends it"])
-    if parent.endswith(SUFFIXES) and isinstance(file, Path):
-        base = _read(file.parent / parent, str(file.parent / parent), (*below, parent), folders)
-    else:
-        embedded = embedded_file(parent)
-        if embedded is None:
-            raise UserError([f"{source}: extends: {parent!r} is neither a .yaml file nor an embedded experiment"])
-        base = _read(embedded, parent, (*below, parent), [])
+    above = _parent(file, parent)
+    if above is None:
+        raise UserError([f"{source}: extends: {parent!r} is neither a .yaml file nor an embedded experiment"])
+    is_file = isinstance(above, Path) and parent.endswith(SUFFIXES)  # not an embedded one
+    base = _read(above, str(above) if is_file else parent, (*below, parent), folders if is_file else [])
     base = {} if base is None else base
     if not isinstance(base, dict):
         raise UserError([f"{source}: extends: {parent!r} should be a mapping, found {type(base).__name__}"])
@@ -123,6 +160,8 @@ def _set(record: Any, steps: list[str], value: Any, override: str) -> None:
                 record[key] = {}
         else:
             raise UserError([f"--set {override}: there is nothing below {'.'.join(steps[:i])!r}"])
+        if last and steps == ["method", "name"] and value != record.get("name"):
+            record.clear()  # another method has other settings
         if last:
             record[key] = value
         else:

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text
-from fedhca2.run_folder.result import Headline, Result, headline
+from fedhca2.run_folder.result import Headline, Result, Scores, headline
 from fedhca2.tasks import TASKS
 
 
@@ -46,7 +46,21 @@ def conclusion(result: Result) -> str:
         {task for tasks in result.clients.values() for task in tasks if not TASKS[task].counts_in_delta_m}
     )
     besides = f" ({', '.join(left_out)} left out)" if left_out else ""
-    return f"Δm {result.delta_m:+.2f} %: the mean gain over training alone, all clients and tasks{besides}."
+    told = f"Δm {result.delta_m:+.2f} %: the mean gain over training alone, all clients and tasks{besides}."
+    return f"{told} {how_certain(result.clients, result.baseline)}"
+
+
+def how_certain(clients: Scores, baseline: Scores) -> str:
+    """Tell how many scores a run bettered, and what one run cannot tell."""
+    gains = [
+        relative_gain(ours.value, headline(task, baseline[client][task]).value, ours.higher_is_better)
+        for client, tasks in clients.items()
+        if client in baseline
+        for task, scores in tasks.items()
+        if (ours := headline(task, scores)).counts
+    ]
+    better = sum(gain > 0 for gain in gains)
+    return f"{better} of {len(gains)} scores are better than alone. How far that varies, only more seeds can tell."
 
 
 def _gain(ours: Headline, theirs: Headline) -> str:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.clients import client_kind
+from fedhca2.experiment.errors import describe
 from fedhca2.experiment.sources import read_config
 from fedhca2.run_folder.event_log import Event, known, parse_events
 from fedhca2.run_folder.names import (
@@ -74,8 +76,10 @@ class RunFiles:
         try:
             tasks = mapping("tasks", config.get("tasks", {}))
             declare({name: DeclaredTask.model_validate(task) for name, task in tasks.items()})
+        except ValidationError as error:
+            raise UserError([f"{self.config_file}: tasks: {line}" for line in describe(error)]) from None
         except ValueError as error:
-            raise UserError([f"{self.config_file}: tasks: {' '.join(str(error).split())}"]) from None
+            raise UserError([f"{self.config_file}: tasks: {error}"]) from None
         return config
 
     def experiment(self, overrides: list[str] | None = None) -> Experiment:

@@ -115,7 +115,8 @@ class RunFolder:
             return
         early = {*self._early, *(f".{name}.new" for name in (*self._early, CONFIG))}
         if not {entry.name for entry in self.path.iterdir()} <= {LOCK, *early}:
-            raise FileExistsError(f"{self.path}: should be a new or empty folder, found files in it")
+            hint = f"; `fedhca2 resume {self.path}` continues its run" if RunFiles(self.path).begun else ""
+            raise FileExistsError(f"{self.path}: should be a new or empty folder, found files in it{hint}")
 
     def _require_events(self) -> None:
         path, wanted = self.path / EVENTS, self._position["events"]
@@ -162,9 +163,10 @@ def lock_folder(folder: Path) -> FileLock:
     return lock
 
 
-def write_evaluation(run: Path, values: Mapping[str, Any]) -> Path:
-    """Save the scores of a run's models that were evaluated again."""
-    path = run / EVALUATION
+def write_evaluation(run: Path, images: str, client: str | None, values: Mapping[str, Any]) -> Path:
+    """Save the scores of a run's models that were evaluated again on these images, of all clients or of one."""
+    path = run / "-".join([EVALUATION, images, *([client] if client else [])])
+    path = path.with_name(f"{path.name}.json")
     write_whole(path, _as_json(values).encode(), ORDINARY)
     return path
 

@@ -1,3 +1,4 @@
+import io
 import subprocess
 import sys
 
@@ -6,7 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.cli.app import clear_errors
+from fedhca2.cli.app import clear_errors, print_anywhere
 from fedhca2.version import __version__
 
 
@@ -36,7 +37,9 @@ def test_methods_lists_the_whole_catalogue():
         (["no-such-experiment"], "error: no-such-experiment: neither a .yaml file nor an embedded experiment."),
         (["no-such-file.yaml"], "error: no-such-file.yaml: cannot be read: No such file or directory"),
         (["demo", "--set", "rounds"], "error: --set rounds: should be KEY=VALUE"),
-        (["demo", "--set", "rounds=none"], "error: rounds: input should be a valid integer"),
+        (["demo", "--set", "clients=semseg"], "error: clients: should be a list, found 'semseg'"),
+        (["demo", "--set", "clients.0.split=sal"], "error: clients[0].split: should be a list, found 'sal'\n"),
+        (["demo", "--set", "rounds=none"], "error: rounds: should be a valid integer"),
         (["demo", "--set", "rounds=!!bool maybe"], "the value is not valid YAML at line 1, column 1: found 'maybe'"),
         (["demo", "--set", "rounds=yes"], "error: config: 'rounds' should be a number, found True"),
         (["demo", "--baseline", "no-such-run"], "error: --baseline no-such-run: not a finished run"),
@@ -57,3 +60,12 @@ def test_ctrl_c_is_a_line_and_exit_code_130(capsys):
     with pytest.raises(typer.Exit) as ended, clear_errors():
         raise KeyboardInterrupt
     assert (ended.value.exit_code, capsys.readouterr().err) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_letters_that_a_terminal_lacks_are_written_in_plain_ones(encoding, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    print_anywhere()
+    print("Δm of FedHCA² ↑ ☃", flush=True)
+    assert written.getvalue().decode(encoding) in ("Dm of FedHCA2 ^ ?\n", "Dm of FedHCA² ^ ?\n")

@@ -45,3 +45,9 @@ def test_it_says_that_runs_wait_for_memory(shown, monkeypatch):
     console, printed = shown
     console.looked([], 3)
     assert printed() == "3 more waiting for memory\n"
+
+
+def test_a_comparison_of_no_method_is_refused(tmp_path):
+    result = CliRunner().invoke(app, ["compare", "demo", "--methods", " ,", "--out", str(tmp_path / "out")])
+    assert (result.exit_code, result.output) == (2, "error: --methods: should name at least one method, or 'all'\n")
+    assert not (tmp_path / "out").exists()

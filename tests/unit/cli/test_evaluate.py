@@ -33,10 +33,10 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-def evaluation(run, *options):
+def evaluation(run, *options, name="evaluation-val"):
     done = invoke("evaluate", run, *options)
     assert done.exit_code == 0, done.output
-    return json.loads((run / "evaluation.json").read_text())
+    return json.loads((run / f"{name}.json").read_text())
 
 
 def test_the_scores_are_those_of_the_run(run):
@@ -65,15 +65,15 @@ def test_delta_m_is_of_the_means_of_clients_of_a_kind(run):
 
 
 def test_training_images_give_other_scores(run):
-    assert evaluation(run, "--split", "train")["clients"] != evaluation(run)["clients"]
+    assert evaluation(run, "--split", "train", name="evaluation-train")["clients"] != evaluation(run)["clients"]
 
 
 def test_one_client_can_be_evaluated_alone(run):
-    assert set(evaluation(run, "--client", "home")["clients"]) == {"home"}
+    assert set(evaluation(run, "--client", "home", name="evaluation-val-home")["clients"]) == {"home"}
 
 
 def test_edges_are_judged_at_the_thresholds_that_are_asked_for(run):
-    found = evaluation(run, "--thresholds", 3, "--client", "outdoor-edge")
+    found = evaluation(run, "--thresholds", 3, "--client", "outdoor-edge", name="evaluation-val-outdoor-edge")
     assert found["clients"]["outdoor-edge"]["edge"]["threshold"] in (0.25, 0.5, 0.75)
 
 

@@ -95,7 +95,7 @@ REFUSED = {
         ["rounds=1"],
         "rounds: should be at least 2, which the run has",
     ),
-    "no rounds": ("stopped", nothing, ["rounds=0"], "rounds: input should be greater"),
+    "no rounds": ("stopped", nothing, ["rounds=0"], "rounds: should be greater"),
     "another seed": ("stopped", nothing, ["seed=1"], "seed: should be what the run started with, 0, found 1"),
     "another method": ("stopped", nothing, ["method=fedavg"], "should be what the run started with"),
     "another model": ("stopped", nothing, ["model.decoder_width=16"], "model.decoder_width: should be"),

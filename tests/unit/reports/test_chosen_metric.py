@@ -52,7 +52,7 @@ def test_the_curve_is_of_it(run):
 def test_evaluating_once_more_gives_it_again(run, tmp_path):
     shutil.copytree(run.path, tmp_path / "run")
     assert CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")]).exit_code == 0
-    again = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    again = json.loads((tmp_path / "run" / "evaluation-val.json").read_text())
     assert again["clients"] == run.result["clients"]
 
 

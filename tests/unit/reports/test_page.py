@@ -45,11 +45,15 @@ def test_with_several_clients_of_a_kind_both_gains_are_told(tmp_path):
     run = with_twin(made_run(tmp_path), delta_m=5.0, delta_m_by_client=20.0)
     note = single_sections(run)[0].blocks[0].note
     assert note.startswith("Δm +5.00 %")
-    assert note.endswith("by client, Δm is +20.00 %.")
+    assert "by client, Δm is +20.00 %." in note
 
 
 def test_with_one_client_of_a_kind_one_gain_is_told(tmp_path):
-    assert single_sections(made_run(tmp_path))[0].blocks[0].note.count("Δm") == 1
+    assert single_sections(made_run(tmp_path))[0].blocks[0].note.count("by client") == 0
+
+
+def test_a_page_counts_the_scores_that_are_better_than_alone(tmp_path):
+    assert "4 of 4 scores are better than alone" in single_sections(made_run(tmp_path, better=1.25))[0].blocks[0].note
 
 
 def test_an_unfinished_run_has_a_page(tmp_path):

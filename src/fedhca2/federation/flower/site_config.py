@@ -25,6 +25,7 @@ ENCODERS = (
     "swin_small_patch4_window7_224",
     "swin_base_patch4_window7_224",
     "resnet18.tv_in1k",
+    "tiny_vit_5m_224",
     "mobilenetv3_small_050",
 )
 

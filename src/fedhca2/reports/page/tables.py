@@ -7,6 +7,7 @@ from fedhca2.metrics import relative_gain
 from fedhca2.reports.figures.attendance import left_out
 from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text
 from fedhca2.reports.page.blocks import Cell, Table
+from fedhca2.reports.tables import how_certain
 from fedhca2.run_folder.names import EVENTS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Headline, headline
@@ -169,7 +170,7 @@ def latest_scores(run: RunFiles) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def delta_note(run: RunFiles) -> str:
-    """Explain Δm of a finished run in one sentence; with several clients of a kind, in two."""
+    """Explain Δm of a finished run."""
     assert run.result is not None
     if not run.result["baseline"]:
         return "Δm needs a Local baseline, which this run does not have."
@@ -177,9 +178,9 @@ def delta_note(run: RunFiles) -> str:
     if gain is None:
         return UNKNOWN_GAIN
     told = f"Δm {gain:+.2f} %: the mean gain over training alone, all clients and tasks."
-    if not run.several_of_a_kind or by_client is None:
-        return told
-    return f"{told} Clients of a kind are averaged; by client, Δm is {by_client:+.2f} %."
+    if run.several_of_a_kind and by_client is not None:
+        told += f" Clients of a kind are averaged; by client, Δm is {by_client:+.2f} %."
+    return f"{told} {how_certain(run.result['clients'], run.result['baseline'])}"
 
 
 def gain_cell(ours: Headline, theirs: Headline) -> Cell:
