@@ -12,7 +12,8 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     run = fedhca2.run(fedhca2.Experiment.load("demo", [f"rounds={rounds}", *SMALL]))
 
-    print(f"Δm {run.result.delta_m:+.2f} %")
+    gain = run.result.delta_m  # None if training alone scored 0
+    print("Δm is unknown" if gain is None else f"Δm {gain:+.2f} %")
     for client, tasks in run.result.clients.items():
         for task, scores in tasks.items():
             metric, value = next(iter(scores.items()))

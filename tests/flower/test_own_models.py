@@ -7,7 +7,9 @@ import pytest
 import torch
 from federations import PowerCutError, Watching, in_memory
 from in_process_grid import InProcessGrid
+from typer.testing import CliRunner
 
+from fedhca2.cli import app
 from fedhca2.deployment.export import export
 from fedhca2.deployment.trained import Evaluation, Trained, evaluated, predict_files
 from fedhca2.errors import UserError
@@ -102,6 +104,32 @@ def test_its_model_predicts_readings_and_no_images(done, tmp_path):
         list(predict_files(fan, [], tmp_path))
     with pytest.raises(UserError, match="--client fan: should have images as inputs, found arrays"):
         export(fan, "safetensors", tmp_path)
+
+
+def test_its_readings_are_checked_and_not_painted():
+    assert CliRunner().invoke(app, ["data", "check", str(CONFIG)]).exit_code == 0
+    painted = CliRunner().invoke(app, ["data", "info", str(CONFIG), "--name", "press"])
+    assert (painted.exit_code, "should have images to paint, found arrays" in painted.output) == (2, True)
+
+
+FAULTS = {
+    "another shape": (
+        "(SENSORS, READINGS)",
+        "(SENSORS, 32)",
+        r"'input' should be 3×32, the data set's `shape`, found 3×64",
+    ),
+    "no numbers": ("self.readings[index],", "self.readings[index] * np.nan,", r"'input' should be finite, found NaN"),
+    "another name": ('{"input": ', '{"reading": ', "should have 'input', found reading, fault, life"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_readings_that_do_not_fit_are_named(fault, tmp_path):
+    before, after, line = FAULTS[fault]
+    (tmp_path / "sensors.py").write_text(CONFIG.with_suffix(".py").read_text().replace(before, after))
+    (tmp_path / "sensors.yaml").write_text(CONFIG.read_text())
+    with pytest.raises(UserError, match=rf"data\.press: train\[\d+\]: {line}"):
+        in_memory(Experiment.load(tmp_path / "sensors.yaml", BRIEF))
 
 
 def test_adapters_train_beside_the_layers_of_an_own_encoder():

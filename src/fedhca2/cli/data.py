@@ -96,13 +96,16 @@ def info(
         wanted: Split = "train" if split == "train" else "val"
         try:
             if _is_experiment(root):
-                samples = _chosen(_data_of(root), name).open(wanted)
+                chosen = _chosen(_data_of(root), name)
+                if chosen.are_arrays:
+                    raise UserError([f"{root}: should have images to paint, found arrays; `data check` reads them"])
+                samples = chosen.open(wanted)
             else:
                 samples = ARCHIVES[_layout(root, layout).value](root, wanted)
             sheet = contact_sheet(samples, count)
         except FileError as error:
             raise UserError([str(error)]) from None
-        picture = out or Path(f"{root.resolve().stem}.png")
+        picture = out or Path(f"{root.stem if _is_experiment(root) else root.resolve().name}.png")
         sheet.save(picture)
     console.print(f"{root}: {len(samples)} images to {split}, with {', '.join(samples.labels)}", highlight=False)
     console.print(f"picture: {picture}", highlight=False)

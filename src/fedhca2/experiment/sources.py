@@ -109,8 +109,8 @@ def _read(file: Traversable, source: str, below: tuple[str, ...], folders: list[
     above = _parent(file, parent)
     if above is None:
         raise UserError([f"{source}: extends: {parent!r} is neither a .yaml file nor an embedded experiment"])
-    own_file = isinstance(file, Path) and parent.endswith(SUFFIXES)
-    base = _read(above, str(above) if own_file else parent, (*below, parent), folders if own_file else [])
+    is_file = isinstance(above, Path) and parent.endswith(SUFFIXES)  # not an embedded one
+    base = _read(above, str(above) if is_file else parent, (*below, parent), folders if is_file else [])
     base = {} if base is None else base
     if not isinstance(base, dict):
         raise UserError([f"{source}: extends: {parent!r} should be a mapping, found {type(base).__name__}"])

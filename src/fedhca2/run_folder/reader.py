@@ -76,8 +76,10 @@ class RunFiles:
         try:
             tasks = mapping("tasks", config.get("tasks", {}))
             declare({name: DeclaredTask.model_validate(task) for name, task in tasks.items()})
+        except ValidationError as error:
+            raise UserError([f"{self.config_file}: tasks: {line}" for line in describe(error)]) from None
         except ValueError as error:
-            raise UserError([f"{self.config_file}: tasks: {' '.join(str(error).split())}"]) from None
+            raise UserError([f"{self.config_file}: tasks: {error}"]) from None
         return config
 
     def experiment(self, overrides: list[str] | None = None) -> Experiment:

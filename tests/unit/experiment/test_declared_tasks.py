@@ -18,6 +18,7 @@ from fedhca2.reports.page.tables import result_table
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks import TASKS
 from small import small
+from small_run import run_small
 from tiny_encoder import TINY
 
 OURS = """
@@ -68,7 +69,7 @@ def test_a_task_comes_from_a_file_beside_the_experiment(tmp_path):
         ({"image": "regression"}, "tasks: 'image' should be a name"),
         ({"x": {"kind": "regression", "wight": 1}}, "tasks.x: unknown key 'wight'. Did you mean 'weight'?"),
         ({"x": {"kind": "regression", "weight": -1}}, "tasks.x.weight: should be greater than or equal to 0"),
-        ({"x": 3}, "tasks.x: should be a mapping of keys to values"),
+        ({"x": 3}, "tasks.x: should be a mapping of keys to values, found 3"),
     ],
 )
 def test_a_mistake_is_one_line(tasks, message):
@@ -140,7 +141,8 @@ def test_vectors_count_in_delta_m_and_tables(finished, forgotten):
 @pytest.mark.slow
 def test_vectors_are_evaluated_again(finished, forgotten):
     command("evaluate", finished)
-    found = json.loads((finished / "evaluation.json").read_text())["clients"]
+    written = next(finished.glob("evaluation*.json"))
+    found = json.loads(written.read_text())["clients"]
     assert found == json.loads((finished / "result.json").read_text())["clients"]
 
 
@@ -169,3 +171,56 @@ def test_a_vector_is_exported(finished, forgotten, tmp_path):
     assert (people.shape, normals.shape) == ((1, 1), (1, 3, 32, 32))
     assert "| people | 1 | the values themselves |" in (tmp_path / "both.md").read_text("utf-8")
     assert Trained.open(finished, "both").spaces["people"].names == ("people",)
+
+
+DOTS = """
+import numpy as np
+
+
+class Dots:
+    labels = {"keypoints": ("red", "green"), "classification": ("night", "day")}
+    size = (32, 32)
+
+    def __init__(self, split):
+        self.split = split
+
+    def __len__(self):
+        return 64 if self.split == "train" else 32
+
+    def __getitem__(self, index):
+        places = np.random.default_rng([index, self.split == "val"]).integers(4, 28, (2, 2))
+        rows, columns = np.mgrid[:32, :32]
+        heat = [np.exp(-((rows - y) ** 2 + (columns - x) ** 2) / 8) for y, x in places]
+        sky = 0 * rows + index % 2
+        return {"image": np.stack([*heat, sky], 2), "keypoints": np.stack(heat, 2), "classification": index % 2}
+"""
+
+
+@pytest.mark.slow
+def test_key_points_and_classes_of_images_are_learned(tmp_path):
+    """A red and a green dot before a dark or a blue sky: where they are, and what time it is."""
+    (tmp_path / "dots.py").write_text(DOTS, "utf-8")
+    changes = {
+        "model": {"encoder": {"name": TINY}, "decoder_width": 16},
+        "training": {"batch_size": 4, "learning_rate": 0.01, "augment": False, "schedule": {"warmup_epochs": 0}},
+        "data": {"dots": {"kind": f"{tmp_path}/dots.py:Dots"}},
+        "clients": [{"data": "dots", "split": ["keypoints", "classification"]}],
+    }
+    result = run_small(small(rounds=10, method="local", **changes), tmp_path / "run").clients
+    assert result["dots-keypoints"]["keypoints"]["pck"] > 60
+    assert result["dots-classification"]["classification"]["accuracy"] > 80
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ({"x": {"kind": "nonsense"}}, "config.yaml: tasks: x: kind should be a known task"),
+        ({"x": {"weight": 1}}, "config.yaml: tasks: kind: missing"),
+        ([], "tasks: should hold keys and values, found []"),
+    ],
+)
+def test_bad_tasks_in_the_folder_of_a_run_are_one_line(tmp_path, tasks, message):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"tasks": tasks}), "utf-8")
+    with pytest.raises(UserError) as error:
+        _ = RunFiles(tmp_path).config
+    assert (message in error.value.lines[0], "\n" in error.value.lines[0]) == (True, False), error.value.lines
