@@ -92,7 +92,7 @@ class Page:
         rows = []
         for label, changes, paper in SENSITIVITY:
             gain = None
-            if own := [run for run in ours if departures(run.config) == changes]:
+            if own := [run for run in ours if departures(run) == changes]:
                 gain = gather([*alone, *own]).entries["fedhca2"][DELTA_M]
             told = [shown(gain, DELTA_M), str(len(gain.values))] if gain else [NOT_RUN, NOT_RUN]
             rows.append([label, *told, NOT_RUN if paper is None else f"{paper:+.2f}"])

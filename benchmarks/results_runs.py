@@ -27,7 +27,7 @@ class Runs:
             for config in sorted(Path(folder).rglob("config.yaml")):
                 run = RunFiles(config.parent)
                 if run.finished:
-                    self.runs.setdefault(run.config["name"], []).append((run, departures(run.config)))
+                    self.runs.setdefault(run.config["name"], []).append((run, departures(run)))
 
     def plain(self, wanted):
         """The runs of an experiment, NAME or NAME,KEY=VALUE…, with the defaults of their methods."""
@@ -57,7 +57,12 @@ class Runs:
         return found
 
 
-def departures(config):
+def departures(run):
+    """What a run changes in its embedded experiment with its method's defaults; None if one of them is unknown."""
+    return changes_in(run.experiment().to_dict())  # with the defaults of settings that are newer than the run
+
+
+def changes_in(config):
     """What a config changes in its embedded experiment with its method's defaults; None if one of them is unknown."""
     try:
         wanted = embedded(config["name"], config["method"]["name"])

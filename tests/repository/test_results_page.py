@@ -158,5 +158,5 @@ def test_every_listed_run_belongs_to_a_block(results):
     jobs = import_module("results_jobs")
     for name, experiment, *options in map(str.split, (*jobs.curve(), *jobs.sensitivity())):
         if name.endswith("-s0"):
-            changed = import_module("results_runs").departures(Experiment.load(experiment, options[1::2]).to_dict())
+            changed = import_module("results_runs").changes_in(Experiment.load(experiment, options[1::2]).to_dict())
             assert all(map(results.SIZES.fullmatch, changed)) or all(map(results.METHOD.fullmatch, changed))
