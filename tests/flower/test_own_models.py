@@ -132,7 +132,32 @@ def test_readings_that_do_not_fit_are_named(fault, tmp_path):
         in_memory(Experiment.load(tmp_path / "sensors.yaml", BRIEF))
 
 
-def test_adapters_train_beside_the_layers_of_an_own_encoder():
+def test_an_encoder_for_images_is_refused():
+    with pytest.raises(UserError, match="encoder should be a class of your own for inputs 3×64, found swin_micro"):
+        in_memory(sensors("model={encoder: {name: swin_micro}}"))
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            ("sum(channels), width)", "sum(channels), width + 1)"),
+            r"decoder .*sensors.py:Pool should give features \[B, 32, …\], found 2×33",
+        ),
+        (
+            ("class Line(nn.Linear):", "class Line(nn.Identity):"),
+            r"head .*sensors.py:Line should give \[B, 4\], found 2×32",
+        ),
+    ],
+)
+def test_a_decoder_or_head_that_gives_something_else_is_refused(change, line, tmp_path):
+    (tmp_path / "sensors.py").write_text(CONFIG.with_suffix(".py").read_text().replace(*change))
+    (tmp_path / "sensors.yaml").write_text(CONFIG.read_text())
+    with pytest.raises(UserError, match=line):
+        in_memory(Experiment.load(tmp_path / "sensors.yaml", BRIEF))
+
+
+def test_adapters_need_linear_layers_in_an_own_encoder_too():
     with pytest.raises(UserError, match="should have linear layers for adapters, found none"):
         in_memory(sensors("model.encoder.adapters={rank: 2}"))
 

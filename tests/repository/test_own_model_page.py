@@ -84,9 +84,10 @@ def test_a_fault_in_the_file_is_one_line_before_a_folder_is_made(fault, mine, tm
 SETTINGS = {
     "no such file": (["model.encoder.kind=other.py:Ladder"], "other.py cannot be imported: No such file"),
     "unknown setting": (["model.encoder.depth=3"], r"should take width=8, depth=3, found TypeError: .*'depth'"),
-    "unknown kind": (["model.encoder.kind=ladder"], "model.encoder: kind should be timm, or path/to/file.py:NAME"),
-    "unknown decoder": (["model.decoder=fnc"], "model.decoder: should be fcn or deeplab, or path/to/file.py:NAME"),
-    "unknown head": (["model.head=line"], "model.head: should be path/to/file.py:NAME or package.module:NAME"),
+    "unknown kind": (["model.encoder.kind=ladder"], "model.encoder: kind should be timm or path/to/file.py:NAME"),
+    "a name alone": (["model.encoder=resnet18"], "model.encoder: kind should be timm or path.*found 'resnet18'"),
+    "unknown decoder": (["model.decoder=fnc"], "model.decoder: kind should be fcn or deeplab or path/to/file.py:NAME"),
+    "unknown head": (["model.head=line"], "model.head: kind should be path/to/file.py:NAME or package.module:NAME"),
     "not a decoder": (["model.decoder=my_model.py:Ladder"], "decoder .*my_model.py:Ladder should "),
     "drops": (["model.encoder.drop_path=0.1"], "drop_path should be 0 if the encoder is a class of your own"),
     "no linear layers": (["model.encoder.adapters={}"], "my_model.py:Ladder' should have linear layers for adapters"),

@@ -185,19 +185,17 @@ class Experiment(Config):
     @property
     def blank(self) -> Self:
         """The same experiment without initial weights, so that no file is needed."""
-        clients = tuple(
-            entry.model_copy(update={"model": spec.model.blank.model_dump()}) if entry.model else entry
-            for entry in self.clients
-            for spec in entry.expand(self.model)[:1]
-        )
-        return self.model_copy(update={"model": self.model.blank, "clients": clients})
+        values = self.model_dump(mode="json", exclude_none=True)
+        for encoder in _encoders(values):
+            encoder["weights"] = "none"
+            encoder.pop("sha256", None)
+        return self.parse(values)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data that `parse` reads, with all defaults and the digest of a weights file filled in."""
         values = self.model_dump(mode="json", exclude_none=True)
         method = self.resolved_method.model_dump(mode="json", exclude={"reference"})
-        for model in (values["model"], *(client.get("model", {}) for client in values["clients"])):
-            encoder = model.get("encoder", {})
+        for encoder in _encoders(values):
             if is_file(Path(encoder.get("weights", "none"))):
                 encoder["sha256"] = digest(encoder["weights"])
         return {**values, "method": {"name": self.method_name, **method}}
@@ -205,6 +203,12 @@ class Experiment(Config):
     def to_yaml(self) -> str:
         """The same as a YAML document."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+def _encoders(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The settings of all encoders in an experiment's plain data."""
+    models = [values["model"], *(client.get("model", {}) for client in values["clients"])]
+    return [model["encoder"] for model in models if "encoder" in model]
 
 
 def _unequal_starts(specs: Sequence[ClientSpec]) -> list[str]:

@@ -1,21 +1,22 @@
 """Settings of a model."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from fedhca2.config import Config
 from fedhca2.imports import FORMS, folders, is_import_path, located
 
 SWIN_T = "swin_tiny_patch4_window7_224"
 TIMM = "timm"
-DECODERS = ("fcn", "deeplab")
 PARTS = ("encoder", "decoder", "head")
 
 
 class Part(Config):
     """A part of a model: a built-in kind, or a class of a user's own by import path with its settings."""
+
+    built_in: ClassVar[tuple[str, ...]] = ()
 
     kind: str
     settings: dict[str, Any] = Field(default_factory=dict, description="of a class of your own")
@@ -24,9 +25,11 @@ class Part(Config):
     @classmethod
     def _settings_beside_the_kind(cls, values: Any, info: ValidationInfo) -> Any:
         values = {"kind": values} if isinstance(values, str) else values
-        kind = values.get("kind") if isinstance(values, dict) else None
-        if not isinstance(kind, str) or not is_import_path(kind):
+        kind = values.get("kind", *cls.built_in[:1]) if isinstance(values, dict) else None
+        if not isinstance(values, dict) or kind in cls.built_in:
             return values
+        if not isinstance(kind, str) or not is_import_path(kind):
+            raise ValueError(f"kind should be {' or '.join([*cls.built_in, FORMS])}, found {kind!r:.200}")
         known = {key: value for key, value in values.items() if key in cls.model_fields}
         own = {key: value for key, value in values.items() if key not in cls.model_fields}
         return {**known, "kind": located(kind, folders(info)), "settings": {**known.get("settings", {}), **own}}
@@ -35,6 +38,14 @@ class Part(Config):
     def is_own(self) -> bool:
         """Whether it is a class of a user's own."""
         return is_import_path(self.kind)
+
+
+class DecoderConfig(Part):
+    """FedHCA²'s decoder, MaT-FL's, or one of a user's own."""
+
+    built_in: ClassVar[tuple[str, ...]] = ("fcn", "deeplab")
+
+    kind: str = "fcn"
 
 
 class Lora(Config):
@@ -47,6 +58,8 @@ class Lora(Config):
 
 class EncoderConfig(Part):
     """The backbone and its initial weights."""
+
+    built_in: ClassVar[tuple[str, ...]] = (TIMM,)
 
     kind: Annotated[str, Field(description=f"{TIMM}, or a class of your own: {FORMS}")] = TIMM
     name: Annotated[str, Field(description="a timm model, or swin_micro or swin_mini for runs on a CPU")] = SWIN_T
@@ -79,14 +92,6 @@ class EncoderConfig(Part):
         """Whether the backbone keeps its initial weights."""
         return self.frozen or self.adapters is not None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _kind_is_known(cls, values: Any) -> Any:
-        kind = values.get("kind", TIMM) if isinstance(values, dict) else TIMM
-        if kind != TIMM and not (isinstance(kind, str) and is_import_path(kind)):
-            raise ValueError(f"kind should be {TIMM}, or {FORMS}, found {kind!r:.200}")
-        return values
-
     @model_validator(mode="after")
     def _a_fixed_backbone_drops_nothing(self) -> Self:
         if self.drop_path and (self.fixed or self.is_own):
@@ -108,8 +113,8 @@ class ModelConfig(Config):
         ),
     ] = None
     decoder: Annotated[
-        Part, Field(description=f"fcn, FedHCA²'s decoder; deeplab, MaT-FL's; or a class of your own: {FORMS}")
-    ] = Part(kind=DECODERS[0])
+        DecoderConfig, Field(description=f"fcn, FedHCA²'s decoder; deeplab, MaT-FL's; or a class of your own: {FORMS}")
+    ] = DecoderConfig()
     decoder_width: Annotated[
         int | None,
         Field(ge=4, multiple_of=4, description="by default the width of the encoder's first map, or 256 for deeplab"),
@@ -117,20 +122,6 @@ class ModelConfig(Config):
     head: Annotated[Part | None, Field(description=f"by default the task's own; or a class of your own: {FORMS}")] = (
         None
     )
-
-    @field_validator("decoder")
-    @classmethod
-    def _decoder_is_known(cls, decoder: Part) -> Part:
-        if decoder.kind not in DECODERS and not decoder.is_own:
-            raise ValueError(f"should be {' or '.join(DECODERS)}, or {FORMS}, found {decoder.kind!r:.200}")
-        return decoder
-
-    @field_validator("head")
-    @classmethod
-    def _head_is_known(cls, head: Part | None) -> Part | None:
-        if head and not head.is_own:
-            raise ValueError(f"should be {FORMS}, found {head.kind!r:.200}")
-        return head
 
     @property
     def own_parts(self) -> dict[str, Part]:

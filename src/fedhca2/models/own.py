@@ -49,31 +49,33 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
     `outputs` are the channels of its tasks.
     """
     own = config.own_parts
+    if "encoder" not in own and len(shape) != 3:
+        raise ValueError(
+            f"encoder should be a class of your own for inputs {_listed(shape)}, found {config.encoder.name}"
+        )
     if not own:
         return
     model.eval()
-    maps = _tried("encoder", config.encoder, model.encoder, torch.zeros(2, *shape))
+    maps = _tried(f"encoder {config.encoder.title}", model.encoder, torch.zeros(2, *shape))
     if "encoder" in own:
         _check_maps(config, maps, model.encoder.channels, shape)
     for task, channels in outputs.items():
-        features = _tried("decoder", config.decoder, model.decoders[task], maps)
+        features = _tried(f"decoder {config.decoder.kind}", model.decoders[task], maps)
         if "decoder" in own and (not _is_float(features) or features.ndim < 2 or features.shape[1] != model.width):
             wanted = f"features [B, {model.width}, …]"
             raise ValueError(f"decoder {config.decoder.kind} should give {wanted}, found {_shown(features)}")
-        output = _tried("head", config.head or config.decoder, model.heads[task], features)
-        dimensions = 4 if TASKS[task].output == "map" else 2
-        if not _is_float(output) or output.ndim != dimensions or output.shape[1] != channels:
-            wanted = f"[B, {channels}, H, W]" if dimensions == 4 else f"[B, {channels}]"
-            part = "head" if "head" in own else "decoder"
-            kind = own[part].kind if part in own else config.encoder.kind
-            raise ValueError(f"{part} {kind} should lead to {wanted} for task {task!r}, found {_shown(output)}")
+        head = config.head.kind if config.head else f"of task {task!r}"
+        output = _tried(f"head {head}", model.heads[task], features)
+        wanted = f"[B, {channels}, H, W]" if TASKS[task].output == "map" else f"[B, {channels}]"
+        if not _is_float(output) or output.ndim != wanted.count(",") + 1 or output.shape[1] != channels:
+            raise ValueError(f"head {head} should give {wanted}, found {_shown(output)}")
 
 
-def _tried(name: str, part: Part, module: nn.Module, *inputs: Any) -> Any:
+def _tried(name: str, module: nn.Module, *inputs: Any) -> Any:
     try:
         return module(*inputs)
     except Exception as error:  # it may raise anything
-        raise ValueError(f"{name} {part.kind} should accept what it gets, found {told(error)}") from error
+        raise ValueError(f"{name} should accept what it gets, found {told(error)}") from error
 
 
 def _check_maps(config: ModelConfig, maps: Any, channels: Sequence[int], shape: Sequence[int]) -> None:
@@ -86,7 +88,7 @@ def _check_maps(config: ModelConfig, maps: Any, channels: Sequence[int], shape: 
     found = [tuple(each.shape) for each in maps] if listed else []
     if [each[: len(wanted[0])] for each in found] != wanted or (len(shape) == 3 and len(found) != len(channels)):
         shown = ", ".join(map(_shown, maps)) if listed else _shown(maps)
-        needed = ", ".join("×".join(map(str, each)) + ("" if len(each) > 2 else "×…") for each in wanted)
+        needed = ", ".join(_listed(each) + ("" if len(each) > 2 else "×…") for each in wanted)
         raise ValueError(f"encoder {config.encoder.kind} should give a list of maps {needed}, found {shown}")
 
 
@@ -94,7 +96,11 @@ def _is_float(found: Any) -> bool:
     return isinstance(found, Tensor) and found.is_floating_point()
 
 
+def _listed(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
+
+
 def _shown(found: Any) -> str:
     if isinstance(found, Tensor):
-        return "×".join(map(str, found.shape)) + ("" if found.is_floating_point() else f" of {found.dtype}")
+        return _listed(found.shape) + ("" if found.is_floating_point() else f" of {found.dtype}")
     return type(found).__name__
