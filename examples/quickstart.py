@@ -4,7 +4,7 @@ import sys
 
 import fedhca2
 
-SMALL = ["data.outdoor.train=80", "data.indoor.train=16", "data.outdoor.val=20", "data.indoor.val=20"]
+SMALL = ["data.outdoor.train=80", "data.indoor.train=24", "data.outdoor.val=20", "data.indoor.val=20"]
 
 
 def main() -> None:
