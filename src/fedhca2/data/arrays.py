@@ -32,7 +32,7 @@ def to_image(value: Any) -> Tensor:
 
 def to_array(value: Any, shape: tuple[int, ...]) -> Tensor:
     """An input that is no image, as float32 of this shape."""
-    tensor = (value if isinstance(value, Tensor) else _tensor(np.asarray(value))).float()
+    tensor = _tensor(value).float()
     if tuple(tensor.shape) != shape:
         raise ValueError(f"should be {'×'.join(map(str, shape))}, the data set's `shape`, found {_shape(tensor)}")
     _bounds(tensor)

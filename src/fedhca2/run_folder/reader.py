@@ -138,8 +138,8 @@ class RunFiles:
     @property
     def everyone_failed(self) -> bool:
         """Whether the last round used no client's update, because training or the replies failed."""
-        rounds = self.of("round")
-        return bool(rounds) and {event["client"] for event in self.of("profile")} <= set(rounds[-1]["refused"])
+        rounds, clients = self.of("round"), {event["client"] for event in self.of("profile")}
+        return bool(rounds and clients) and clients <= set(rounds[-1]["refused"])
 
     def _require_tasks(self) -> None:
         """Make known the tasks that the config declares, if the folder has one."""

@@ -82,6 +82,13 @@ def test_without_events_a_damaged_list_of_clients_is_named(tmp_path):
         run.dataset("home")
 
 
+def test_a_run_without_profiles_did_not_fail(tmp_path):
+    made_run(tmp_path)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text("".join(line for line in lines if '"profile"' not in line))
+    assert not RunFiles(tmp_path).everyone_failed
+
+
 def test_damaged_samples_are_named(tmp_path):
     run = made_run(tmp_path)
     file = next((run.path / "samples").iterdir())
