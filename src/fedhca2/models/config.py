@@ -11,6 +11,7 @@ from fedhca2.imports import FORMS, folders, is_import_path, located
 SWIN_T = "swin_tiny_patch4_window7_224"
 TIMM = "timm"
 PARTS = ("encoder", "decoder", "head")
+WIDEST = 8192  # of any layer: a server cannot make a site build a model of any size
 
 
 class Part(Config):
@@ -52,7 +53,7 @@ class Lora(Config):
     """Low-rank adapters beside the linear layers of a frozen backbone: W·x + (α/r)·B·A·x."""
 
     kind: Literal["lora"] = "lora"
-    rank: Annotated[int, Field(ge=1, description="r, the width of the adapters")] = 8
+    rank: Annotated[int, Field(ge=1, le=WIDEST, description="r, the width of the adapters")] = 8
     alpha: Annotated[float, Field(gt=0, description="α; adapters are scaled by α/r")] = 8.0
 
 
@@ -108,6 +109,7 @@ class ModelConfig(Config):
         int | None,
         Field(
             ge=1,
+            le=WIDEST,
             description="width that every encoder projects its maps to, so that clients with different encoders "
             "exchange decoders; by default maps keep their widths",
         ),
@@ -117,7 +119,12 @@ class ModelConfig(Config):
     ] = DecoderConfig()
     decoder_width: Annotated[
         int | None,
-        Field(ge=4, multiple_of=4, description="by default the width of the encoder's first map, or 256 for deeplab"),
+        Field(
+            ge=4,
+            le=WIDEST,
+            multiple_of=4,
+            description="by default the width of the encoder's first map, or 256 for deeplab",
+        ),
     ] = None
     head: Annotated[Part | None, Field(description=f"by default the task's own; or a class of your own: {FORMS}")] = (
         None

@@ -81,6 +81,12 @@ def test_another_method_is_really_another_method():
         ({"training": {"learning_rat": 1}}, "training: unknown key 'learning_rat'. Did you mean 'learning_rate'?"),
         ({"method": "fedhca"}, "Did you mean 'fedhca2'?"),
         ({"method": {"name": "fedhca2", "c": 2}}, "found 2"),
+        ({"model": {"decoder_width": 10**9}}, "model.decoder_width: should be less than or equal to 8192"),
+        ({"model": {"feature_width": 10**9}}, "model.feature_width: should be less than or equal to 8192"),
+        (
+            {"model": {"encoder": {"adapters": {"rank": 10**9}}}},
+            "model.encoder.adapters.rank: should be less than or equal to 8192",
+        ),
         ({"method": 7}, "method: should be a mapping of keys to values, found 7"),
         ({"clients": []}, "clients: "),
         (
