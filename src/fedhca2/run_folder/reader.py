@@ -1,6 +1,6 @@
 """Reading a run from its files."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from fedhca2.experiment import Experiment
 from fedhca2.experiment.clients import ClientEntry, client_kind
 from fedhca2.experiment.errors import describe
 from fedhca2.experiment.sources import read_config
+from fedhca2.imports import is_import_path
 from fedhca2.run_folder.event_log import Event, known, parse_events
 from fedhca2.run_folder.names import (
     BASELINE,
@@ -73,6 +74,7 @@ class RunFiles:
     def config(self) -> dict[str, Any]:
         """The resolved config; the tasks that it declares are known from here on."""
         config = mapping(self.config_file, read_config(self.config_file))
+        self._refuse_code_of_strangers(config)
         try:
             tasks = mapping("tasks", config.get("tasks", {}))
             declare({name: DeclaredTask.model_validate(task) for name, task in tasks.items()})
@@ -82,8 +84,19 @@ class RunFiles:
             raise UserError([f"{self.config_file}: tasks: {error}"]) from None
         return config
 
+    def _refuse_code_of_strangers(self, config: Mapping[str, Any]) -> None:
+        """Refuse a config that names code which may have come with the folder: a run records absolute paths."""
+        named = {key: value for key, value in config.items() if key in ("data", "tasks", "model", "clients")}
+        for kind in _kinds_in(named):
+            source = Path(kind.rpartition(":")[0])
+            came_along = source.resolve().is_relative_to(self.path.resolve())
+            if source.suffix == ".py" and (came_along or not source.is_absolute()):
+                wanted = "should name code by its absolute path outside this folder"
+                raise UserError([f"{self.config_file}: {wanted}, found {kind!r:.200}"])
+
     def experiment(self, overrides: list[str] | None = None) -> Experiment:
         """The run's experiment, with `key=value` overrides."""
+        _ = self.config  # what it refuses
         return Experiment.load(self.config_file, overrides)
 
     @cached_property
@@ -260,3 +273,14 @@ class RunFiles:
         except Exception as error:  # readers raise anything for damaged archives
             reason = " ".join(str(error).split())[:200]
             raise UserError([f"{path}: should be samples of a run, found {type(error).__name__}: {reason}"]) from None
+
+
+def _kinds_in(values: Any) -> Iterator[str]:
+    """All import paths in a config."""
+    if isinstance(values, Mapping):
+        values = list(values.values())
+    if isinstance(values, list):
+        for value in values:
+            yield from _kinds_in(value)
+    elif isinstance(values, str) and is_import_path(values):
+        yield values
