@@ -1,14 +1,14 @@
 """A model's parameters by part, and rows: one flat vector per part, with a layout that names its pieces."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import prod
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # The norms are the running statistics of normalisation layers: not parameters, and local unless a method shares them.
 Part = Literal["encoder", "decoder", "head", "encoder_norms", "decoder_norms"]
@@ -89,6 +89,21 @@ class Layout:
     def layer_of(self) -> tuple[int, ...]:
         """The index of each tensor's layer."""
         return tuple(self.layers.index(name.rpartition(".")[0]) for name in self.names)
+
+
+class Slotted(Protocol):
+    """A model whose tensors are known by slot."""
+
+    def slots(self) -> dict[Slot, dict[str, Tensor]]:
+        """The tensors of every slot, by their names within it."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """All parameters, as torch lists them."""
+
+
+def layouts(model: Slotted) -> dict[Slot, Layout]:
+    """The layout of each slot's row."""
+    return {slot: Layout.of(tensors) for slot, tensors in model.slots().items()}
 
 
 def flatten(tensors: Mapping[str, Tensor], layout: Layout) -> Tensor:

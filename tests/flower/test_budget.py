@@ -148,7 +148,7 @@ def crash(site, invitation, monkeypatch, order):
         raise PowerCutError
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedhca2.federation.flower.site._save_reply", die)
+        patch.setattr("fedhca2.federation.flower.site.save_reply", die)
         with pytest.raises(PowerCutError):
             site.perform(invitation, order)
     return kept[0]

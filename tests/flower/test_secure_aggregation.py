@@ -10,6 +10,7 @@ import pytest
 import torch
 from federations import Nobody, PowerCutError, Watching, flower_federation, site_configs, small_experiment
 
+from fedhca2.clients import save_reply
 from fedhca2.errors import UserError
 from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.flower.client_app import make_app
@@ -19,7 +20,7 @@ from fedhca2.federation.flower.masks import Steps
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import STAGE, header_of
 from fedhca2.federation.flower.secagg_site import MASK, SHARE
-from fedhca2.federation.flower.site import REPLY, Site, _save_reply
+from fedhca2.federation.flower.site import REPLY, Site
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
@@ -193,7 +194,7 @@ def test_a_sum_that_moved_farther_than_its_rows_can_is_delivered_to_nobody(tmp_p
         def perform(self, invitation, order):
             reply = super().perform(invitation, order)
             if order.round == 1:
-                _save_reply(self._seat.folder / REPLY, replace(reply, rows={ENCODER: reply.rows[ENCODER] + 0.5}))
+                save_reply(self._seat.folder / REPLY, replace(reply, rows={ENCODER: reply.rows[ENCODER] + 0.5}))
             return reply
 
     experiment = secured(FEDPER, rounds=2)

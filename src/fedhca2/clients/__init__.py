@@ -5,7 +5,7 @@ from fedhca2.clients.client import BatchWatch, Client, LocalData
 from fedhca2.clients.device_slot import DeviceSlot, StepKind, at_work
 from fedhca2.clients.optimizer import Schedule
 from fedhca2.clients.privacy import Privacy
-from fedhca2.clients.state_file import ClientState, StateFileError, load_state, save_state
+from fedhca2.clients.state_file import ClientState, StateFileError, load_reply, load_state, save_reply, save_state
 from fedhca2.clients.training import Training
 
 __all__ = [
@@ -21,6 +21,8 @@ __all__ = [
     "StepKind",
     "Training",
     "at_work",
+    "load_reply",
     "load_state",
+    "save_reply",
     "save_state",
 ]

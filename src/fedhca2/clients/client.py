@@ -30,7 +30,6 @@ from fedhca2.tasks import LabelSpace, metrics_for
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in total, loss of the last one
 Turn = tuple[Epoch, Learner, Iterator[Sample]]  # an epoch of one model
-PULLED_PARTS = ("encoder", "decoder")
 NO_PRIVACY = Privacy()
 
 
@@ -247,11 +246,7 @@ class Client:
 
     def _pulled(self) -> list[tuple[str, Tensor]]:
         """Personal parameters by name, each with the anchor that the objective pulls it towards."""
-        if not self.objective.pull or self.objective.anchor == "none":
-            return []
-        rows = self.exchange.received
-        if self.objective.anchor == "start":
-            rows = self.rows([slot for slot in self.layouts if slot.part in PULLED_PARTS])
+        rows = self.exchange.anchors(self.shared.model, self.objective.anchor) if self.objective.pull else {}
         anchors = {slot: unflatten(row, self.layouts[slot]) for slot, row in rows.items()}
         prefix = {slot: slot_prefix(slot) for slot in anchors}
         return [(prefix[slot] + name, anchor) for slot, found in anchors.items() for name, anchor in found.items()]

@@ -4,20 +4,28 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from math import isfinite
 from secrets import token_bytes
-from typing import Any, get_args
+from typing import Any, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from fedhca2.clients.privacy import KEY_BYTES, Privacy, privatise
-from fedhca2.clients.reach import RowLimits
 from fedhca2.messages import Base, Delivery, Order
-from fedhca2.models.multitask import MultiTaskModel, layouts
-from fedhca2.params import Layout, Slot, add_scaled, assign, flatten, layer_products
+from fedhca2.objectives import Anchor
+from fedhca2.params import Layout, Slot, Slotted, add_scaled, assign, flatten, layer_products, layouts
 
 LARGEST = torch.finfo(torch.float32).max
 
+PULLED_PARTS = ("encoder", "decoder")
+
 Rows = dict[Slot, Tensor]
+
+
+class Limits(Protocol):
+    """How long received rows can be."""
+
+    def longest(self, slot: Slot, round: int) -> float:
+        """The longest that a slot's row can be in this round."""
 
 
 class Exchange:
@@ -26,7 +34,7 @@ class Exchange:
     Its methods get the shared model; they read its values, and change them when rows arrive.
     """
 
-    def __init__(self, model: MultiTaskModel, privacy: Privacy, limits: RowLimits, *, replaces: bool) -> None:
+    def __init__(self, model: Slotted, privacy: Privacy, limits: Limits, *, replaces: bool) -> None:
         """`replaces`: received rows replace the client's values; otherwise they only attract them."""
         self.layouts = layouts(model)
         self.privacy, self.limits, self.replaces = privacy, limits, replaces
@@ -36,17 +44,17 @@ class Exchange:
         self.published: Rows = {}  # with privacy, the values that the server already knows
         self.noise_key = token_bytes(KEY_BYTES)  # of this client in this run; stored only in its state
 
-    def rows(self, model: MultiTaskModel, slots: Iterable[Slot]) -> Rows:
+    def rows(self, model: Slotted, slots: Iterable[Slot]) -> Rows:
         """The model's values in these slots."""
         held = model.slots()
         return {slot: flatten(held[slot], self.layouts[slot]) for slot in slots}
 
-    def publish_first(self, model: MultiTaskModel) -> None:
+    def publish_first(self, model: Slotted) -> None:
         """With privacy: at first, the server knows the values that all clients start from."""
         if self.privacy.active and not self.published:
             self.published = self.rows(model, self.layouts)
 
-    def receive(self, model: MultiTaskModel, order: Order) -> str:
+    def receive(self, model: Slotted, order: Order) -> str:
         """Take all of the rows or none; returns the reason if none were taken.
 
         The next value of a slot is its base plus the rows; with some methods it is only an anchor.
@@ -86,16 +94,22 @@ class Exchange:
             row = add_scaled(row, addend.row, torch.tensor(addend.scale, dtype=torch.float64), layout)
         return row
 
-    def begin_training(self, model: MultiTaskModel, order: Order) -> None:
+    def begin_training(self, model: Slotted, order: Order) -> None:
         """Keep the values before training."""
         self.start = self.rows(model, {*self._uploads(order), *self.remembered})
 
-    def outgoing(self, model: MultiTaskModel, order: Order) -> tuple[Rows, dict[Slot, tuple[float, ...]]]:
+    def anchors(self, model: Slotted, anchor: Anchor) -> Rows:
+        """The rows that local training is pulled towards, if it is."""
+        if anchor == "start":
+            return self.rows(model, [slot for slot in self.layouts if slot.part in PULLED_PARTS])
+        return self.received if anchor == "received" else {}
+
+    def outgoing(self, model: Slotted, order: Order) -> tuple[Rows, dict[Slot, tuple[float, ...]]]:
         """The rows to send after training, and the inner products of the updates with the rows received before."""
         rows, updates = self._rows_and_updates(model, order)
         return rows, {slot: self._agreement(slot, row) for slot, row in updates.items() if slot in self.remembered}
 
-    def _rows_and_updates(self, model: MultiTaskModel, order: Order) -> tuple[Rows, Rows]:
+    def _rows_and_updates(self, model: Slotted, order: Order) -> tuple[Rows, Rows]:
         """The rows to send, and the updates to measure agreement on."""
         uploads = self._uploads(order)
         trained = self.rows(model, self.start)

@@ -12,6 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedhca2.messages import Reply, reply_as_data
+from fedhca2.params import Slot
 from fedhca2.whole_files import write_whole
 
 FORMAT = "fedhca2 state 2"
@@ -59,6 +61,19 @@ def load_state(path: Path, checksum: str | None = None) -> ClientState:
     if checksum is not None and found != checksum:
         raise StateFileError(path, f"belongs to another checkpoint: the checksum should be {checksum}, found {found}")
     return ClientState(tensors, json.loads(header["values"]))
+
+
+def save_reply(path: Path, reply: Reply) -> None:
+    """Write a reply, so that a repeated order gets the same one."""
+    save_state(path, ClientState({str(slot): row for slot, row in reply.rows.items()}, reply_as_data(reply)))
+
+
+def load_reply(path: Path) -> Reply:
+    """Read what `save_reply` wrote."""
+    state = load_state(path)
+    rows = {Slot.parse(slot): row for slot, row in state.tensors.items()}
+    agreement = {Slot.parse(slot): tuple(values) for slot, values in state.values["agreement"].items()}
+    return Reply(**{**state.values, "rows": rows, "agreement": agreement})
 
 
 def _header(data: bytes) -> dict[str, str]:

@@ -2,6 +2,6 @@
 
 from fedhca2.models.config import EncoderConfig, ModelConfig
 from fedhca2.models.encoder import Encoder
-from fedhca2.models.multitask import MultiTaskModel, build_model, fingerprint, layouts
+from fedhca2.models.multitask import MultiTaskModel, build_model, fingerprint
 
-__all__ = ["Encoder", "EncoderConfig", "ModelConfig", "MultiTaskModel", "build_model", "fingerprint", "layouts"]
+__all__ = ["Encoder", "EncoderConfig", "ModelConfig", "MultiTaskModel", "build_model", "fingerprint"]

@@ -11,7 +11,7 @@ from fedhca2.models.config import ModelConfig
 from fedhca2.models.encoder import Encoder
 from fedhca2.models.features import resample
 from fedhca2.models.own import make
-from fedhca2.params import Layout, Part, Slot
+from fedhca2.params import Part, Slot
 from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS
 
@@ -82,11 +82,6 @@ def _decoder(config: ModelConfig, channels: Sequence[int], width: int) -> nn.Mod
     if config.decoder.kind == "deeplab":
         return DeepLab(channels, width, config.encoder.output_stride)
     return Decoder(channels, width)
-
-
-def layouts(model: MultiTaskModel) -> dict[Slot, Layout]:
-    """The layout of each slot's row."""
-    return {slot: Layout.of(tensors) for slot, tensors in model.slots().items()}
 
 
 def fingerprint(model: MultiTaskModel) -> str:

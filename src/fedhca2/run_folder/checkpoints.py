@@ -12,7 +12,7 @@ from torch import Tensor
 from fedhca2.clients import ClientState, load_state, save_state
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.messages import Delivery, deliveries_as_data, deliveries_from_data
+from fedhca2.messages import deliveries_as_data, deliveries_from_data
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import Progress, ServerState
 from fedhca2.whole_files import private_folder, sync_folder
@@ -53,15 +53,8 @@ class Checkpoints:
         shutil.rmtree(aside, ignore_errors=True)
         try:
             checksums = dict(clients.save(private_folder(aside)))
-            tensors, pending = _pack(progress.pending)
-            values = {
-                "server": progress.state.to_dict(),
-                "pending": pending,
-                "clients": checksums,
-                "experiment": dict(experiment),
-                "notes": dict(notes),
-            }
-            save_state(aside / SERVER, ClientState(tensors, values))
+            values = {"clients": checksums, "experiment": dict(experiment), "notes": dict(notes)}
+            save_state(aside / SERVER, progress_as_state(progress, values))
         except OSError:
             shutil.rmtree(aside, ignore_errors=True)
             raise
@@ -83,7 +76,7 @@ class Checkpoints:
         try:
             state = load_state(found[-1] / SERVER)
             values = state.values
-            progress = Progress(ServerState.from_dict(values["server"]), _unpack(state))
+            progress = progress_from_state(state)
             if progress.state.round != _round(found[-1]):
                 raise ValueError(f"{found[-1]}: should be of round {_round(found[-1])}, found {progress.state.round}")
             experiment = Experiment.parse(values["experiment"])
@@ -110,8 +103,8 @@ def unusable(checkpoint: Path, error: object) -> UserError:
     return UserError([f"{why}; remove {checkpoint} to continue from the checkpoint before it"])
 
 
-def _pack(pending: Mapping[str, Mapping[Slot, Delivery]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Convert deliveries to tensors and JSON; a row that several clients get is stored once."""
+def progress_as_state(progress: Progress, beside: Mapping[str, Any]) -> ClientState:
+    """Convert to tensors and JSON, with other values beside; a row that several clients get is stored once."""
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
 
@@ -121,11 +114,15 @@ def _pack(pending: Mapping[str, Mapping[Slot, Delivery]]) -> tuple[dict[str, Ten
             tensors[names[id(row)]] = row.detach().cpu().clone()
         return {"row": names[id(row)]}
 
-    return tensors, {client: deliveries_as_data(deliveries, place) for client, deliveries in pending.items()}
+    pending = {client: deliveries_as_data(rows, place) for client, rows in progress.pending.items()}
+    return ClientState(tensors, {"server": progress.state.to_dict(), "pending": pending, **beside})
 
 
-def _unpack(state: ClientState) -> dict[str, dict[Slot, Delivery]]:
+def progress_from_state(state: ClientState) -> Progress:
+    """Restore what `progress_as_state` converted."""
+
     def row(slot: Slot, each: Mapping[str, Any]) -> Tensor:
         return state.tensors[each["row"]]
 
-    return {client: deliveries_from_data(data, row) for client, data in state.values["pending"].items()}
+    pending = {client: deliveries_from_data(data, row) for client, data in state.values["pending"].items()}
+    return Progress(ServerState.from_dict(state.values["server"]), pending)

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel, build_model, layouts
-from fedhca2.params import Slot, flatten
+from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel, build_model
+from fedhca2.params import Slot, flatten, layouts
 
 MICRO = ModelConfig(encoder=EncoderConfig(name="swin_micro"))
 

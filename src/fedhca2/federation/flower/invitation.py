@@ -25,8 +25,9 @@ from fedhca2.federation.flower.consent import (
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.imports import file_name, is_import_path
 from fedhca2.messages import Profile
-from fedhca2.models import ModelConfig, fingerprint, layouts
+from fedhca2.models import ModelConfig, fingerprint
 from fedhca2.models.config import with_classes
+from fedhca2.params import layouts
 from fedhca2.tasks.declared import is_built_in
 
 RUN = re.compile(r"[A-Za-z0-9]{1,64}")

@@ -13,7 +13,7 @@ from flwr.app import RecordDict
 from safetensors.torch import save
 from torch import Tensor
 
-from fedhca2.clients import Client, ClientState, DeviceSlot, load_state, save_state
+from fedhca2.clients import Client, ClientState, DeviceSlot, load_reply, load_state, save_reply, save_state
 from fedhca2.clients.privacy import Privacy, privatise
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_client, step_kind
@@ -24,7 +24,7 @@ from fedhca2.federation.flower.ledger import SPENT, Ledger, Sent, cost
 from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
 from fedhca2.federation.flower.secagg_site import SHARE, UNMASK, Secrets, conceal, new_keys, share, unmask
 from fedhca2.federation.flower.site_config import SiteConfig
-from fedhca2.messages import Order, Profile, Reply, reply_as_data
+from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
 from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.whole_files import private_folder, write_whole
@@ -68,7 +68,7 @@ class Site:
         seat = self._take_seat(invitation)
         check_order(order, seat.experiment, self.config)
         if order.round == seat.round:
-            return _load_reply(seat.folder / REPLY)
+            return load_reply(seat.folder / REPLY)
         if order.round < seat.round:
             raise RoundIsOverError(f"round should be {seat.round} or later for {seat.client.name}, found {order.round}")
         self._seat = None  # a client that fails half-way is rebuilt from disk
@@ -78,7 +78,7 @@ class Site:
         reply = self._with_told_scores(seat, order, reply)
         if reply.declined:
             log.warning("%s", reply.declined)
-        _save_reply(seat.folder / REPLY, reply)
+        save_reply(seat.folder / REPLY, reply)
         if order.finish:
             model = {
                 name: tensor.cpu().contiguous() for name, tensor in seat.client.personal.model.state_dict().items()
@@ -123,7 +123,7 @@ class Site:
         elif stage == UNMASK:
             secrets, answer = unmask(secrets, request, name, settings)
         else:
-            secrets, masked = conceal(secrets, request, name, settings, _load_reply(seat.folder / REPLY).rows)
+            secrets, masked = conceal(secrets, request, name, settings, load_reply(seat.folder / REPLY).rows)
             secrets.save(path)
             return pack({}, {OWN: to_array([torch.from_numpy(masked.view(np.int32))], MASKED)})
         secrets.save(path)
@@ -215,17 +215,6 @@ def _build(experiment: Experiment, name: str, device: torch.device) -> Client:
     spec = next(spec for spec in experiment.specs if spec.name == name)
     place = DeviceSlot(device, step_kind(experiment, data, shards))
     return build_client(experiment, spec, data[spec.data], shards[name], place)
-
-
-def _save_reply(path: Path, reply: Reply) -> None:
-    save_state(path, ClientState({str(slot): row for slot, row in reply.rows.items()}, reply_as_data(reply)))
-
-
-def _load_reply(path: Path) -> Reply:
-    state = load_state(path)
-    rows = {Slot.parse(slot): row for slot, row in state.tensors.items()}
-    agreement = {Slot.parse(slot): tuple(values) for slot, values in state.values["agreement"].items()}
-    return Reply(**{**state.values, "rows": rows, "agreement": agreement})
 
 
 def noised_scores(metrics: Metrics, noise: float, key: bytes, round: int) -> tuple[Metrics, dict[Slot, Tensor]]:
