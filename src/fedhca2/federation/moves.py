@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from statistics import median, median_low
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -44,6 +45,13 @@ class Limit:
 
 
 NO_LIMIT = Limit(inf)
+
+
+class RowReach(Protocol):
+    """How far local training can move rows."""
+
+    def of_row(self, profile: Profile, numel: int, rounds: range) -> Limit:
+        """The farthest that a row of `numel` values can move in these rounds."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedhca2.federation.moves import (
     NO_LIMIT,
     Limit,
     Move,
-    Reach,
+    RowReach,
     Trained,
     admit,
     moves_of_parameters,
@@ -94,7 +94,7 @@ class Server:
         method: Method,
         profiles: Iterable[Profile],
         guard: GuardBounds | None = None,
-        reach: Reach | None = None,
+        reach: RowReach | None = None,
     ) -> None:
         """`reach` says how far rows can move in a round; without it, moves are not limited."""
         self.method = method

@@ -14,7 +14,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from fedhca2.federation.gate import Refused, plain, read_json, shown
+from fedhca2.experiment.clients import NAME as PLAIN_NAME
+from fedhca2.federation.gate import NAME, Refused, plain, read_json, shown
 from fedhca2.messages import Addend, Order, Profile, Reply, deliveries_as_data, deliveries_from_data, reply_as_data
 from fedhca2.params import Layout, Slot
 
@@ -26,6 +27,7 @@ HEADER_RECORD, ROWS_RECORD, OWN = "header", "rows", "own"
 STAGE = "stage"  # in the header of a message of secure aggregation: its stage
 CANNOT = "cannot"  # in the header of a site that cannot do what it was asked: the reason
 MOST_IMAGES = 10**9
+MOST_TENSORS, MOST_VALUES = 5_000, 2**36  # of a row of a client that describes itself
 
 Header = dict[str, Any]
 
@@ -162,12 +164,12 @@ def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply
 
 def encode_profile(profile: Profile) -> RecordDict:
     """Encode a profile as a message's content."""
-    return pack(_profile(profile))
+    return pack(profile_as_data(profile))
 
 
 def decode_profile(header: Header, expected: Profile) -> Profile | Refused:
     """Decode the profile in an answer, if it is the expected one: a site can only choose its number of images."""
-    for key, wanted in _profile(expected).items():
+    for key, wanted in profile_as_data(expected).items():
         if key != "samples" and header.get(key) != wanted:
             if key == "layouts":
                 return Refused(f"layouts of {expected.client} should be those of the experiment's model, found others")
@@ -178,7 +180,37 @@ def decode_profile(header: Header, expected: Profile) -> Profile | Refused:
     return replace(expected, samples=samples)
 
 
-def _profile(profile: Profile) -> Header:
+def decode_new_profile(header: Header) -> Profile | Refused:
+    """Decode the profile of a client that nobody has described before."""
+    try:
+        names = [header["client"], header["dataset"], *header["tasks"]]
+        for name in names:
+            if not isinstance(name, str) or len(name) > NAME or not PLAIN_NAME.fullmatch(name):
+                return Refused(f"names should be at most {NAME} letters, digits, '-', '_' and '.', found {shown(name)}")
+        tasks = tuple(header["tasks"])
+        layouts = {Slot.parse(text): _layout(*found) for text, found in header["layouts"].items()}
+        if not tasks or len(set(tasks)) < len(tasks) or not {slot.task for slot in layouts} <= {"", *tasks}:
+            return Refused(f"tasks should be those of the decoders and heads, each once, found {shown(tasks)}")
+        profile = Profile(header["client"], header["dataset"], tasks, 1, layouts)
+    except Exception as error:  # nothing in an answer may stop the server
+        return Refused(f"profile cannot be read: {shown(error)}")
+    return decode_profile(header, profile)
+
+
+def _layout(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Layout:
+    """The layout of a row, if it can be one."""
+    fits = 0 < len(names) == len(set(names)) == len(shapes) and len(names) <= MOST_TENSORS
+    sizes = [size for shape in shapes for size in shape]
+    if not fits or not all(isinstance(name, str) for name in names) or not all(type(size) is int for size in sizes):
+        raise ValueError(f"should have 1 to {MOST_TENSORS} names with shapes")
+    layout = Layout(tuple(names), tuple(map(tuple, shapes)))
+    if any(size < 0 for size in sizes) or not 0 < layout.numel <= MOST_VALUES:
+        raise ValueError(f"should have 1 to {MOST_VALUES} values")
+    return layout
+
+
+def profile_as_data(profile: Profile) -> Header:
+    """Convert a profile to JSON data."""
     layouts = {
         str(slot): [list(layout.names), [list(shape) for shape in layout.shapes]]
         for slot, layout in profile.layouts.items()

@@ -1,0 +1,78 @@
+"""Which node is which client, by what each of them says."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from time import sleep
+from typing import TypeVar
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedhca2.federation.flower.fleet import TooFewClientsError
+from fedhca2.federation.flower.records import decode_new_profile, header_of, pack
+from fedhca2.federation.flower.wait import Wait
+from fedhca2.federation.gate import Refused, plain
+from fedhca2.messages import Profile
+
+INTRODUCTION = 120.0  # seconds for a node to say who it is; it is asked again before the next round
+log = logging.getLogger("flwr")
+T = TypeVar("T")
+
+
+class Roster:
+    """The clients that were ever here, the nodes of those that are, and the nodes that are none."""
+
+    def __init__(self, least: int) -> None:
+        """`least` is the number of clients that a round needs."""
+        self.least = least
+        self.profiles: dict[str, Profile] = {}
+        self.nodes: dict[int, str] = {}
+        self.refused: dict[int, str] = {}  # the reasons
+
+    def meet(self, grid: Grid, timeout: float) -> None:
+        """Ask new nodes who they are, until there are enough clients."""
+        wait = Wait(timeout)
+        while True:
+            there = set(grid.get_node_ids())
+            self.nodes = {node: client for node, client in self.nodes.items() if node in there}
+            strangers = sorted(there - self.nodes.keys() - self.refused.keys())
+            if strangers:
+                asked = [Message(pack({}), node, "query") for node in strangers]
+                for message in grid.send_and_receive(asked, timeout=min(INTRODUCTION, timeout)):
+                    self._introduce(message)
+            if len(self.nodes) >= self.least:
+                return
+            if wait.is_over:
+                raise TooFewClientsError(
+                    f"{self.least} clients should be here, found {', '.join(self.nodes.values()) or 'none'}"
+                )
+            sleep(min(1.0, timeout))
+
+    def _introduce(self, message: Message) -> None:
+        """Remember which client a node is, unless it cannot be that client."""
+        node = message.metadata.src_node_id
+        if message.has_error():
+            log.warning("node %d did not introduce itself: %s", node, plain(message.error.reason))
+            return
+        profile = read(lambda: decode_new_profile(header_of(message.content)))
+        if isinstance(profile, Profile):
+            known = self.profiles.get(profile.client, profile)
+            if profile.client in self.nodes.values():
+                profile = Refused(f"{profile.client} is here already, at another node")
+            elif replace(known, samples=profile.samples) != profile:
+                profile = Refused(f"{profile.client} should have the tasks and parameters that it had before")
+        if isinstance(profile, Refused):
+            log.warning("node %d is refused: %s", node, profile.why)
+            self.refused[node] = profile.why
+            return
+        self.profiles[profile.client], self.nodes[node] = profile, profile.client
+        log.info("%s is here: %s, %d samples", profile.client, ", ".join(profile.tasks), profile.samples)
+
+
+def read(get: Callable[[], T | Refused]) -> T | Refused:
+    """What an answer says; nothing in it may stop the server."""
+    try:
+        return get()
+    except Exception as error:
+        return Refused(f"answer cannot be read: {error}")

@@ -1,0 +1,95 @@
+"""A Flower user's own clients, with a model and a loop of their own, and a grid that Flower's strategies can drive."""
+
+import torch
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from in_process_grid import InProcessGrid
+from torch import nn
+
+from fedhca2.flower import FlowerClient
+from fedhca2.seeds import derive
+
+TASKS = {"north": ("depth", "edge"), "south": ("depth",), "west": ("edge",)}
+STEPS = 3
+
+
+class OwnModel(nn.Module):
+    """A body that all clients have, and a tower and an output for each task."""
+
+    def __init__(self, client, width=4):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width))
+        torch.manual_seed(derive(0, client) % 2**31)
+        self.towers = nn.ModuleDict({task: nn.Sequential(nn.Linear(width, width)) for task in TASKS[client]})
+        self.outputs = nn.ModuleDict({task: nn.Linear(width, 1) for task in TASKS[client]})
+
+    def forward(self, x):
+        features = self.body(x).relu()
+        return {task: self.outputs[task](self.towers[task](features).relu()) for task in self.towers}
+
+
+def parts(client):
+    found = {"encoder": "body"}
+    for task in TASKS[client]:
+        found |= {f"decoder.{task}": f"towers.{task}", f"head.{task}": f"outputs.{task}"}
+    return found
+
+
+def losses_of(model, client, round):
+    """The losses on the round's batch."""
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(derive(round, client, "x") % 2**31))
+    return {task: (out - x.sum(dim=1, keepdim=True).sin()).square().mean() for task, out in model(x).items()}
+
+
+def fit(model, client, round, pull=lambda: 0.0):
+    """Some steps of plain SGD."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(STEPS):
+        losses = losses_of(model.train(), client, round)
+        optimizer.zero_grad()
+        (sum(losses.values()) + pull()).backward()
+        optimizer.step()
+    return {task: loss.item() for task, loss in losses.items()}
+
+
+def make_app(name, folder, models, train=fit, width=4):
+    """A plain ClientApp that builds its model anew for every message, as a SuperNode's process does."""
+    app = ClientApp()
+
+    def client():
+        models[name] = OwnModel(name, width)
+        return FlowerClient(name, models[name], parts(name), samples=8, folder=folder)
+
+    @app.query()
+    def query(message, context: Context):
+        return client().introduce(message)
+
+    @app.train()
+    def training(message, context: Context):
+        own = client()
+        return own.train(message, lambda round: train(models[name], name, round.number, round.pull))
+
+    @app.evaluate()
+    def evaluation(message, context: Context):
+        return client().evaluate(message, lambda: scores(models[name], name))
+
+    return app
+
+
+@torch.no_grad()
+def scores(model, client):
+    return {task: loss.item() for task, loss in losses_of(model.eval(), client, 0).items()}
+
+
+class StrategyGrid(InProcessGrid):
+    """Also waits for answers, as strategies want it."""
+
+    def send_and_receive(self, messages, *, timeout=None):
+        return self.pull_messages(self.push_messages(messages))
+
+
+def make_grid(folder, clients=TASKS, **options):
+    """A grid of these clients, and their models as they are after their last message."""
+    models = {}
+    return StrategyGrid({name: make_app(name, folder, models, **options) for name in clients}), models

@@ -1,0 +1,328 @@
+"""The strategies for a user's own Flower apps: the numbers of the server itself, and a federation that survives."""
+
+from dataclasses import replace
+from inspect import signature
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, Message, RecordDict
+from own_app import TASKS, OwnModel, fit, make_app, make_grid, parts
+from torch.testing import assert_close
+
+from array_client import ArrayClient
+from fedhca2.federation.flower.fleet import TooFewClientsError
+from fedhca2.federation.flower.records import OWN, decode_reply, encode_reply, header_of, to_rows
+from fedhca2.federation.server import Server
+from fedhca2.flower import Federated, FedHCA2, FlowerClient
+from fedhca2.flower.client import NamedParts
+from fedhca2.messages import Profile
+from fedhca2.methods import METHODS, resolve, settings_of
+from fedhca2.objectives import squared_distance
+from fedhca2.params import Slot, assign, flatten, layouts
+
+ROUNDS = 3
+NEED_OUR_LOOP = {"ditto", "fedbabu", "fedrep"}
+ENCODER = Slot("encoder")
+
+
+class Alone:
+    """The same federation without Flower and without `FlowerClient`: the server, and rows in lists."""
+
+    def __init__(self, method="fedhca2", train=fit, **settings):
+        self.models = {name: OwnModel(name) for name in TASKS}
+        self.slotted = {name: NamedParts(model, parts(name)) for name, model in self.models.items()}
+        self.train = train
+        profiles = {name: Profile(name, "data", TASKS[name], 8, layouts(own)) for name, own in self.slotted.items()}
+        self.clients = {name: ArrayClient(profile, self.rows(name, profile)) for name, profile in profiles.items()}
+        self.server = Server(resolve(method, settings).over(ROUNDS), profiles.values())
+        self.state, self.sent = self.server.start(), {}
+
+    def rows(self, name, profile):
+        return {slot: flatten(held, profile.layouts[slot]) for slot, held in self.slotted[name].slots().items()}
+
+    def run(self, rounds=ROUNDS):
+        for round in range(rounds):
+            replies = [self.reply(name, round) for name in self.clients]
+            self.state, self.sent, _ = self.server.step(self.state, replies, self.sent)
+            for name, client in self.clients.items():
+                client.receive(self.sent[name])
+                self.load(name)
+        return self
+
+    def load(self, name):
+        client = self.clients[name]
+        for slot, held in self.slotted[name].slots().items():
+            assign(held, client.rows[slot], client.profile.layouts[slot])
+
+    def reply(self, name, round):
+        client = self.clients[name]
+        self.train(self.models[name], name, round)
+        after = self.rows(name, client.profile)
+        deltas = {slot: row - client.rows[slot] for slot, row in after.items()}
+        return client.train(round, deltas, self.server.uploads(name, round))
+
+
+def states(models):
+    return {name: model.state_dict() for name, model in models.items()}
+
+
+def copied(models):
+    return {name: {key: value.clone() for key, value in found.items()} for name, found in states(models).items()}
+
+
+def weights(state):
+    return {key: held.value for key, held in state.weights.items()}
+
+
+@pytest.mark.parametrize("method", ["fedhca2", "fedavg", "fedpull", "single_task_fl", "colnet", "local"])
+def test_the_strategy_has_the_numbers_of_the_server(tmp_path, method):
+    grid, models = make_grid(tmp_path)
+    Federated(method, min_clients=3).start(grid, num_rounds=ROUNDS)
+    assert_close(states(models), states(Alone(method).run().models), rtol=1e-5, atol=1e-6)
+
+
+def test_alpha_and_beta_are_learned_as_by_the_server(tmp_path):
+    strategy = FedHCA2(lr=1.0, min_clients=3)
+    strategy.start(make_grid(tmp_path)[0], num_rounds=ROUNDS)
+    assert_close(weights(strategy.progress.state), weights(Alone(lr=1.0).run().state))
+
+
+@pytest.mark.parametrize("method", sorted(METHODS.keys() - NEED_OUR_LOOP))
+def test_every_other_method_runs(tmp_path, method):
+    settings = {"hostile": 0} if "hostile" in settings_of(METHODS[method]) else {}
+    grid, _ = make_grid(tmp_path)
+    result = Federated(method, min_clients=3, **settings).start(grid, num_rounds=2)
+    assert sorted(result.evaluate_metrics_clientapp[2]) == ["north/depth", "north/edge", "south/depth", "west/edge"]
+
+
+@pytest.mark.parametrize("method", sorted(NEED_OUR_LOOP))
+def test_methods_that_need_our_loop_say_so(method):
+    with pytest.raises(ValueError, match=rf"^{method}: .* which only fedhca2's own clients do$"):
+        Federated(method)
+
+
+def test_no_setting_of_a_method_has_the_name_of_an_option():
+    assert not {key for method in METHODS.values() for key in settings_of(method)} & {*signature(Federated).parameters}
+
+
+def proximal(mu):
+    """SGD with FedProx's term, written out."""
+
+    def train(model, client, round, pull=None):
+        shared = [value for name, value in model.named_parameters() if not name.startswith("outputs")]
+        start = [value.detach().clone() for value in shared]
+        return fit(model, client, round, lambda: mu / 2 * squared_distance(shared, start))
+
+    return train
+
+
+def test_the_pull_is_the_term_of_fedprox(tmp_path):
+    grid, models = make_grid(tmp_path)
+    Federated("fedprox", mu=2.0, min_clients=3).start(grid, num_rounds=ROUNDS)
+    wanted = Alone("fedprox", mu=2.0, train=proximal(2.0)).run()
+    assert_close(states(models), states(wanted.models), rtol=1e-5, atol=1e-6)
+
+
+def test_a_loop_without_the_pull_takes_no_part(tmp_path, caplog):
+    grid, _ = make_grid(tmp_path, train=lambda model, client, round, pull: fit(model, client, round))
+    Federated("fedprox", min_clients=3).start(grid, num_rounds=1)
+    assert "fedprox adds a term to the loss: add pull() of the round to it, found no call" in caplog.text
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+def test_a_new_strategy_continues_from_the_file(tmp_path, stop):
+    options = {"lr": 1.0, "min_clients": 3, "save_to": tmp_path / "server" / "state.safetensors"}
+    FedHCA2(**options).start(make_grid(tmp_path)[0], num_rounds=stop)
+    strategy, (grid, models) = FedHCA2(**options), make_grid(tmp_path)
+    result = strategy.start(grid, num_rounds=ROUNDS)
+    assert list(result.train_metrics_clientapp) == list(range(stop + 1, ROUNDS + 1))
+    wanted = Alone(lr=1.0).run()
+    assert_close(weights(strategy.progress.state), weights(wanted.state))
+    assert_close(states(models), states(wanted.models), rtol=1e-5, atol=1e-6)
+
+
+def test_a_server_that_dies_before_it_aggregates_repeats_the_round(tmp_path):
+    class Killed(FedHCA2):
+        def aggregate_train(self, server_round, replies):
+            if server_round == 2:
+                raise KeyboardInterrupt
+            return super().aggregate_train(server_round, replies)
+
+    options = {"min_clients": 3, "save_to": tmp_path / "state.safetensors"}
+    with pytest.raises(KeyboardInterrupt):
+        Killed(**options).start(make_grid(tmp_path)[0], num_rounds=ROUNDS)
+    grid, models = make_grid(tmp_path)
+    FedHCA2(**options).start(grid, num_rounds=ROUNDS)
+    assert_close(states(models), states(Alone().run().models), rtol=1e-5, atol=1e-6)
+
+
+def test_a_finished_run_only_sends_the_last_rows(tmp_path):
+    options = {"min_clients": 3, "save_to": tmp_path / "state.safetensors", "evaluate_every": 0}
+    FedHCA2(**options).start(make_grid(tmp_path)[0], num_rounds=1)
+    grid, _ = make_grid(tmp_path)
+    FedHCA2(**options).start(grid, num_rounds=1)
+    assert {message.metadata.message_type for message in grid.down} == {"query", "evaluate"}
+
+
+def test_another_method_does_not_continue_a_run(tmp_path):
+    file = tmp_path / "state.safetensors"
+    FedHCA2(save_to=file).start(make_grid(tmp_path)[0], num_rounds=1)
+    with pytest.raises(ValueError, match="should be of fedavg with these settings, found another method"):
+        Federated("fedavg", save_to=file)
+
+
+def test_rows_wait_for_a_client_that_is_away(tmp_path):
+    grid, models = make_grid(tmp_path)
+    strategy = FedHCA2(evaluate_every=0)
+    strategy.start(grid, num_rounds=1)
+    taken = copied(models)["south"]
+
+    away = grid.leave("south")
+    strategy.start(grid, num_rounds=2)
+    grid.apps |= away
+    strategy.start(grid, num_rounds=3)
+    assert strategy.taken["south"] == 3
+    assert not torch.equal(taken["body.0.weight"], models["south"].state_dict()["body.0.weight"])
+
+
+def spoilt(change):
+    """An app whose replies to orders are changed."""
+
+    def around(app):
+        def answer(message, context):
+            reply = app(message, context)
+            return change(reply, message) if message.metadata.message_type == "train" else reply
+
+        return answer
+
+    return around
+
+
+def rewritten(change):
+    """A reply with other rows."""
+
+    def rewrite(reply, message):
+        header = header_of(reply.content)
+        own = NamedParts(OwnModel("south"), parts("south"))
+        profile = Profile("south", "data", TASKS["south"], 8, layouts(own))
+        found = decode_reply(header, to_rows(reply.content)[OWN], profile)
+        rows = {slot: change(row) for slot, row in found.rows.items()}
+        return Message(encode_reply(replace(found, rows=rows), "float32"), reply_to=message)
+
+    return rewrite
+
+
+def raising(reply, message):
+    raise RuntimeError("no battery")
+
+
+SPOILT = {
+    "nan": rewritten(lambda row: row * float("nan")),
+    "huge": rewritten(lambda row: row + 1e6),
+    "short": rewritten(lambda row: row[:-1]),
+    "empty": lambda reply, message: Message(RecordDict(), reply_to=message),
+    "error": raising,
+}
+
+
+@pytest.mark.parametrize("kind", SPOILT)
+def test_a_bad_reply_counts_as_none(tmp_path, kind):
+    grid, models = make_grid(tmp_path / kind)
+    grid.replace("south", spoilt(SPOILT[kind]))
+    FedHCA2(min_clients=3).start(grid, num_rounds=2)
+    without, wanted = make_grid(tmp_path / "silent")
+    without.silent.add("south")
+    FedHCA2(min_clients=3).start(without, num_rounds=2)
+    for name in ("north", "west"):
+        assert_close(models[name].state_dict(), wanted[name].state_dict(), rtol=0, atol=0)
+
+
+def test_training_that_diverges_is_undone(tmp_path, caplog):
+    def diverge(model, client, round, pull):
+        losses = fit(model, client, round)
+        return dict.fromkeys(losses, float("inf")) if client == "west" and round == 0 else losses
+
+    grid, _ = make_grid(tmp_path, train=diverge)
+    strategy = FedHCA2(min_clients=3)
+    result = strategy.start(grid, num_rounds=2)
+    assert "west: failed: the loss of 'edge' became inf" in caplog.text
+    assert "west/edge" in result.train_metrics_clientapp[2]
+
+
+def test_clients_with_other_encoders_share_what_fits(tmp_path):
+    models = {}
+    grid, _ = make_grid(tmp_path)
+    grid.replace("west", lambda app: make_app("west", tmp_path, models, width=6))
+    strategy = FedHCA2(min_clients=3)
+    strategy.start(grid, num_rounds=2)
+    assert {key for key in weights(strategy.progress.state) if key.endswith("encoder")} == {
+        "north/encoder",
+        "south/encoder",
+    }
+
+
+def test_what_all_clients_get_is_one_array(tmp_path):
+    grid, _ = make_grid(tmp_path)
+    FedHCA2(min_clients=3, evaluate_every=0).start(grid, num_rounds=2)
+    last = [message.content.array_records["rows"] for message in grid.down if "rows" in message.content.array_records]
+    shared = {array.object_id for record in last for name, array in record.items() if name.startswith("shared")}
+    assert len(shared) == 2  # after each round
+
+
+def test_clients_start_from_the_initial_arrays(tmp_path):
+    given = OwnModel("north").body
+    for value in given.parameters():
+        value.data.fill_(0.25)
+    grid, models = make_grid(tmp_path, train=lambda model, client, round, pull: dict.fromkeys(TASKS[client], 0.0))
+    Federated("local", min_clients=3).start(grid, ArrayRecord(given.state_dict()), num_rounds=1)
+    assert all(bool((model.body[0].weight == 0.25).all()) for model in models.values())
+
+
+def test_initial_arrays_that_fit_nobody_are_an_error(tmp_path):
+    other = ArrayRecord({"weight": torch.zeros(2)})
+    with pytest.raises(ValueError, match="should have the names and shapes of a client's encoder"):
+        FedHCA2().start(make_grid(tmp_path)[0], other, num_rounds=1)
+
+
+def test_a_second_node_with_the_same_name_is_refused(tmp_path):
+    grid, models = make_grid(tmp_path)
+    grid.replace("west", lambda app: make_app("south", tmp_path, models))
+    strategy = FedHCA2()
+    strategy.start(grid, num_rounds=1)
+    assert list(strategy.roster.refused.values()) == ["south is here already, at another node"]
+
+
+def test_too_few_clients_are_an_error(tmp_path):
+    with pytest.raises(TooFewClientsError, match="4 clients should be here, found north, south, west"):
+        FedHCA2(min_clients=4).start(make_grid(tmp_path)[0], num_rounds=1, timeout=0.01)
+
+
+def test_there_is_no_model_to_evaluate_at_the_server(tmp_path):
+    with pytest.raises(ValueError, match="evaluate_fn should be None: there is no common model"):
+        FedHCA2().start(make_grid(tmp_path)[0], evaluate_fn=lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("named", "fault"),
+    [
+        ({"encoder": "torso", "head.depth": "outputs.depth"}, "encoder: a parameter's name should begin with 'torso'"),
+        ({"encoder": "body"}, "parts should have a decoder.TASK or head.TASK, found encoder"),
+        ({"trunk": "body"}, "a slot should be one of encoder, decoder, head"),
+        ({"encoder": "bod", "head.depth": "outputs.depth"}, "should begin with 'bod', found none"),
+    ],
+)
+def test_parts_that_do_not_fit_the_model_are_named(tmp_path, named, fault):
+    with pytest.raises(ValueError, match=fault):
+        FlowerClient("south", OwnModel("south"), named, samples=8, folder=tmp_path)
+
+
+def test_the_longest_prefix_names_a_part():
+    slots = NamedParts(OwnModel("south"), {"encoder": "", "head.depth": "outputs.depth"}).slots()
+    assert list(slots[ENCODER]) == [
+        "body.0.weight",
+        "body.0.bias",
+        "body.1.weight",
+        "body.1.bias",
+        "towers.depth.0.weight",
+        "towers.depth.0.bias",
+    ]
