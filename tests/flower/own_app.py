@@ -18,11 +18,12 @@ class OwnModel(nn.Module):
 
     def __init__(self, client, width=4):
         super().__init__()
-        torch.manual_seed(0)
-        self.body = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width))
-        torch.manual_seed(derive(0, client) % 2**31)
-        self.towers = nn.ModuleDict({task: nn.Sequential(nn.Linear(width, width)) for task in TASKS[client]})
-        self.outputs = nn.ModuleDict({task: nn.Linear(width, 1) for task in TASKS[client]})
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            self.body = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width))
+            torch.default_generator.manual_seed(derive(0, client))
+            self.towers = nn.ModuleDict({task: nn.Sequential(nn.Linear(width, width)) for task in TASKS[client]})
+            self.outputs = nn.ModuleDict({task: nn.Linear(width, 1) for task in TASKS[client]})
 
     def forward(self, x):
         features = self.body(x).relu()
@@ -38,7 +39,7 @@ def parts(client):
 
 def losses_of(model, client, round):
     """The losses on the round's batch."""
-    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(derive(round, client, "x") % 2**31))
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(derive(round, client, "x")))
     return {task: (out - x.sum(dim=1, keepdim=True).sin()).square().mean() for task, out in model(x).items()}
 
 

@@ -20,6 +20,7 @@ from fedhca2.methods import METHODS, resolve, settings_of
 from fedhca2.objectives import squared_distance
 from fedhca2.params import Slot, assign, flatten, layouts
 
+pytestmark = pytest.mark.slow
 ROUNDS = 3
 NEED_OUR_LOOP = {"ditto", "fedbabu", "fedrep"}
 ENCODER = Slot("encoder")
@@ -74,7 +75,7 @@ def weights(state):
     return {key: held.value for key, held in state.weights.items()}
 
 
-@pytest.mark.parametrize("method", ["fedhca2", "fedavg", "fedpull", "single_task_fl", "colnet", "local"])
+@pytest.mark.parametrize("method", ["fedhca2", "fedavg", "fedpull"])
 def test_the_strategy_has_the_numbers_of_the_server(tmp_path, method):
     grid, models = make_grid(tmp_path)
     Federated(method, min_clients=3).start(grid, num_rounds=ROUNDS)
@@ -91,8 +92,8 @@ def test_alpha_and_beta_are_learned_as_by_the_server(tmp_path):
 def test_every_other_method_runs(tmp_path, method):
     settings = {"hostile": 0} if "hostile" in settings_of(METHODS[method]) else {}
     grid, _ = make_grid(tmp_path)
-    result = Federated(method, min_clients=3, **settings).start(grid, num_rounds=2)
-    assert sorted(result.evaluate_metrics_clientapp[2]) == ["north/depth", "north/edge", "south/depth", "west/edge"]
+    result = Federated(method, min_clients=3, **settings).start(grid, num_rounds=1)
+    assert sorted(result.evaluate_metrics_clientapp[1]) == ["north/depth", "north/edge", "south/depth", "west/edge"]
 
 
 @pytest.mark.parametrize("method", sorted(NEED_OUR_LOOP))
@@ -225,16 +226,21 @@ SPOILT = {
 }
 
 
+@pytest.fixture(scope="module")
+def without_south(tmp_path_factory):
+    """The models of a round in which south does not answer."""
+    grid, models = make_grid(tmp_path_factory.mktemp("silent"))
+    grid.silent.add("south")
+    FedHCA2(min_clients=3).start(grid, num_rounds=1)
+    return {name: models[name].state_dict() for name in ("north", "west")}
+
+
 @pytest.mark.parametrize("kind", SPOILT)
-def test_a_bad_reply_counts_as_none(tmp_path, kind):
-    grid, models = make_grid(tmp_path / kind)
+def test_a_bad_reply_counts_as_none(tmp_path, kind, without_south):
+    grid, models = make_grid(tmp_path)
     grid.replace("south", spoilt(SPOILT[kind]))
-    FedHCA2(min_clients=3).start(grid, num_rounds=2)
-    without, wanted = make_grid(tmp_path / "silent")
-    without.silent.add("south")
-    FedHCA2(min_clients=3).start(without, num_rounds=2)
-    for name in ("north", "west"):
-        assert_close(models[name].state_dict(), wanted[name].state_dict(), rtol=0, atol=0)
+    FedHCA2(min_clients=3).start(grid, num_rounds=1)
+    assert_close({name: models[name].state_dict() for name in without_south}, without_south, rtol=0, atol=0)
 
 
 def test_training_that_diverges_is_undone(tmp_path, caplog):

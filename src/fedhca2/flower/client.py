@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from math import inf, isfinite
 from pathlib import Path
 from time import perf_counter
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 from fedhca2.clients import ClientState, Privacy, load_reply, load_state, save_reply, save_state
 from fedhca2.clients.exchange import Exchange
 from fedhca2.experiment.clients import NAME
-from fedhca2.federation.flower.records import decode_order, encode_profile, encode_reply
+from fedhca2.federation.flower.records import Wire, decode_order, encode_profile, encode_reply
 from fedhca2.messages import Order, Profile, Reply
-from fedhca2.objectives import squared_distance
+from fedhca2.objectives import Anchor, squared_distance
 from fedhca2.params import Slot, layouts, unflatten
 from fedhca2.whole_files import private_folder
 
@@ -24,6 +25,27 @@ RUN, METRICS = "fedhca2", "metrics"  # records in a message beside the rows: wha
 NOTHING_TAKEN = -1  # the number of the first rows is 0
 STATE, REPLY = "state.safetensors", "reply.safetensors"
 HEX = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an order says beside its rows: the run, what the method adds to training, and the number of the rows."""
+
+    run: str
+    method: str
+    wire: Wire
+    anchor: Anchor
+    pull: float
+    rows: int
+
+    def as_record(self) -> ConfigRecord:
+        """For a message."""
+        return ConfigRecord(asdict(self))
+
+    @classmethod
+    def of(cls, content: RecordDict) -> "Terms":
+        """Read what `as_record` wrote."""
+        return cls(**content.config_records[RUN])  # type: ignore[arg-type]
 
 
 class NamedParts:
@@ -51,6 +73,7 @@ class NamedParts:
                 self._claim(slot.statistics, prefix, norms)
             if slot not in self._names:
                 raise ValueError(f"{slot}: a parameter's name should begin with {prefix!r}, found none that trains")
+        self._names = dict(sorted(self._names.items()))
         self.tasks = tuple(dict.fromkeys(slot.task for slot in slots if slot.task))
         if not self.tasks:
             raise ValueError(f"parts should have a decoder.TASK or head.TASK, found {', '.join(prefixes) or 'none'}")
@@ -122,59 +145,57 @@ class FlowerClient:
 
     def train(self, message: Message, fit: Fit) -> Message:
         """Take the rows that were sent, train with `fit`, and answer with the update, agreements and losses."""
-        order, run = self._open(message)
+        order, terms = self._open(message)
         if order.round < self._round:
             raise ValueError(f"round of {self.profile.client} should be {self._round} or later, found {order.round}")
         again = order.round == self._round
-        reply = load_reply(self._place / REPLY) if again else self._perform(order, run, fit)
-        content = encode_reply(reply, run["wire"])
+        reply = load_reply(self._place / REPLY) if again else self._perform(order, terms, fit)
+        content = encode_reply(reply, terms.wire)
         content[RUN] = ConfigRecord({"taken": self._taken})
         return Message(content, reply_to=message)
 
     def evaluate(self, message: Message, score: Score) -> Message:
         """Take the rows that were sent, and answer with the scores."""
-        order, run = self._open(message)
-        declined = self._take(order, run)
+        order, terms = self._open(message)
+        declined = self._take(order, terms)
         self._save()
         scores = {name: float(value) for name, value in score().items()}
         told = ConfigRecord({"taken": self._taken, "declined": declined})
         return Message(RecordDict({METRICS: MetricRecord(dict(scores)), RUN: told}), reply_to=message)
 
-    def _open(self, message: Message) -> tuple[Order, ConfigRecord]:
+    def _open(self, message: Message) -> tuple[Order, Terms]:
         """Return to the state after the last message of this run, and read the order."""
-        run = message.content.config_records[RUN]
-        identity = str(run["run"])
-        if not HEX.fullmatch(identity) or self._run not in ("", identity):
-            raise ValueError(f"run should be {self._run or '32 hexadecimal digits'}, found {identity!r:.80}")
-        self._run = identity
-        self._place = private_folder(self.folder / identity / self.profile.client)
-        self._exchange = Exchange(self.parts, Privacy(), Unlimited(), replaces=run["anchor"] != "received")
+        terms = Terms.of(message.content)
+        if not HEX.fullmatch(terms.run) or self._run not in ("", terms.run):
+            raise ValueError(f"run should be {self._run or '32 hexadecimal digits'}, found {terms.run!r:.80}")
+        self._run = terms.run
+        self._place = private_folder(self.folder / terms.run / self.profile.client)
+        self._exchange = Exchange(self.parts, Privacy(), Unlimited(), replaces=terms.anchor != "received")
         if (self._place / STATE).exists():
             self._restore(load_state(self._place / STATE))
         else:
             self._round, self._taken = -1, NOTHING_TAKEN
             self._save()
-        return decode_order(message.content, self.profile.layouts), run
+        return decode_order(message.content, self.profile.layouts), terms
 
-    def _take(self, order: Order, run: ConfigRecord) -> str:
+    def _take(self, order: Order, terms: Terms) -> str:
         """Take rows once, however often they are sent; returns the reason if they do not fit."""
-        number = int(run["rows"])  # type: ignore[arg-type]
-        if number <= self._taken:
+        if terms.rows <= self._taken:
             return ""
         fault = self._exchange.receive(self.parts, order)
-        self._taken = self._taken if fault else number
+        self._taken = self._taken if fault else terms.rows
         return f"its rows were not taken: {fault}" if fault else ""
 
-    def _perform(self, order: Order, run: ConfigRecord, fit: Fit) -> Reply:
+    def _perform(self, order: Order, terms: Terms, fit: Fit) -> Reply:
         began = perf_counter()
-        declined = self._take(order, run)
+        declined = self._take(order, terms)
         self._exchange.begin_training(self.parts, order)
-        local = LocalRound(order.round, float(run["pull"]), self._pulled(run))  # type: ignore[arg-type]
+        local = LocalRound(order.round, terms.pull, self._pulled(terms.anchor))
         losses = {task: float(loss) for task, loss in fit(local).items()}
         if not set(losses) <= set(self.profile.tasks):
             raise ValueError(f"losses should be of {', '.join(self.profile.tasks)}, found {', '.join(losses)}")
         if local.strength and not local.was_pulled:
-            raise ValueError(f"{run['method']} adds a term to the loss: add pull() of the round to it, found no call")
+            raise ValueError(f"{terms.method} adds a term to the loss: add pull() of the round to it, found no call")
         if fault := self._fault(losses):
             self._restore(load_state(self._place / STATE))
             return Reply(self.profile.client, order.round, failed=fault)
@@ -186,9 +207,9 @@ class FlowerClient:
         self._save()
         return reply
 
-    def _pulled(self, run: ConfigRecord) -> list[tuple[Tensor, Tensor]]:
+    def _pulled(self, anchor: Anchor) -> list[tuple[Tensor, Tensor]]:
         """Parameters, each with its anchor."""
-        rows = self._exchange.anchors(self.parts, run["anchor"])  # type: ignore[arg-type]
+        rows = self._exchange.anchors(self.parts, anchor)
         anchors = {slot: unflatten(row, self.profile.layouts[slot]) for slot, row in rows.items()}
         held = self.parts.slots()
         return [(held[slot][name], anchor) for slot, found in anchors.items() for name, anchor in found.items()]

@@ -53,7 +53,7 @@ class Roster:
         """Remember which client a node is, unless it cannot be that client."""
         node = message.metadata.src_node_id
         if message.has_error():
-            log.warning("node %d did not introduce itself: %s", node, plain(message.error.reason))
+            log.warning("node %d did not introduce itself: %s", node, plain(str(message.error.reason)))
             return
         profile = read(lambda: decode_new_profile(header_of(message.content)))
         if isinstance(profile, Profile):

@@ -27,7 +27,7 @@ from fedhca2.federation.flower.records import (
 from fedhca2.federation.gate import SCORE, SCORES, Refused, plain
 from fedhca2.federation.moves import Limit
 from fedhca2.federation.server import Server
-from fedhca2.flower.client import METRICS, NOTHING_TAKEN, RUN
+from fedhca2.flower.client import METRICS, NOTHING_TAKEN, RUN, Terms
 from fedhca2.flower.roster import Roster, read
 from fedhca2.messages import Addend, Delivery, Order, Profile, Reply
 from fedhca2.methods import Method, resolve
@@ -212,11 +212,10 @@ class Federated(Strategy):
         """One message for each node: rows that several get are one array in all of them."""
         node_of = {client: node for node, client in self.roster.nodes.items()}
         local = self.method.local
-        common = {"run": self.run, "method": self.name, "wire": self.wire, "anchor": local.anchor, "pull": local.pull}
         messages = []
         for client, content in encode_orders(orders, self.wire, {}).items():
             number = self.numbers[client] if orders[client].deliveries else NOTHING_TAKEN
-            content[RUN] = ConfigRecord({**common, "rows": number})
+            content[RUN] = Terms(self.run, self.name, self.wire, local.anchor, local.pull, number).as_record()
             content["config"] = config
             messages.append(Message(content, node_of[client], kind))
         return messages
@@ -238,12 +237,13 @@ class Federated(Strategy):
     def _scores(self, message: Message) -> dict[str, float]:
         """A client's scores, if it has any."""
         client = self._sender(message)
-        record = message.content.metric_records.get(METRICS, {}) if client else {}
+        if not client:
+            return {}
+        record = message.content.metric_records.get(METRICS, MetricRecord())
         sound = {name: value for name, value in record.items() if SCORE.fullmatch(name) and isinstance(value, float)}
-        if len(sound) != len(record) or len(record) > SCORES * len(
-            self.roster.profiles[client].tasks if client else ""
-        ):
-            log.warning("%s: scores should be numbers with short names, found others", client)
+        most = SCORES * len(self.roster.profiles[client].tasks)
+        if len(sound) != len(record) or len(record) > most:
+            log.warning("%s: scores should be at most %d numbers with short names, found others", client, most)
             return {}
         return {f"{client}/{name}": value for name, value in sound.items()}
 
@@ -252,10 +252,10 @@ class Federated(Strategy):
         node = message.metadata.src_node_id
         client = self.roster.nodes.get(node)
         if message.has_error() or client is None:
-            why = plain(message.error.reason) if message.has_error() else "it is no client"
+            why = plain(str(message.error.reason)) if message.has_error() else "it is no client"
             log.warning("%s is left out: %s", client or f"node {node}", why)
             return None
-        taken = message.content.config_records.get(RUN, {}).get("taken")
+        taken = message.content.config_records.get(RUN, ConfigRecord()).get("taken")
         if type(taken) is int and taken <= self.numbers.get(client, NOTHING_TAKEN):
             self.taken[client] = taken
         return client

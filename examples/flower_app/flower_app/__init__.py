@@ -1,0 +1,1 @@
+"""Three clients with different tasks in one federation."""
