@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint attack bench browser clean
+.PHONY: help setup demo test check lint attack flower bench browser clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,16 @@ lint: $(READY)
 attack: $(READY)  ## run every attack on a federation of real processes, and every poisoning, and print the outcomes
 	$(BIN)/pytest -m attack
 	$(BIN)/python tests/poison.py
+
+FLWR ?= 1.41.0
+OTHER = build/flwr-$(FLWR)
+flower: $(READY)  ## run the tests of Flower on another version of it: make flower FLWR=1.42.0
+	$(PYTHON) -m venv $(OTHER)
+	$(BIN)/python -c 'import site; print(*site.getsitepackages())' > $(OTHER)/.shared
+	cp $(OTHER)/.shared $(OTHER)/lib/python3*/site-packages/shared.pth  # the rest is installed once
+	$(OTHER)/bin/pip install --quiet --disable-pip-version-check $(PIP_FLAGS) 'flwr==$(FLWR)'
+	$(OTHER)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(OTHER)/bin/python -m pytest -m 'not long' tests/flower tests/unit/federation/flower
 
 bench: $(READY)  ## measure speed, memory and bytes against their bounds (4 minutes on 2 cores; longer with CUDA)
 	$(BIN)/python benchmarks/run.py --json build/bench.json

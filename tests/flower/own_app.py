@@ -6,7 +6,12 @@ from flwr.clientapp import ClientApp
 from in_process_grid import InProcessGrid
 from torch import nn
 
+from array_client import ArrayClient
+from fedhca2.federation.server import Server
 from fedhca2.flower import FlowerClient
+from fedhca2.flower.client import NamedParts
+from fedhca2.messages import Profile
+from fedhca2.params import assign, flatten, layouts
 from fedhca2.seeds import derive
 
 TASKS = {"north": ("depth", "edge"), "south": ("depth",), "west": ("edge",)}
@@ -52,6 +57,38 @@ def fit(model, client, round, pull=lambda: 0.0):
         (sum(losses.values()) + pull()).backward()
         optimizer.step()
     return {task: loss.item() for task, loss in losses.items()}
+
+
+class Alone:
+    """The same federation without Flower and without `FlowerClient`: the server, and clients that are rows."""
+
+    def __init__(self, models, parts, train, method):
+        self.models, self.train = models, train
+        self.slotted = {name: NamedParts(model, parts(name)) for name, model in models.items()}
+        profiles = {name: Profile(name, "data", own.tasks, 8, layouts(own)) for name, own in self.slotted.items()}
+        self.clients = {name: ArrayClient(profile, self.rows(name, profile)) for name, profile in profiles.items()}
+        self.server = Server(method, profiles.values())
+        self.state, self.sent = self.server.start(), {}
+
+    def rows(self, name, profile):
+        return {slot: flatten(held, profile.layouts[slot]) for slot, held in self.slotted[name].slots().items()}
+
+    def run(self, rounds):
+        for round in range(rounds):
+            replies = [self.reply(name, round) for name in self.clients]
+            self.state, self.sent, _ = self.server.step(self.state, replies, self.sent)
+            for name, client in self.clients.items():
+                client.receive(self.sent[name])
+                for slot, held in self.slotted[name].slots().items():
+                    assign(held, client.rows[slot], client.profile.layouts[slot])
+        return self
+
+    def reply(self, name, round):
+        client = self.clients[name]
+        self.train(self.models[name], name, round)
+        after = self.rows(name, client.profile)
+        deltas = {slot: row - client.rows[slot] for slot, row in after.items()}
+        return client.train(round, deltas, self.server.uploads(name, round))
 
 
 def make_app(name, folder, models, train=fit, width=4):

@@ -6,19 +6,17 @@ from inspect import signature
 import pytest
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
-from own_app import TASKS, OwnModel, fit, make_app, make_grid, parts
+from own_app import TASKS, Alone, OwnModel, fit, make_app, make_grid, parts
 from torch.testing import assert_close
 
-from array_client import ArrayClient
 from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.records import OWN, decode_reply, encode_reply, header_of, to_rows
-from fedhca2.federation.server import Server
 from fedhca2.flower import Federated, FedHCA2, FlowerClient
 from fedhca2.flower.client import NamedParts
 from fedhca2.messages import Profile
 from fedhca2.methods import METHODS, resolve, settings_of
 from fedhca2.objectives import squared_distance
-from fedhca2.params import Slot, assign, flatten, layouts
+from fedhca2.params import Slot, layouts
 
 pytestmark = pytest.mark.slow
 ROUNDS = 3
@@ -26,41 +24,9 @@ NEED_OUR_LOOP = {"ditto", "fedbabu", "fedrep"}
 ENCODER = Slot("encoder")
 
 
-class Alone:
-    """The same federation without Flower and without `FlowerClient`: the server, and rows in lists."""
-
-    def __init__(self, method="fedhca2", train=fit, **settings):
-        self.models = {name: OwnModel(name) for name in TASKS}
-        self.slotted = {name: NamedParts(model, parts(name)) for name, model in self.models.items()}
-        self.train = train
-        profiles = {name: Profile(name, "data", TASKS[name], 8, layouts(own)) for name, own in self.slotted.items()}
-        self.clients = {name: ArrayClient(profile, self.rows(name, profile)) for name, profile in profiles.items()}
-        self.server = Server(resolve(method, settings).over(ROUNDS), profiles.values())
-        self.state, self.sent = self.server.start(), {}
-
-    def rows(self, name, profile):
-        return {slot: flatten(held, profile.layouts[slot]) for slot, held in self.slotted[name].slots().items()}
-
-    def run(self, rounds=ROUNDS):
-        for round in range(rounds):
-            replies = [self.reply(name, round) for name in self.clients]
-            self.state, self.sent, _ = self.server.step(self.state, replies, self.sent)
-            for name, client in self.clients.items():
-                client.receive(self.sent[name])
-                self.load(name)
-        return self
-
-    def load(self, name):
-        client = self.clients[name]
-        for slot, held in self.slotted[name].slots().items():
-            assign(held, client.rows[slot], client.profile.layouts[slot])
-
-    def reply(self, name, round):
-        client = self.clients[name]
-        self.train(self.models[name], name, round)
-        after = self.rows(name, client.profile)
-        deltas = {slot: row - client.rows[slot] for slot, row in after.items()}
-        return client.train(round, deltas, self.server.uploads(name, round))
+def alone(method="fedhca2", train=fit, **settings):
+    models = {name: OwnModel(name) for name in TASKS}
+    return Alone(models, parts, train, resolve(method, settings).over(ROUNDS)).run(ROUNDS)
 
 
 def states(models):
@@ -79,13 +45,13 @@ def weights(state):
 def test_the_strategy_has_the_numbers_of_the_server(tmp_path, method):
     grid, models = make_grid(tmp_path)
     Federated(method, min_clients=3).start(grid, num_rounds=ROUNDS)
-    assert_close(states(models), states(Alone(method).run().models), rtol=1e-5, atol=1e-6)
+    assert_close(states(models), states(alone(method).models), rtol=1e-5, atol=1e-6)
 
 
 def test_alpha_and_beta_are_learned_as_by_the_server(tmp_path):
     strategy = FedHCA2(lr=1.0, min_clients=3)
     strategy.start(make_grid(tmp_path)[0], num_rounds=ROUNDS)
-    assert_close(weights(strategy.progress.state), weights(Alone(lr=1.0).run().state))
+    assert_close(weights(strategy.progress.state), weights(alone(lr=1.0).state))
 
 
 @pytest.mark.parametrize("method", sorted(METHODS.keys() - NEED_OUR_LOOP))
@@ -120,7 +86,7 @@ def proximal(mu):
 def test_the_pull_is_the_term_of_fedprox(tmp_path):
     grid, models = make_grid(tmp_path)
     Federated("fedprox", mu=2.0, min_clients=3).start(grid, num_rounds=ROUNDS)
-    wanted = Alone("fedprox", mu=2.0, train=proximal(2.0)).run()
+    wanted = alone("fedprox", mu=2.0, train=proximal(2.0))
     assert_close(states(models), states(wanted.models), rtol=1e-5, atol=1e-6)
 
 
@@ -137,7 +103,7 @@ def test_a_new_strategy_continues_from_the_file(tmp_path, stop):
     strategy, (grid, models) = FedHCA2(**options), make_grid(tmp_path)
     result = strategy.start(grid, num_rounds=ROUNDS)
     assert list(result.train_metrics_clientapp) == list(range(stop + 1, ROUNDS + 1))
-    wanted = Alone(lr=1.0).run()
+    wanted = alone(lr=1.0)
     assert_close(weights(strategy.progress.state), weights(wanted.state))
     assert_close(states(models), states(wanted.models), rtol=1e-5, atol=1e-6)
 
@@ -154,7 +120,7 @@ def test_a_server_that_dies_before_it_aggregates_repeats_the_round(tmp_path):
         Killed(**options).start(make_grid(tmp_path)[0], num_rounds=ROUNDS)
     grid, models = make_grid(tmp_path)
     FedHCA2(**options).start(grid, num_rounds=ROUNDS)
-    assert_close(states(models), states(Alone().run().models), rtol=1e-5, atol=1e-6)
+    assert_close(states(models), states(alone().models), rtol=1e-5, atol=1e-6)
 
 
 def test_a_finished_run_only_sends_the_last_rows(tmp_path):

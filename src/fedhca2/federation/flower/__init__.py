@@ -1,4 +1,4 @@
-"""The same federation over a network, with Flower as the carrier. Nothing else imports flwr."""
+"""The same federation over a network, with Flower as the carrier. Only this and `fedhca2.flower` import flwr."""
 
 import os
 from importlib.util import find_spec
