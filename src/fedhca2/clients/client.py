@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from time import perf_counter
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from fedhca2.clients.device_slot import DeviceSlot, at_work
 from fedhca2.clients.evaluation import evaluate, recalibrate
-from fedhca2.clients.exchange import Exchange
+from fedhca2.clients.exchange import Exchange, divergence
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.reach import RowLimits, first_rows
 from fedhca2.clients.state_file import ClientState
@@ -197,14 +196,11 @@ class Client:
 
     def _fault(self, losses: Mapping[str, float], good: ClientState) -> str:
         """Describe what went wrong in training and restore the good state; empty if nothing did."""
-        bad = [f"the loss of {task!r} became {loss}" for task, loss in losses.items() if not isfinite(loss)]
         learners = {self.shared, self.personal}
-        parameters = [parameter.detach() for learner in learners for parameter in learner.model.parameters()]
-        if not bad and not torch.stack(torch._foreach_norm(parameters)).isfinite().all():
-            bad = ["parameters became NaN or infinite"]
-        if bad:
+        fault = divergence(losses, [parameter for learner in learners for parameter in learner.model.parameters()])
+        if fault:
             self.restore(good)
-        return "; ".join(bad)
+        return fault
 
     def _turns(self, round: int, place: DeviceSlot) -> Iterator[Turn]:
         """A round's epochs, each of the shared copy, if there is one, and of the personal model.

@@ -185,6 +185,15 @@ def misfit(slot: Slot, delivery: Delivery, layouts: Mapping[Slot, Layout], start
     return ""
 
 
+def divergence(losses: Mapping[str, float], parameters: Iterable[Tensor]) -> str:
+    """What is not finite after training; empty if all is well. Waits for a GPU once."""
+    bad = [f"the loss of {task!r} became {loss}" for task, loss in losses.items() if not isfinite(loss)]
+    norms = torch._foreach_norm([parameter.detach() for parameter in parameters])
+    if not bad and not torch.stack(norms).isfinite().all():
+        bad = ["parameters became NaN or infinite"]
+    return "; ".join(bad)
+
+
 def excess(sent: Mapping[Slot, Delivery], rows: Mapping[Slot, Tensor], longest: Callable[[Slot], float]) -> str:
     """Why rows cannot come from training or would not stay finite; empty if they are fine. Waits for a GPU once.
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from fedhca2.clients import ClientState, Privacy, load_reply, load_state, save_reply, save_state
-from fedhca2.clients.exchange import Exchange
+from fedhca2.clients.exchange import Exchange, divergence
 from fedhca2.experiment.clients import NAME
 from fedhca2.federation.flower.records import Wire, decode_order, encode_profile, encode_reply
 from fedhca2.messages import Order, Profile, Reply
@@ -196,7 +196,7 @@ class FlowerClient:
             raise ValueError(f"losses should be of {', '.join(self.profile.tasks)}, found {', '.join(losses)}")
         if local.strength and not local.was_pulled:
             raise ValueError(f"{terms.method} adds a term to the loss: add pull() of the round to it, found no call")
-        if fault := self._fault(losses):
+        if fault := divergence(losses, self.parts.parameters()):
             self._restore(load_state(self._place / STATE))
             return Reply(self.profile.client, order.round, failed=fault)
         rows, agreement = self._exchange.outgoing(self.parts, order)
@@ -213,13 +213,6 @@ class FlowerClient:
         anchors = {slot: unflatten(row, self.profile.layouts[slot]) for slot, row in rows.items()}
         held = self.parts.slots()
         return [(held[slot][name], anchor) for slot, found in anchors.items() for name, anchor in found.items()]
-
-    def _fault(self, losses: Mapping[str, float]) -> str:
-        bad = [f"the loss of {task!r} became {loss}" for task, loss in losses.items() if not isfinite(loss)]
-        parameters = [parameter.detach() for parameter in self.parts.parameters()]
-        if not bad and not torch.stack(torch._foreach_norm(parameters)).isfinite().all():
-            bad = ["parameters became NaN or infinite"]
-        return "; ".join(bad)
 
     def _save(self) -> None:
         tensors = {f"model/{name}": tensor for name, tensor in self.parts.tensors().items()}

@@ -23,29 +23,28 @@ T = TypeVar("T")
 class Roster:
     """The clients that were ever here, the nodes of those that are, and the nodes that are none."""
 
-    def __init__(self, least: int) -> None:
-        """`least` is the number of clients that a round needs."""
-        self.least = least
+    def __init__(self) -> None:
         self.profiles: dict[str, Profile] = {}
         self.nodes: dict[int, str] = {}
         self.refused: dict[int, str] = {}  # the reasons
 
-    def meet(self, grid: Grid, timeout: float) -> None:
+    def meet(self, grid: Grid, timeout: float, least: int = 0) -> None:
         """Ask new nodes who they are, until there are enough clients."""
         wait = Wait(timeout)
         while True:
             there = set(grid.get_node_ids())
             self.nodes = {node: client for node, client in self.nodes.items() if node in there}
+            self.refused = {node: why for node, why in self.refused.items() if node in there}
             strangers = sorted(there - self.nodes.keys() - self.refused.keys())
             if strangers:
                 asked = [Message(pack({}), node, "query") for node in strangers]
                 for message in grid.send_and_receive(asked, timeout=min(INTRODUCTION, timeout)):
                     self._introduce(message)
-            if len(self.nodes) >= self.least:
+            if len(self.nodes) >= least:
                 return
             if wait.is_over:
                 raise TooFewClientsError(
-                    f"{self.least} clients should be here, found {', '.join(self.nodes.values()) or 'none'}"
+                    f"{least} clients should be here, found {', '.join(self.nodes.values()) or 'none'}"
                 )
             sleep(min(1.0, timeout))
 

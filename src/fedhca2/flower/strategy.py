@@ -37,7 +37,7 @@ from fedhca2.run_folder.checkpoints import progress_as_state, progress_from_stat
 from fedhca2.run_folder.records import Progress
 
 log = logging.getLogger("flwr")  # which Flower shows
-NO_GUARD = GuardBounds()
+DEFAULT_GUARD = GuardBounds()
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Federated(Strategy):
         fraction: float = 1.0,
         evaluate_every: int = 1,
         largest_move: float = 1.0,
-        guard: GuardBounds = NO_GUARD,
+        guard: GuardBounds = DEFAULT_GUARD,
         wire: Wire = "float32",
         **settings: object,
     ) -> None:
@@ -84,13 +84,13 @@ class Federated(Strategy):
         if fault := unsuited(self.method):
             raise ValueError(f"{self.name}: {fault}")
         self.save_to = Path(save_to) if save_to else None
-        self.evaluate_every, self.wire = evaluate_every, wire
+        self.min_clients, self.evaluate_every, self.wire = min_clients, evaluate_every, wire
         self.participation = Participation(fraction=fraction)
         self.guard, self.reach = guard, LargestMove(largest_move)
         self.timeout, self.rounds = 3600.0, 0  # of a message, and in all, if `start` was told
         self.run = token_hex(16)  # clients keep their state under this name
         self.progress = Progress()
-        self.roster = Roster(min_clients)
+        self.roster = Roster()
         self.numbers: dict[str, int] = {}  # of the rows that wait for each client: the rounds they are made from
         self.taken: dict[str, int] = {}  # of the last rows that each client took
         if self.save_to and self.save_to.exists():
@@ -122,6 +122,7 @@ class Federated(Strategy):
         self.rounds, self.timeout = num_rounds, timeout
         arrays, done = initial_arrays or ArrayRecord(), self.progress.state.round
         if done >= num_rounds:  # they may still wait for the last rows
+            self.roster.meet(grid, timeout, self.min_clients)
             messages = self.configure_evaluate(done, arrays, evaluate_config or ConfigRecord(), grid)
             scores = self.aggregate_evaluate(done, grid.send_and_receive(messages, timeout=timeout))
             return Result(evaluate_metrics_clientapp={done: scores} if scores else {})
@@ -136,7 +137,7 @@ class Federated(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Meet new nodes, and send every client of this round its rows."""
-        self.roster.meet(grid, self.timeout)
+        self.roster.meet(grid, self.timeout, self.min_clients)
         self._offer(arrays)
         server, round = self.server, self.progress.state.round
         chosen = self.participation.choose(sorted(self.roster.nodes.values()), round, seed=0)
@@ -182,7 +183,7 @@ class Federated(Strategy):
     def summary(self) -> None:
         """Log the method and the settings."""
         log.info("\t├── Method: %s", self.name)
-        log.info("\t├── Clients: %d or more, a fraction of %g", self.roster.least, self.participation.fraction)
+        log.info("\t├── Clients: %d or more, a fraction of %g", self.min_clients, self.participation.fraction)
         log.info("\t└── Rounds done: %d", self.progress.state.round)
 
     def _offer(self, arrays: ArrayRecord) -> None:
