@@ -5,11 +5,10 @@ import torch
 from federations import flower_federation, small_experiment
 
 from fedhca2.federation.flower.client_app import make_app
-from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.site import Site
-from fedhca2.federation.flower.wait import Wait
+from fedhca2.federation.flower.wait import TooFewClientsError, Wait
 from fedhca2.messages import Order
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,8 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from own_app import TASKS, Alone, OwnModel, fit, make_app, make_grid, parts
 from torch.testing import assert_close
 
-from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.records import OWN, decode_reply, encode_reply, header_of, to_rows
+from fedhca2.federation.flower.wait import TooFewClientsError
 from fedhca2.flower import Federated, FedHCA2, FlowerClient
 from fedhca2.flower.client import NamedParts
 from fedhca2.messages import Profile

@@ -155,9 +155,9 @@ def serve(
         from fedhca2.errors import UserError
         from fedhca2.experiment import Experiment
         from fedhca2.federation.flower.engine import FlowerEngine, check_resumable
-        from fedhca2.federation.flower.fleet import TooFewClientsError
         from fedhca2.federation.flower.link import coordinator_link
         from fedhca2.federation.flower.superlink import RunEndedError
+        from fedhca2.federation.flower.wait import TooFewClientsError
         from fedhca2.federation.run import resume, run
         from fedhca2.federation.stopping import Interrupted
         from fedhca2.reports.console import ConsoleWatcher

@@ -9,9 +9,8 @@ from typing import TypeVar
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.records import decode_new_profile, header_of, pack
-from fedhca2.federation.flower.wait import Wait
+from fedhca2.federation.flower.wait import TooFewClientsError, Wait
 from fedhca2.federation.gate import Refused, plain
 from fedhca2.messages import Profile
 

@@ -24,7 +24,7 @@ from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, decode_reply, encode_orders, pack
 from fedhca2.federation.flower.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.site_registry import SiteRegistry
-from fedhca2.federation.flower.wait import Wait
+from fedhca2.federation.flower.wait import TooFewClientsError, Wait
 from fedhca2.federation.gate import Refused, shown
 from fedhca2.messages import Order, Profile, Reply
 
@@ -32,10 +32,6 @@ GRACE = 10.0  # seconds for further clients to introduce themselves when there a
 AWAY, LATE = "offline", "no reply in time"
 log = logging.getLogger("fedhca2.server")
 T = TypeVar("T")
-
-
-class TooFewClientsError(RuntimeError):
-    """Fewer clients than required; the run can be resumed when they are back."""
 
 
 @dataclass

@@ -22,13 +22,13 @@ from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS, TOLD_KINDS
 from fedhca2.federation.flower.engine import Collect, FlowerEngine, check_resumable, read_note
-from fedhca2.federation.flower.fleet import TooFewClientsError
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.site import MODEL
 from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
+from fedhca2.federation.flower.wait import TooFewClientsError
 from fedhca2.federation.run import run_or_resume
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result

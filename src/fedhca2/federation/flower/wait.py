@@ -10,6 +10,10 @@ FOREVER = 30 * 86400.0  # seconds; Flower's messages need an end
 log = logging.getLogger("fedhca2.server")
 
 
+class TooFewClientsError(RuntimeError):
+    """Fewer clients than required; the run can be resumed when they are back."""
+
+
 class Wait:
     """One period of waiting, with or without a deadline."""
 
