@@ -73,7 +73,8 @@ class Deployment:
         self.link, self.public = self._link.superlink, self._link.public
 
     def __enter__(self):
-        self._link.__enter__().register(self.files)
+        with warmed():
+            self._link.__enter__().register(self.files)
         return self
 
     def __exit__(self, *_):
