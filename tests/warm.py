@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import runpy
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,16 +21,17 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from subprocess import DEVNULL, STDOUT, Popen, TimeoutExpired
-from types import SimpleNamespace
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
 
 import fedhca2
 
 FLOWER = "fedhca2.federation.flower"
 IMPORTED = (
     *("fedhca2.cli", "fedhca2.runs", f"{FLOWER}.local", f"{FLOWER}.worker"),
-    *(f"{FLOWER}.guarded_superlink", f"{FLOWER}.proxy.app", f"{FLOWER}.proxy.listener", "flwr.supernode.cli"),
+    *(f"{FLOWER}.guarded_superlink", f"{FLOWER}.proxy.app", f"{FLOWER}.proxy.listener"),
+    *("flwr.supernode.cli", "flwr.supercore.cli"),
 )
+BIN = Path(sys.executable).parent
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CONNECTION = None  # in a warm process: to the process that forks for it
 prctl = ctypes.CDLL(None).prctl
@@ -80,11 +82,20 @@ class Warm:
 
 
 class WarmPart(Warm):
-    """A process that a warm command starts; it ends with its parent only if the command asks for that."""
+    """A process that a warm command starts, if it is a Python command. It ends with its parent only if told to."""
 
-    def __init__(self, command, preexec_fn=None, **options):
+    def __new__(cls, command, **options):
+        found = shutil.which(command[0])
+        if not found or Path(found).parent != BIN or PIPE in map(options.get, ("stdin", "stdout", "stderr")):
+            return Popen(command, **options)
+        return super().__new__(cls)
+
+    def __init__(self, command, preexec_fn=None, stdout=None, stderr=None, **options):
         self.ends_with_parent = preexec_fn is not None
-        super().__init__(command, **options)
+        with Path(os.devnull).open("w") as nowhere:
+            streams = {"stdout": stdout, "stderr": stderr}
+            streams = {name: nowhere if stream == DEVNULL else stream for name, stream in streams.items()}
+            super().__init__([shutil.which(command[0]), *command[1:]], **streams, **options)
 
 
 def output_of(*command, **options):
@@ -159,8 +170,7 @@ def become(command):
     """Do what Python does when it is started with a command."""
     rest = command[1:] if Path(command[0]).name.startswith("python") else command
     sys.orig_argv = [sys.executable, *rest]
-    processes = import_module(f"{FLOWER}.processes")
-    processes.subprocess = SimpleNamespace(**{**vars(subprocess), "Popen": WarmPart})
+    subprocess.Popen = WarmPart
     sys.path[:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.modules.pop("sitecustomize", None)
     with suppress(ImportError):
