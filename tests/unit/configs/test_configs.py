@@ -38,7 +38,9 @@ def test_every_client_can_be_built_at_its_real_size(name):
     sizes = []
     for spec in experiment.specs:
         data = experiment.data[spec.data]
-        channels = tuple((task, TASKS[task].channels_for(space)) for task, space in data.labels.items() if task in TASKS)
+        channels = tuple(
+            (task, TASKS[task].channels_for(space)) for task, space in data.labels.items() if task in TASKS
+        )
         slots = parameters(spec.model.model_dump_json(), channels, data.size)
         sizes.append(sum(size for slot, size in slots.items() if slot.task in ("", *spec.tasks)))
     papers = name.startswith(("fedhca2/", "matfl/")) or name == "scenes_full"
