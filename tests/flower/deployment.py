@@ -46,7 +46,7 @@ def hurry():
     """Make Flower's processes wait less from now on; see `first_import`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", FIRST, prepend=os.pathsep)
-        patch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
+        patch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.3")
         yield
 
 

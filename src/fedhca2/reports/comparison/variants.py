@@ -37,7 +37,7 @@ def without_method(run: RunFiles) -> str:
 
 
 def _label(group: list[RunFiles], rivals: list[list[RunFiles]], most: int | None) -> str:
-    """The method, with at most so many of the settings that most of its rivals do not share."""
+    """The method, with at most `most` of the settings that most of its rivals do not share."""
     settings = [dict(flat(rival[0].settings)) for rival in rivals]
     method, own = group[0].method, dict(flat(group[0].settings))
     named = [key for key in differing([rival[0] for rival in rivals]) if key.split(".")[0] not in FREE]
