@@ -59,8 +59,8 @@ def file_name(path: str) -> str:
 
 def in_folders(path: Path, folders: Iterable[Path]) -> Path:
     """A path in the first of these folders that has it, or the same path if none has."""
-    found = (folder.absolute() / path for folder in folders if (folder / path).exists())
-    return next(found, path)
+    candidates = (folder.absolute() / path for folder in folders if (folder / path).exists())
+    return next(candidates, path)
 
 
 def load(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:

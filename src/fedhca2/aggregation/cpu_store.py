@@ -160,8 +160,8 @@ class CpuStore:
             if starts:
                 return np.array([_squared_distance(*pair, piece) for pair in zip(self.data, starts, strict=True)])
             blocks = self._blocks(piece)
-            found = [[_squared_length(row, b - a, stored) for row in rows] for a, b, rows, stored in blocks]
-            return np.sum(found, axis=0)  # type: ignore[no-any-return]
+            squares = [[_squared_length(row, b - a, stored) for row in rows] for a, b, rows, stored in blocks]
+            return np.sum(squares, axis=0)  # type: ignore[no-any-return]
 
         return torch.from_numpy(np.sum([squares for _, squares in self._each(one, (0, len(self.data[0])))], axis=0))
 

@@ -223,7 +223,7 @@ class Voting(Aggregator):
     def voters(self, layout: Layout) -> list[int]:
         """The tensors that vote: the last weights of convolutions and linear layers."""
         named = enumerate(zip(layout.names, layout.shapes, strict=True))
-        found = [p for p, (name, shape) in named if name.endswith("weight") and len(shape) >= 2]
-        if not found:
+        voters = [p for p, (name, shape) in named if name.endswith("weight") and len(shape) >= 2]
+        if not voters:
             raise ValueError(f"voting: the layout should have a weight of two or more dimensions, found {layout.names}")
-        return found[-self.layers :]
+        return voters[-self.layers :]

@@ -155,8 +155,8 @@ class Archive(ABC):
         """Read an image, or its label for a task, which should have this size."""
         paths = self.files(name, id)
         decode = partial(read_file, paths[0], f"good for '{name}'", lambda _: self.sources[name].read(paths, size))
-        found = self._cache.get((id, name), decode)
-        if name != "image" and found.shape[-2:] != size:
-            height, width = found.shape[-2:]
+        tensor = self._cache.get((id, name), decode)
+        if name != "image" and tensor.shape[-2:] != size:
+            height, width = tensor.shape[-2:]
             raise BrokenFileError(paths[0], f"should be {size[0]}×{size[1]} like its image, found {height}×{width}")
-        return found
+        return tensor

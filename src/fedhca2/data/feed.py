@@ -69,10 +69,10 @@ def _read_ahead(raw: Iterable[Raw], size: tuple[int, int]) -> Iterator[tuple[Sam
     source = iter(raw)
 
     def pack() -> tuple[Sample, Plan] | None:
-        found = next(source, None)
-        if found is None:
+        batch = next(source, None)
+        if batch is None:
             return None
-        return on_canvas([sample for sample, _ in found], size, pin=True), plan(found, size)
+        return on_canvas([sample for sample, _ in batch], size, pin=True), plan(batch, size)
 
     pool = ThreadPoolExecutor(1)
     waiting: deque[Future[tuple[Sample, Plan] | None]] = deque(pool.submit(pack) for _ in range(AHEAD))

@@ -85,21 +85,21 @@ class OwnSamples:
         return sample
 
     def _converted(self, index: int, name: str, read: Callable[[], Mapping[str, Any]], sample: Sample) -> Tensor:
-        found = read()
+        given = read()
         key = "input" if name == "image" and self.are_arrays else name
-        if key not in found:
-            listed = ", ".join(map(str, found)) or "nothing"
+        if key not in given:
+            listed = ", ".join(map(str, given)) or "nothing"
             raise BrokenFileError(self._place(index), f"should have {key!r}, found {listed}")
         try:
             if key == "input":
-                return _to_array(found[key], self.size)
+                return _to_array(given[key], self.size)
             if name == "image":
-                image = _to_image(found[name])
+                image = _to_image(given[name])
                 if self.split == "val":
                     require_fit({"image": image}, self.size)
                 return image
             height, width = sample["image"].shape[-2:]
-            return _to_label(found[name], get_task(name), self.labels[name], (height, width))
+            return _to_label(given[name], get_task(name), self.labels[name], (height, width))
         except ValueError as error:
             raise BrokenFileError(self._place(index), f"{key!r} {error}") from error
         except OSError as error:  # Pillow reads a file when its pixels are needed
@@ -107,15 +107,15 @@ class OwnSamples:
 
     def _read(self, index: int) -> Mapping[str, Any]:
         try:
-            found = self.held[index]
+            given = self.held[index]
         except (FileError, MemoryError):
             raise
         except Exception as error:  # it may raise anything
             raise BrokenFileError(self._place(index), f"should be a sample, found {told(error)}") from error
-        if not isinstance(found, Mapping):
-            fault = f"should be {{'image': …, task: …}}, found {type(found).__name__}"
+        if not isinstance(given, Mapping):
+            fault = f"should be {{'image': …, task: …}}, found {type(given).__name__}"
             raise BrokenFileError(self._place(index), fault)
-        return found
+        return given
 
     def _place(self, index: int) -> Path:
         own = f" ({self.ids[index]})" if self.ids[index] != str(index) else ""
@@ -159,8 +159,8 @@ def _to_label(value: Any, task: Task, space: LabelSpace, size: tuple[int, int]) 
     low, high = _bounds(known)
     if len(known) and (low < lowest or high > highest):
         unknown = IGNORE if task.output == "map" else "NaN"
-        found = low if low < lowest else high
-        raise ValueError(f"should be from {lowest:g} to {highest:g}, or {unknown} if unknown, found {found:g}")
+        outside = low if low < lowest else high
+        raise ValueError(f"should be from {lowest:g} to {highest:g}, or {unknown} if unknown, found {outside:g}")
     if task.grouped_by == "class" and (known != known.round()).any():
         raise ValueError("should be the whole numbers of classes, found a fraction")
     return label.to(torch.uint8) if task.output == "map" and task.grouped_by == "class" else label.float()

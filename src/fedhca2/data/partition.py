@@ -167,8 +167,8 @@ class Lists(Partition):
         if self.file is None:
             return self.lists or {}
         try:
-            found = json.loads(self.file.read_text("utf-8"))
-            return {client: _trained_on(entry) for client, entry in found.items()}
+            lists = json.loads(self.file.read_text("utf-8"))
+            return {client: _trained_on(entry) for client, entry in lists.items()}
         except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{self.file}: should be JSON, {{client: [image, …]}}, found {error}") from None
 
@@ -236,13 +236,13 @@ STATISTICS: dict[Grouping, Callable[[Tensor], float]] = {"class": largest_class,
 
 def label_groups(data: Dataset, task: str) -> NDArray[np.int64]:
     """A group for every image: its largest class, or the tenth of the images that its mean value falls into."""
-    found = TASKS[task]
-    if found.grouped_by is None:
+    declared = TASKS[task]
+    if declared.grouped_by is None:
         raise ValueError(f"{task}: its labels have no single number to group images by")
-    statistic = STATISTICS[found.grouped_by]
+    statistic = STATISTICS[declared.grouped_by]
     labels = (data.load(i, [task])[task] for i in range(len(data)))
-    values = np.array([statistic(label[found.known(label)]) for label in labels])
-    if found.grouped_by == "class":
+    values = np.array([statistic(label[declared.known(label)]) for label in labels])
+    if declared.grouped_by == "class":
         return values.astype(np.int64)
     groups: NDArray[np.int64] = values.argsort(kind="stable").argsort(kind="stable") * BINS // len(values)
     return groups

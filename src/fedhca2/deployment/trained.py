@@ -111,11 +111,11 @@ class Trained:
         outputs = self.model(padded)(sample["image"][None])
         top, left = (padded[0] - height) // 2, (padded[1] - width) // 2
         inside = (0, ..., slice(top, top + height), slice(left, left + width))
-        found = {}
+        predictions = {}
         for task, output in outputs.items():
             prediction = get_task(task).predict(output)
-            found[task] = (prediction[inside] if get_task(task).output == "map" else prediction[0]).numpy()
-        return found
+            predictions[task] = (prediction[inside] if get_task(task).output == "map" else prediction[0]).numpy()
+        return predictions
 
 
 def padded_size(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:

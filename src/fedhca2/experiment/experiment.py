@@ -85,9 +85,9 @@ class Experiment(Config):
     @field_validator("tasks")
     @classmethod
     def _tasks_are_known(cls, tasks: dict[str, DeclaredTask], info: ValidationInfo) -> dict[str, DeclaredTask]:
-        found = {name: task.located(folders(info)) for name, task in tasks.items()}
-        declare(found)
-        return found
+        located = {name: task.located(folders(info)) for name, task in tasks.items()}
+        declare(located)
+        return located
 
     @property
     def method_name(self) -> str:

@@ -129,13 +129,13 @@ class BlindServer(Server):
         self, round: int, stacks: Iterable[Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
     ) -> dict[str, dict[Slot, Move]]:
         """Measure the moves that sketches show: the lengths of updates, NaN if one is not finite."""
-        found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
+        moves_by_client: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
         for stack in (stack for stack in stacks if stack.aggregator.measure != "nothing"):
             updates = stack.aggregator.sends == "updates"
             for entry, length in zip(stack.entries, stack.rows.norms().tolist(), strict=True):
                 limit = self._limit(entry, range(round, round + 1)) if updates else NO_LIMIT
-                found[entry.client][entry.slot] = Move(length, limit, updates)
-        return found
+                moves_by_client[entry.client][entry.slot] = Move(length, limit, updates)
+        return moves_by_client
 
     def _mix(
         self,

@@ -114,8 +114,8 @@ def complete(runs: Sequence[ComparisonRun]) -> list[ComparisonRun]:
 
 def known_runs(out: Path) -> list[Path]:
     """The folders of a comparison's runs, Local first; empty if the folder holds no comparison."""
-    found = sorted(path for path in out.glob("*/seed-*") if RunFiles(path).begun)
-    return sorted(found, key=lambda folder: folder.parent.name != LOCAL)
+    folders = sorted(path for path in out.glob("*/seed-*") if RunFiles(path).begun)
+    return sorted(folders, key=lambda folder: folder.parent.name != LOCAL)
 
 
 def _check_known(run: ComparisonRun) -> None:

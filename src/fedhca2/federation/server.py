@@ -133,15 +133,15 @@ class Server:
         self, round: int, stacks: Iterable[Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
     ) -> dict[str, dict[Slot, Move]]:
         """Measure how far every row of every client moved."""
-        found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
+        moves_by_client: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
         for stack in stacks:
             measured = [(stack, self._trained_moves(round, stack, sent))]
             if stack.statistics:
                 measured.append((stack.statistics, self._statistics_moves(stack.statistics)))
             for each, moves in measured:
                 for entry, move in zip(each.entries, moves, strict=True):
-                    found[entry.client][entry.slot] = move
-        return found
+                    moves_by_client[entry.client][entry.slot] = move
+        return moves_by_client
 
     def _trained_moves(self, round: int, stack: Stack, sent: Mapping[str, Mapping[Slot, Delivery]]) -> list[Move]:
         now, ever = range(round, round + 1), range(round + 1)
@@ -181,13 +181,13 @@ class Server:
 
     def _entries(self, part: Part, replies: Mapping[str, Reply]) -> dict[Layouts, list[Entry]]:
         """The rows of a part by layout, each list sorted by name so that the order of clients has no effect."""
-        found: dict[Layouts, list[Entry]] = {}
+        by_layout: dict[Layouts, list[Entry]] = {}
         for client, reply in replies.items():
             profile = self.profiles[client]
             for slot, row in sorted(self._rows_of(part, reply).items()):
                 entry = Entry(client, slot, _member(profile, slot), row)
-                found.setdefault(_layouts(profile, slot)[1], []).append(entry)
-        return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in found.items()}
+                by_layout.setdefault(_layouts(profile, slot)[1], []).append(entry)
+        return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in by_layout.items()}
 
     def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
         """The rows of a part that a client sent."""

@@ -85,8 +85,8 @@ def _check_maps(config: ModelConfig, maps: Any, channels: Sequence[int], shape: 
         sizes = [tuple(-(-side // stride) for side in shape[1:]) for stride in STRIDES]
         wanted = [(2, width, *size) for width, size in zip(channels, sizes, strict=False)]
     listed = isinstance(maps, Sequence) and all(map(_is_float, maps))
-    found = [tuple(each.shape) for each in maps] if listed else []
-    if [each[: len(wanted[0])] for each in found] != wanted or (len(shape) == 3 and len(found) != len(channels)):
+    shapes = [tuple(each.shape) for each in maps] if listed else []
+    if [each[: len(wanted[0])] for each in shapes] != wanted or (len(shape) == 3 and len(shapes) != len(channels)):
         shown = ", ".join(map(_shown, maps)) if listed else _shown(maps)
         needed = ", ".join(_listed(each) + ("" if len(each) > 2 else "×…") for each in wanted)
         raise ValueError(f"encoder {config.encoder.kind} should give a list of maps {needed}, found {shown}")

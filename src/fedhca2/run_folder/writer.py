@@ -121,9 +121,9 @@ class RunFolder:
 
     def _require_events(self) -> None:
         path, wanted = self.path / EVENTS, self._position["events"]
-        found = path.stat().st_size if path.exists() else 0
-        if found < wanted:
-            raise UserError([f"{path}: should have at least {wanted} bytes, found {found}"])
+        size = path.stat().st_size if path.exists() else 0
+        if size < wanted:
+            raise UserError([f"{path}: should have at least {wanted} bytes, found {size}"])
 
     def close(self) -> None:
         """Release the folder."""

@@ -44,8 +44,8 @@ class DeclaredTask(Config):
 
     def _found(self) -> Task:
         if is_import_path(self.kind):
-            found: Task = load(self.kind, "a Task", lambda each: isinstance(each, Task))
-            return found
+            own: Task = load(self.kind, "a Task", lambda each: isinstance(each, Task))
+            return own
         if not is_built_in(self.kind):
             known = suggest(self.kind, [task.name for task in BUILT_IN])
             raise ValueError(f"kind should be a known task or {FORMS}, found {self.kind!r:.200}. {known}")

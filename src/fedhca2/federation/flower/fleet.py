@@ -176,12 +176,12 @@ class FlowerFleet:
             self.registry.went(client)
             errand.given, errand.why = None, AWAY
             return
-        found = answer if isinstance(answer, Refused) else errand.read(answer)
-        if not isinstance(found, Refused):
-            errand.answer = found
+        outcome = answer if isinstance(answer, Refused) else errand.read(answer)
+        if not isinstance(outcome, Refused):
+            errand.answer = outcome
             return
-        log.warning("%s: %s", client, found.why)
-        errand.given, errand.why, errand.failures = None, found.why, errand.failures + 1
+        log.warning("%s: %s", client, outcome.why)
+        errand.given, errand.why, errand.failures = None, outcome.why, errand.failures + 1
 
     def _read_reply(self, client: str, answer: Answer) -> Reply | Refused:
         if self.experiment.secure_aggregation and "keys" in answer.header:

@@ -175,9 +175,9 @@ def collecting(experiment: Experiment, out: Path) -> Collect:
 
     def collect(run: str, folder: Path) -> None:
         for spec in experiment.specs:
-            found = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL
-            if found.exists():
-                keep_model(folder, spec.name, found.read_bytes())
+            model = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL
+            if model.exists():
+                keep_model(folder, spec.name, model.read_bytes())
 
     return collect
 

@@ -204,10 +204,10 @@ def _save_seat(seat: _Seat) -> None:
 def _stamp(path: Path) -> tuple[int, int]:
     """A value that changes with every write of a file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return NO_FILE
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _build(experiment: Experiment, name: str, device: torch.device) -> Client:

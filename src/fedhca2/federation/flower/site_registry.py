@@ -67,13 +67,13 @@ class SiteRegistry:
     @cached_property
     def expected(self) -> dict[str, Profile]:
         """The profile of every client of the experiment, except its number of images."""
-        found: dict[str, Profile] = {}
+        profiles: dict[str, Profile] = {}
         kinds: dict[tuple[str, tuple[str, ...], str], Profile] = {}  # clients of one kind differ in their images
         for name, spec in self._specs.items():
             kind = spec.data, spec.tasks, spec.model.model_dump_json()
             kinds[kind] = kinds.get(kind) or expected_profile(self.experiment, spec)
-            found[name] = replace(kinds[kind], client=name)
-        return found
+            profiles[name] = replace(kinds[kind], client=name)
+        return profiles
 
     def since(self, client: str) -> str | None:
         """When a client's node became active; None if it is offline."""
@@ -120,8 +120,8 @@ class SiteRegistry:
     @property
     def refused(self) -> Mapping[str, str]:
         """Why sites were not accepted, by name, or by node if the name belongs to another."""
-        found = self._refused.items()
-        return {name if name and name not in self.known else f"node {node}": why for node, (name, why) in found}
+        refusals = self._refused.items()
+        return {name if name and name not in self.known else f"node {node}": why for node, (name, why) in refusals}
 
     def missing(self) -> Mapping[str, str]:
         """Clients of the experiment that have not introduced themselves, with the reason if there is one."""

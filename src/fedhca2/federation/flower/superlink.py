@@ -80,24 +80,24 @@ class SuperLink:
             with self._control() as control:
                 answer = control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
         except httpx.HTTPStatusError as error:
-            found = FlowerError.from_json(error.response.text)
+            fault = FlowerError.from_json(error.response.text)
             raise UserError(
-                [f"{name}: the SuperLink did not accept its key: {found.message if found else error}"]
+                [f"{name}: the SuperLink did not accept its key: {fault.message if fault else error}"]
             ) from None
         return int(answer.node_id)
 
     def evict(self, name: str) -> list[int]:
         """Evict all nodes with this name; returns their numbers."""
         with self._control() as control:
-            found = [one.node for one in list_registrations(control) if one.name == name and not one.evicted]
-            for node in found:
+            nodes = [one.node for one in list_registrations(control) if one.name == name and not one.evicted]
+            for node in nodes:
                 # Flower also evicts a node that never connected, and then fails to say so.
                 with suppress(httpx.HTTPStatusError):
                     control.UnregisterNode(UnregisterNodeRequest(node_id=node))
-            left = {one.node for one in list_registrations(control) if not one.evicted} & {*found}
-        if left or not found:
+            left = {one.node for one in list_registrations(control) if not one.evicted} & {*nodes}
+        if left or not nodes:
             raise UserError([f"{name}: should be evicted, found {'it still registered' if left else 'no such site'}"])
-        return found
+        return nodes
 
     def registrations(self) -> list[Registration]:
         """Every key that was ever registered."""

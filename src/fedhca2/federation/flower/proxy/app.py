@@ -145,10 +145,10 @@ def _route(request: Request) -> Route:
 
 def _headers(request: Request) -> Headers:
     """The headers, each only once: otherwise different readers could see different values."""
-    found = request.headers.items()
-    if len(found) != len(dict(found)):
+    headers = request.headers.items()
+    if len(headers) != len(dict(headers)):
         raise Refusal(400, "a header should appear once, found one twice")
-    return dict(found)
+    return dict(headers)
 
 
 def _is_passed(name: str) -> bool:

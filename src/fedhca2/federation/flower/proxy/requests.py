@@ -95,8 +95,10 @@ class Register:
             async with self._turn:
                 if key not in self._sites and monotonic() - self._looked >= LOOK_EVERY:
                     self._looked = monotonic()
-                    found = await asyncio.to_thread(self._look)
-                    self._sites = {one.key: Site(one.node, one.name, one.key) for one in found if not one.evicted}
+                    registrations = await asyncio.to_thread(self._look)
+                    self._sites = {
+                        one.key: Site(one.node, one.name, one.key) for one in registrations if not one.evicted
+                    }
         return self._sites.get(key)
 
 
@@ -140,8 +142,8 @@ def fault_of(request: Message, node: int, key: bytes) -> str:
 def _fault_of_reply(request: PushMessagesRequest, node: int) -> str:
     """What is wrong with a reply, before its objects come. Anything but a reply would be treated as an order."""
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
-        found = len(request.messages_list), len(request.message_object_trees)
-        return f"a request should have one message and one tree, found {found[0]} and {found[1]}"
+        counts = len(request.messages_list), len(request.message_object_trees)
+        return f"a request should have one message and one tree, found {counts[0]} and {counts[1]}"
     message, tree = request.messages_list[0], request.message_object_trees[0]
     about = message.metadata
     if about.src_node_id != node:
