@@ -53,11 +53,11 @@ def load_state(path: Path, checksum: str | None = None) -> ClientState:
         raise StateFileError(path, f"should be a state of fedhca2, found a damaged or foreign file ({error})") from None
     if header.get("format") != FORMAT:
         raise StateFileError(path, f"should have format {FORMAT!r}, found {header.get('format', 'none')!r}")
-    found = _checksum(tensors, header.get("values", ""))
-    if found != header.get("checksum"):
-        raise StateFileError(path, f"is damaged: the checksum should be {header.get('checksum')}, found {found}")
-    if checksum is not None and found != checksum:
-        raise StateFileError(path, f"belongs to another checkpoint: the checksum should be {checksum}, found {found}")
+    actual = _checksum(tensors, header.get("values", ""))
+    if actual != header.get("checksum"):
+        raise StateFileError(path, f"is damaged: the checksum should be {header.get('checksum')}, found {actual}")
+    if checksum is not None and actual != checksum:
+        raise StateFileError(path, f"belongs to another checkpoint: the checksum should be {checksum}, found {actual}")
     return ClientState(tensors, json.loads(header["values"]))
 
 

@@ -87,13 +87,15 @@ def _write_pascal_context(root: Path, id: str, scene: Sample) -> list[int]:
 
 def _annotation(id: str, semseg: NDArray[np.uint8], objects: list[int], parts: NDArray[np.uint8]) -> NDArray[np.void]:
     """Make a PASCAL-Part annotation with one object per class in the scene."""
-    found = [(PART_WRITTEN[code], (parts == code).astype(np.uint8)) for code in PART_WRITTEN if (parts == code).any()]
+    named_parts = [
+        (PART_WRITTEN[code], (parts == code).astype(np.uint8)) for code in PART_WRITTEN if (parts == code).any()
+    ]
     rows = [
         (
             PASCAL_CLASSES[code],
             code,
             (semseg == code).astype(np.uint8),
-            _struct("part_name mask", found if code == PERSON else []),
+            _struct("part_name mask", named_parts if code == PERSON else []),
         )
         for code in objects
     ]

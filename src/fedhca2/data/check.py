@@ -124,10 +124,10 @@ def _read_all(
 ) -> CheckReport:
     total, done = sum(map(len, opened.values())), 0
     for split, data in opened.items():
-        found = report.splits[split] = SplitReport(len(data))
+        split_report = report.splits[split] = SplitReport(len(data))
         tasks = [task for task in data.labels if task in TASKS]
         for index in range(len(data)):
-            _check_sample(data, index, tasks, found, report)
+            _check_sample(data, index, tasks, split_report, report)
             done += 1
             if progress is not None:
                 progress(done, total)

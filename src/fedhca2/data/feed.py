@@ -107,8 +107,8 @@ def _taken(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """The values [B, C, rows, columns] at these positions of each sample."""
     batch, channels, _, width = source.shape
     places = (rows[:, :, None] * width + columns[:, None, :]).view(batch, 1, -1)
-    found = source.flatten(2).gather(2, places.expand(-1, channels, -1))
-    return found.view(batch, channels, rows.shape[1], columns.shape[1])
+    values = source.flatten(2).gather(2, places.expand(-1, channels, -1))
+    return values.view(batch, channels, rows.shape[1], columns.shape[1])
 
 
 def places(classes: Tensor | None, plan: Plan, size: tuple[int, int], count: int) -> tuple[Axes, Axes, Tensor]:

@@ -86,12 +86,12 @@ def classes_with_normals(nyu: Collection[str], context: Mapping[str, int]) -> ND
 
 def read_label_map(path: Path) -> NDArray[np.int32]:
     """The classes of PASCAL-Context, 1 … 459, int32 [H, W]."""
-    found = read_mat(path, "LabelMap")
-    if found.ndim != 2 or found.min() < 0 or found.max() > CONTEXT_CLASSES:
+    stored = read_mat(path, "LabelMap")
+    if stored.ndim != 2 or stored.min() < 0 or stored.max() > CONTEXT_CLASSES:
         raise BrokenFileError(
-            path, f"LabelMap should hold classes up to {CONTEXT_CLASSES}, found {found.shape} up to {found.max()}"
+            path, f"LabelMap should hold classes up to {CONTEXT_CLASSES}, found {stored.shape} up to {stored.max()}"
         )
-    label_map: NDArray[np.int32] = found.astype(np.int32)
+    label_map: NDArray[np.int32] = stored.astype(np.int32)
     return label_map
 
 

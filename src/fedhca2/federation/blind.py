@@ -200,7 +200,7 @@ class _Part:
 
 def _part(stack: Stack, weights: Sequence[float]) -> _Part:
     entries = [(entry, weight) for entry, weight in zip(stack.entries, weights, strict=True) if weight]
-    found: dict[str, dict[Slot, float]] = {}
+    by_client: dict[str, dict[Slot, float]] = {}
     for entry, weight in entries:
-        found.setdefault(entry.client, {})[entry.slot] = weight
-    return _Part(stack, entries, Sum(found, stack.layout.numel))
+        by_client.setdefault(entry.client, {})[entry.slot] = weight
+    return _Part(stack, entries, Sum(by_client, stack.layout.numel))

@@ -78,8 +78,8 @@ class RunMemory:
 
     def needs(self, runs: Sequence[ComparisonRun]) -> list[Memory | None]:
         """What these runs are expected to take; None while nothing is known."""
-        found = [(run.experiment.method_name, read_report(memory_file(run))) for run in self.runs]
-        reports = [(method, report) for method, report in found if report]
+        all_reports = [(run.experiment.method_name, read_report(memory_file(run))) for run in self.runs]
+        reports = [(method, report) for method, report in all_reports if report]
         return [expected(run.experiment.method_name, reports) for run in runs]
 
     def rooms(self, active: Sequence[tuple[ComparisonRun, int]]) -> tuple[list[Room], Room]:

@@ -194,11 +194,11 @@ class RunFiles:
         """Every client's tasks, in the order of the config."""
         if self.result:
             return {client: tuple(tasks) for client, tasks in self.result["clients"].items()}
-        found: dict[str, dict[str, None]] = {}
+        tasks_of: dict[str, dict[str, None]] = {}
         for event in self.events:
             if event["event"] in ("loss", "metric"):
-                found.setdefault(event["client"], {})[event["task"]] = None
-        return {client: tuple(tasks) for client, tasks in found.items()}
+                tasks_of.setdefault(event["client"], {})[event["task"]] = None
+        return {client: tuple(tasks) for client, tasks in tasks_of.items()}
 
     @cached_property
     def kinds(self) -> dict[str, str]:

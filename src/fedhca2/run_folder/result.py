@@ -75,11 +75,11 @@ def overall_gain(scores: Scores, baseline: Scores, kinds: Mapping[str, str] | No
 
 
 def _counted(scores: Scores) -> dict[str, dict[str, float]]:
-    found = {
+    counted = {
         client: {task: headline(task, values).value for task, values in tasks.items() if headline(task, values).counts}
         for client, tasks in scores.items()
     }
-    return {client: tasks for client, tasks in found.items() if tasks}
+    return {client: tasks for client, tasks in counted.items() if tasks}
 
 
 def privacy_spent(noise: float, updates: Mapping[str, int]) -> dict[str, Any] | None:

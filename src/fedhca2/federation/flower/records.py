@@ -71,7 +71,7 @@ def to_rows(content: RecordDict) -> dict[str, Tensor]:
     """The flat arrays of a message, in float32."""
     if ROWS_RECORD not in content.array_records:
         return {}
-    found = {}
+    rows = {}
     for name, array in content.array_records[ROWS_RECORD].items():
         if array.stype != STYPE or array.dtype not in DTYPES:
             raise MalformedMessageError(
@@ -82,8 +82,8 @@ def to_rows(content: RecordDict) -> dict[str, Tensor]:
             raise MalformedMessageError(
                 f"array of shape {array.shape} should have as many values, found {len(array.data)} B"
             )
-        found[name] = torch.frombuffer(bytearray(array.data), dtype=dtype).float()
-    return found
+        rows[name] = torch.frombuffer(bytearray(array.data), dtype=dtype).float()
+    return rows
 
 
 def encode_orders(orders: Mapping[str, Order], wire: Wire, common: Header) -> dict[str, RecordDict]:
