@@ -46,9 +46,9 @@ def compare(
         from fedhca2.reports.comparison import write_comparison
         from fedhca2.reports.comparison.critical_difference import FILE
         from fedhca2.reports.comparison.layouts import comparison_table
+        from fedhca2.run_folder.lock import lock_folder
         from fedhca2.run_folder.names import comparison_folder
         from fedhca2.run_folder.reader import RunFiles
-        from fedhca2.run_folder.writer import lock_folder
 
         experiment = Experiment.load(config, overrides or [])
         folder = out or comparison_folder(experiment.name)

@@ -190,7 +190,7 @@ def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
     """Show the runs of a comparison until no process works on it; whether all that have begun are finished."""
     from fedhca2.reports.console import comparison_status
     from fedhca2.reports.tracking import PAUSE
-    from fedhca2.run_folder.writer import in_use
+    from fedhca2.run_folder.lock import in_use
 
     with ExitStack() as stack:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None

@@ -29,10 +29,10 @@ from fedhca2.federation.run_process import RunProcess, log_file
 from fedhca2.messages import Order, Reply
 from fedhca2.reports.names import UNKNOWN, metric_heading, score_text
 from fedhca2.run_folder.event_log import Event
+from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord
 from fedhca2.run_folder.result import headline
-from fedhca2.run_folder.writer import in_use
 
 LONG = 300.0  # seconds from which a run says how long it will take
 EVERY = 60.0  # seconds between lines about parallel runs, without a terminal
