@@ -252,7 +252,7 @@ def test_a_data_set_that_cannot_be_opened_is_one_line(tmp_path, kind, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"count": "many"}, "data.mine.count: should be a valid integer, unable to parse"),
+        ({"count": "many"}, "data.mine.count: should be a whole number, found 'many'"),
         ({"cout": 3}, "data.mine: unknown key 'cout'. Did you mean 'count'?"),
         ({"root": "nowhere"}, "data.mine.root: should be the folder of"),
         ({"note": "nothing.txt"}, "data.mine: nothing.txt: 'note' should be here, found nothing"),
