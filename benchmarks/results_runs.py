@@ -59,7 +59,7 @@ class Runs:
 
 def departures(run):
     """What a run changes in its embedded experiment with its method's defaults; None if one of them is unknown."""
-    return changes_in(run.experiment().to_dict())  # with the defaults of settings that are newer than the run
+    return changes_in(run.settings)
 
 
 def changes_in(config):
