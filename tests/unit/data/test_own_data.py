@@ -224,7 +224,8 @@ def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
     found = fault(experiment_in(folder_with(tmp_path), size=[32, 16]))
     assert (
         found
-        == "data.mine: val[0]: 'image' should be at most 32×16, the data set's `size`, to be evaluated, found 32×24"
+        == "data.mine: val[0]: 'image' should be at most 32×16, the data set's `size`, to be evaluated, found 32×24; "
+        "with `resize: fit` it is scaled down, and scored at its own size"
     )
 
 
