@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedhca2.cli.app import app, clear_errors
 from fedhca2.cli.page import draw_page
+from fedhca2.words import counted
 
 TensorBoardFolder = Annotated[
     Path | None,
@@ -96,7 +97,7 @@ def conclude(console: Console, result: "Result", folder: Path) -> None:
     console.print(result_table(result))
     console.print(conclusion(result))
     for client, faults in result.skipped.items():
-        console.print(Text(f"{client}: {len(faults)} unreadable files were skipped, such as {faults[0]}"))
+        console.print(Text(f"{client}: skipped {counted(len(faults), 'unreadable file')}, such as {faults[0]}"))
     for client, why in result.missing.items():
         console.print(Text(f"{client} has no final scores: {why}", "yellow"))
     if result.privacy is not None:
@@ -115,7 +116,7 @@ def _privacy(spent: Mapping[str, Any]) -> str:
     audit = "to check it: pip install 'fedhca2[privacy]'" if bound is None else f"dp-accounting: {bound:.4g}"
     return (
         f"client-level differential privacy: ε = {spent['epsilon']:.4g} at δ = {spent['delta']:g} "
-        f"after at most {spent['updates']} updates of a client ({audit})"
+        f"after at most {counted(spent['updates'], 'update')} of a client ({audit})"
     )
 
 

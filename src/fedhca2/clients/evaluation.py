@@ -11,8 +11,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedhca2.clients.capture import CapturedForward, Captures
 from fedhca2.clients.device_slot import at_work
 from fedhca2.clients.step import autocast
-from fedhca2.data.batches import Batches
+from fedhca2.data.batches import Batches, EvaluationBatch
 from fedhca2.data.dataset import Sample
+from fedhca2.data.transforms import own_size, placement
 from fedhca2.metrics import Metric
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.tasks import TASKS
@@ -28,7 +29,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 @torch.inference_mode()
 def evaluate(
     model: MultiTaskModel,
-    batches: Iterable[Sample],
+    batches: Iterable[EvaluationBatch],
     metrics: Mapping[str, Metric],
     precision: str,
     captures: Captures | None = None,
@@ -50,8 +51,9 @@ def evaluate(
             return {task: TASKS[task].predict(output) for task, output in model(image).items()}
 
     for batch in batches:
-        for task, prediction in predictions(batch["image"]).items():
-            metrics[task].update(prediction, batch[task])
+        for task, predicted in predictions(batch.image).items():
+            for prediction, label in batch.pairs(task, predicted):
+                metrics[task].update(prediction, label)
     return {task: metric.compute() for task, metric in metrics.items()}
 
 
@@ -81,17 +83,12 @@ def sample_predictions(client: "Client", when: str) -> Arrays:
     if val.are_arrays:
         return {}
     indices = sample_indices(client)
-    batch = next(Batches(val.data, indices, val.tasks, batch_size=SAMPLES).evaluation())
+    batch = next(Batches(val.data, indices, val.tasks, batch_size=SAMPLES, resize=val.resize).evaluation())
     with at_work(client, client.device_slot):
-        outputs = client.personal.model.eval()(batch["image"].to(client.where))
-    height, width = val.data.load(indices[0], ())["image"].shape[-2:]
-    top, left = ((padded - own) // 2 for padded, own in zip(val.data.size, (height, width), strict=True))
+        outputs = client.personal.model.eval()(batch.image.to(client.where))
+    place = placement(own_size(val.data.load(indices[0], ())), val.data.size)  # all have one size
     predictions = {task: TASKS[task].predict(output).cpu() for task, output in outputs.items()}
-    inside = (..., slice(top, top + height), slice(left, left + width))
-    return {
-        f"{when}.{task}": (prediction[inside] if TASKS[task].output == "map" else prediction).numpy()
-        for task, prediction in predictions.items()
-    }
+    return {f"{when}.{task}": place.restored(TASKS[task], found).numpy() for task, found in predictions.items()}
 
 
 @torch.no_grad()
