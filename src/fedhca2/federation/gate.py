@@ -169,6 +169,8 @@ def _numbers(reply: Reply, expected: Expected) -> str:
             return f"{slot}: agreement should be finite, found {shown(agreement)}"
     if not set(reply.losses) <= set(tasks) or not all(map(_is_number, reply.losses.values())):
         return f"losses should be numbers for {', '.join(tasks)}, found {shown(dict(reply.losses))}"
+    if reply.effect is not None and not all(_is_number(value) and math.isfinite(value) for value in reply.effect):
+        return f"effect should be three finite numbers, found {shown(reply.effect)}"
     if expected.final and not reply.metrics and reply.declined:
         return reply.declined
     if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
