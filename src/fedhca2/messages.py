@@ -97,10 +97,10 @@ class Reply:
     agreement: Mapping[Slot, tuple[float, ...]] = field(default_factory=dict)
     losses: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    effect: Effect | None = None  # of the rows, if the order asked for it
     seconds: float = 0.0
     failed: str = ""  # why the client has nothing to send
     declined: str = ""  # which part of its order it did not do, and why: rows it rejected, scores it keeps
+    effect: Effect | None = None  # of the rows, if the order asked for it
 
     @property
     def nbytes(self) -> int:
