@@ -91,11 +91,15 @@ def stopped() -> Iterator[None]:
 
 def conclude(console: Console, result: "Result", folder: Path) -> None:
     """Print the outcome of a run."""
+    from fedhca2.reports.figures.transfer import transfer_sentences
     from fedhca2.reports.tables import conclusion, result_table
     from fedhca2.run_folder.reader import RunFiles
 
+    files = RunFiles.open(folder)
     console.print(result_table(result))
     console.print(conclusion(result))
+    for sentence in transfer_sentences(files)[:1]:
+        console.print(Text(sentence))
     for client, faults in result.skipped.items():
         console.print(Text(f"{client}: skipped {counted(len(faults), 'unreadable file')}, such as {faults[0]}"))
     for client, why in result.missing.items():
@@ -103,7 +107,6 @@ def conclude(console: Console, result: "Result", folder: Path) -> None:
     if result.privacy is not None:
         console.print(_privacy(result.privacy), highlight=False)
     console.print(f"{result.seconds:.0f} s for {result.method}; all files are in {folder}/", highlight=False)
-    files = RunFiles.open(folder)
     draw_page(console, [files], folder)
     if files.everyone_failed:
         typer.echo(f"error: {folder}: every client failed in the last round, so the scores mean nothing", err=True)
