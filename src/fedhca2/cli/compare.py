@@ -10,6 +10,7 @@ from rich.console import Console
 from fedhca2.cli.app import app, clear_errors
 from fedhca2.cli.page import draw_page
 from fedhca2.cli.run import stopped
+from fedhca2.words import counted
 
 if TYPE_CHECKING:
     from fedhca2.federation.comparison_runs import ComparisonRun
@@ -57,7 +58,7 @@ def compare(
             raise UserError(["--methods: should name at least one method, or 'all'"])
         planned = plan_runs(experiment, names, seeds, folder)
         done = sum(run.finished for run in planned)
-        console.print(f"{len(planned)} runs in {folder}/, {done} already finished", highlight=False)
+        console.print(f"{counted(len(planned), 'run')} in {folder}/, {done} already finished", highlight=False)
         folder.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(folder)
         try:
@@ -71,7 +72,9 @@ def compare(
             console.print(f"table.md, table.csv, table.tex{figure} are in {folder}/", highlight=False, soft_wrap=True)
             draw_page(console, runs, folder)
     if faults:
-        typer.echo(f"{len(faults)} of {len(planned)} runs failed; repeat the command to retry them", err=True)
+        typer.echo(
+            f"{len(faults)} of {counted(len(planned), 'run')} failed; repeat the command to retry them", err=True
+        )
         raise typer.Exit(SOME_FAILED)
 
 
@@ -114,8 +117,11 @@ def report(
     """Write a report page: one HTML file that needs no network."""
     with clear_errors():
         from fedhca2.federation.comparison_runs import known_runs
+        from fedhca2.reports.figures.transfer import transfer_sentences
         from fedhca2.reports.page.write import write_page
         from fedhca2.run_folder.reader import RunFiles
 
-        found = [folder for run in runs for folder in known_runs(run) or [run]]
-        typer.echo(write_page([RunFiles.open(run) for run in found], output or runs[0] / "report.html"))
+        found = [RunFiles.open(folder) for run in runs for folder in known_runs(run) or [run]]
+        typer.echo(write_page(found, output or runs[0] / "report.html"))
+        for sentence in transfer_sentences(found[0])[:1] if len(found) == 1 else ():
+            typer.echo(sentence, err=True)  # standard output is the page's path alone

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedhca2.cli.app import app, clear_errors
 from fedhca2.cli.page import draw_page
+from fedhca2.words import counted
 
 TensorBoardFolder = Annotated[
     Path | None,
@@ -90,19 +91,22 @@ def stopped() -> Iterator[None]:
 
 def conclude(console: Console, result: "Result", folder: Path) -> None:
     """Print the outcome of a run."""
+    from fedhca2.reports.figures.transfer import transfer_sentences
     from fedhca2.reports.tables import conclusion, result_table
     from fedhca2.run_folder.reader import RunFiles
 
+    files = RunFiles.open(folder)
     console.print(result_table(result))
     console.print(conclusion(result))
+    for sentence in transfer_sentences(files)[:1]:
+        console.print(Text(sentence))
     for client, faults in result.skipped.items():
-        console.print(Text(f"{client}: {len(faults)} unreadable files were skipped, such as {faults[0]}"))
+        console.print(Text(f"{client}: skipped {counted(len(faults), 'unreadable file')}, such as {faults[0]}"))
     for client, why in result.missing.items():
         console.print(Text(f"{client} has no final scores: {why}", "yellow"))
     if result.privacy is not None:
         console.print(_privacy(result.privacy), highlight=False)
     console.print(f"{result.seconds:.0f} s for {result.method}; all files are in {folder}/", highlight=False)
-    files = RunFiles.open(folder)
     draw_page(console, [files], folder)
     if files.everyone_failed:
         typer.echo(f"error: {folder}: every client failed in the last round, so the scores mean nothing", err=True)
@@ -115,7 +119,7 @@ def _privacy(spent: Mapping[str, Any]) -> str:
     audit = "to check it: pip install 'fedhca2[privacy]'" if bound is None else f"dp-accounting: {bound:.4g}"
     return (
         f"client-level differential privacy: ε = {spent['epsilon']:.4g} at δ = {spent['delta']:g} "
-        f"after at most {spent['updates']} updates of a client ({audit})"
+        f"after at most {counted(spent['updates'], 'update')} of a client ({audit})"
     )
 
 

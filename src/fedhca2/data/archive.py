@@ -12,6 +12,7 @@ from torch import Tensor
 from fedhca2.data.cache import CACHE_BYTES, Cache
 from fedhca2.data.dataset import Sample, Split
 from fedhca2.data.files import BrokenFileError, MissingFileError, read_file, read_size
+from fedhca2.data.transforms import misfit
 from fedhca2.tasks import LabelSpace, get_task
 
 Paths = tuple[Path, ...]
@@ -134,10 +135,8 @@ class Archive(ABC):
         """Raise an error if an image is larger than the network's input: evaluation pads but never crops."""
         for id in self.ids:
             path = self.files("image", id)[0]
-            height, width = read_size(path)
-            if height > self.size[0] or width > self.size[1]:
-                largest = f"{self.size[0]}×{self.size[1]}, the data set's `size`"
-                raise BrokenFileError(path, f"should be at most {largest}, to be evaluated, found {height}×{width}")
+            if fault := misfit(read_size(path), self.size):
+                raise BrokenFileError(path, fault)
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
         """All images; raises an error if a label of these tasks has no file."""

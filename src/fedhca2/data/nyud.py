@@ -112,6 +112,6 @@ class NyudData(DataConfig):
     def open(self, split: Split) -> Dataset:
         """Open one split."""
         data = Nyud(self.root, split, size=self.size, cache=self.cache)
-        if split == "val":
+        if split == "val" and not self.resize:
             data.require_fit()
         return data

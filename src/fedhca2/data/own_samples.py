@@ -49,8 +49,10 @@ def label_spaces(labels: Any) -> dict[str, LabelSpace]:
 class OwnSamples:
     """One split of a user's data set, with every sample converted and checked."""
 
-    def __init__(self, held: Any, size: tuple[int, int], split: Split, *, cache: bool) -> None:
+    def __init__(self, held: Any, size: tuple[int, int], split: Split, *, cache: bool, fits: bool = True) -> None:
+        """`fits`: images of the validation split should not be larger than the network's input."""
         self.held = held
+        self.fits = fits
         self.size = size
         self.split = split
         self.are_arrays = hasattr(held, "shape")
@@ -95,7 +97,7 @@ class OwnSamples:
                 return _to_array(given[key], self.size)
             if name == "image":
                 image = _to_image(given[name])
-                if self.split == "val":
+                if self.split == "val" and self.fits:
                     require_fit({"image": image}, self.size)
                 return image
             height, width = sample["image"].shape[-2:]

@@ -47,7 +47,14 @@ def build_client(
     _try_model(experiment, spec, model, data.train.labels, shape)
 
     def batches(split: Dataset, indices: Sequence[int]) -> Batches:
-        return Batches(split, indices, spec.tasks, batch_size=training.batch_size, workers=training.workers)
+        return Batches(
+            split,
+            indices,
+            spec.tasks,
+            batch_size=training.batch_size,
+            workers=training.workers,
+            resize=experiment.data[spec.data].resize,
+        )
 
     local = LocalData(
         dataset=spec.data,
@@ -57,6 +64,7 @@ def build_client(
         epochs=spec.epochs,
         seed=experiment.seed,
         metrics=experiment.metrics,
+        looked_at=batches(data.val, experiment.diagnostics.spread(shard.val)) if experiment.diagnostics else None,
     )
     return Client(
         spec.name,

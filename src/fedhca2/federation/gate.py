@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedhca2.aggregation import Weights
 from fedhca2.federation.foreign_text import NAME, plain, shown
-from fedhca2.messages import Profile, Reply
+from fedhca2.messages import Effect, Profile, Reply
 from fedhca2.params import Layout, Part, Slot, unflatten
 from fedhca2.tasks import TASKS
 
@@ -114,10 +114,12 @@ def _numbers(reply: Reply, expected: Expected) -> str:
         known = expected.weights.get(f"{reply.client}/{slot}") if isinstance(slot, Slot) else None
         if known is None or len(known.value) != len(agreement):
             return f"{shown(str(slot))}: agreement should match the learned weights, found {len(agreement)} numbers"
-        if not all(_is_number(value) and math.isfinite(value) for value in agreement):
+        if not all(map(_is_finite, agreement)):
             return f"{slot}: agreement should be finite, found {shown(agreement)}"
     if not set(reply.losses) <= set(tasks) or not all(map(_is_number, reply.losses.values())):
         return f"losses should be numbers for {', '.join(tasks)}, found {shown(dict(reply.losses))}"
+    if reply.effect is not None and not (isinstance(reply.effect, Effect) and all(map(_is_finite, reply.effect))):
+        return f"effect should be three finite numbers, found {shown(reply.effect)}"
     if expected.final and not reply.metrics and reply.declined:
         return reply.declined
     if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
@@ -137,6 +139,10 @@ def _is_number(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, (float, int)):
         return False
     return abs(value) <= LARGEST or (isinstance(value, float) and not math.isfinite(value))
+
+
+def _is_finite(value: object) -> bool:
+    return _is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -119,9 +119,9 @@ def _validated(cls: type[C], place: str, values: Mapping[str, Any]) -> C:
         return cls.model_validate(values)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
+        where = (place + ".".join(map(str, fault["loc"]))).rstrip(".: ")
         if fault["type"] == "value_error":
-            raise ValueError(f"{place.rstrip('.: ')}: {fault['ctx']['error']}") from None
-        where = place + ".".join(map(str, fault["loc"]))
+            raise ValueError(f"{where}: {fault['ctx']['error']}") from None
         raise ValueError(f"{where} {fault['msg'].removeprefix('Input ')}, found {fault['input']!r}") from None
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from fedhca2 import losses, metrics, painting
 from fedhca2.labels import IGNORE
-from fedhca2.tasks.task import LabelSpace, Task, classes, shares
+from fedhca2.tasks.task import LabelSpace, Task, classes, resized, shares
 
 
 def _most_likely(output: Tensor) -> Tensor:
@@ -39,6 +39,10 @@ def _without_parts_ignored(label: Tensor) -> Tensor:
 def _x_negated(label: Tensor) -> Tensor:
     negated = torch.cat((-label[..., :1, :, :], label[..., 1:, :, :]), dim=-3)
     return torch.where(label == IGNORE, label, negated)
+
+
+def _resized_to_unit_length(normals: Tensor, size: tuple[int, int]) -> Tensor:
+    return functional.normalize(resized(normals, size), dim=1)
 
 
 def _zero_length_ignored(label: Tensor) -> Tensor:
@@ -119,6 +123,7 @@ NORMALS = Task(
     paint=lambda map, space: painting.paint_normals(map),
     fill=0,
     flipped=_x_negated,
+    resized=_resized_to_unit_length,
     ignored=_zero_length_ignored,
 )
 EDGE = Task(

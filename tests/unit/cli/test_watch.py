@@ -90,7 +90,7 @@ def test_the_board_shows_the_last_scores(tmp_path):
     console = Console(file=StringIO(), width=100)
     console.print(board)
     assert "round 3 of 3" in console.file.getvalue()
-    assert "40.00 %" in console.file.getvalue()
+    assert "40.0 %" in console.file.getvalue()
 
 
 def test_the_board_says_that_local_comes_first(tmp_path):

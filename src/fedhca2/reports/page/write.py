@@ -26,6 +26,7 @@ from fedhca2.reports.figures.curves import (
 )
 from fedhca2.reports.figures.figure import COLOURS, axes, line, round_axes
 from fedhca2.reports.figures.mixing import attention_figures, grouping_figures
+from fedhca2.reports.figures.transfer import transfer_figures
 from fedhca2.reports.names import metric_axis
 from fedhca2.reports.page.blocks import Cell, Drawing, Gallery, Section, Table, Text, address
 from fedhca2.reports.page.tables import (
@@ -43,6 +44,7 @@ from fedhca2.run_folder.names import CONFIG
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks import get_task
 from fedhca2.version import __version__
+from fedhca2.whole_files import ORDINARY, write_whole
 
 SAMPLES = 2  # per client
 ABSENT = "—"
@@ -65,7 +67,7 @@ def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
     sections = single_sections(runs[0]) if len(runs) == 1 else several_sections(list(runs))
     html = render(f"{', '.join(names)}: {', '.join(methods)}", sections)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(html, "utf-8")
+    write_whole(path, html.encode(), ORDINARY)
     return path
 
 
@@ -90,6 +92,7 @@ def single_sections(run: RunFiles) -> list[Section]:
         Section("training", "Training", [*metric_curves(run), *loss_curves(run)]),
         Section("predictions", "Predictions", galleries(run)),
         Section("weights", "α and β", weight_figures(run)),
+        Section("transfer", "Who helps whom", transfer_figures(run)),
         Section("updates", "Conflicts", conflict_figures(run)),
         Section("attention", "Attention", attention_figures(run)),
         Section("groups", "Groups", grouping_figures(run)),
