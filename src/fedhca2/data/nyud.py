@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedhca2.data.archive import Archive, Paths, Size, Source
-from fedhca2.data.config import DataConfig, Place
+from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Split
 from fedhca2.data.files import (
     BrokenFileError,
@@ -104,9 +104,9 @@ class NyudData(DataConfig):
     """NYUD-v2 in a folder."""
 
     kind: Literal["nyud"] = "nyud"
-    root: Place
-    size: tuple[PositiveInt, PositiveInt] = (448, 576)
-    cache: bool = False
+    root: Annotated[Place, Field(description=ROOT)]
+    size: Annotated[tuple[PositiveInt, PositiveInt], Field(description=SIZE)] = (448, 576)
+    cache: Annotated[bool, Field(description=CACHE)] = False
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
