@@ -102,7 +102,7 @@ def _variants(config: str, over: str, overrides: Sequence[str]) -> tuple[str, di
         raise UserError([f"--over {over:.200}: the values are {error}"]) from None
     if not isinstance(values, list) or len(values) < 2:
         raise UserError([f"--over {over:.200}: should be KEY=V1,V2,… with two values or more, as in method.c=0.2,0.4"])
-    if key.partition(".")[0] in FREE:
+    if key.partition(".")[0] in (*FREE, "devices"):
         hint = "--seeds runs several" if key == "seed" else "it does not change any result"
         raise UserError([f"--over: {key!r} cannot be swept: {hint}"])
     variants = {

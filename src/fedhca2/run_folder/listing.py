@@ -58,7 +58,7 @@ def listed(folder: Path) -> ListedRun:
             delta_m=(run.result or {}).get("delta_m"),
             started=origin.get("started") or begun,
         )
-    except (UserError, OSError, KeyError, TypeError, ValueError):
+    except Exception:  # a damaged file may have any shape, and the list goes on
         return ListedRun(folder, "unreadable")
 
 
@@ -73,6 +73,14 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
     if (folder / CONFIG).is_file():
         yield folder
     elif depth < DEEPEST:
-        for below in sorted(folder.iterdir()):
+        for below in _entries(folder):
             if below.is_dir() and not below.is_symlink() and below.name != BASELINE_FOLDER:
                 yield from _folders(below, depth + 1)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What is in a folder; nothing if we may not look."""
+    try:
+        return sorted(folder.iterdir())
+    except PermissionError:
+        return []

@@ -30,7 +30,8 @@ def folder(tmp_path):
     made_run(tmp_path / "deep" / "er" / "interrupted", finished=False)
     made_run(tmp_path / "failed", rounds=2, refused=[(name, "NaN") for name in TASKS])
     made_run(tmp_path / "a-finished" / "baseline", method="local")
-    made_run(tmp_path / "unreadable").config_file.write_text("{")
+    made_run(tmp_path / "unreadable")
+    (tmp_path / "unreadable" / "result.json").write_text('{"method": 1, "clients": 5}')
     return tmp_path
 
 

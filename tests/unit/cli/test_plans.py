@@ -93,6 +93,7 @@ def test_values_that_change_local_have_their_own(config, tmp_path):
         ("rouds=1,2", "unknown key 'rouds'"),
         ("seed=0,1", "'seed' cannot be swept: --seeds runs several"),
         ("name=a,b", "'name' cannot be swept: it does not change any result"),
+        ("devices=[cpu],[cuda:9]", "'devices' cannot be swept: it does not change any result"),
         ("clients.0.name=a,b", "should keep the clients and tasks of clients.0.name=a"),
         ("rounds=yes,no", "rounds: should be a number, found True"),
     ],
