@@ -150,8 +150,8 @@ def _carry_out(
     from fedhca2.reports.comparison import write_comparison
     from fedhca2.reports.comparison.critical_difference import FILE
     from fedhca2.reports.comparison.layouts import comparison_table, to_data
+    from fedhca2.run_folder.lock import lock_folder
     from fedhca2.run_folder.reader import RunFiles
-    from fedhca2.run_folder.writer import lock_folder
 
     console = console_beside(as_json)
     done = sum(run.finished for run in planned)
@@ -224,8 +224,11 @@ def report(
     """Write a report page: one HTML file that needs no network."""
     with clear_errors():
         from fedhca2.federation.comparison_runs import known_runs
+        from fedhca2.reports.figures.transfer import transfer_sentences
         from fedhca2.reports.page.write import write_page
         from fedhca2.run_folder.reader import RunFiles
 
-        found = [folder for run in runs for folder in known_runs(run) or [run]]
-        typer.echo(write_page([RunFiles.open(run) for run in found], output or runs[0] / "report.html"))
+        found = [RunFiles.open(folder) for run in runs for folder in known_runs(run) or [run]]
+        typer.echo(write_page(found, output or runs[0] / "report.html"))
+        for sentence in transfer_sentences(found[0])[:1] if len(found) == 1 else ():
+            typer.echo(sentence, err=True)  # standard output is the page's path alone

@@ -115,11 +115,15 @@ def stopped() -> Iterator[None]:
 
 def conclude(console: Console, result: "Result", folder: Path, as_json: bool = False) -> None:
     """Print the outcome of a run."""
+    from fedhca2.reports.figures.transfer import transfer_sentences
     from fedhca2.reports.tables import conclusion, result_table
     from fedhca2.run_folder.reader import RunFiles
 
+    files = RunFiles.open(folder)
     console.print(result_table(result))
     console.print(conclusion(result))
+    for sentence in transfer_sentences(files)[:1]:
+        console.print(Text(sentence))
     for client, faults in result.skipped.items():
         console.print(Text(f"{client}: skipped {counted(len(faults), 'unreadable file')}, such as {faults[0]}"))
     for client, why in result.missing.items():
@@ -127,7 +131,6 @@ def conclude(console: Console, result: "Result", folder: Path, as_json: bool = F
     if result.privacy is not None:
         console.print(_privacy(result.privacy), highlight=False)
     console.print(f"{result.seconds:.0f} s for {result.method}; all files are in {folder}/", highlight=False)
-    files = RunFiles.open(folder)
     draw_page(console, [files], folder)
     if as_json:
         print_json({"folder": str(folder), **result.to_dict()})
@@ -222,7 +225,7 @@ def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
     """Show the runs of a comparison until no process works on it; whether all that have begun are finished."""
     from fedhca2.reports.console import comparison_status
     from fedhca2.reports.tracking import PAUSE
-    from fedhca2.run_folder.writer import in_use
+    from fedhca2.run_folder.lock import in_use
 
     with ExitStack() as stack:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None

@@ -1,4 +1,4 @@
-"""Evaluating a client's model: scores of a whole split, a few sample predictions, running statistics."""
+"""Evaluating a client's model: scores of a whole split, losses, a few sample predictions, running statistics."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,17 +9,19 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedhca2.clients.capture import CapturedForward, Captures
-from fedhca2.clients.device_slot import at_work
-from fedhca2.clients.step import autocast
+from fedhca2.clients.device_slot import DeviceSlot, at_work
+from fedhca2.clients.step import autocast, total_loss
+from fedhca2.clients.training import Training
 from fedhca2.data.batches import Batches, EvaluationBatch
 from fedhca2.data.dataset import Sample
 from fedhca2.data.transforms import own_size, placement
 from fedhca2.metrics import Metric
 from fedhca2.models.multitask import MultiTaskModel
+from fedhca2.params import ENCODER, assign, flatten
 from fedhca2.tasks import TASKS
 
 if TYPE_CHECKING:
-    from fedhca2.clients.client import Client
+    from fedhca2.clients.client import BatchWatch, Client
 
 SAMPLES = 4  # sample images per client
 
@@ -55,6 +57,41 @@ def evaluate(
             for prediction, label in batch.pairs(task, predicted):
                 metrics[task].update(prediction, label)
     return {task: metric.compute() for task, metric in metrics.items()}
+
+
+@torch.inference_mode()
+def mean_loss(model: MultiTaskModel, batches: Iterable[Sample], training: Training) -> float:
+    """The mean over images of the loss that the model trains on. Batches are on the model's device."""
+    model.eval()
+    total, count = torch.zeros((), dtype=torch.float64, device=next(model.parameters()).device), 0
+    for batch in batches:
+        with autocast(batch["image"].device, training.precision):
+            losses = {task: TASKS[task].loss(output, batch[task]) for task, output in model(batch["image"]).items()}
+        total += len(batch["image"]) * total_loss(losses, training.loss_weights).double()
+        count += len(batch["image"])
+    return float(total) / count
+
+
+def look_ahead(
+    client: "Client", updates: Mapping[str, Tensor], place: DeviceSlot, watch: "BatchWatch"
+) -> tuple[float, dict[str, float]]:
+    """The client's validation loss, and by name what it would be with each of these updates added to its encoder.
+
+    The encoder is left as it was.
+    """
+    model, layout = client.shared.model, client.layouts[ENCODER]
+    found: dict[str, float] = {}
+    with at_work(client, place):
+        tensors = model.slots()[ENCODER]
+        own, before = flatten(tensors, layout), client.validation_loss(place)
+        try:
+            for name, update in updates.items():
+                assign(tensors, own + update.to(own.device), layout)
+                found[name] = client.validation_loss(place)
+                watch(client.name, len(found), len(updates), torch.tensor(found[name]))
+        finally:
+            assign(tensors, own, layout)
+    return before, found
 
 
 def sample_indices(client: "Client") -> list[int]:

@@ -107,7 +107,11 @@ class Batches:
         """All images in order; the last batch may be smaller."""
         if self.resize and not self.are_arrays:
             return self._at_own_size(feed)
-        return (EvaluationBatch(batch["image"], batch) for batch in self._batches(self.indices, unchanged, feed))
+        return (EvaluationBatch(batch["image"], batch) for batch in self.in_order(feed))
+
+    def in_order(self, feed: DeviceFeed | None = None) -> Iterator[Sample]:
+        """All images in order, with labels of the network's size, as training has them."""
+        return self._batches(self.indices, unchanged, feed)
 
     def _at_own_size(self, feed: DeviceFeed | None) -> Iterator[EvaluationBatch]:
         """All images, scaled down where they are larger than the network's input, with labels at their own size."""

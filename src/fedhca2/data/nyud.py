@@ -26,6 +26,8 @@ from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS
 from fedhca2.metrics.edges.boundaries import boundaries
 from fedhca2.tasks import LabelSpace
 
+INPUT = (448, 576)
+
 
 def _image(paths: Paths, size: Size) -> Tensor:
     return read_colours(paths[0])
@@ -69,13 +71,7 @@ class Nyud(Archive):
     spaces = NYUD_LABELS
 
     def __init__(
-        self,
-        root: Path,
-        split: Split,
-        *,
-        tasks: Sequence[str] | None = (),
-        size: Size = (448, 576),
-        cache: bool = False,
+        self, root: Path, split: Split, *, tasks: Sequence[str] | None = (), size: Size = INPUT, cache: bool = False
     ) -> None:
         super().__init__(root, split, tasks=tasks, size=size, cache=cache)
 
@@ -105,7 +101,7 @@ class NyudData(DataConfig):
 
     kind: Literal["nyud"] = "nyud"
     root: Annotated[Place, Field(description=ROOT)]
-    size: Annotated[tuple[PositiveInt, PositiveInt], Field(description=SIZE)] = (448, 576)
+    size: Annotated[tuple[PositiveInt, PositiveInt], Field(description=SIZE)] = INPUT
     cache: Annotated[bool, Field(description=CACHE)] = False
 
     @property

@@ -64,6 +64,7 @@ def build_client(
         epochs=spec.epochs,
         seed=experiment.seed,
         metrics=experiment.metrics,
+        looked_at=batches(data.val, experiment.diagnostics.spread(shard.val)) if experiment.diagnostics else None,
     )
     return Client(
         spec.name,

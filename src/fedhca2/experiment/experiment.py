@@ -15,7 +15,7 @@ from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.errors import describe
-from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
+from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
 from fedhca2.experiment.sources import apply_overrides, name_file, read_config
 from fedhca2.imports import FOLDERS, folders, located
@@ -44,6 +44,9 @@ class Experiment(Config):
     method: Annotated[dict[str, Any], Field(description="a name, and settings that replace its defaults")]
     baseline: Annotated[bool, Field(description="also train Local, to compare with")] = False
     evaluate_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0: only at the end")] = 0
+    diagnostics: Annotated[
+        Diagnostics | None, Field(description="measure who helps whom; by default, nothing is measured")
+    ] = None
     devices: Annotated[
         tuple[str, ...],
         Field(
@@ -173,6 +176,8 @@ class Experiment(Config):
             lines.append(
                 "privacy.noise: does not work with method.batch_norm 'average': noise makes variances negative"
             )
+        if experiment.diagnostics and experiment.privacy.noise:
+            lines.append("diagnostics: does not work with privacy.noise, which does not cover the losses it measures")
         if experiment.secure_aggregation:
             lines += experiment.secure_aggregation.faults(experiment.resolved_method, experiment.privacy.deviation)
         if lines:

@@ -199,6 +199,7 @@ class ResumableRun:
                     experiment.evaluate_every,
                     told,
                     choose=choose,
+                    compare_every=experiment.diagnostics.every if experiment.diagnostics else 0,
                     progress=fleet.progress,
                     passed=passed,
                 )

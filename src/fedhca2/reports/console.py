@@ -34,10 +34,10 @@ from fedhca2.reports.names import UNKNOWN, decimals, gain_text, metric_heading, 
 from fedhca2.reports.tables import TextTable
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.listing import ListedRun
+from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord
 from fedhca2.run_folder.result import headline
-from fedhca2.run_folder.writer import in_use
 from fedhca2.words import counted
 
 LONG = 300.0  # seconds from which a run says how long it will take

@@ -18,6 +18,7 @@ FREE = {
     "method",
     "baseline",
     "evaluate_every",
+    "diagnostics",
     "checkpoints",
     "guard",
     "privacy",

@@ -73,6 +73,8 @@ class EventLog:
     def replied(self, order: Order, reply: Reply, beside: tuple[int, int] = (0, 0)) -> None:
         """Log a client's work: its scores belong to the model after `round` rounds, its losses to the next round.
 
+        The effect is that of the rows from the last of these rounds.
+
         `beside` counts the bytes up and down of further messages.
         """
         up, down = reply.nbytes + beside[0], order.nbytes + beside[1]
@@ -84,6 +86,8 @@ class EventLog:
                 self.log("metric", **who, task=task, metric=metric, value=value)
         for task, value in reply.losses.items():
             self.log("loss", **who, task=task, metric="loss", value=value)
+        if reply.effect and order.compare:
+            self.log("effect", **who, **reply.effect._asdict())
         if reply.failed and order.finish:  # in other rounds the server's record says so
             self.log("failed", **who, why=reply.failed)
         if reply.declined:

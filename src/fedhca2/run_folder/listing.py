@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedhca2.errors import UserError
+from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.names import BASELINE_FOLDER, CONFIG
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.writer import in_use
 
 DEEPEST = 6  # folders between the given one and a run
 State = Literal["running", "interrupted", "finished", "failed", "unreadable"]

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.run_folder.writer import lock_folder
+from fedhca2.run_folder.lock import lock_folder
 from made_run import TASKS, made_run
 
 DOCS = Path(__file__).parents[3] / "docs"

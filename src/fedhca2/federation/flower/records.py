@@ -14,8 +14,17 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from fedhca2.federation.gate import Refused, plain, read_json, shown
-from fedhca2.messages import Addend, Order, Profile, Reply, deliveries_as_data, deliveries_from_data, reply_as_data
+from fedhca2.federation.foreign_text import Refused, plain, read_json, shown
+from fedhca2.messages import (
+    Addend,
+    Effect,
+    Order,
+    Profile,
+    Reply,
+    deliveries_as_data,
+    deliveries_from_data,
+    reply_as_data,
+)
 from fedhca2.params import Layout, Slot
 
 Wire = Literal["float32", "bfloat16"]
@@ -26,6 +35,7 @@ HEADER_RECORD, ROWS_RECORD, OWN = "header", "rows", "own"
 STAGE = "stage"  # in the header of a message of secure aggregation: its stage
 CANNOT = "cannot"  # in the header of a site that cannot do what it was asked: the reason
 MOST_IMAGES = 10**9
+FLAGS = ("finish", "compare", "evaluate", "train")  # of an order
 
 Header = dict[str, Any]
 
@@ -125,7 +135,7 @@ def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
     if unknown:
         raise MalformedMessageError(f"deliveries should be of {', '.join(map(str, layouts))}, found {unknown[0]}")
     deliveries = deliveries_from_data(header["deliveries"], row)
-    flags = {key: bool(header[key]) for key in ("finish", "evaluate", "train")}
+    flags = {key: bool(header[key]) for key in FLAGS}
     return Order(header["round"], deliveries, **flags, upload=header["upload"])
 
 
@@ -152,6 +162,7 @@ def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply
             agreement={Slot.parse(slot): tuple(values) for slot, values in header["agreement"].items()},
             losses=header["losses"],
             metrics=header["metrics"],
+            effect=Effect(*header["effect"]) if header.get("effect") else None,
             seconds=header["seconds"],
             failed=plain(header["failed"]),
             declined=plain(header["declined"]),
@@ -203,7 +214,7 @@ def _order(order: Order, places: Mapping[int, _Place]) -> Header:
         return {"array": place.array, "start": place.start}
 
     deliveries = deliveries_as_data(order.deliveries, where)
-    flags = {"finish": order.finish, "evaluate": order.evaluate, "train": order.train}
+    flags = {key: getattr(order, key) for key in FLAGS}
     return {"round": order.round, "deliveries": deliveries, **flags, "upload": dict(order.upload)}
 
 

@@ -7,7 +7,7 @@ from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
 from fedhca2.run_folder.reader import RunFiles
 
 # Settings in which averaged runs may differ: none of these changes the results.
-FREE = ("seed", "name", "title", "belongs_to", "baseline", "checkpoints", "evaluate_every")
+FREE = ("seed", "name", "title", "belongs_to", "baseline", "checkpoints", "evaluate_every", "diagnostics")
 NAMED = 3  # most settings in a label
 
 

@@ -193,7 +193,7 @@ def marked(gain: float) -> Cell:
     """A gain in percent, marked unless it rounds to zero.
 
     >>> marked(-2.0), marked(0.04)
-    (Cell(text='-2.0 %', mark='worse'), Cell(text='+0.0 %', mark=''))
+    (Cell(text='-2.00 %', mark='worse'), Cell(text='+0.04 %', mark=''))
     """
     mark = "" if abs(gain) < 0.05 or not isfinite(gain) else "better" if gain > 0 else "worse"
     return Cell(gain_text(gain), mark)

@@ -26,6 +26,7 @@ from fedhca2.reports.figures.curves import (
 )
 from fedhca2.reports.figures.figure import COLOURS, axes, line, round_axes
 from fedhca2.reports.figures.mixing import attention_figures, grouping_figures
+from fedhca2.reports.figures.transfer import transfer_figures
 from fedhca2.reports.names import metric_axis
 from fedhca2.reports.page.blocks import Cell, Drawing, Gallery, Section, Table, Text, address
 from fedhca2.reports.page.tables import (
@@ -91,6 +92,7 @@ def single_sections(run: RunFiles) -> list[Section]:
         Section("training", "Training", [*metric_curves(run), *loss_curves(run)]),
         Section("predictions", "Predictions", galleries(run)),
         Section("weights", "α and β", weight_figures(run)),
+        Section("transfer", "Who helps whom", transfer_figures(run)),
         Section("updates", "Conflicts", conflict_figures(run)),
         Section("attention", "Attention", attention_figures(run)),
         Section("groups", "Groups", grouping_figures(run)),
