@@ -9,9 +9,8 @@ from threading import Timer
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.app import Json, app, clear_errors, console_beside
 from fedhca2.cli.run import BY_SIGNAL, conclude, stopped
 
 flower = typer.Typer(name="flower", help="Run a federation over a network with Flower.", no_args_is_help=True)
@@ -146,9 +145,10 @@ def serve(
     spool: Annotated[
         bool, typer.Option("--spool", help="Keep replies in files, to save memory with many clients.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Coordinate a run: wait for the sites and run the rounds."""
-    console = Console()
+    console = console_beside(as_json)
     with clear_errors():
         import httpx
 
@@ -181,7 +181,7 @@ def serve(
         try:
             with coordinator_link(superlink, keys, names, listen, quota, folder) as link:
                 if not superlink:
-                    typer.echo(f"sites can connect to {listen}; the SuperLink is at {link.address}")
+                    typer.echo(f"sites can connect to {listen}; the SuperLink is at {link.address}", err=as_json)
                 if note:
                     link.stop(int(note["flower_run"]))
                 with ConsoleWatcher(console) as watcher, link.run() as grid:
@@ -195,7 +195,7 @@ def serve(
         except Interrupted as interrupted:
             typer.echo(f"stopped after round {interrupted.round}; resume with: {again}", err=True)
             raise typer.Exit(BY_SIGNAL + interrupted.signal) from None
-    conclude(console, result, folder)
+    conclude(console, result, folder, as_json)
 
 
 @flower.command("app")

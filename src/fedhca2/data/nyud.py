@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedhca2.data.archive import Archive, Paths, Size, Source
-from fedhca2.data.config import DataConfig, Place
+from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Split
 from fedhca2.data.files import (
     BrokenFileError,
@@ -26,7 +26,7 @@ from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS
 from fedhca2.metrics.edges.boundaries import boundaries
 from fedhca2.tasks import LabelSpace
 
-SIZE = (448, 576)
+INPUT = (448, 576)
 
 
 def _image(paths: Paths, size: Size) -> Tensor:
@@ -71,7 +71,7 @@ class Nyud(Archive):
     spaces = NYUD_LABELS
 
     def __init__(
-        self, root: Path, split: Split, *, tasks: Sequence[str] | None = (), size: Size = SIZE, cache: bool = False
+        self, root: Path, split: Split, *, tasks: Sequence[str] | None = (), size: Size = INPUT, cache: bool = False
     ) -> None:
         super().__init__(root, split, tasks=tasks, size=size, cache=cache)
 
@@ -100,9 +100,9 @@ class NyudData(DataConfig):
     """NYUD-v2 in a folder."""
 
     kind: Literal["nyud"] = "nyud"
-    root: Place
-    size: tuple[PositiveInt, PositiveInt] = SIZE
-    cache: bool = False
+    root: Annotated[Place, Field(description=ROOT)]
+    size: Annotated[tuple[PositiveInt, PositiveInt], Field(description=SIZE)] = INPUT
+    cache: Annotated[bool, Field(description=CACHE)] = False
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:

@@ -95,7 +95,7 @@ class Draws(Partition):
     """Every client draws its own share of all images, independently of the others."""
 
     kind: Literal["draws"] = "draws"
-    share: Annotated[float, Field(gt=0, le=1)]
+    share: Annotated[float, Field(gt=0, le=1, description="of all images, that each client draws")]
 
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
         """Draw parts that may overlap."""
@@ -111,7 +111,7 @@ class Dirichlet(Partition):
 
     kind: Literal["dirichlet"] = "dirichlet"
     by: Annotated[str, Field(description="the task: images are grouped by its largest class, or by its mean value")]
-    alpha: Annotated[float, Field(gt=0)] = 0.5
+    alpha: Annotated[float, Field(gt=0, description="small: very different clients; large: similar ones")] = 0.5
     at_least: Annotated[
         int, Field(ge=1, description="images every client should have; shares are redrawn until it does")
     ] = 8
@@ -150,8 +150,8 @@ class Lists(Partition):
     """
 
     kind: Literal["lists"] = "lists"
-    lists: dict[str, list[int | str]] | None = None
-    file: Path | None = None
+    lists: Annotated[dict[str, list[int | str]] | None, Field(description="numbers or ids of images, by client")] = None
+    file: Annotated[Path | None, Field(description="a JSON file with such lists")] = None
 
     @model_validator(mode="after")
     def _here_or_there(self) -> "Lists":

@@ -4,17 +4,17 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import scipy  # imports its parts when they are used
 import torch
 from numpy.typing import NDArray
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedhca2.data.archive import Archive, Paths, Size, Source
-from fedhca2.data.config import DataConfig, Place
+from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.files import (
     BrokenFileError,
@@ -221,10 +221,15 @@ class PascalContextData(DataConfig):
     """PASCAL-Context in a folder."""
 
     kind: Literal["pascal_context"] = "pascal_context"
-    root: Place
-    size: tuple[PositiveInt, PositiveInt] = (512, 512)
-    cache: bool = False
-    released_parts_index: bool = False
+    root: Annotated[Place, Field(description=ROOT)]
+    size: Annotated[tuple[PositiveInt, PositiveInt], Field(description=SIZE)] = (512, 512)
+    cache: Annotated[bool, Field(description=CACHE)] = False
+    released_parts_index: Annotated[
+        bool,
+        Field(
+            description="look for people in the k-th image of the split, not of the share, as the released code does"
+        ),
+    ] = False
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:

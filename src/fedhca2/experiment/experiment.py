@@ -31,13 +31,16 @@ DEFAULT_METHOD = "fedhca2"
 class Experiment(Config):
     """Data sets, clients, a model and a method."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")] = "experiment"
+    name: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="by default the file's; runs are named after it"),
+    ] = "experiment"
     title: Annotated[str, Field(description="a title of one line")] = ""
     belongs_to: Annotated[tuple[str, ...], Field(description="tables and figures of the papers")] = ()
     seed: Annotated[
         int, Field(ge=0, lt=2**31, description="seed of partition, initial values, shuffling and augmentation")
     ] = 0
-    rounds: Annotated[int, Field(ge=1)] = 100
+    rounds: Annotated[int, Field(ge=1, description="of training, exchange and aggregation")] = 100
     method: Annotated[dict[str, Any], Field(description="a name, and settings that replace its defaults")]
     baseline: Annotated[bool, Field(description="also train Local, to compare with")] = False
     evaluate_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0: only at the end")] = 0
@@ -68,8 +71,8 @@ class Experiment(Config):
         dict[str, DeclaredTask],
         Field(default_factory=dict, description="tasks besides the built-in ones, by name: a kind, and settings"),
     ]
-    data: Annotated[dict[str, AnyData], Field(min_length=1)]
-    clients: Annotated[tuple[ClientEntry, ...], Field(min_length=1)]
+    data: Annotated[dict[str, AnyData], Field(min_length=1, description="data sets by name")]
+    clients: Annotated[tuple[ClientEntry, ...], Field(min_length=1, description="who takes part")]
 
     @model_validator(mode="before")
     @classmethod

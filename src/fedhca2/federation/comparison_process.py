@@ -15,6 +15,7 @@ def main() -> int:
     """Carry out the run described in the first line of input; when the input ends, stop after a checkpoint."""
     order = json.loads(sys.stdin.readline())
     stay_on(order["cores"])  # before torch counts them
+    sys.argv = order["command"]  # what the user typed, for the run's result
     Thread(target=_end_with_parent, daemon=True).start()
     from fedhca2.errors import UserError
     from fedhca2.federation.memory_room import OUT_OF_MEMORY, is_out_of_memory

@@ -82,6 +82,7 @@ def start(
     order = {
         "experiment": run.experiment.to_dict(),
         "folder": str(run.folder),
+        "command": sys.argv,
         "cores": list(cores),
         "memory": str(memory_file(run)),
         "free": free,

@@ -99,9 +99,9 @@ class RunFolder:
     def _position(self) -> Mapping[str, Any]:
         return self.checkpoint.notes if self.checkpoint else START
 
-    def commit(self, progress: Progress, clients: KeptClients, seconds: float) -> None:
-        """Save the state of the run after a round; earlier checkpoints are removed only after that."""
-        self._checkpoints.save(progress, clients, self._config, {**self.events.position(), "seconds": seconds})
+    def commit(self, progress: Progress, clients: KeptClients, notes: Mapping[str, Any]) -> None:
+        """Save the state of the run after a round, with notes; earlier checkpoints are removed only after that."""
+        self._checkpoints.save(progress, clients, self._config, {**self.events.position(), **notes})
         self._checkpoints.prune(self._keep)
 
     def finish(self, result: Mapping[str, Any]) -> None:

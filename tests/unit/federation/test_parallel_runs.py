@@ -208,4 +208,8 @@ def _without_memory(folder):
 
 def result(folder):
     """A run's result, without times."""
-    return {key: value for key, value in json.loads((folder / "result.json").read_text()).items() if key != "seconds"}
+    return {
+        key: value
+        for key, value in json.loads((folder / "result.json").read_text()).items()
+        if key not in ("seconds", "origin")
+    }

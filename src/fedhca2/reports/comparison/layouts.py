@@ -6,6 +6,7 @@ from io import StringIO
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from fedhca2.reports.comparison.critical_difference import FILE, ranking_of, to_svg
 from fedhca2.reports.comparison.gather import DELTA_M, LOCAL, Column, Comparison, Entry, gather
@@ -116,14 +117,23 @@ def to_csv(comparison: Comparison) -> str:
     held = StringIO()
     writer = csv.writer(held, lineterminator="\n")
     writer.writerow(CSV)
+    for cells in to_data(comparison):
+        *about, mean, deviation, best, p = cells.values()
+        writer.writerow([*about, _digits(mean), _digits(deviation), best, _digits(p)])
+    return held.getvalue()
+
+
+def to_data(comparison: Comparison) -> list[dict[str, Any]]:
+    """One record per method and column, with the keys of the CSV file."""
+    records = []
     for method, row in comparison.entries.items():
         for column in comparison.columns:
             entry = row[column]
             about = [method, column.group, column.task, column.metric, column.higher_is_better, len(entry.values)]
             p = comparison.p_values.get(method) if column == DELTA_M else None
-            best = comparison.is_best(method, column)
-            writer.writerow([*about, _digits(entry.mean), _digits(entry.deviation), best, _digits(p)])
-    return held.getvalue()
+            found = [*about, entry.mean, entry.deviation, comparison.is_best(method, column), p]
+            records.append(dict(zip(CSV, found, strict=True)))
+    return records
 
 
 def _digits(value: float | None) -> str:
