@@ -175,7 +175,7 @@ def differences_table(comparison: Comparison) -> Table:
 
 def settings_table(runs: Runs) -> Table:
     """List the settings in which the runs differ."""
-    settings = [dict(flat(run.config)) for run in runs.values()]
+    settings = [dict(flat(run.settings)) for run in runs.values()]
     keys = differing(list(runs.values()))
     rows = [[Cell(key), *(Cell(str(held.get(key, ABSENT))) for held in settings)] for key in keys]
     return Table("Settings that differ", ["setting", *runs], rows, "For the first seed of each.")
