@@ -11,6 +11,9 @@ from deployment import COMMAND, hurry, wait_for
 from federations import SWIN, in_memory, small_experiment
 from safetensors.torch import load_file
 
+from fedhca2.deployment.trained import Evaluation, evaluated
+from fedhca2.reports.pictures import sample_tiles
+from fedhca2.run_folder.reader import RunFiles
 from warm import Warm
 
 pytestmark = pytest.mark.slow
@@ -106,6 +109,20 @@ def test_a_resumed_run_has_the_models_of_one_process(resumed, experiment):
     for client, tensors in in_memory(experiment)[0].items():
         found = load_file(out / "models" / f"{client}.safetensors")
         assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items()), client
+
+
+def test_a_finished_run_can_be_evaluated_again(resumed):
+    _, out = resumed
+    found = evaluated(out, Evaluation(), lambda name: None)
+    assert found.clients == json.loads((out / "result.json").read_text())["clients"]
+
+
+def test_a_finished_run_has_pictures_of_every_client(resumed):
+    _, out = resumed
+    assert {client: list(sample_tiles(RunFiles(out), client, 0)) for client in RunFiles(out).tasks} == {
+        "road": ["semseg"],
+        "home": ["depth", "normals"],
+    }
 
 
 def test_a_run_says_that_it_goes_on_when_the_clock_jumps(resumed):

@@ -2,13 +2,17 @@
 
 import logging
 import os
+import shlex
 import signal
 import sys
+from collections.abc import Container
 from pathlib import Path
 from threading import Timer
 from typing import Annotated, Any
 
+import click
 import typer
+from click.core import ParameterSource
 
 from fedhca2.cli.app import Json, app, clear_errors, console_beside
 from fedhca2.cli.run import BY_SIGNAL, conclude, stopped
@@ -176,8 +180,7 @@ def serve(
         names = [spec.name for spec in experiment.specs]
         if min_clients is not None and min_clients > len(names):
             raise UserError([f"--min-clients: should be at most {len(names)}, all clients, found {min_clients}"])
-        where = f"--superlink {superlink}" if superlink else f"--listen {listen}"
-        again = f"fedhca2 flower serve {folder} --keys {keys} {where}"
+        again = shlex.join(["fedhca2", "flower", "serve", str(folder), *_given(("config", "overrides", "out"))])
         try:
             with coordinator_link(superlink, keys, names, listen, quota, folder) as link:
                 if not superlink:
@@ -195,6 +198,11 @@ def serve(
         except Interrupted as interrupted:
             typer.echo(f"stopped after round {interrupted.round}; resume with: {again}", err=True)
             raise typer.Exit(BY_SIGNAL + interrupted.signal) from None
+        except KeyboardInterrupt:  # while it waits for sites
+            if not RunFiles(folder).begun:
+                raise
+            typer.echo(f"interrupted; resume with: {again}", err=True)
+            raise typer.Exit(BY_SIGNAL + signal.SIGINT) from None
     conclude(console, result, folder, as_json)
 
 
@@ -206,6 +214,17 @@ def write_app(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> 
 
         write(folder)
     typer.echo(f"{folder}/pyproject.toml; start it with: flwr run {folder} CONNECTION")
+
+
+def _given(besides: Container[str]) -> list[str]:
+    """The options that this command was started with, as its line had them, besides some."""
+    context = click.get_current_context()
+    found = []
+    for option in context.command.params:
+        name, value = option.name or "", context.params.get(option.name or "")
+        if name not in besides and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            found += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return found
 
 
 def network_settings(**values: Any) -> Any:

@@ -136,7 +136,7 @@ class Client:
         """
         began, before = perf_counter(), nan
         if order.compare and self.objective.replaces and not self.privacy.noise:
-            before = self.validation_loss(place)
+            before = mean_loss(self, place)
         seconds = perf_counter() - began
         if fault := self.exchange.receive(self.shared.model, order):
             return f"its rows were not taken: {fault}", None
@@ -145,13 +145,8 @@ class Client:
         if not isfinite(before):
             return "", None
         began = perf_counter()
-        effect = Effect(before, self.validation_loss(place), seconds + perf_counter() - began)
+        effect = Effect(before, mean_loss(self, place), seconds + perf_counter() - began)
         return "", effect if isfinite(effect.after) else None
-
-    def validation_loss(self, place: DeviceSlot) -> float:
-        """The loss of the model that the server's rows go to, on validation images."""
-        images = self.data.looked_at or self.data.val
-        return mean_loss(self.shared.model, images.in_order(place.feed), self.training)
 
     def evaluate(self, place: DeviceSlot | None = None) -> dict[str, dict[str, float]]:
         """Score the model on the validation split."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedhca2.clients.client import BatchWatch, Client
 
 SAMPLES = 4  # sample images per client
+OWN = ""  # no client's name
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -60,38 +61,46 @@ def evaluate(
 
 
 @torch.inference_mode()
-def mean_loss(model: MultiTaskModel, batches: Iterable[Sample], training: Training) -> float:
-    """The mean over images of the loss that the model trains on. Batches are on the model's device."""
-    model.eval()
-    total, count = torch.zeros((), dtype=torch.float64, device=next(model.parameters()).device), 0
-    for batch in batches:
-        with autocast(batch["image"].device, training.precision):
-            losses = {task: TASKS[task].loss(output, batch[task]) for task, output in model(batch["image"]).items()}
-        total += len(batch["image"]) * total_loss(losses, training.loss_weights).double()
-        count += len(batch["image"])
-    return float(total) / count
+def summed_loss(model: MultiTaskModel, batch: Sample, training: Training) -> Tensor:
+    """The loss that a model trains on, times the number of images, in evaluation mode."""
+    with autocast(batch["image"].device, training.precision):
+        losses = {task: TASKS[task].loss(output, batch[task]) for task, output in model(batch["image"]).items()}
+    return len(batch["image"]) * total_loss(losses, training.loss_weights).double()
+
+
+def mean_loss(client: "Client", place: DeviceSlot) -> float:
+    """The loss of the model that the server's rows go to, as the mean over validation images."""
+    images = client.data.looked_at or client.data.val
+    model = client.shared.model.eval()
+    losses = [summed_loss(model, batch, client.training) for batch in images.in_order(place.feed)]
+    return float(sum(losses)) / len(images.indices)
 
 
 def look_ahead(
-    client: "Client", updates: Mapping[str, Tensor], place: DeviceSlot, watch: "BatchWatch"
+    client: "Client", updates: Mapping[str, Tensor], place: DeviceSlot, watch: "BatchWatch | None" = None
 ) -> tuple[float, dict[str, float]]:
-    """The client's validation loss, and by name what it would be with each of these updates added to its encoder.
+    """The same of a client, and by name what it would be with each of these updates added to its encoder.
 
-    The encoder is left as it was.
+    Every batch is read once, and tried with one encoder after the other. The encoder is left as it was.
     """
-    model, layout = client.shared.model, client.layouts[ENCODER]
-    found: dict[str, float] = {}
+    images, model, layout = client.data.looked_at or client.data.val, client.shared.model, client.layouts[ENCODER]
+    sums: dict[str, Tensor] = {}
     with at_work(client, place):
+        model.eval()
         tensors = model.slots()[ENCODER]
-        own, before = flatten(tensors, layout), client.validation_loss(place)
+        own = flatten(tensors, layout)
         try:
-            for name, update in updates.items():
-                assign(tensors, own + update.to(own.device), layout)
-                found[name] = client.validation_loss(place)
-                watch(client.name, len(found), len(updates), torch.tensor(found[name]))
+            for number, batch in enumerate(images.in_order(place.feed), 1):
+                for name, update in ((OWN, None), *updates.items()):
+                    assign(tensors, own if update is None else own + update.to(own.device), layout)
+                    loss = summed_loss(model, batch, client.training)
+                    sums[name] = sums[name] + loss if name in sums else loss
+                if watch:
+                    watch(client.name, number, -(-len(images.indices) // images.batch_size), loss / len(batch["image"]))
         finally:
             assign(tensors, own, layout)
-    return before, found
+    means = {name: float(total) / len(images.indices) for name, total in sums.items()}
+    return means.pop(OWN), means
 
 
 def sample_indices(client: "Client") -> list[int]:

@@ -16,7 +16,7 @@ from fedhca2.run_folder.baseline import baseline_files, read_baseline
 from fedhca2.run_folder.checkpoints import Checkpoint, Checkpoints, KeptClients
 from fedhca2.run_folder.event_log import START, EventLog
 from fedhca2.run_folder.lock import lock_folder
-from fedhca2.run_folder.names import CHECKPOINTS, CONFIG, EVALUATION, EVENTS, LOCK, RESULT
+from fedhca2.run_folder.names import CHECKPOINTS, CONFIG, EVALUATION, EVENTS, LOCK, PARTITION, RESULT
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
 from fedhca2.run_folder.result import overall_gain
@@ -138,6 +138,10 @@ class RunFolder:
         if not path.is_file() or path.read_bytes() != content:
             write_whole(path, content, ORDINARY)
 
+    def save_partition(self, partition: Mapping[str, Any]) -> None:
+        """Save which images each client has, if that is only known at the end."""
+        self._write(PARTITION, _as_json(partition))
+
     def save_model(self, client: str, model: torch.nn.Module) -> None:
         """Save a client's trained model."""
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
@@ -178,11 +182,6 @@ def join_baseline(run: Path, baseline: Path) -> None:
             write_whole(run / name, _as_json(values).encode(), ORDINARY)
     finally:
         lock.release()
-
-
-def keep_model(run: Path, client: str, content: bytes) -> None:
-    """Save a client's trained model that its site sent as a file."""
-    _write_private(RunFiles(run).model_file(client), content)
 
 
 def _write_private(path: Path, content: bytes) -> None:

@@ -97,6 +97,13 @@ def test_a_method_that_shares_no_encoders_measures_nothing(once):
     assert not [event for event in events(once("local", EVERY_ROUND)) if event["event"] in MEASURED]
 
 
+def test_clients_with_frozen_encoders_have_gains_and_no_transfer(once):
+    frozen = {"encoder": {"name": "tiny", "frozen": True}, "decoder_width": 8}
+    run = RunFiles(once("fedhca2", EVERY_ROUND, model=frozen))
+    assert run.of("effect")
+    assert not run.of("transfer")
+
+
 def test_only_every_nth_round_is_measured(once):
     run = RunFiles(once("fedhca2", {"every": 2}))
     assert [event["round"] for event in run.of("transfer")] == [1]
@@ -137,7 +144,7 @@ def test_transfer_is_that_of_the_definition():
         label = batch["semseg"].squeeze(1).long()
         return float(torch.nn.functional.cross_entropy(logits, label, ignore_index=255))
 
-    before, found = look_ahead(client, {"shop": update}, client.device_slot, lambda *_: None)
+    before, found = look_ahead(client, {"shop": update}, client.device_slot)
     assert before == pytest.approx(loss(), rel=1e-6)
     with torch.no_grad():
         torch.nn.utils.vector_to_parameters(

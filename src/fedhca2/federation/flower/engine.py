@@ -33,12 +33,12 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress, ServerRecord
 from fedhca2.run_folder.writer import RunFolder
 
-Collect = Callable[[str, Path], None]  # copies the models of the named run to its folder
+Collect = Callable[[Experiment, str, RunFolder], None]  # copies what sites know of the named run to its folder
 Look = Callable[[], Iterable[Registration]]  # lists registrations and evictions
 
 
-def leave_models(run: str, folder: Path) -> None:
-    """Leave models at their sites."""
+def leave_everything(experiment: Experiment, run: str, folder: RunFolder) -> None:
+    """Leave models and images at their sites."""
 
 
 def nobody() -> tuple[()]:
@@ -71,7 +71,7 @@ class FlowerEngine:
     grid: Grid
     terms: NetworkSettings
     name: str = "flower"  # the engine's name in the run's folder
-    collect: Collect = leave_models
+    collect: Collect = leave_everything
     look: Look = nobody  # lists registrations
 
     def prepare(self, experiment: Experiment, out: Path, *, resumed: bool) -> "FlowerFleets":
@@ -123,8 +123,8 @@ class FlowerRun(FlowerFleet):
         return Server(experiment.resolved_method, expected, experiment.guard, Reach.of(experiment), present)
 
     def finish(self, outcome: Outcome) -> Outcome:
-        """Copy the models here, if the sites are on this machine."""
-        self._engine.collect(self.invitation.run, self.folder)
+        """Copy the models here, with predictions of sample images, if the sites are on this machine."""
+        self._engine.collect(self.experiment, self.invitation.run, self._run_folder)
         return replace(outcome, missing={**self.absent, **outcome.missing})
 
 

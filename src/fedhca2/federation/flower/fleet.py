@@ -78,8 +78,8 @@ class FlowerFleet:
         """Wait for as many clients as a round needs, and briefly for the others."""
         wait = Wait(self.terms.deadline)
         while len(self.registry.known) < self.quorum:
-            if wait.is_over:
-                raise TooFewClientsError(self._too_few(len(self.registry.known), "have introduced themselves"))
+            if wait.is_over or (not self.terms.await_refused and self.registry.all_have_answered):
+                raise TooFewClientsError(self._too_few(len(self.registry.known), "have introduced themselves", wait))
             self.registry.meet(wait)
             wait.tell(self.registry.missing())
         grace = Wait(GRACE)
@@ -98,10 +98,11 @@ class FlowerFleet:
             for client, order in orders.items()
         }
         needed = min(self.quorum, len(orders))
-        replies, away = self._run(errands, needed, Wait(self.terms.deadline))
+        wait = Wait(self.terms.deadline)
+        replies, away = self._run(errands, needed, wait)
         self.absent = dict(self.registry.missing()) | away
         if len(replies) < needed:
-            raise TooFewClientsError(self._too_few(len(replies), "have answered"))
+            raise TooFewClientsError(self._too_few(len(replies), "have answered", wait))
         return replies
 
     def add(self, round: int, sums: Sequence[Sum]) -> Summed:
@@ -150,9 +151,12 @@ class FlowerFleet:
         """List who has taken part; sites keep their clients' states themselves."""
         return dict.fromkeys(self.registry.known, "at its site")
 
-    def _too_few(self, count: int, what: str) -> str:
-        reasons = "".join(f"; {name}: {why}" for name, why in {**self.absent, **self.registry.refused}.items())
-        time = f" in {self.terms.deadline:g} s" if self.terms.deadline else ""
+    def _too_few(self, count: int, what: str, wait: Wait) -> str:
+        names: dict[str, list[str]] = {}  # by what keeps them away
+        for name, why in {**self.absent, **self.registry.refused}.items():
+            names.setdefault(why, []).append(name)
+        reasons = "".join(f"; {', '.join(who)}: {why}" for why, who in names.items())
+        time = f" in {self.terms.deadline:g} s" if wait.is_over else ""
         return f"{self.quorum} clients should take part, found {count} that {what}{time}{reasons}"
 
     def _is_out(self, errand: _Errand[T]) -> bool:

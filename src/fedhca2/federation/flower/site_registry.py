@@ -123,6 +123,11 @@ class SiteRegistry:
         refusals = self._refused.items()
         return {name if name and name not in self.known else f"node {node}": why for node, (name, why) in refusals}
 
+    @property
+    def all_have_answered(self) -> bool:
+        """Whether as many sites as the experiment has clients were accepted or refused."""
+        return len(self.known) + len(self._refused) >= len(self._specs)
+
     def missing(self) -> Mapping[str, str]:
         """Clients of the experiment that have not introduced themselves, with the reason if there is one."""
         refused = self.refused

@@ -27,6 +27,7 @@ from fedhca2.federation.flower.proxy.requests import (
     Route,
     Shapes,
     Site,
+    claimed_node,
     fault_of,
     is_signed,
     key_in,
@@ -121,7 +122,8 @@ class Proxy:
         if not why and isinstance(message, PushMessagesRequest):
             why = self._shapes.fault_of(message.message_object_trees[0])
         if why:
-            raise Refusal(403, why)
+            # A SuperNode that still has its number from an earlier SuperLink ends on 401, and its site starts it anew.
+            raise Refusal(401 if claimed_node(message) not in (0, site.node) else 403, why)
         return message
 
     async def _ask(self, path: str, body: bytes, headers: Headers) -> httpx.Response:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from time import monotonic
+from typing import Any
 
 from flwr.common.constant import (
     FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
@@ -125,12 +126,18 @@ ROUTES = {
 }
 
 
+def claimed_node(request: Any) -> int:
+    """The number that a node gives as its own; 0 if none."""
+    if isinstance(request, ActivateNodeRequest):
+        return 0
+    return int(request.node_id if isinstance(request, DeactivateNodeRequest) else request.node.node_id)
+
+
 def fault_of(request: Message, node: int, key: bytes) -> str:
     """Why this node, the holder of a key, may not make this request; empty if it may."""
     if isinstance(request, ActivateNodeRequest):
         return "" if request.public_key == key else "public key should be the one that signed, found another"
-    claimed = request.node_id if isinstance(request, DeactivateNodeRequest) else request.node.node_id
-    if claimed != node:
+    if (claimed := claimed_node(request)) != node:
         return f"node should be {node}, found {claimed}"
     if isinstance(request, PushMessagesRequest):
         return _fault_of_reply(request, node)
