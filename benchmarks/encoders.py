@@ -45,8 +45,8 @@ PAGE = """\
 
 Of every family of models in timm {version}, a small one with at most {most:.0f} million parameters was built as
 `model.encoder.name`, gave its maps for images of {height}×{width}, and trained one step on a CPU with torch {torch}.
-Larger models of a family work in the same way. Made by `python benchmarks/encoders.py > docs/encoders.md`; any other name of
-`timm.list_models()` is refused before training if it does not fit.
+Larger models of a family work in the same way. Any other name of `timm.list_models()` is refused before training if it
+does not fit. This page is made by `python benchmarks/encoders.py > docs/encoders.md`.
 
 {good} of {count} families work.
 
