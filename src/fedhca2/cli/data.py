@@ -91,7 +91,7 @@ def info(
         raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
     with clear_errors():
         from fedhca2.data.check import ARCHIVES, contact_sheet
-        from fedhca2.data.files import FileError
+        from fedhca2.data.file_errors import FileError
         from fedhca2.errors import UserError
         from fedhca2.reports.pictures import save_picture
 

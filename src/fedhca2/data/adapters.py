@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedhca2.data.dataset import Split
-from fedhca2.data.files import BrokenFileError, read_colours, read_file, read_npy, read_values
+from fedhca2.data.file_errors import BrokenFileError
+from fedhca2.data.files import read_colours, read_file, read_npy, read_values
 from fedhca2.tasks import TASKS, get_task
 
 HELD_OUT = 5  # without a column that says so, every fifth row is a validation image

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhca2.data.dataset import Split
-from fedhca2.data.files import BrokenFileError, read_colours, read_json
+from fedhca2.data.file_errors import BrokenFileError
+from fedhca2.data.files import read_colours, read_json
 
 Mask = NDArray[np.bool_]
 MOST_CLASSES = 254  # beside the background; 255 is unknown

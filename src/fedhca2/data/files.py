@@ -13,26 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from fedhca2.data.file_errors import BrokenFileError, FileError, MissingFileError
+
 T = TypeVar("T")
 MOST_PIXELS = 40_000_000  # in an image or a label; photographs and satellite tiles have fewer
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")  # EPS would start Ghostscript
-
-
-class FileError(ValueError):
-    """A fault in one file of a data set."""
-
-    def __init__(self, path: Path, fault: str) -> None:
-        super().__init__(f"{path}: {fault}")
-        self.path = path
-        self.fault = fault
-
-
-class MissingFileError(FileError):
-    """A file is missing."""
-
-
-class BrokenFileError(FileError):
-    """A file does not hold what it should."""
 
 
 def read_file(path: Path, form: str, read: Callable[[Path], T]) -> T:

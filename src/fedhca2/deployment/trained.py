@@ -17,7 +17,8 @@ from torch import Tensor
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.config import suggest
 from fedhca2.data.dataset import Split
-from fedhca2.data.files import FileError, open_image, read_file, to_rgb
+from fedhca2.data.file_errors import FileError
+from fedhca2.data.files import open_image, read_file, to_rgb
 from fedhca2.data.transforms import for_evaluation
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, open_data

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from fedhca2.data.files import FileError
+from fedhca2.data.file_errors import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.engine import Engine, Fleets, RunWatcher
