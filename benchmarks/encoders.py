@@ -15,6 +15,7 @@ import torch
 from fedhca2.clients.step import set_mode, take_step
 from fedhca2.clients.training import Learner, Training
 from fedhca2.models import ModelConfig, build_model
+from fedhca2.models.features import STRIDES
 
 SIZE = (64, 64)
 CLASSES = 5
@@ -45,8 +46,8 @@ PAGE = """\
 
 Of every family of models in timm {version}, a small one with at most {most:.0f} million parameters was built as
 `model.encoder.name`, gave its maps for images of {height}×{width}, and trained one step on a CPU with torch {torch}.
-Larger models of a family work in the same way. Any other name of `timm.list_models()` is refused before training if it
-does not fit. This page is made by `python benchmarks/encoders.py > docs/encoders.md`.
+Larger models of a family work in the same way. Made by `python benchmarks/encoders.py > docs/encoders.md`; any other
+name of `timm.list_models()` is tried before training, and refused in one line if it does not fit the images.
 
 {good} of {count} families work.
 
@@ -54,7 +55,7 @@ does not fit. This page is made by `python benchmarks/encoders.py > docs/encoder
 | --- | --- | ---: | --- | ---: |
 {lines}
 
-These do not, and the command says so before a run begins:
+These do not work with images of {height}×{width}; some of them need the size that they were made for:
 
 | family | encoder | reason |
 | --- | --- | --- |
@@ -94,6 +95,9 @@ def tried(family: str, name: str) -> Tried:
         moved = any(not old.equal(new) for old, new in zip(before, model.parameters(), strict=True))
         if not moved or not torch.isfinite(losses["semseg"]):
             raise ValueError(f"the loss is {float(losses['semseg'])}, and parameters {'moved' if moved else 'stayed'}")
+        sizes = [int(found.rpartition("×")[2]) for found in maps]
+        if sizes != [SIZE[1] // stride for stride in STRIDES]:
+            raise ValueError(f"maps should be at strides 4, 8, 16 and 32, found {', '.join(maps)}")
     except Exception as error:  # timm's models raise anything
         return Tried(family, name, fault=" ".join(str(error).split())[:160] or type(error).__name__)
     return Tried(family, name, parameters, maps, seconds)

@@ -105,7 +105,7 @@ def _try_model(
     labels: Mapping[str, LabelSpace],
     shape: Sequence[int],
 ) -> None:
-    """Raise UserError if a model of a user's own does not work on inputs of this shape."""
+    """Raise UserError if a model does not work on inputs of this shape."""
     with _model_faults(experiment, spec):
         check_parts(model, spec.model, shape, _outputs(spec, labels))
 
@@ -120,6 +120,6 @@ def _model_faults(experiment: Experiment, spec: ClientSpec) -> Iterator[None]:
     """Report what is wrong with a client's model, and where it comes from."""
     try:
         yield
-    except (ValueError, RuntimeError, KeyError) as error:
+    except (ValueError, RuntimeError, KeyError, AssertionError) as error:
         whose = "model" if spec.model == experiment.model else f"clients: the model of {spec.name!r}"
         raise UserError([f"{whose}: cannot be built: {error}"]) from error

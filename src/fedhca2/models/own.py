@@ -42,9 +42,12 @@ def _are_widths(found: Any) -> bool:
     return isinstance(found, Sequence) and len(found) > 0 and all(isinstance(width, int) for width in found)
 
 
+_KNOWN = set[tuple[str | int, ...]]()  # timm's encoders that were tried, with the shape of their input
+
+
 @torch.no_grad()
 def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[int], outputs: Mapping[str, int]) -> None:
-    """Try a model's own parts on inputs of this shape; raises ValueError if one gives something else than it should.
+    """Try a model's own parts, or timm's encoder, on inputs of this shape; raises ValueError if one does not fit.
 
     `outputs` are the channels of its tasks.
     """
@@ -53,9 +56,13 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
         raise ValueError(
             f"encoder should be a class of your own for inputs {_listed(shape)}, found {config.encoder.name}"
         )
-    if not own:
-        return
     model.eval()
+    if not own:
+        kind = (config.encoder.model_dump_json(), *shape)
+        if kind not in _KNOWN:  # some of timm's take no images of this size
+            _tried(f"encoder {config.encoder.title}", model.encoder, torch.zeros(1, *shape))
+            _KNOWN.add(kind)
+        return
     maps = _tried(f"encoder {config.encoder.title}", model.encoder, torch.zeros(2, *shape))
     if "encoder" in own:
         _check_maps(config, maps, model.encoder.channels, shape)

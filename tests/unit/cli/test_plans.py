@@ -38,6 +38,7 @@ def swept(config, tmp_path_factory):
     return out, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_forecast_has_the_bytes_of_the_run(config, swept):
     lines = (swept[0] / "method.c-0.5" / "seed-0" / "metrics.jsonl").read_text().splitlines()
     events = [event for event in map(json.loads, lines) if event["event"] == "client" and event["round"] == 1]
@@ -60,6 +61,7 @@ def test_a_forecast_of_a_mistake_is_one_line(config):
     assert (done.exit_code, done.output.count("\n")) == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_sweep_has_a_row_for_each_value(swept):
     out, found = swept
     assert {row["method"] for row in found["table"]} == {"local", "fedhca2 (encoder.c=0.2)", "fedhca2 (encoder.c=0.5)"}
@@ -67,6 +69,7 @@ def test_a_sweep_has_a_row_for_each_value(swept):
     assert found["failed"] == {}
 
 
+@pytest.mark.slow
 def test_the_figure_of_a_sweep_names_the_setting(swept):
     assert "Δm % ↑ over method.c: 0.2: " in (swept[0] / "sweep.svg").read_text("utf-8")
 
@@ -104,6 +107,7 @@ def test_a_wrong_sweep_is_one_line(config, tmp_path, over, line):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_result_says_where_it_comes_from(swept):
     origin = json.loads((swept[0] / "local" / "seed-0" / "result.json").read_text())["origin"]
     assert set(origin) == {"command", "started", "git"}
