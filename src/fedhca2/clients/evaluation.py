@@ -20,7 +20,7 @@ from fedhca2.tasks import TASKS
 if TYPE_CHECKING:
     from fedhca2.clients.client import Client
 
-SAMPLES = 4  # sample images per client
+SAMPLES = 8  # sample images per client
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -86,12 +86,17 @@ def sample_predictions(client: "Client", when: str) -> Arrays:
         outputs = client.personal.model.eval()(batch["image"].to(client.where))
     height, width = val.data.load(indices[0], ())["image"].shape[-2:]
     top, left = ((padded - own) // 2 for padded, own in zip(val.data.size, (height, width), strict=True))
-    predictions = {task: TASKS[task].predict(output).cpu() for task, output in outputs.items()}
+    predictions = {task: _compact(TASKS[task].predict(output)) for task, output in outputs.items()}
     inside = (..., slice(top, top + height), slice(left, left + width))
     return {
         f"{when}.{task}": (prediction[inside] if TASKS[task].output == "map" else prediction).numpy()
         for task, prediction in predictions.items()
     }
+
+
+def _compact(prediction: Tensor) -> Tensor:
+    """Numbers of classes in two bytes instead of eight: they are held until the run ends."""
+    return prediction.cpu() if prediction.is_floating_point() else prediction.to("cpu", torch.int16)
 
 
 @torch.no_grad()

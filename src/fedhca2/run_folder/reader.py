@@ -161,7 +161,14 @@ class RunFiles:
 
     def of(self, kind: str) -> list[Event]:
         """The events of one kind."""
-        return [event for event in self.events if event["event"] == kind]
+        return self._by_kind.get(kind, [])
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Event]]:
+        found: dict[str, list[Event]] = {}
+        for event in self.events:
+            found.setdefault(event["event"], []).append(event)
+        return found
 
     @property
     def method(self) -> str:
@@ -219,7 +226,7 @@ class RunFiles:
     def _kinds(self, tasks: Mapping[str, Iterable[str]]) -> dict[str, str]:
         return {client: client_kind(self.dataset(client), held) for client, held in tasks.items()}
 
-    @property
+    @cached_property
     def baseline(self) -> "RunFiles":
         """The Local baseline trained within the run, if there is one."""
         return RunFiles(self.path / BASELINE_FOLDER)
@@ -230,18 +237,18 @@ class RunFiles:
         path = self.path / BASELINE
         return numbers(read_json(path)) if path.is_file() else None
 
-    @cached_property
-    def baseline_scores(self) -> list[Event]:
-        """The `metric` events of the Local baseline, from this run or another."""
+    def baseline_events(self, kind: str) -> list[Event]:
+        """The `metric` or `loss` events of the Local baseline, from this run or another."""
         if self.baseline.begun:
-            return self.baseline.of("metric")
+            return self.baseline.of(kind)
         path = self.path / BASELINE_METRICS
         if not path.is_file():
             return []
         try:
-            return [known(mapping(path, event)) for event in read_json(path)]
+            events = [known(mapping(path, event)) for event in read_json(path)]
         except TypeError as error:
             raise UserError([f"{path}: should be a list of events, found {error}"]) from None
+        return [event for event in events if event.get("event") == kind]
 
     @property
     def checkpoints(self) -> set[Path]:

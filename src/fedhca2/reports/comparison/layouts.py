@@ -12,7 +12,7 @@ from rich.table import Table
 from fedhca2.reports.comparison.critical_difference import FILE, ranking_of, to_svg
 from fedhca2.reports.comparison.gather import DELTA_M, LOCAL, Column, Comparison, Entry, gather
 from fedhca2.reports.comparison.significance import FEWEST, LEVEL
-from fedhca2.reports.names import ARROWS, UNKNOWN, decimals, metric_title
+from fedhca2.reports.names import ARROWS, UNKNOWN, metric_title
 from fedhca2.run_folder.reader import RunFiles
 
 BESIDE = 4  # methods that fit side by side in the terminal
@@ -53,7 +53,7 @@ def shown(entry: Entry, column: Column) -> str:
     """
     if not isfinite(entry.mean):
         return UNKNOWN
-    digits = 2 if column.is_gain else decimals(entry.mean)
+    digits = column.digits(entry.mean)
     sign = "+" if column.is_gain else ""
     spread = f" ± {entry.deviation:.{digits}f}" if entry.deviation is not None else ""
     return f"{entry.mean:{sign}.{digits}f}{spread}"
