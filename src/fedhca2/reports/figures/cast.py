@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,12 +42,17 @@ class Cast:
         """The place of each client."""
         return {client: i for i, client in enumerate(self.tasks)}
 
+    def split(self, member: str) -> tuple[str, str]:
+        """The client and the task of a member, 'client' or 'client/task'."""
+        client, _, task = member.rpartition("/")
+        return (member, "") if member in self.tasks or not client else (client, task)
+
     def ordered(self, members: Iterable[str]) -> list[str]:
         """Members, 'client' or 'client/task', in the order of the clients and their tasks; unknown ones at the end."""
         places = self.places
 
         def place(member: str) -> tuple[int, int, str]:
-            client, _, task = member.partition("/")
+            client, task = self.split(member)
             tasks = self.tasks.get(client, ())
             return places.get(client, len(places)), list(tasks).index(task) if task in tasks else 0, member
 
@@ -56,7 +62,7 @@ class Cast:
         """The rows of a matrix: positions of members by name or, if they are many, by kind and task."""
         labels, rows = self.labels, dict[str, list[int]]()
         for i, member in enumerate(members):
-            client, _, task = member.partition("/")
+            client, task = self.split(member)
             alone = task and len(self.tasks.get(client, ())) == 1
             if len(members) > MOST_ROWS:
                 kind = labels.get(client, OTHERS)
@@ -83,13 +89,22 @@ def cast_of(run: RunFiles) -> Cast:
     return Cast({kind.replace(":", ": ").replace("+", ", "): clients for kind, clients in kinds.items()}, tasks)
 
 
+def numbers(values: Any) -> Array:
+    """Nested lists as an array, with NaN for None.
+
+    >>> numbers([1, None]).tolist()
+    [1.0, nan]
+    """
+    return np.array(values, dtype=float)
+
+
 def pooled(matrix: Array, rows: Mapping[str, Sequence[int]], *, itself: bool = False) -> Array:
     """Means of a matrix [..., N, N] over the pairs of two rows, without pairs of a member and itself unless wanted.
 
     >>> pooled(np.array([[9.0, 1.0, 2.0], [3.0, 9.0, 4.0], [5.0, 7.0, 9.0]]), {"a": [0, 1], "b": [2]}).tolist()
     [[2.0, 3.0], [6.0, nan]]
     """
-    whole: Array = np.array(matrix, dtype=float)
+    whole = numbers(matrix)
     if not itself:
         whole[..., range(whole.shape[-1]), range(whole.shape[-1])] = np.nan
     member = np.zeros((len(rows), whole.shape[-1]))

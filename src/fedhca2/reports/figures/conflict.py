@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedhca2.aggregation import means
-from fedhca2.reports.figures.cast import MOST_ROWS, Cast, cast_of, pooled
+from fedhca2.reports.figures.cast import MOST_ROWS, Cast, cast_of, numbers, pooled
 from fedhca2.reports.figures.figure import (
     GREY,
     SYMBOLS,
@@ -41,7 +41,7 @@ def conflict_figures(run: RunFiles) -> list[Figure]:
             what += f", group {group + 1} of {len(groups)}" if len(groups) > 1 else ""
             shown = [events[i] for i in thinned(len(events), len(members) ** 2)]
             states = [
-                spread(cosines(np.array(event["products"]), event["measure"]), event["members"], members)
+                spread(cosines(numbers(event["products"]), event["measure"]), event["members"], members)
                 for event in shown
             ]
             rounds = [str(event["round"] + 1) for event in shown]
@@ -119,9 +119,9 @@ class Points:
     def of(cls, run: RunFiles, cast: Cast, members: list[str], rounds: list[str]) -> "Points":
         """The points of members, 'client' or 'client/task'."""
         labels = cast.labels
-        parts = [member.partition("/") for member in members]
-        marks = [task or run.dataset(client) for client, _, task in parts]
-        return cls(members, [labels.get(client, client) for client, _, _ in parts], marks, cast.colours, rounds)
+        parts = [cast.split(member) for member in members]
+        marks = [task or run.dataset(client) for client, task in parts]
+        return cls(members, [labels.get(client, client) for client, _ in parts], marks, cast.colours, rounds)
 
 
 def principal_map(cosine: Array, near: Array | None = None) -> tuple[Array, float]:
@@ -136,7 +136,8 @@ def principal_map(cosine: Array, near: Array | None = None) -> tuple[Array, floa
     here = ~np.isnan(cosine.diagonal())
     count = int(here.sum())
     centre = np.eye(count) - 1 / count
-    values, vectors = np.linalg.eigh(centre @ cosine[np.ix_(here, here)] @ centre)
+    known = np.nan_to_num(cosine[np.ix_(here, here)])
+    values, vectors = np.linalg.eigh(centre @ known @ centre)
     values, vectors = np.clip(values[::-1], 0, None), vectors[:, ::-1]
     points = np.full((len(cosine), 2), np.nan)
     points[here] = vectors[:, :2] * np.sqrt(values[:2])
@@ -157,7 +158,7 @@ def tsne_map(cosine: Array) -> Array | None:
     except ImportError:
         return None
     here = ~np.isnan(cosine.diagonal())
-    distances = np.sqrt(np.clip(2 - 2 * cosine[np.ix_(here, here)], 0, None))
+    distances = np.sqrt(np.clip(2 - 2 * np.nan_to_num(cosine[np.ix_(here, here)]), 0, None))
     start, _ = principal_map(cosine)
     start = 1e-4 * start[here] / max(float(start[here, 0].std()), 1e-12)
     perplexity = min(PERPLEXITY, (int(here.sum()) - 1) / 3)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedhca2.reports.figures.cast import MOST_ROWS, Cast, cast_of, pooled
+from fedhca2.reports.figures.cast import MOST_ROWS, Cast, cast_of, numbers, pooled
 from fedhca2.reports.figures.figure import Figure, Slider, matrix, matrix_layout, thinned
 from fedhca2.reports.figures.weights import decoder_tensors
 from fedhca2.run_folder.event_log import Event
@@ -27,14 +27,14 @@ def _attention(run: RunFiles, cast: Cast, members: list[str], events: list[Event
     """Draw the attention among decoders of one layout."""
     depth = max(len(event["mixing"][0]) for event in events)
     events = [event for event in events if len(event["mixing"][0]) == depth]
-    evenness = np.array([[entropy(tensor) for tensor in np.array(event["mixing"][0])] for event in events])
+    evenness = np.array([[entropy(tensor) for tensor in numbers(event["mixing"][0])] for event in events])
     names = decoder_tensors(run, members[0])
     if len(names) != depth:
         names = [f"tensor {i + 1}" for i in range(depth)]
     rows = cast.rows(members)
     chosen = thinned(len(events), depth * len(rows) ** 2)
     states = [
-        pooled(spread(np.array(events[i]["mixing"][0]), events[i]["members"], members), rows, itself=True)
+        pooled(spread(numbers(events[i]["mixing"][0]), events[i]["members"], members), rows, itself=True)
         for i in chosen
     ]
     most_telling = int(evenness[-1].argmin())
@@ -124,7 +124,7 @@ def shares(event: Event) -> Array:
     >>> shares({"mixing": [[[0.5, 0.5, 0], [0, 0, 1]]], "gets": [[0, 0, 1]]}).tolist()
     [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
     """
-    weights: Array = np.array(event["mixing"][0], dtype=float)
+    weights = numbers(event["mixing"][0])
     return weights[list(event["gets"][0])]
 
 
@@ -135,7 +135,7 @@ def _grouped(event: Event) -> bool:
 
 def _votes(events: list[Event], members: list[str], mark: str) -> list[Figure]:
     """Draw the mean votes of each voting layer over rounds, with a slider over clients, unless they are many."""
-    voted = [spread(np.array(event["votes"]), event["members"], members) for event in events if event.get("votes")]
+    voted = [spread(numbers(event["votes"]), event["members"], members) for event in events if event.get("votes")]
     if not voted or len(members) > MOST_ROWS:
         return []
     cast = [~np.isnan(votes) for votes in voted]
@@ -170,7 +170,7 @@ def by_members(events: Iterable[Event], cast: Cast) -> list[tuple[list[str], lis
             known[0].update(members)
             known[1].append(event)
     found = [(cast.ordered(members), held) for members, held in groups]
-    return sorted(found, key=lambda group: cast.places.get(group[0][0].partition("/")[0], len(cast.tasks)))
+    return sorted(found, key=lambda group: cast.places.get(cast.split(group[0][0])[0], len(cast.tasks)))
 
 
 def spread(values: Array, present: Sequence[str], members: Sequence[str]) -> Array:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedhca2.reports.figures.cast import Cast, cast_of
+from fedhca2.reports.figures.cast import Cast, cast_of, numbers
 from fedhca2.reports.figures.curves import Series, lines, reading, tasks_of
 from fedhca2.reports.figures.figure import (
     Figure,
@@ -15,7 +15,7 @@ from fedhca2.reports.figures.figure import (
     values_of,
 )
 from fedhca2.run_folder.event_log import Event
-from fedhca2.run_folder.reader import Array, RunFiles
+from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks import get_task
 
 NUMBERED = 20  # most rows with numbers in them
@@ -30,10 +30,12 @@ def weight_figures(run: RunFiles) -> list[Figure]:
     found: dict[str, dict[str, Series]] = {}  # by slot and client
     for event in events:
         for key, values in event["weights"].items():
-            client, _, slot = key.partition("/")
-            found.setdefault(slot, {}).setdefault(client, {})[event["round"] + 1] = float(np.mean(values))
-    figures, order = [], ["encoder", *(f"decoder.{task}" for task in tasks_of(run))]
-    for slot, held in sorted(found.items(), key=lambda one: order.index(one[0]) if one[0] in order else len(order)):
+            client, _, slot = key.rpartition("/")
+            found.setdefault(slot, {}).setdefault(client, {})[event["round"] + 1] = float(np.mean(numbers(values)))
+    figures = []
+    for slot in ("encoder", *(f"decoder.{task}" for task in tasks_of(run))):
+        if (held := found.get(slot)) is None:
+            continue
         traces = lines(cast, held, range(1, run.rounds + 1))
         part, _, task = slot.partition(".")
         symbol = "α" if part == "encoder" else "β"
@@ -47,24 +49,25 @@ def weight_figures(run: RunFiles) -> list[Figure]:
 
 
 def _layers(run: RunFiles, cast: Cast, events: list[Event]) -> list[Figure]:
-    keys = [key.replace("/decoder.", "/") for key in events[-1]["weights"] if "/decoder." in key]
+    """Draw β of every decoder and layer, with a slider over rounds."""
+    keys = {"/".join(key.rsplit("/decoder.", 1)): key for key in events[-1]["weights"] if "/decoder." in key}
     if not keys:
         return []
     members = cast.ordered(keys)
-    layers, rows = decoder_layers(run, members[0]), cast.rows(members)
+    rows, layers = cast.rows(members), decoder_layers(run, members[0], len(events[-1]["weights"][keys[members[0]]]))
     shown = [events[i] for i in thinned(len(events), len(rows) * len(layers))]
 
     def state(event: Event) -> list[list[float]]:
-        held = [event["weights"].get(key.replace("/", "/decoder.", 1), ()) for key in members]
-        known: Array = np.array([v if len(v) == len(layers) else [np.nan] * len(layers) for v in held], dtype=float)
+        held = [event["weights"].get(keys[member], ()) for member in members]
+        known = np.stack([numbers(v if len(v) == len(layers) else [None] * len(layers)) for v in held])
         with np.errstate(invalid="ignore"):
             return [known[places].mean(axis=0).tolist() for places in rows.values()]
 
     states = [state(event) for event in shown]
     low, high = fitted([value for held in states for row in held for value in row]) or (0.0, 1.0)
     limits = {"zmin": max(low, 0.0), "zmax": high}
-    numbers = {"texttemplate": "%{z:.3f}"} if len(rows) <= NUMBERED else {}
-    trace = matrix(states[-1], list(rows), layers, **limits, **numbers)
+    written = {"texttemplate": "%{z:.3f}"} if len(rows) <= NUMBERED else {}
+    trace = matrix(states[-1], list(rows), layers, **limits, **written)
     slider = Slider("round", [str(event["round"] + 1) for event in shown], len(shown) - 1)
     note = "How much of the other decoders' updates each layer adds. The colours span all values of the run."
     changes = [{"z": [held]} for held in states]
@@ -74,16 +77,14 @@ def _layers(run: RunFiles, cast: Cast, events: list[Event]) -> list[Figure]:
 
 def decoder_tensors(run: RunFiles, member: str) -> list[str]:
     """Names of the tensors in the row of the decoder 'client/task'."""
-    client, _, task = member.partition("/")
+    client, _, task = member.rpartition("/")
     for event in run.of("profile"):
         if event["client"] == client:
             return list(event["decoders"].get(task, ()))
     return []
 
 
-def decoder_layers(run: RunFiles, member: str) -> list[str]:
+def decoder_layers(run: RunFiles, member: str, count: int) -> list[str]:
     """Names of the layers with a weight in the decoder 'client/task', or their numbers if the run has no names."""
     names = dict.fromkeys(name.rpartition(".")[0] for name in decoder_tensors(run, member))
-    key = member.replace("/", "/decoder.", 1)
-    count = len(next(event["weights"][key] for event in run.of("weights") if key in event["weights"]))
     return list(names) if len(names) == count else [f"layer {i + 1}" for i in range(count)]

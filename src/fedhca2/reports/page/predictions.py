@@ -67,17 +67,22 @@ def _same_images(one: Source, other: Source) -> bool:
 
 
 def _galleries(run: RunFiles, client: str, columns: Mapping[str, tuple[Source, str]], colour: str) -> list[Gallery]:
-    """One gallery per task: the best, the middle and the worst image, by the score of the last column."""
+    """One gallery per task; raises UserError if the samples do not fit it."""
+    try:
+        return _drawn(run, client, columns, colour)
+    except (ValueError, KeyError, IndexError, RuntimeError) as error:
+        raise UserError([f"{run.samples_file(client)}: should fit the client's tasks, found {error}"]) from None
+
+
+def _drawn(run: RunFiles, client: str, columns: Mapping[str, tuple[Source, str]], colour: str) -> list[Gallery]:
+    """The best, the middle and the worst image of each task, by the score of the last column."""
     given = next(iter(columns.values()))[0]
     found = []
     for name in [key.removeprefix("label.") for key in given if key.startswith("label.")]:
         task, names = get_task(name), list(map(str, given.get(f"names.{name}", ())))
         maps = {label: held[f"{when}.{name}"] for label, (held, when) in columns.items() if f"{when}.{name}" in held}
         labels = given[f"label.{name}"]
-        try:
-            scores = {label: image_scores(task, found, labels, names) for label, found in maps.items()}
-        except ValueError as error:
-            raise UserError([f"{run.samples_file(client)}: {name}: {error}"]) from None
+        scores = {label: image_scores(task, held, labels, names) for label, held in maps.items()}
         places, rows = ranked_images(task, scores[next(reversed(scores))]), []
         for word, i in places.items():
             pictures = [Picture(address(to_image(given["image"][i]), photograph=True))]

@@ -33,6 +33,7 @@ from fedhca2.run_folder.names import CONFIG
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.version import __version__
 
+COST = ("seconds", "bytes", "versions", "device")
 # The tabs of a run, in their order: title, and what makes the blocks. A tab without blocks is left out.
 SECTIONS: Mapping[str, tuple[str, Callable[[RunFiles], Sequence[Block]]]] = {
     "results": ("Results", lambda run: _results(run)),
@@ -63,6 +64,9 @@ def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
     """Write the page of one run, or of several to compare."""
     if not runs:
         raise UserError(["a page should have at least one run, found none"])
+    for run in runs:
+        if run.result is not None and (missing := [key for key in COST if key not in run.result]):
+            raise UserError([f"{run.path}: the result should say what the run cost, found no {', '.join(missing)}"])
     names = list(dict.fromkeys(str(run.config["name"]) for run in runs))
     methods = list(dict.fromkeys(run.method for run in runs))
     sections = single_sections(runs[0]) if len(runs) == 1 else several_sections(list(runs))

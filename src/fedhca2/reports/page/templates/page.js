@@ -36,10 +36,13 @@ function draw(section, width) {
     const { data, layout } = figures[box.dataset.figure];
     const size = width ? { width, autosize: false } : { width: undefined, autosize: true };
     const look = { ...size, template: template() };
-    if (box.dataset.drawn) {
+    const drawn = `${isDark() ? "dark" : "light"} ${width ?? box.clientWidth}`;
+    if (box.dataset.drawn === drawn) continue;
+    const again = box.dataset.drawn;
+    box.dataset.drawn = drawn;
+    if (again) {
       Plotly.relayout(box, look);
     } else {
-      box.dataset.drawn = "yes";
       box.style.height = `${layout.height}px`; // to which plotly returns when the window changes
       Plotly.newPlot(box, data, { ...structuredClone(layout), ...look }, { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
     }
@@ -51,7 +54,8 @@ function redrawn() {
   const dark = isDark();
   document.getElementById("theme").textContent = dark ? "Light" : "Dark";
   document.getElementById("theme").setAttribute("aria-pressed", dark);
-  document.querySelectorAll("[data-drawn]").forEach((box) => Plotly.relayout(box, { template: template() }));
+  const shown = document.querySelector("section.shown");
+  if (shown) draw(shown); // the others when they are shown
 }
 
 document.getElementById("theme").addEventListener("click", () => {
