@@ -5,10 +5,12 @@ Local. The table has megabytes sent per client and round, seconds per round, pea
 """
 
 import argparse
+import gc
 from pathlib import Path
 from time import perf_counter
 
 import torch
+from results_runs import megabytes_and_seconds
 
 from fedhca2 import Experiment, run
 from fedhca2.run_folder.reader import RunFiles
@@ -34,15 +36,14 @@ def measured(experiment, out):
     peak = None
     if not RunFiles(out).finished:
         if torch.cuda.is_available():
+            gc.collect()  # what the run before left on the GPU
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         began = perf_counter()
         run(experiment, out)
         print(f"{out}: {perf_counter() - began:.0f} s", flush=True)
         peak = torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else None
-    events = RunFiles(out).events
-    up = [event["bytes_up"] for event in events if event["event"] == "client" and event["round"] < experiment.rounds]
-    rounds = sorted(event["seconds"] for event in events if event["event"] == "round")
-    return RunFiles(out).result["clients"], sum(up) / len(up) / 1e6, rounds[len(rounds) // 2], peak
+    return RunFiles(out).result["clients"], *megabytes_and_seconds(RunFiles(out)), peak
 
 
 def main():

@@ -15,14 +15,15 @@ from statistics import mean
 from gain_curve import gain_curve
 from results_jobs import CURVE_METHODS
 from results_of_papers import PAPER, SENSITIVITY
-from results_runs import METHOD, SIZES, Runs, departures, images_per_client
+from results_runs import ENCODER, METHOD, SIZES, Runs, departures, encoder_of, images_per_client, megabytes_and_seconds
 
 from fedhca2.methods import METHODS
-from fedhca2.reports.comparison import gather
+from fedhca2.reports.comparison import Entry, gather
 from fedhca2.reports.comparison.critical_difference import ranking_note, ranking_of, to_svg
 from fedhca2.reports.comparison.gather import DELTA_M, LOCAL
 from fedhca2.reports.comparison.layouts import marked_cell, marks_note, shown
 from fedhca2.reports.names import ARROWS, metric_title
+from fedhca2.run_folder.result import overall_gain
 
 BLOCK = re.compile(r"(<!-- results: ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NOT_RUN = "–"
@@ -82,6 +83,30 @@ class Page:
         gains = {label: row[DELTA_M] for label, row in gather(runs).entries.items() if DELTA_M in row}
         rows = [[f"`{label}`", shown(gain, DELTA_M), str(len(gain.values))] for label, gain in gains.items()]
         return markdown(["method", "Δm<br>% ↑", "seeds"], rows)
+
+    def encoders(self, name):
+        """FedHCA² with adapters or a frozen backbone: what crosses, and Δm over Local's whole encoder."""
+        runs = self.runs.that_change(name, ENCODER)
+        alone = {run.config["seed"]: run.result["clients"] for run in runs if run.method == LOCAL}
+        rows = {}
+        for run in (run for run in runs if run.method == "fedhca2" and run.config["seed"] in alone):
+            gain = overall_gain(run.result["clients"], alone[run.config["seed"]], run.experiment().kinds)
+            rows.setdefault(encoder_of(run), {})[run.config["seed"]] = gain, *megabytes_and_seconds(run)
+        if len(rows) < 2:
+            return f"*`{name}` was not run with other encoders.*"
+        heads = [
+            "encoder",
+            "MB up per client and round",
+            "s per round",
+            "Δm over Local's whole encoder<br>% ↑",
+            "seeds",
+        ]
+        cells = []
+        for label, by_seed in rows.items():
+            gains, up, seconds = zip(*by_seed.values(), strict=True)
+            told = shown(Entry(dict(zip(by_seed, gains, strict=True))), DELTA_M)
+            cells.append([label, f"{mean(up):.2f}", f"{mean(seconds):.1f}", told, str(len(gains))])
+        return markdown(heads, cells)
 
     def sensitivity(self, name):
         """FedHCA² with other settings."""

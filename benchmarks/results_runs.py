@@ -3,6 +3,7 @@
 import re
 from functools import cache
 from pathlib import Path
+from statistics import mean, median
 
 import yaml
 
@@ -15,6 +16,7 @@ from fedhca2.run_folder.reader import RunFiles
 MACHINES = ("devices", "model.encoder.sha256")  # settings that depend on where a run was made
 SIZES = re.compile(r"rounds|clients|data\.[^.]+\.train|training\.schedule\.warmup_epochs")  # what the curve changes
 METHOD = re.compile(r"method(\..*)?")
+ENCODER = re.compile(r"model\.encoder\.(adapters.*|frozen)")
 NOTHING = re.compile("(?!)")
 
 
@@ -59,7 +61,7 @@ class Runs:
 
 def departures(run):
     """What a run changes in its embedded experiment with its method's defaults; None if one of them is unknown."""
-    return changes_in(run.experiment().to_dict())  # with the defaults of settings that are newer than the run
+    return changes_in(run.settings)
 
 
 def changes_in(config):
@@ -88,3 +90,18 @@ def images_per_client(run):
     entry = next(entry for entry in run.config["clients"] if entry.get("split"))
     clients = len(entry["split"]) * entry["copies"]
     return run.config["data"][entry["data"]]["train"] // clients
+
+
+def encoder_of(run):
+    """How much of the backbone trains, in words."""
+    encoder = run.settings["model"]["encoder"]
+    if encoder.get("adapters"):
+        return f"LoRA, rank {encoder['adapters']['rank']}"
+    return "frozen" if encoder["frozen"] else "whole"
+
+
+def megabytes_and_seconds(run):
+    """What a client sends in a round on average, and the median seconds of a round."""
+    events = run.events
+    up = [event["bytes_up"] for event in events if event["event"] == "client" and event["round"] < run.rounds]
+    return mean(up) / 1e6, median(event["seconds"] for event in events if event["event"] == "round")

@@ -126,12 +126,23 @@ def test_the_curve_has_a_line_per_method_and_a_mark_per_size(fill, sizes, tmp_pa
     assert {"25", "fedper", "fedhca2"} <= {text.text for text in drawing.iter(f"{SVG}text")}
 
 
+def test_adapters_have_a_row_beside_the_whole_encoder(fill, three_seeds, run, tmp_path):
+    run("lora-s0", 5, "model.encoder.adapters={kind: lora, rank: 4}")
+    events = [{"event": "client", "client": "a", "round": 0, "bytes_up": 250_000}]
+    events += [{"event": "round", "round": 0, "seconds": seconds} for seconds in (9, 2, 3)]
+    for written in (tmp_path / "runs").iterdir():
+        (written / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), "utf-8")
+    page = fill("encoders scenes_1c")
+    assert "| LoRA, rank 4 | 0.25 | 3.0 | +5.00 | 1 |" in page
+    assert "| whole | 0.25 | 3.0 | +3.00 ±\N{NO-BREAK SPACE}1.00 | 3 |" in page
+
+
 def test_ranks_are_drawn(fill, three_seeds, tmp_path):
     assert "](images/ranks-scenes_1c.svg)\n\nRanks" in fill("ranks scenes_1c")
     assert (tmp_path / "docs" / "images" / "ranks-scenes_1c.svg").exists()
 
 
-@pytest.mark.parametrize("block", ["table", "variants", "sensitivity", "curve", "ranks"])
+@pytest.mark.parametrize("block", ["table", "variants", "sensitivity", "encoders", "curve", "ranks"])
 def test_what_was_not_run_is_said(fill, three_seeds, block):
     assert "*`scenes_2c` was not run" in fill(f"{block} scenes_2c")
 

@@ -12,6 +12,8 @@ from fedhca2.data.files import BrokenFileError, read_colours, read_json
 
 Mask = NDArray[np.bool_]
 MOST_CLASSES = 254  # beside the background; 255 is unknown
+FARTHEST = 1e6  # pixels that a corner may lie outside of its image
+LONGEST = 60  # bits of a run's length
 
 
 class CocoMasks:
@@ -36,6 +38,8 @@ class CocoMasks:
         if len(categories) > MOST_CLASSES:
             raise BrokenFileError(self.path, f"should have at most {MOST_CLASSES} categories, found {len(categories)}")
         self.classes = {category["id"]: number for number, category in enumerate(categories, 1)}
+        if len(self.classes) < len(categories):
+            raise BrokenFileError(self.path, "should have a different id for each category, found one twice")
         names = [str(category["name"]) for category in categories]
         self.labels = {"semseg": ["background", *names], "multilabel": names}
         self.images = sorted(found["images"], key=lambda image: image["id"])
@@ -50,16 +54,21 @@ class CocoMasks:
     def __getitem__(self, index: int) -> dict[str, Any]:
         image = self.images[index]
         objects = self.objects.get(image["id"], [])
+        pixels = read_colours(self.folder / image["file_name"])
+        size = (pixels.shape[1], pixels.shape[2])
+        if (declared := (image.get("height"), image.get("width"))) != size:
+            fault = f"image {image['id']} should be {size[0]}×{size[1]} like its file, found {declared!r:.80}"
+            raise BrokenFileError(self.path, fault)
         try:
-            painted = self._painted(objects, (int(image["height"]), int(image["width"])))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+            painted = self._painted(objects, size)
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             fault = (
                 f"image {image['id']} should have segmentations of COCO's format, found {type(error).__name__}: {error}"
             )
             raise BrokenFileError(self.path, fault) from error
         there = np.zeros(len(self.classes), np.float32)
         there[[self.classes[each["category_id"]] - 1 for each in objects]] = 1
-        return {"image": read_colours(self.folder / image["file_name"]), "semseg": painted, "multilabel": there}
+        return {"image": pixels, "semseg": painted, "multilabel": there}
 
     def _painted(self, objects: Sequence[Mapping[str, Any]], size: tuple[int, int]) -> NDArray[np.uint8]:
         painted = np.zeros(size, np.uint8)
@@ -92,6 +101,8 @@ def fill_polygon(corners: NDArray[np.float64], size: tuple[int, int]) -> Mask:
     array([[0, 1, 1, 0],
            [0, 0, 0, 0]])
     """
+    if not np.all(np.abs(corners) < FARTHEST):
+        raise ValueError(f"corners should be nearer than {FARTHEST:g} pixels, found another")
     crossings = np.zeros((size[0], size[1] + 1), np.int64)  # of edges, by row and the first column to the right of them
     for (x, y), (to_x, to_y) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
         top, bottom = (int(np.clip(np.ceil(edge - 0.5), 0, size[0])) for edge in sorted((y, to_y)))
@@ -105,10 +116,9 @@ def fill_polygon(corners: NDArray[np.float64], size: tuple[int, int]) -> Mask:
 
 def decode_runs(counts: Sequence[int], size: tuple[int, int]) -> Mask:
     """The mask of run lengths down the columns, of 0 and 1 in turn, beginning with 0."""
-    values = np.arange(len(counts)) % 2 == 1
-    mask: Mask = np.repeat(values, counts)
-    if mask.size != size[0] * size[1]:
-        raise ValueError(f"runs should cover {size[0]}×{size[1]} pixels, found {mask.size}")
+    if (covered := sum(counts)) != size[0] * size[1]:
+        raise ValueError(f"runs should cover {size[0]}×{size[1]} pixels, found {covered}")
+    mask: Mask = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
     return mask.reshape(size[1], size[0]).T
 
 
@@ -128,6 +138,8 @@ def decompress(text: str | bytes) -> list[int]:
         value |= (group & 0x1F) << shift
         shift += 5
         if group & 0x20:
+            if shift > LONGEST:
+                raise ValueError(f"numbers should have at most {LONGEST} bits, found more")
             continue
         if group & 0x10:
             value -= 1 << shift

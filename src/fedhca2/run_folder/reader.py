@@ -102,6 +102,17 @@ class RunFiles:
         return Experiment.load(self.config_file, overrides)
 
     @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The run's config with the defaults of settings that are newer than the run.
+
+        A config that this version cannot read, for example because its code has moved, stays as it is.
+        """
+        try:
+            return self.experiment().to_dict()
+        except UserError:
+            return self.config
+
+    @cached_property
     def result(self) -> dict[str, Any] | None:
         """The outcome of the run, with NaN for unknown scores; empty before its end."""
         path = self.path / RESULT

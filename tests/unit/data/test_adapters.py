@@ -171,10 +171,22 @@ def test_cocos_categories_become_labels_of_the_image(coco):
     assert [data.load(i, ["multilabel"])["multilabel"].tolist() for i in (0, 1)] == [[1, 1, 1], [0, 0, 0]]
 
 
-def test_a_bad_segmentation_names_the_file_and_the_image(coco):
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [
+        ("[960, 64]", "[960, 63]", "image 1 should have .* runs should cover 32×32 pixels, found 1023"),
+        ("[960, 64]", "[960, 99000000000]", "image 1 should have .* found 99000000960"),
+        ("[960, 64]", '"oooooooooooooooooooooo0"', "image 1 should have .* at most 60 bits"),
+        ("4, 4, 20,", "NaN, 4, 20,", "image 1 should have .* corners should be nearer than 1e.06 pixels"),
+        ('"height": 32', '"height": 1000000', r"image 1 should be 32×32 like its file, found \(1000000, 32\)"),
+        ('"id": 9', '"id": 3', "different id for each category"),
+    ],
+)
+def test_a_bad_annotation_names_the_file_and_the_image(coco, good, bad, message):
     path = coco / "annotations" / "instances_train2017.json"
-    path.write_text(path.read_text().replace("[960, 64]", "[960, 63]"))
-    with pytest.raises(FileError, match=r"json: image 1 should have .* runs should cover 32×32 pixels, found 1023"):
+    assert good in path.read_text()
+    path.write_text(path.read_text().replace(good, bad))
+    with pytest.raises(FileError, match=f"json: {message}|json: should have a {message}"):
         open_kind("coco", root=coco).load(0, ["semseg"])
 
 

@@ -2,11 +2,14 @@ import csv
 from io import StringIO
 
 import pytest
+import yaml
 
 from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.reports.comparison import Column, Comparison, Entry, gather, to_csv, to_latex, to_markdown
 from fedhca2.reports.comparison.gather import BY_CLIENT, DELTA_M
 from fedhca2.reports.comparison.layouts import comparison_table
+from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run, with_twin
 
 
@@ -19,6 +22,16 @@ def comparison(tmp_path):
 
 def test_runs_of_a_method_are_its_seeds(comparison):
     assert comparison.entries["fedhca2"][DELTA_M].values == pytest.approx((10, 30))
+
+
+def test_a_run_that_is_older_than_a_setting_has_its_default(tmp_path):
+    runs = [made_run(tmp_path / f"ours-{seed}", "fedhca2", seed=seed) for seed in (0, 1)]
+    for run in runs:
+        settings = Experiment.load("demo", [f"seed={run.config['seed']}"]).to_dict()
+        if run is runs[1]:
+            del settings["skip_broken"], settings["model"]["encoder"]["frozen"]
+        (run.path / "config.yaml").write_text(yaml.safe_dump(settings))
+    assert list(gather([RunFiles(run.path) for run in runs]).entries) == ["fedhca2"]
 
 
 def test_local_gains_nothing_over_itself(comparison):

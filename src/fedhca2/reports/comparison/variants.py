@@ -18,7 +18,7 @@ def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
     """
     groups: dict[str, list[RunFiles]] = {}
     for run in runs:
-        held = {key: value for key, value in run.config.items() if key not in FREE}
+        held = {key: value for key, value in run.settings.items() if key not in FREE}
         group = groups.setdefault(repr(sorted(flat(held))), [])
         if all(other.config["seed"] != run.config["seed"] for other in group):
             group.append(run)
@@ -33,13 +33,13 @@ def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
 
 def without_method(run: RunFiles) -> str:
     """What a run shares with the run of Local that it is compared with: its seed, and its settings for all methods."""
-    return repr(sorted(flat({key: value for key, value in run.config.items() if key not in FREE_BESIDE_LOCAL})))
+    return repr(sorted(flat({key: value for key, value in run.settings.items() if key not in FREE_BESIDE_LOCAL})))
 
 
 def _label(group: list[RunFiles], rivals: list[list[RunFiles]], most: int | None) -> str:
     """The method, with at most so many of the settings that most of its rivals do not share."""
-    settings = [dict(flat(rival[0].config)) for rival in rivals]
-    method, own = group[0].method, dict(flat(group[0].config))
+    settings = [dict(flat(rival[0].settings)) for rival in rivals]
+    method, own = group[0].method, dict(flat(group[0].settings))
     named = [key for key in differing([rival[0] for rival in rivals]) if key.split(".")[0] not in FREE]
     rare = [key for key in named if 2 * sum(held.get(key) == own.get(key) for held in settings) <= len(rivals)]
     told = [f"{key.removeprefix('method.')}={own.get(key)}" for key in rare[:most]]
@@ -48,7 +48,7 @@ def _label(group: list[RunFiles], rivals: list[list[RunFiles]], most: int | None
 
 def differing(runs: Sequence[RunFiles]) -> list[str]:
     """The settings in which runs differ."""
-    settings = [dict(flat(run.config)) for run in runs]
+    settings = [dict(flat(run.settings)) for run in runs]
     keys = dict.fromkeys(key for held in settings for key in held)
     return [key for key in keys if len({repr(held.get(key)) for held in settings}) > 1]
 

@@ -100,7 +100,7 @@ def _over(columns: Sequence[Column]) -> list[tuple[str, int]]:
 
 def settings_table(runs: Mapping[str, RunFiles]) -> Table:
     """List the settings in which the runs differ."""
-    settings = [dict(flat(run.config)) for run in runs.values()]
+    settings = [dict(flat(run.settings)) for run in runs.values()]
     keys = differing(list(runs.values()))
     rows = [[Cell(key), *(Cell(str(held.get(key, ABSENT))) for held in settings)] for key in keys]
     return Table("Settings that differ", ["setting", *runs], rows, "For the first seed of each.")
@@ -109,7 +109,7 @@ def settings_table(runs: Mapping[str, RunFiles]) -> Table:
 def common_table(runs: Mapping[str, RunFiles]) -> Table:
     """List the settings that all runs have in common."""
     other = set(differing(list(runs.values())))
-    common = flat(next(iter(runs.values())).config)
+    common = flat(next(iter(runs.values())).settings)
     rows = [[Cell(key), Cell(str(value))] for key, value in common if key not in other]
     return Table("Settings in common", ["setting", "value"], rows, folded=True)
 
