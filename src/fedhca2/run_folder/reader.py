@@ -298,7 +298,8 @@ class RunFiles:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 found = {name: arrays[name] for name in arrays.files}
-            _require_samples(found)
+            if found:  # inputs that are no images have no samples
+                _require_samples(found)
             return found
         except Exception as error:  # readers raise anything for damaged archives
             reason = " ".join(str(error).split())[:200]

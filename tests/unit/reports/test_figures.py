@@ -191,7 +191,7 @@ def test_a_client_has_one_colour_in_every_figure(run):
 
 def test_clients_have_the_same_place_in_every_figure(run):
     matrices = [*conflict_figures(run), *grouping_figures(run), *attention_figures(run), *weight_figures(run)]
-    rows = [f.data[0]["y"] for f in matrices if f.shape == "matrix" and f.id.split("-")[0] not in ("votes", "entropy")]
+    rows = [f.data[0]["y"] for f in matrices if f.is_matrix and f.id.split("-")[0] not in ("votes", "entropy")]
     places = [[list(cast_of(run).tasks).index(name.split("/")[0]) for name in names] for names in rows]
     assert len(places) == 6
     assert all(found == sorted(found) for found in places)

@@ -106,3 +106,9 @@ def test_a_client_s_name_is_no_path(tmp_path):
     run = made_run(tmp_path / "run")
     np.savez(tmp_path / "secret.npz", image=np.zeros((1, 3, 4, 4), np.uint8))
     assert run.samples("../../secret") == {}
+
+
+def test_a_client_without_images_has_no_samples(tmp_path):
+    run = made_run(tmp_path)
+    np.savez(tmp_path / "samples" / "road.npz")
+    assert run.samples("road") == {}

@@ -57,10 +57,9 @@ class Figure:
     kind: ClassVar[str] = "figure"
 
     @property
-    def shape(self) -> str:
-        """Heat maps ('matrix') and horizontal bars ('bars') need room."""
-        first = self.data[0] if self.data else {}
-        return "matrix" if first.get("type") == "heatmap" else "bars" if first.get("orientation") == "h" else ""
+    def is_matrix(self) -> bool:
+        """Whether it is a heat map, which needs room."""
+        return bool(self.data) and self.data[0].get("type") == "heatmap"
 
     def to_json(self) -> dict[str, Any]:
         """What the browser needs, with numbers rounded to six digits."""
@@ -139,7 +138,7 @@ def gain_axes(x: str, gains: Iterable[float], height: int, **more: Any) -> dict[
     """Axes of horizontal bars that start at 0, with room for a number at the end of each."""
     known = [0.0, *(gain for gain in gains if math.isfinite(gain))]
     low, high = min(known), max(known)
-    room = 0.18 * (high - low or 1.0)
+    room = 0.25 * (high - low or 1.0)
     layout = axes(x, "", height=height, **more)
     layout["xaxis"] |= {"zeroline": True, "range": [low - room * (low < 0), high + room * (high > 0 or low == 0)]}
     layout["yaxis"] |= {"autorange": "reversed", "type": "category", "showgrid": False}
