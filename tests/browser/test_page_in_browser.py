@@ -342,18 +342,16 @@ def test_a_hostile_name_is_only_a_name(opened):
     assert page.locator("img[src=x]").count() == 0
 
 
-def test_a_thousand_clients_fit_on_a_page_that_opens_quickly(opened, pages):
+def test_a_thousand_clients_fit_on_a_page_that_opens_quickly(browser, pages):
     assert pages["crowd"].stat().st_size < 15e6
-    page = opened("crowd")
-    wait_until_drawn(page)
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
     session = page.context.new_cdp_session(page)
-    session.send("Performance.enable")
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})  # of the processor: the machine may be busy
+    page.goto(pages["crowd"].as_uri())
+    wait_until_drawn(page)
     taken = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
-    assert taken["TaskDuration"] < 3
-
-
-def test_one_of_a_thousand_clients_is_found_by_its_name(opened):
-    page = opened("crowd")
+    assert 0.1 < taken["TaskDuration"] < 3
     page.get_by_role("searchbox").fill("site-0777")
     assert page.locator("#results article:has(input) tbody tr:visible").count() == 1
     assert page.locator(".search output").inner_text() == "1 of 1333"
+    page.close()
