@@ -13,6 +13,7 @@ from torch import Tensor
 from fedhca2.errors import UserError
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.schema import check_event
 from fedhca2.run_folder.strict_json import mapping, to_json
 
 Event = dict[str, Any]
@@ -130,9 +131,10 @@ def parse_events(lines: list[str], place: str) -> Iterator[Event]:
             if number == len(lines):
                 return
             raise UserError([f"{place}: line {number} should be JSON, found {line[:40]!r}"]) from None
-        yield known(mapping(place, event))
+        yield known(mapping(place, event), f"{place}: line {number}")
 
 
-def known(event: Event) -> Event:
-    """Replace a null value, which stands for a non-finite number, with NaN."""
+def known(event: Event, place: str) -> Event:
+    """Check an event, and replace a null value, which stands for a non-finite number, with NaN."""
+    check_event(event, place)
     return {**event, "value": nan} if event.get("value", 0.0) is None else event

@@ -69,7 +69,7 @@ SEMSEG = Task(
     metric=_mean_iou,
     other_metrics={"miou_all_classes": partial(_mean_iou, absent="zero")},
     unit="%",
-    paint=lambda map, space: painting.paint_classes(map),
+    paint=lambda map, space: painting.paint_classes(map, space.names),
     chooses_crops=True,
     grouped_by="class",
 )
@@ -85,7 +85,7 @@ HUMAN_PARTS = Task(
     metric=lambda space: metrics.MeanIoU(7),
     other_metrics={"miou_all_classes": lambda space: metrics.MeanIoU(7, absent="zero")},
     unit="%",
-    paint=lambda map, space: painting.paint_classes(map),
+    paint=lambda map, space: painting.paint_classes(map, space.names),
     ignored=_without_parts_ignored,
     skips_empty=True,
     grouped_by="class",

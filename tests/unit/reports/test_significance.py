@@ -14,7 +14,7 @@ from fedhca2.reports.comparison.gather import DELTA_M
 from fedhca2.reports.comparison.layouts import comparison_table, marks_note
 from fedhca2.reports.comparison.significance import Ranking, gain_p_values, holm, rank
 from fedhca2.reports.page.blocks import Drawing
-from fedhca2.reports.page.write import results_table, several_sections
+from fedhca2.reports.page.several import results_table, several_sections
 from made_run import made_run
 
 SAL = Column("home", "sal", "max_f", True)

@@ -11,6 +11,7 @@ from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.comparison.significance import LEVEL, gain_p_values
 from fedhca2.reports.comparison.variants import variants, without_method
+from fedhca2.reports.names import decimals
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores, headline, overall_gain
 
@@ -30,6 +31,14 @@ class Column:
     def is_gain(self) -> bool:
         """Whether it is about all clients and tasks."""
         return not self.task
+
+    def digits(self, value: float) -> int:
+        """The number of decimals in the table."""
+        return 2 if self.is_gain else decimals(value)
+
+    def rounded(self, value: float) -> float:
+        """A value as the table shows it."""
+        return round(value, self.digits(value)) if isfinite(value) else value
 
 
 DELTA_M = Column("", "", "Δm", True)
@@ -81,10 +90,10 @@ class Comparison:
         return column == DELTA_M and self.p_values.get(method, 1.0) < LEVEL
 
     def is_best(self, method: str, column: Column) -> bool:
-        """Whether no other method has a better mean."""
+        """Whether no other method has a better mean, as far as the table shows digits."""
         sign = 1 if column.higher_is_better else -1
-        means = [sign * row[column].mean for row in self.entries.values() if isfinite(row[column].mean)]
-        return len(means) > 1 and sign * self.entries[method][column].mean == max(means)
+        means = [sign * column.rounded(row[column].mean) for row in self.entries.values() if isfinite(row[column].mean)]
+        return len(means) > 1 and sign * column.rounded(self.entries[method][column].mean) == max(means)
 
     def gain(self, method: str, column: Column, over: str) -> float:
         """The relative gain of a mean over another method's, in percent."""

@@ -54,7 +54,7 @@ def shown(entry: Entry, column: Column) -> str:
     """
     if not isfinite(entry.mean):
         return UNKNOWN
-    digits = 2 if column.is_gain or abs(entry.mean) >= 1 else 3  # as in the papers: differences are small
+    digits = column.digits(entry.mean)
     sign = "+" if column.is_gain else ""
     spread = f" ± {entry.deviation:.{digits}f}" if entry.deviation is not None else ""
     return f"{entry.mean:{sign}.{digits}f}{spread}"

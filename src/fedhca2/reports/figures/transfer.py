@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from fedhca2.aggregation.means import cosines
+from fedhca2.reports.figures.cast import cast_of
 from fedhca2.reports.figures.figure import (
     COLOURS,
+    GREY,
     LABELLED,
-    STEPS,
     Figure,
     Slider,
     axes,
@@ -27,9 +28,8 @@ from fedhca2.run_folder.reader import Array, RunFiles
 
 BARS = 40  # most clients that have a bar
 ARROWS = 60  # most arrows of a graph
-NUMBERS = 200_000  # most numbers behind a slider
 POINTS = 4_000  # most pairs among points
-HELPS, HARMS, INK = COLOURS[2], COLOURS[5], "#777777"
+HELPS, HARMS, INK = COLOURS[2], COLOURS[1], GREY
 SCALE = [[0.0, HARMS], [0.5, "#F7F7F7"], [1.0, HELPS]]
 WHOLE = "if its whole update were added to the other's trained encoder"
 
@@ -88,7 +88,7 @@ def measured_pairs(run: RunFiles) -> list[Pairs]:
         rounds = {event["round"] - 1 for event in run.of("effect")}
         compared = [event for event in run.of("aggregation") if event["round"] in rounds and len(event["members"]) > 1]
         events = [event for event in compared if (event["part"], event["measure"]) == ("encoder", "rows")]
-    return [_pairs(members, found) for members, found in by_members(events)]
+    return [_pairs(members, found) for members, found in by_members(events, cast_of(run))]
 
 
 def _pairs(members: list[str], events: Sequence[Event]) -> Pairs:
@@ -160,7 +160,7 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], told: str) -> Figure:
         names = names[: BARS // 2] + names[-BARS // 2 :]
         told += f" Of {len(means)} clients, the {BARS // 2} that gain most and least are drawn."
     by_round = [
-        "<br>".join(f"round {round}: {gain_text(gain)}" for round, gain in sorted(gains[name].items())[-12:])
+        ", ".join(f"round {round}: {gain_text(gain)}" for round, gain in sorted(gains[name].items())[-12:])
         for name in names
     ]
     trace = {
@@ -182,21 +182,23 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], told: str) -> Figure:
 def _heat_map(pairs: Pairs, mark: str) -> Figure:
     """Draw the transfer between all pairs: by round, and the mean."""
     count = len(pairs.members)
-    shown = thinned(len(pairs.rounds), max(2, min(STEPS, NUMBERS // count**2)))
+    shown = thinned(len(pairs.rounds), count**2)
     states = [*(pairs.transfer[i] for i in shown), pairs.mean]
     reach = _reach(np.array(states))
-    trace = matrix(states[-1].tolist(), pairs.members, pairs.members, zmin=-reach, zmax=reach, colorscale=SCALE)
+    trace = matrix(states[-1].tolist(), pairs.members, pairs.members, zmin=-reach, zmax=reach)
     trace |= {"hovertemplate": "%{y} → %{x}: %{z:+.2f} %<extra></extra>", "colorbar": {"thickness": 12, "title": "%"}}
     if count <= LABELLED:
         trace["texttemplate"] = "%{z:+.1f}"
     labels = [*(str(pairs.rounds[i]) for i in shown), "all, on average"]
-    steps = Slider("round", labels, [{"z": [state.tolist()]} for state in states])
+    slider = Slider("round", labels, len(states) - 1)
+    changes = [{"z": [state.tolist()]} for state in states]
     note = f"How much a row's client would help a column's: by how much its loss would fall (%), {WHOLE}."
     layout = matrix_layout(count)
     if count > LABELLED:
         layout |= {"height": 200 + max(360, 12 * min(count, 80))}
         layout["xaxis"] |= {"tickangle": -90, "tickfont": {"size": 9}}
-    return Figure(f"transfer{mark}", "Who would help whom", note, [trace], layout, wide=True, slider=steps)
+    title = "Who would help whom"
+    return Figure(f"transfer{mark}", title, note, [trace], layout, wide=True, sliders=[slider], changes=changes)
 
 
 def _reach(values: Array) -> float:
@@ -260,9 +262,9 @@ def _arrow(start: float, end: float, share: float) -> dict[str, Any]:
 def _points(pairs: Pairs, mark: str) -> Figure:
     """Draw every pair by the cosine and the magnitude similarity of its updates, coloured by its transfer if known."""
     one, other = np.triu_indices(len(pairs.members), 1)
-    kept = thinned(len(one), POINTS)
+    kept = thinned(len(one), most=POINTS)
     one, other = one[kept], other[kept]
-    shown = thinned(len(pairs.rounds), max(2, min(STEPS, NUMBERS // (3 * len(kept)))))
+    shown = thinned(len(pairs.rounds), 3 * len(kept))
     transfer = [(pairs.transfer[i][one, other] + pairs.transfer[i][other, one]) / 2 for i in shown]
     changes = [
         {"x": [pairs.cosine[i][one, other].tolist()], "y": [pairs.magnitude[i][one, other].tolist()]} for i in shown
@@ -291,5 +293,6 @@ def _points(pairs: Pairs, mark: str) -> Figure:
         "one size in unrelated directions: no conflict. At the bottom, one update is far smaller than the other and "
         "hardly counts: no interaction. Colours show how much they would help each other on average."
     )
-    steps = Slider("round", [str(pairs.rounds[i]) for i in shown], changes)
-    return Figure(f"pairs{mark}", "Conflict, or no interaction", note, [trace], layout, wide=True, slider=steps)
+    slider = Slider("round", [str(pairs.rounds[i]) for i in shown], len(shown) - 1)
+    title = "Conflict, or no interaction"
+    return Figure(f"pairs{mark}", title, note, [trace], layout, wide=True, sliders=[slider], changes=changes)
