@@ -42,7 +42,7 @@ def _are_widths(found: Any) -> bool:
     return isinstance(found, Sequence) and len(found) > 0 and all(isinstance(width, int) for width in found)
 
 
-_KNOWN = set[tuple[str | int, ...]]()  # timm's encoders that were tried, with the shape of their input
+_KNOWN = set[tuple[str, tuple[int, ...]]]()  # timm's encoders that were tried, with the shape of their input
 
 
 @torch.no_grad()
@@ -58,7 +58,7 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
         )
     model.eval()
     if not own:
-        kind = (config.encoder.model_dump_json(), *shape)
+        kind = (config.encoder.model_dump_json(), tuple(shape))
         if kind not in _KNOWN:  # some of timm's take no images of this size
             _tried(f"encoder {config.encoder.title}", model.encoder, torch.zeros(1, *shape))
             _KNOWN.add(kind)
