@@ -256,4 +256,4 @@ def runs(
     if as_json:
         print_json([run.to_dict() for run in found])
     else:
-        Console(highlight=False).print(runs_table(found, folder))
+        Console(highlight=False).print(runs_table(found, folder), soft_wrap=not found)

@@ -11,7 +11,6 @@ from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.comparison.significance import LEVEL, gain_p_values
 from fedhca2.reports.comparison.variants import variants, without_method
-from fedhca2.reports.names import decimals
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores, headline, overall_gain
 
@@ -33,8 +32,8 @@ class Column:
         return not self.task
 
     def digits(self, value: float) -> int:
-        """The number of decimals in the table."""
-        return 2 if self.is_gain else decimals(value)
+        """The number of decimals in the table; as in the papers, since differences are small."""
+        return 2 if self.is_gain or abs(value) >= 1 else 3
 
     def rounded(self, value: float) -> float:
         """A value as the table shows it."""

@@ -94,8 +94,8 @@ def _answer(run: RunFiles, gains: Sequence[Gain]) -> Answer:
     tiles = [*_end_tiles(gains), *_cost_tiles(run)]
     if run.several_of_a_kind and result["delta_m_by_client"] is not None:
         told = "Δm averages clients of a kind before it compares"
-        tiles.append(Tile("Δm by client", f"{result['delta_m_by_client']:+.2f} %", told))
-    return Answer(name, f"{delta:+.2f} %", spread, sentence, tiles, _sign(delta))
+        tiles.append(Tile("Δm by client", gain_text(result["delta_m_by_client"]), told))
+    return Answer(name, gain_text(delta), spread, sentence, tiles, _sign(delta))
 
 
 def _sign(gain: float) -> str:
