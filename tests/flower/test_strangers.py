@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
-from deployment import wait_for
+from deployment import wait_for, warmed
 from federations import SWIN, small_experiment
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
@@ -41,7 +41,8 @@ class Siege:
         config.write_text(experiment.to_yaml())
         command = ["fedhca2", "flower", "serve", str(config), "--keys", str(self.keys), "--out", str(self.out)]
         command += ["--listen", self.public, "--quota", str(QUOTA), "--min-clients", "2", "--deadline", "300"]
-        self.process = start(command, folder / "serve", folder / "serve.log")
+        with warmed():
+            self.process = start(command, folder / "serve", folder / "serve.log")
         stack.callback(stop, [self.process])
         said = wait_for(lambda: re.search(r"SuperLink is at (\S+)", (folder / "serve.log").read_text()))
         self.link = SuperLink(said[1], self.keys / "ca.crt", self.keys / "secret")

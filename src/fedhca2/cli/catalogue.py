@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedhca2.cli.app import app, clear_errors
+from fedhca2.words import counted
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -45,7 +46,7 @@ def experiments(
     console = Console()
     if shown:
         console.print(table)
-    console.print(f"{shown} experiments", highlight=False)
+    console.print(counted(shown, "experiment"), highlight=False)
 
 
 @app.command()

@@ -10,6 +10,7 @@ from rich.console import Console
 from fedhca2.cli.app import app, clear_errors
 from fedhca2.cli.page import draw_page
 from fedhca2.cli.run import stopped
+from fedhca2.words import counted
 
 if TYPE_CHECKING:
     from fedhca2.federation.comparison_runs import ComparisonRun
@@ -46,9 +47,9 @@ def compare(
         from fedhca2.reports.comparison import write_comparison
         from fedhca2.reports.comparison.critical_difference import FILE
         from fedhca2.reports.comparison.layouts import comparison_table
+        from fedhca2.run_folder.lock import lock_folder
         from fedhca2.run_folder.names import comparison_folder
         from fedhca2.run_folder.reader import RunFiles
-        from fedhca2.run_folder.writer import lock_folder
 
         experiment = Experiment.load(config, overrides or [])
         folder = out or comparison_folder(experiment.name)
@@ -57,7 +58,7 @@ def compare(
             raise UserError(["--methods: should name at least one method, or 'all'"])
         planned = plan_runs(experiment, names, seeds, folder)
         done = sum(run.finished for run in planned)
-        console.print(f"{len(planned)} runs in {folder}/, {done} already finished", highlight=False)
+        console.print(f"{counted(len(planned), 'run')} in {folder}/, {done} already finished", highlight=False)
         folder.mkdir(parents=True, exist_ok=True)
         lock = lock_folder(folder)
         try:
@@ -71,7 +72,9 @@ def compare(
             console.print(f"table.md, table.csv, table.tex{figure} are in {folder}/", highlight=False, soft_wrap=True)
             draw_page(console, runs, folder)
     if faults:
-        typer.echo(f"{len(faults)} of {len(planned)} runs failed; repeat the command to retry them", err=True)
+        typer.echo(
+            f"{len(faults)} of {counted(len(planned), 'run')} failed; repeat the command to retry them", err=True
+        )
         raise typer.Exit(SOME_FAILED)
 
 

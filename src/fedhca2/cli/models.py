@@ -53,7 +53,7 @@ def evaluate(
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files of any size.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files of any size, and folders of them.")],
     client: Annotated[str, typer.Option(help="The client whose model to use.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("predictions"),
     raw: Annotated[bool, typer.Option("--raw", help="Also write the predictions as .npy arrays.")] = False,
@@ -77,12 +77,11 @@ def picture(
 ) -> None:
     """Paint a client's sample: input, label, and the predictions before and after training."""
     with clear_errors():
-        from fedhca2.reports.pictures import samples_panel
+        from fedhca2.reports.pictures import samples_panel, save_picture
         from fedhca2.run_folder.reader import RunFiles
 
         panel = samples_panel(RunFiles.open(run), client, sample, tile)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        panel.save(output)
+        save_picture(panel, output)
 
 
 class Format(StrEnum):

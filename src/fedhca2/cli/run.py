@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedhca2.cli.app import app, clear_errors
 from fedhca2.cli.page import draw_page
+from fedhca2.words import counted
 
 TensorBoardFolder = Annotated[
     Path | None,
@@ -100,7 +101,7 @@ def conclude(console: Console, result: "Result", folder: Path) -> None:
     for sentence in transfer_sentences(files)[:1]:
         console.print(Text(sentence))
     for client, faults in result.skipped.items():
-        console.print(Text(f"{client}: {len(faults)} unreadable files were skipped, such as {faults[0]}"))
+        console.print(Text(f"{client}: skipped {counted(len(faults), 'unreadable file')}, such as {faults[0]}"))
     for client, why in result.missing.items():
         console.print(Text(f"{client} has no final scores: {why}", "yellow"))
     if result.privacy is not None:
@@ -118,7 +119,7 @@ def _privacy(spent: Mapping[str, Any]) -> str:
     audit = "to check it: pip install 'fedhca2[privacy]'" if bound is None else f"dp-accounting: {bound:.4g}"
     return (
         f"client-level differential privacy: ε = {spent['epsilon']:.4g} at δ = {spent['delta']:g} "
-        f"after at most {spent['updates']} updates of a client ({audit})"
+        f"after at most {counted(spent['updates'], 'update')} of a client ({audit})"
     )
 
 
@@ -193,7 +194,7 @@ def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
     """Show the runs of a comparison until no process works on it; whether all that have begun are finished."""
     from fedhca2.reports.console import comparison_status
     from fedhca2.reports.tracking import PAUSE
-    from fedhca2.run_folder.writer import in_use
+    from fedhca2.run_folder.lock import in_use
 
     with ExitStack() as stack:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None

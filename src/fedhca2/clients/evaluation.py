@@ -12,8 +12,9 @@ from fedhca2.clients.capture import CapturedForward, Captures
 from fedhca2.clients.device_slot import DeviceSlot, at_work
 from fedhca2.clients.step import autocast, total_loss
 from fedhca2.clients.training import Training
-from fedhca2.data.batches import Batches
+from fedhca2.data.batches import Batches, EvaluationBatch
 from fedhca2.data.dataset import Sample
+from fedhca2.data.transforms import own_size, placement
 from fedhca2.metrics import Metric
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.params import ENCODER, assign, flatten
@@ -31,7 +32,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 @torch.inference_mode()
 def evaluate(
     model: MultiTaskModel,
-    batches: Iterable[Sample],
+    batches: Iterable[EvaluationBatch],
     metrics: Mapping[str, Metric],
     precision: str,
     captures: Captures | None = None,
@@ -53,8 +54,9 @@ def evaluate(
             return {task: TASKS[task].predict(output) for task, output in model(image).items()}
 
     for batch in batches:
-        for task, prediction in predictions(batch["image"]).items():
-            metrics[task].update(prediction, batch[task])
+        for task, predicted in predictions(batch.image).items():
+            for prediction, label in batch.pairs(task, predicted):
+                metrics[task].update(prediction, label)
     return {task: metric.compute() for task, metric in metrics.items()}
 
 
@@ -70,7 +72,7 @@ def mean_loss(client: "Client", place: DeviceSlot) -> float:
     """The loss of the model that the server's rows go to, as the mean over validation images."""
     images = client.data.looked_at or client.data.val
     model = client.shared.model.eval()
-    losses = [summed_loss(model, batch, client.training) for batch in images.evaluation(place.feed)]
+    losses = [summed_loss(model, batch, client.training) for batch in images.in_order(place.feed)]
     return float(sum(losses)) / len(images.indices)
 
 
@@ -88,7 +90,7 @@ def look_ahead(
         tensors = model.slots()[ENCODER]
         own = flatten(tensors, layout)
         try:
-            for number, batch in enumerate(images.evaluation(place.feed), 1):
+            for number, batch in enumerate(images.in_order(place.feed), 1):
                 for name, update in ((OWN, None), *updates.items()):
                     assign(tensors, own if update is None else own + update.to(own.device), layout)
                     loss = summed_loss(model, batch, client.training)
@@ -127,17 +129,12 @@ def sample_predictions(client: "Client", when: str) -> Arrays:
     if val.are_arrays:
         return {}
     indices = sample_indices(client)
-    batch = next(Batches(val.data, indices, val.tasks, batch_size=SAMPLES).evaluation())
+    batch = next(Batches(val.data, indices, val.tasks, batch_size=SAMPLES, resize=val.resize).evaluation())
     with at_work(client, client.device_slot):
-        outputs = client.personal.model.eval()(batch["image"].to(client.where))
-    height, width = val.data.load(indices[0], ())["image"].shape[-2:]
-    top, left = ((padded - own) // 2 for padded, own in zip(val.data.size, (height, width), strict=True))
+        outputs = client.personal.model.eval()(batch.image.to(client.where))
+    place = placement(own_size(val.data.load(indices[0], ())), val.data.size)  # all have one size
     predictions = {task: TASKS[task].predict(output).cpu() for task, output in outputs.items()}
-    inside = (..., slice(top, top + height), slice(left, left + width))
-    return {
-        f"{when}.{task}": (prediction[inside] if TASKS[task].output == "map" else prediction).numpy()
-        for task, prediction in predictions.items()
-    }
+    return {f"{when}.{task}": place.restored(TASKS[task], found).numpy() for task, found in predictions.items()}
 
 
 @torch.no_grad()

@@ -9,7 +9,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from fedhca2.clients.privacy import KEY_BYTES, Privacy, privatise
+from fedhca2.clients.noise import KEY_BYTES, privatise
+from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.reach import RowLimits
 from fedhca2.messages import Base, Delivery, Order
 from fedhca2.models.multitask import MultiTaskModel, layouts

@@ -18,6 +18,7 @@ from fedhca2.data.files import FileError, MissingFileError
 from fedhca2.data.nyud import Nyud
 from fedhca2.data.pascal_context import PascalContext
 from fedhca2.tasks import TASKS
+from fedhca2.words import counted
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 ARCHIVES: dict[ArchiveKind, type[PascalContext] | type[Nyud]] = {"pascal_context": PascalContext, "nyud": Nyud}
@@ -63,7 +64,7 @@ class CheckReport:
         for split, found in self.splits.items():
             sizes = ", ".join(f"{height}×{width} ({count})" for (height, width), count in found.sizes.most_common(5))
             more = f" and {len(found.sizes) - 5} more" if len(found.sizes) > 5 else ""
-            yield f"{split}: {found.images} images; sizes {sizes or 'unknown'}{more}"
+            yield f"{split}: {counted(found.images, 'image')}; sizes {sizes or 'unknown'}{more}"
             yield from (f"  {task}: {low:g} … {high:g}" for task, (low, high) in found.ranges.items())
         yield from (f"no folder with labels for {task}" for task in self.without)
         yield from (f"missing: {path}" for path in self.missing)

@@ -3,9 +3,9 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, PositiveInt
+from pydantic import AfterValidator, Field, PositiveInt
 
 from fedhca2.config import Config
 from fedhca2.data.dataset import Dataset, Split
@@ -24,6 +24,10 @@ class DataConfig(Config):
     kind: str
     size: Size
     partition: PartitionConfig = Even()
+    resize: Annotated[
+        Literal["fit"] | None,
+        Field(description="fit: scale images larger than `size` down, and score predictions at the image's own size"),
+    ] = None
 
     @property
     def are_arrays(self) -> bool:

@@ -26,6 +26,8 @@ from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS
 from fedhca2.metrics.edges.boundaries import boundaries
 from fedhca2.tasks import LabelSpace
 
+SIZE = (448, 576)
+
 
 def _image(paths: Paths, size: Size) -> Tensor:
     return read_colours(paths[0])
@@ -69,13 +71,7 @@ class Nyud(Archive):
     spaces = NYUD_LABELS
 
     def __init__(
-        self,
-        root: Path,
-        split: Split,
-        *,
-        tasks: Sequence[str] | None = (),
-        size: Size = (448, 576),
-        cache: bool = False,
+        self, root: Path, split: Split, *, tasks: Sequence[str] | None = (), size: Size = SIZE, cache: bool = False
     ) -> None:
         super().__init__(root, split, tasks=tasks, size=size, cache=cache)
 
@@ -105,7 +101,7 @@ class NyudData(DataConfig):
 
     kind: Literal["nyud"] = "nyud"
     root: Place
-    size: tuple[PositiveInt, PositiveInt] = (448, 576)
+    size: tuple[PositiveInt, PositiveInt] = SIZE
     cache: bool = False
 
     @property
@@ -116,6 +112,6 @@ class NyudData(DataConfig):
     def open(self, split: Split) -> Dataset:
         """Open one split."""
         data = Nyud(self.root, split, size=self.size, cache=self.cache)
-        if split == "val":
+        if split == "val" and not self.resize:
             data.require_fit()
         return data

@@ -57,7 +57,8 @@ class OwnData(DataConfig):
                 raise BrokenFileError(Path(self.kind), lacking)
             if hasattr(made, "load"):
                 return made  # type: ignore[no-any-return]
-            return OwnSamples(made, self.size, split, cache=self.cache and "cache" not in self.settings)
+            cached = self.cache and "cache" not in self.settings
+            return OwnSamples(made, self.size, split, cache=cached, fits=not self.resize)
         except (FileError, MemoryError):
             raise
         except Exception as error:  # it may raise anything

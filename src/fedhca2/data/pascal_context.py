@@ -236,6 +236,6 @@ class PascalContextData(DataConfig):
         data = PascalContext(
             self.root, split, size=self.size, cache=self.cache, released_parts_index=self.released_parts_index
         )
-        if split == "val":
+        if split == "val" and not self.resize:
             data.require_fit()
         return data

@@ -47,7 +47,14 @@ def build_client(
     _try_model(experiment, spec, model, data.train.labels, shape)
 
     def batches(split: Dataset, indices: Sequence[int]) -> Batches:
-        return Batches(split, indices, spec.tasks, batch_size=training.batch_size, workers=training.workers)
+        return Batches(
+            split,
+            indices,
+            spec.tasks,
+            batch_size=training.batch_size,
+            workers=training.workers,
+            resize=experiment.data[spec.data].resize,
+        )
 
     local = LocalData(
         dataset=spec.data,

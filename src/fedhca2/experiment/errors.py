@@ -25,6 +25,11 @@ SHOULD_BE = {  # where pydantic speaks of Python
     "dict_type": "should be a mapping of keys to values",
     "model_type": "should be a mapping of keys to values",
     "model_attributes_type": "should be a mapping of keys to values",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "should be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "should be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "should be true or false"),
+    "string_type": "should be text",
+    "path_type": "should be a path",
 }
 
 

@@ -11,8 +11,10 @@ from torch import Tensor
 from fedhca2.aggregation import Mixing, Rows
 from fedhca2.experiment import Experiment
 from fedhca2.federation.gate import Expected
-from fedhca2.federation.moves import NO_LIMIT, Move, Reach
-from fedhca2.federation.server import Entry, Mixed, Server, Stack
+from fedhca2.federation.limits import NO_LIMIT, Reach
+from fedhca2.federation.moves import Move
+from fedhca2.federation.server import Mixed, Server
+from fedhca2.federation.stacks import Entry, Stack
 from fedhca2.messages import Delivery, Profile, Reply
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.run_folder.records import ServerState
@@ -90,8 +92,14 @@ class Sketcher:
 class BlindServer(Server):
     """Mixes by sums. It compares sketches, and its guard sees nothing else."""
 
-    def __init__(self, experiment: Experiment, profiles: Iterable[Profile], adder: Adder) -> None:
-        super().__init__(experiment.resolved_method, profiles, experiment.guard, Reach.of(experiment))
+    def __init__(
+        self,
+        experiment: Experiment,
+        profiles: Iterable[Profile],
+        adder: Adder,
+        present: Mapping[str, Profile] | None = None,
+    ) -> None:
+        super().__init__(experiment.resolved_method, profiles, experiment.guard, Reach.of(experiment), present)
         self.experiment, self.adder = experiment, adder
 
     def _expected(self, state: ServerState) -> Expected:
@@ -113,7 +121,7 @@ class BlindServer(Server):
 
     def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
         """For every row that a client keeps, its sketch, or an empty row if it has none."""
-        shared = part in self.shared[reply.client]
+        shared = part in self.mixable[reply.client]
         slots = (slot for slot in self.profiles[reply.client].layouts if shared and slot.part == part)
         return {slot: reply.rows.get(slot, torch.empty(0)) for slot in slots}
 

@@ -68,6 +68,8 @@ def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: P
             chosen = chosen.parse({**chosen.to_dict(), "seed": seed, "baseline": False})
             baseline = None if method == LOCAL else run_folder_of(out, LOCAL, seed)
             runs.append(ComparisonRun(chosen, run_folder_of(out, method, seed), baseline))
+    if RunFiles(out).begun:
+        raise UserError([f"{out}: should be the folder of a comparison, or new, found a run in it"])
     for run in runs:
         _check_known(run)
     return runs

@@ -20,9 +20,9 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.experiment.build import build_clients, step_kind
 from fedhca2.federation.engine import RunWatcher
+from fedhca2.federation.limits import Reach
 from fedhca2.federation.look_ahead import LookAhead
 from fedhca2.federation.membership import shards_after, without_strangers
-from fedhca2.federation.moves import Reach
 from fedhca2.federation.rounds import Outcome, Watcher
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Profile, Reply

@@ -119,9 +119,9 @@ def _validated(cls: type[C], place: str, values: Mapping[str, Any]) -> C:
         return cls.model_validate(values)
     except ValidationError as error:
         found = error.errors(include_url=False)[0]
+        where = (place + ".".join(map(str, found["loc"]))).rstrip(".: ")
         if found["type"] == "value_error":
-            raise ValueError(f"{place.rstrip('.: ')}: {found['ctx']['error']}") from None
-        where = place + ".".join(map(str, found["loc"]))
+            raise ValueError(f"{where}: {found['ctx']['error']}") from None
         raise ValueError(f"{where} {found['msg'].removeprefix('Input ')}, found {found['input']!r}") from None
 
 

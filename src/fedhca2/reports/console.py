@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -27,12 +28,14 @@ from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.comparison_runs import ComparisonRun, known_runs
 from fedhca2.federation.run_process import RunProcess, log_file
 from fedhca2.messages import Order, Reply
-from fedhca2.reports.names import UNKNOWN, metric_heading, score_text
+from fedhca2.reports.names import UNKNOWN, gain_text, metric_heading, score_text
+from fedhca2.reports.tables import TextTable
 from fedhca2.run_folder.event_log import Event
+from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord
 from fedhca2.run_folder.result import headline
-from fedhca2.run_folder.writer import in_use
+from fedhca2.words import counted
 
 LONG = 300.0  # seconds from which a run says how long it will take
 EVERY = 60.0  # seconds between lines about parallel runs, without a terminal
@@ -73,7 +76,8 @@ class ConsoleWatcher:
         name = experiment.method_name
         images = sum(len(shard.train) for shard in shards.values())
         self.console.print(
-            f"[bold]{name}[/]: {len(shards)} clients, {images} training images, {experiment.rounds} rounds"
+            f"[bold]{name}[/]: {counted(len(shards), 'client')}, {counted(images, 'training image')}, "
+            f"{counted(experiment.rounds, 'round')}"
         )
         for task in self.progress.task_ids:
             self.progress.remove_task(task)
@@ -121,10 +125,8 @@ class ConsoleWatcher:
         """After its first round, print how long the rest of a long run will take, and name a smaller experiment."""
         if not self.estimated and rounds * seconds > LONG:
             instead = f"; {self.smaller} is smaller" if embedded_file(self.smaller) else ""
-            self.console.print(
-                f"{rounds} more rounds will take about {duration(rounds * seconds)} on this machine{instead}",
-                highlight=False,
-            )
+            told = f"{counted(rounds, 'more round')} will take about {duration(rounds * seconds)} on this machine"
+            self.console.print(told + instead, highlight=False)
         self.estimated = True
 
 
@@ -178,17 +180,19 @@ class LiveStatus:
 
     def __rich__(self) -> Group:
         """Build what the terminal shows."""
-        table = Table("client", "task", "loss", "metric", "score")
+        rows = []
         for client, task in dict.fromkeys([*self.losses, *self.scores]):
             loss, scores = self.losses.get((client, task)), self.scores.get((client, task))
             cells = ["", ""]
             if scores:
                 main = headline(task, scores)
                 cells = [metric_heading(main.metric, main.higher_is_better), score_text(task, main.value)]
-            table.add_row(client, task, _shown(loss), *cells)
+            rows.append([client, task, _shown(loss), *cells])
+        names = ["client", "task", "loss", "metric", "score"]
+        drop, wraps = ["metric", "loss"], {"client": 7, "task": 6}
+        table = TextTable(names, rows, right=["loss", "score"], drop=drop, wraps=wraps)
         away = [Text(f"{client} was left out: {why}", "yellow") for client, why in self.refused.items()]
-        filled = round(WIDTH * self.done / self.run.rounds)
-        bar = Text("━" * filled, "blue") + Text("━" * (WIDTH - filled), "bright_black")
+        bar = ProgressBar(self.run.rounds, self.done, width=WIDTH)
         return Group(Text(self.state, "bold"), bar, *self._before(), table, *away)
 
     def _before(self) -> list[Text]:
@@ -202,13 +206,13 @@ class LiveStatus:
 class ComparisonStatus(NamedTuple):
     """The runs of a comparison as a table, and whether all of them are finished."""
 
-    table: Table
+    table: TextTable
     finished: bool
 
 
 def comparison_status(folder: Path) -> ComparisonStatus:
     """Read how far the runs of a comparison are."""
-    table, all_finished = Table("run", "state"), True
+    rows, all_finished = [], True
     for path in known_runs(folder):
         run = RunFiles(path)
         if run.finished:
@@ -217,8 +221,8 @@ def comparison_status(folder: Path) -> ComparisonStatus:
             all_finished = False
             done = max((event["round"] + 1 for event in run.of("round")), default=0)
             state = f"round {done} of {run.rounds}{'' if in_use(path) else ', stopped'}"
-        table.add_row(path.relative_to(folder).as_posix(), state)
-    return ComparisonStatus(table, all_finished)
+        rows.append([escape(path.relative_to(folder).as_posix()), state])
+    return ComparisonStatus(TextTable(["run", "state"], rows, wraps={"run": 12, "state": 12}), all_finished)
 
 
 class ParallelConsole:
@@ -274,4 +278,4 @@ class ParallelConsole:
 
 def _outcome(run: RunFiles) -> str:
     gain = (run.result or {}).get("delta_m")
-    return "finished" if gain is None else f"Δm {gain:+.2f} %"
+    return "finished" if gain is None else f"Δm {gain_text(gain)}"

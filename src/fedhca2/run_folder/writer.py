@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from safetensors.torch import save
 
 from fedhca2.errors import UserError
@@ -15,14 +15,13 @@ from fedhca2.experiment import Experiment
 from fedhca2.run_folder.baseline import baseline_files, read_baseline
 from fedhca2.run_folder.checkpoints import Checkpoint, Checkpoints, KeptClients
 from fedhca2.run_folder.event_log import START, EventLog
+from fedhca2.run_folder.lock import lock_folder
 from fedhca2.run_folder.names import CHECKPOINTS, CONFIG, EVALUATION, EVENTS, LOCK, PARTITION, RESULT
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
 from fedhca2.run_folder.result import overall_gain
 from fedhca2.run_folder.strict_json import to_json
 from fedhca2.whole_files import ORDINARY, private_folder, write_whole
-
-GLANCE = 0.2  # seconds: `in_use` holds a lock for a moment
 
 
 class RunFolder:
@@ -157,27 +156,6 @@ class RunFolder:
 
 def _as_json(values: Any) -> str:
     return to_json(values, indent=2, ensure_ascii=False) + "\n"
-
-
-def lock_folder(folder: Path) -> FileLock:
-    """Lock a folder until the lock is released; the system releases it if the process dies."""
-    lock = FileLock(folder / LOCK, timeout=GLANCE)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise UserError([f"{folder}: another process is working in this folder"]) from None
-    return lock
-
-
-def in_use(folder: Path) -> bool:
-    """Whether a process works in this folder, or may: a lock that we cannot try tells nothing."""
-    if not (folder / LOCK).exists():
-        return False
-    try:
-        with FileLock(folder / LOCK, timeout=0):
-            return False
-    except (Timeout, OSError):
-        return True
 
 
 def write_evaluation(run: Path, images: str, client: str | None, values: Mapping[str, Any]) -> Path:

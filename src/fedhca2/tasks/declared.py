@@ -11,7 +11,8 @@ from torch import nn
 
 from fedhca2.config import Config, suggest
 from fedhca2.imports import FORMS, is_import_path, load, located
-from fedhca2.tasks import BUILT_IN, TASKS
+from fedhca2.tasks import TASKS
+from fedhca2.tasks.built_in import BUILT_IN
 from fedhca2.tasks.task import Task
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhca2.federation.gate import HEADER, Expected, Refused, fault_of, plain, read_json, shown
+from fedhca2.federation.foreign_text import HEADER, Refused, plain, read_json, shown
+from fedhca2.federation.gate import Expected, fault_of
 from fedhca2.messages import Effect, Profile, Reply
 from fedhca2.params import Layout, Slot
 

@@ -78,8 +78,8 @@ def test_the_mark_is_in_latex_and_explained():
 
 def test_the_mark_is_in_the_terminal_and_explained():
     table = comparison_table(SURE)
-    assert list(table.columns[3].cells) == ["[bold]+5.00 ± 0.10[/]*"]
-    assert table.caption == marks_note(SURE)
+    assert [row[3] for row in table.rows] == ["[bold]+5.00 ± 0.10[/]*"]
+    assert table.note == marks_note(SURE)
 
 
 def test_the_mark_is_on_the_page_and_explained():

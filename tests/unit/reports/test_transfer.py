@@ -48,14 +48,14 @@ def test_a_gain_is_the_relative_fall_of_the_loss(run):
 def test_the_first_sentence_names_who_gains_most_and_from_whom(run):
     assert sentences(run)[0] == (
         "The server's rows made the validation loss of 2 of 3 clients smaller. "
-        "shop gains most (+10.0 %), and the update of road would help it most (+3.0 %); road gains least (-1.0 %)."
+        "shop gains most (+10.0 %), and the update of road would help it most (+3.00 %); road gains least (-1.00 %)."
     )
 
 
 def test_the_second_sentence_names_who_gives_most(run):
     assert sentences(run)[1] == (
-        "Added whole, the update of road would help the others most (+2.0 % on average), "
-        "and that of home least (-1.5 %)."
+        "Added whole, the update of road would help the others most (+2.00 % on average), "
+        "and that of home least (-1.50 %)."
     )
 
 

@@ -21,7 +21,7 @@ from fedhca2.federation.flower.internals import (
     no_object_id_recompute,
     runtime_client_of,
 )
-from fedhca2.federation.gate import HEADER
+from fedhca2.federation.foreign_text import HEADER
 
 CHUNK = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array in one object
 SMALL = 2**16  # bytes of an object that only names others, and of what surrounds a body

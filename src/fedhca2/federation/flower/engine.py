@@ -21,8 +21,8 @@ from fedhca2.federation.flower.control import Registration
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES
-from fedhca2.federation.gate import NAME, plain
-from fedhca2.federation.moves import Reach
+from fedhca2.federation.foreign_text import NAME, plain
+from fedhca2.federation.limits import Reach
 from fedhca2.federation.rounds import Outcome, Watcher
 from fedhca2.federation.run import reopened
 from fedhca2.federation.server import Server
@@ -117,14 +117,10 @@ class FlowerRun(FlowerFleet):
 
     def server(self) -> Server:
         """The server for the present sites and those that join later."""
-        experiment = self.experiment
+        experiment, expected, present = self.experiment, self.registry.expected.values(), self.registry.known
         if experiment.secure_aggregation:
-            server: Server = BlindServer(experiment, self.registry.expected.values(), self)
-        else:
-            expected = self.registry.expected.values()
-            server = Server(experiment.resolved_method, expected, experiment.guard, Reach.of(experiment))
-        server.profiles = self.registry.known
-        return server
+            return BlindServer(experiment, expected, self, present)
+        return Server(experiment.resolved_method, expected, experiment.guard, Reach.of(experiment), present)
 
     def finish(self, outcome: Outcome) -> Outcome:
         """Copy the models here, with predictions of sample images, if the sites are on this machine."""

@@ -25,7 +25,7 @@ from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, decode_repl
 from fedhca2.federation.flower.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.site_registry import SiteRegistry
 from fedhca2.federation.flower.wait import Wait
-from fedhca2.federation.gate import Refused, shown
+from fedhca2.federation.foreign_text import Refused, shown
 from fedhca2.messages import Order, Profile, Reply
 
 GRACE = 10.0  # seconds for further clients to introduce themselves when there are already enough

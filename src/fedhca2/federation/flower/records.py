@@ -14,7 +14,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from fedhca2.federation.gate import Refused, plain, read_json, shown
+from fedhca2.federation.foreign_text import Refused, plain, read_json, shown
 from fedhca2.messages import (
     Addend,
     Effect,

@@ -23,7 +23,7 @@ from fedhca2.federation.flower.invitation import Invitation, expected_profile
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import decode_profile, pack
 from fedhca2.federation.flower.wait import Wait
-from fedhca2.federation.gate import NAME, Refused, plain, shown
+from fedhca2.federation.foreign_text import NAME, Refused, plain, shown
 from fedhca2.messages import Profile
 
 NODES_EVERY = 1.0  # seconds between checks for online nodes

@@ -177,9 +177,9 @@ def delta_note(run: RunFiles) -> str:
     gain, by_client = run.result["delta_m"], run.result["delta_m_by_client"]
     if gain is None:
         return UNKNOWN_GAIN
-    told = f"Δm {gain:+.2f} %: the mean gain over training alone, all clients and tasks."
+    told = f"Δm {gain_text(gain)}: the mean gain over training alone, all clients and tasks."
     if run.several_of_a_kind and by_client is not None:
-        told += f" Clients of a kind are averaged; by client, Δm is {by_client:+.2f} %."
+        told += f" Clients of a kind are averaged; by client, Δm is {gain_text(by_client)}."
     return f"{told} {how_certain(run.result['clients'], run.result['baseline'])}"
 
 
@@ -193,7 +193,7 @@ def marked(gain: float) -> Cell:
     """A gain in percent, marked unless it rounds to zero.
 
     >>> marked(-2.0), marked(0.04)
-    (Cell(text='-2.0 %', mark='worse'), Cell(text='+0.0 %', mark=''))
+    (Cell(text='-2.00 %', mark='worse'), Cell(text='+0.04 %', mark=''))
     """
     mark = "" if abs(gain) < 0.05 or not isfinite(gain) else "better" if gain > 0 else "worse"
     return Cell(gain_text(gain), mark)

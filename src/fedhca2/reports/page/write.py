@@ -44,6 +44,7 @@ from fedhca2.run_folder.names import CONFIG
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks import get_task
 from fedhca2.version import __version__
+from fedhca2.whole_files import ORDINARY, write_whole
 
 SAMPLES = 2  # per client
 ABSENT = "—"
@@ -66,7 +67,7 @@ def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
     sections = single_sections(runs[0]) if len(runs) == 1 else several_sections(list(runs))
     html = render(f"{', '.join(names)}: {', '.join(methods)}", sections)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(html, "utf-8")
+    write_whole(path, html.encode(), ORDINARY)
     return path
 
 
