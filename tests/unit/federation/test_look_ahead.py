@@ -138,7 +138,7 @@ def test_transfer_is_that_of_the_definition():
     update = 0.01 * torch.randn(numel, generator=torch.Generator().manual_seed(0))
 
     def loss():
-        [batch] = client.data.val.evaluation()
+        [batch] = client.data.val.in_order()
         with torch.no_grad():
             logits = client.personal.model.eval()(batch["image"])["semseg"]
         label = batch["semseg"].squeeze(1).long()
