@@ -154,6 +154,13 @@ def test_transfer_is_that_of_the_definition():
     assert found["shop"] == pytest.approx(loss(), rel=1e-6) != before
 
 
+def test_a_bound_on_images_holds_below_a_batch():
+    scenes = {name: data | {"val": 3} for name, data in SETTINGS["data"].items()}
+    client = clients_of(small(diagnostics={"every": 1, "images": 1}, data=scenes))["road"]
+    [batch] = client.data.images_for_losses.in_order()
+    assert len(batch["image"]) == 1 < client.training.batch_size
+
+
 def test_many_evaluations_are_announced(tmp_path, caplog):
     count = 11
     assert count * (count - 1) > MANY
