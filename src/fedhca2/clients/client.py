@@ -47,6 +47,11 @@ class LocalData:
     metrics: Mapping[str, str] = field(default_factory=dict)  # metrics that replace the tasks' own
     looked_at: Batches | None = None  # the validation images that losses are measured on, if not all
 
+    @property
+    def images_for_losses(self) -> Batches:
+        """The validation images that losses are measured on."""
+        return self.val if self.looked_at is None else self.looked_at
+
 
 class Client:
     """Trains, evaluates, and takes the server's rows; data never leave it."""

@@ -70,7 +70,7 @@ def summed_loss(model: MultiTaskModel, batch: Sample, training: Training) -> Ten
 
 def mean_loss(client: "Client", place: DeviceSlot) -> float:
     """The loss of the model that the server's rows go to, as the mean over validation images."""
-    images = client.data.looked_at or client.data.val
+    images = client.data.images_for_losses
     model = client.shared.model.eval()
     losses = [summed_loss(model, batch, client.training) for batch in images.in_order(place.feed)]
     return float(sum(losses)) / len(images.indices)
@@ -83,7 +83,7 @@ def look_ahead(
 
     Every batch is read once, and tried with one encoder after the other. The encoder is left as it was.
     """
-    images, model, layout = client.data.looked_at or client.data.val, client.shared.model, client.layouts[ENCODER]
+    images, model, layout = client.data.images_for_losses, client.shared.model, client.layouts[ENCODER]
     sums: dict[str, Tensor] = {}
     with at_work(client, place):
         model.eval()

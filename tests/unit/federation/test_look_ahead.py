@@ -138,7 +138,7 @@ def test_transfer_is_that_of_the_definition():
     update = 0.01 * torch.randn(numel, generator=torch.Generator().manual_seed(0))
 
     def loss():
-        [batch] = client.data.val.evaluation()
+        [batch] = client.data.val.in_order()
         with torch.no_grad():
             logits = client.personal.model.eval()(batch["image"])["semseg"]
         label = batch["semseg"].squeeze(1).long()
@@ -152,6 +152,13 @@ def test_transfer_is_that_of_the_definition():
             client.personal.model.encoder.parameters(),
         )
     assert found["shop"] == pytest.approx(loss(), rel=1e-6) != before
+
+
+def test_a_bound_on_images_holds_below_a_batch():
+    scenes = {name: data | {"val": 3} for name, data in SETTINGS["data"].items()}
+    client = clients_of(small(diagnostics={"every": 1, "images": 1}, data=scenes))["road"]
+    [batch] = client.data.images_for_losses.in_order()
+    assert len(batch["image"]) == 1 < client.training.batch_size
 
 
 def test_many_evaluations_are_announced(tmp_path, caplog):
