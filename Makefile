@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
+unexport PYTHONDONTWRITEBYTECODE  # tests start many processes, and each would compile everything again
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check lint attack flower bench browser clean
 

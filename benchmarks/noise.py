@@ -7,7 +7,8 @@ from time import process_time
 import torch
 from row import Row, show
 
-from fedhca2.clients.privacy import PIECE, Noise, Privacy, privatise
+from fedhca2.clients.noise import PIECE, Noise, privatise
+from fedhca2.clients.privacy import Privacy
 from fedhca2.params import Slot
 
 VALUES = 28_300_000

@@ -1,16 +1,15 @@
-"""Train a small federation from Python and print its results: python examples/quickstart.py [ROUNDS]"""
+"""Train a small federation from Python and print its results: python examples/quickstart.py [SETTING=VALUE ...]"""
 
 import sys
 
 import fedhca2
 
-SMALL = ["data.outdoor.train=80", "data.indoor.train=24", "data.outdoor.val=20", "data.indoor.val=20"]
+SMALL = ["rounds=5", "data.outdoor.train=80", "data.indoor.train=24", "data.outdoor.val=20", "data.indoor.val=20"]
 
 
 def main() -> None:
     """Run the demo on fewer images, print each client's scores, and write the page."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    run = fedhca2.run(fedhca2.Experiment.load("demo", [f"rounds={rounds}", *SMALL]))
+    run = fedhca2.run(fedhca2.Experiment.load("demo", [*SMALL, *sys.argv[1:]]))
 
     gain = run.result.delta_m  # None if training alone scored 0
     print("Δm is unknown" if gain is None else f"Δm {gain:+.2f} %")

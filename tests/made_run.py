@@ -114,3 +114,44 @@ def _result(method, rounds, better, seed):
     cost = {"seconds": 4.5, "bytes": {"up": 3600, "down": 3600}, "versions": {"fedhca2": "0"}, "device": "a CPU"}
     about = {"name": "made", "method": method, "rounds": rounds, "seed": seed}
     return {**about, "clients": scores(better), "baseline": alone, "delta_m": gain, "delta_m_by_client": gain, **cost}
+
+
+def crowded_run(path, count=1000, rounds=3):
+    """Write a run of many clients of three kinds; each gains something else, and one in ten misses the last round."""
+    path.mkdir(parents=True, exist_ok=True)
+    parts = {"encoder": {"kind": "mean"}, "decoder": None, "head": None}
+    config = {"name": "crowd", "seed": 0, "rounds": rounds, "method": {"name": "fedhca2", **parts}}
+    (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    rng = np.random.default_rng(0)
+    tasks = {f"site-{i:04}": list(TASKS.values())[i % 3] for i in range(count)}
+    gains = {client: rng.normal(1.05, 0.05) for client in tasks}
+    lines = [profile | {"client": client} for client, profile in zip(tasks, list(_profiles()) * count, strict=False)]
+    for round in range(rounds):
+        there = [client for i, client in enumerate(tasks) if round < rounds - 1 or i % 10]
+        for client in there:
+            about = {"round": round, "client": client}
+            lines += [
+                {"event": "metric", **about, "task": t, "metric": METRIC[t], "value": score(t, gains[client])}
+                for t in tasks[client]
+            ]
+            lines += [
+                {"event": "loss", **about, "task": t, "metric": "loss", "value": 1 / (round + gains[client])}
+                for t in tasks[client]
+            ]
+            lines.append({"event": "client", **about, "seconds": 0.5, "bytes_up": 400, "bytes_down": 400})
+        lines.append({"event": "weights", "round": round, "weights": {f"{c}/encoder": [0.1 * gains[c]] for c in there}})
+        lines.append({"event": "round", "round": round, "seconds": 60.0, "refused": {}})
+    rows = rng.standard_normal((count, 5))
+    about = {"event": "aggregation", "round": 0, "part": "encoder", "members": sorted(tasks), "measure": "rows"}
+    products = (rows @ rows.T).round(3).tolist()
+    lines.append(
+        {**about, "products": products, "mixing": [[[1 / count] * count]], "gets": [[0] * count], "votes": None}
+    )
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    scores = [
+        {c: {t: {METRIC[t]: score(t, gain[c])} for t in held} for c, held in tasks.items()}
+        for gain in (gains, dict.fromkeys(tasks, 1.0))
+    ]
+    result = _result("fedhca2", rounds, 1.05, 0) | {"clients": scores[0], "baseline": scores[1]}
+    (path / "result.json").write_text(json.dumps(result))
+    return RunFiles.open(path)

@@ -1,7 +1,8 @@
 """Commands that start at once: forks of a process that has imported torch, Flower and fedhca2 already.
 
 Each is a process like any other: a child of the test's, with its own session, environment, folder and files. Only the
-seconds of imports are saved. `python warm.py SOCKET` is the process that forks.
+seconds of imports are saved, also for the processes of a federation that such a command starts. `python warm.py SOCKET`
+is the process that forks.
 """
 
 import ctypes
@@ -9,8 +10,10 @@ import gc
 import json
 import os
 import runpy
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,25 +21,35 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from subprocess import DEVNULL, STDOUT, Popen, TimeoutExpired
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
 
 import fedhca2
 
-IMPORTED = ("fedhca2.cli", "fedhca2.federation.flower.local", "fedhca2.federation.flower.worker", "fedhca2.runs")
+FLOWER = "fedhca2.federation.flower"
+IMPORTED = (
+    *("fedhca2.cli", "fedhca2.runs", f"{FLOWER}.local", f"{FLOWER}.worker"),
+    *(f"{FLOWER}.guarded_superlink", f"{FLOWER}.proxy.app", f"{FLOWER}.proxy.listener"),
+    *("flwr.supernode.cli", "flwr.supercore.cli"),
+)
+BIN = Path(sys.executable).parent
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+CONNECTION = None  # in a warm process: to the process that forks for it
 prctl = ctypes.CDLL(None).prctl
 
 
 class Warm:
     """What tests use of `subprocess.Popen`, for `python` with -c CODE, -m MODULE or SCRIPT, and for a script.
 
-    Its standard input is a pipe.
+    Its standard input is a pipe. It always ends with its parent.
     """
+
+    ends_with_parent = True
 
     def __init__(self, command, env=None, cwd=None, stdout=None, stderr=None, **_):
         stdout = stdout or sys.__stdout__
         stderr = stdout if stderr == STDOUT else stderr or sys.__stderr__
         order = {"command": [*map(str, command)], "env": dict(env or os.environ), "cwd": str(cwd or Path.cwd())}
+        order["ends_with_parent"] = self.ends_with_parent
         source, sink = os.pipe()
         socket.send_fds(_forking(), [json.dumps(order).encode()], [source, stdout.fileno(), stderr.fileno()])
         os.close(source)
@@ -68,6 +81,23 @@ class Warm:
         self.send_signal(signal.SIGKILL)
 
 
+class WarmPart(Warm):
+    """A process that a warm command starts, if it is a Python command. It ends with its parent only if told to."""
+
+    def __new__(cls, command, **options):
+        found = shutil.which(command[0])
+        if not found or Path(found).parent != BIN or PIPE in map(options.get, ("stdin", "stdout", "stderr")):
+            return Popen(command, **options)
+        return super().__new__(cls)
+
+    def __init__(self, command, preexec_fn=None, stdout=None, stderr=None, **options):
+        self.ends_with_parent = preexec_fn is not None
+        with Path(os.devnull).open("w") as nowhere:
+            streams = {"stdout": stdout, "stderr": stderr}
+            streams = {name: nowhere if stream == DEVNULL else stream for name, stream in streams.items()}
+            super().__init__([shutil.which(command[0]), *command[1:]], **streams, **options)
+
+
 def output_of(*command, **options):
     """What a Python command prints; it should succeed."""
     with tempfile.TemporaryFile("w+") as output:
@@ -80,7 +110,11 @@ def output_of(*command, **options):
 
 @cache
 def _forking():
-    """A connection to the process that forks, which ends with this one."""
+    """A connection to the process that forks for this one, and ends with it."""
+    return CONNECTION or _new_connection()
+
+
+def _new_connection():
     prctl(PR_SET_CHILD_SUBREAPER, 1)  # what it forks and lets go becomes a child of this process
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(fedhca2.__file__).parents[1])}
@@ -93,11 +127,12 @@ def _forking():
 
 def forked(orders):
     """Fork for every order; returns in each new process, with its command."""
-    tester = os.getppid()
+    global CONNECTION
+    parent = os.getppid()
     while True:
         text, files, *_ = socket.recv_fds(orders, 1 << 20, 3)
         if not text:
-            sys.exit()
+            os._exit(0)
         if between := os.fork():
             os.waitpid(between, 0)
             for file in files:
@@ -106,19 +141,28 @@ def forked(orders):
             os._exit(0)
         else:
             break
-    while os.getppid() != tester:
+    while os.getppid() != parent:
         time.sleep(0.001)
+    order = json.loads(text)
     os.setsid()
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if order["ends_with_parent"]:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    orders.send(str(os.getpid()).encode())
+    orders.close()
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    CONNECTION, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:  # it forks for the new process, and stays as clean as this one
+        CONNECTION.close()
+        for file in files:
+            os.close(file)
+        return forked(there)
+    there.close()
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
-    order = json.loads(text)
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
-    orders.send(str(os.getpid()).encode())
-    orders.close()
     return order["command"]
 
 
@@ -126,6 +170,7 @@ def become(command):
     """Do what Python does when it is started with a command."""
     rest = command[1:] if Path(command[0]).name.startswith("python") else command
     sys.orig_argv = [sys.executable, *rest]
+    subprocess.Popen = WarmPart
     sys.path[:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.modules.pop("sitecustomize", None)
     with suppress(ImportError):

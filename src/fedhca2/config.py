@@ -5,7 +5,8 @@ from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -56,5 +57,7 @@ class Config(BaseModel):
                 if key not in cls.model_fields:
                     raise ValueError(f"unknown key {key!r:.200}. {suggest(str(key), cls.model_fields)}")
                 if has_boolean_for_number(value, cls.model_fields[key].annotation):
-                    raise ValueError(f"{key!r} should be a number, found {value!r:.200}")
+                    kind = PydanticCustomError("boolean_for_number", "should be a number")
+                    fault = InitErrorDetails(type=kind, loc=(key,), input=value)
+                    raise ValidationError.from_exception_data(cls.__name__, [fault])
         return values

@@ -59,8 +59,8 @@ def file_name(path: str) -> str:
 
 def in_folders(path: Path, folders: Iterable[Path]) -> Path:
     """A path in the first of these folders that has it, or the same path if none has."""
-    found = (folder.absolute() / path for folder in folders if (folder / path).exists())
-    return next(found, path)
+    candidates = (folder.absolute() / path for folder in folders if (folder / path).exists())
+    return next(candidates, path)
 
 
 def load(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
@@ -69,11 +69,11 @@ def load(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
     if not separator:
         raise ValueError(f"should be {FORMS}, found {path!r}")
     module = _load_module(source)
-    found = getattr(module, attribute, None)
-    if not fits(found):
+    named = getattr(module, attribute, None)
+    if not fits(named):
         options = [name for name, value in vars(module).items() if fits(value) and not name.startswith("_")]
-        raise ValueError(f"{attribute} should be {wanted}, found {_shown(found)}. {suggest(attribute, options)}")
-    return found
+        raise ValueError(f"{attribute} should be {wanted}, found {_shown(named)}. {suggest(attribute, options)}")
+    return named
 
 
 def told(error: Exception) -> str:

@@ -5,7 +5,7 @@ Nothing else is sent. Rows are flat tensors in the layout that the profile names
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -60,12 +60,14 @@ class Delivery:
 class Order:
     """An order to one client: take these rows, then evaluate, then train, then send those parts.
 
-    `finish` marks the order with the last rows: the client fine-tunes first if the method says so.
+    `compare` asks what the rows did to its validation loss. `finish` marks the order with the last rows: the client
+    fine-tunes first if the method says so.
     """
 
     round: int
     deliveries: Mapping[Slot, Delivery] = field(default_factory=dict)
     finish: bool = False
+    compare: bool = False
     evaluate: bool = False
     train: bool = True
     upload: Mapping[Part, Kind] = field(default_factory=dict)
@@ -75,6 +77,14 @@ class Order:
         """Bytes of the rows and their scales (8 each)."""
         addends = [addend for delivery in self.deliveries.values() for addend in delivery.addends]
         return sum(addend.row.nbytes + 8 * len(addend.scale) for addend in addends)
+
+
+class Effect(NamedTuple):
+    """A client's validation loss before and after it took the server's rows, and how long it took to measure."""
+
+    before: float
+    after: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -90,12 +100,13 @@ class Reply:
     seconds: float = 0.0
     failed: str = ""  # why the client has nothing to send
     declined: str = ""  # which part of its order it did not do, and why: rows it rejected, scores it keeps
+    effect: Effect | None = None  # of the rows, if the order asked for it
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows, of every number (8 each), and of the messages."""
         numbers = sum(len(values) for values in self.agreement.values()) + len(self.losses)
-        numbers += sum(len(values) for values in self.metrics.values())
+        numbers += sum(len(values) for values in self.metrics.values()) + len(self.effect or ())
         words = len(self.failed.encode()) + len(self.declined.encode())
         return sum(row.nbytes for row in self.rows.values()) + 8 * numbers + words
 
@@ -137,6 +148,7 @@ def reply_as_data(reply: Reply) -> dict[str, Any]:
         "agreement": {str(slot): values for slot, values in reply.agreement.items()},
         "losses": dict(reply.losses),
         "metrics": {task: dict(scores) for task, scores in reply.metrics.items()},
+        "effect": reply.effect,
         "seconds": reply.seconds,
         "failed": reply.failed,
         "declined": reply.declined,

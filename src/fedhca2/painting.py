@@ -16,6 +16,7 @@ from fedhca2.labels import IGNORE
 DARK_GREY = 64
 VECTOR_SIZE, LINE = (192, 144), 18  # width and height of a painted vector, and the height of a line
 UNKNOWN = "unknown"
+BACKGROUND = "background"
 FARTHEST_METRES = 10.0
 # Dark violet, blue, green, yellow: evenly spaced in lightness, so that equal steps in depth look equal.
 DEPTH_COLOURS = torch.tensor(
@@ -50,9 +51,11 @@ def _finish(image: Tensor, map: Tensor) -> Tensor:
     return image.to(torch.uint8).masked_fill(((map == IGNORE) | map.isnan()).all(dim=0), DARK_GREY)
 
 
-def paint_classes(map: Tensor) -> Tensor:
-    """Paint a class map in the VOC palette."""
-    return _finish(voc_palette().to(map.device)[map[0].long()].permute(2, 0, 1), map)
+def paint_classes(map: Tensor, names: Sequence[str] = ()) -> Tensor:
+    """Paint a class map in the VOC palette. Black is for the background: without one, the first class is not black."""
+    first = 1 if names and names[0] != BACKGROUND else 0
+    palette = voc_palette(256 + first)[first:].to(map.device)
+    return _finish(palette[map[0].long().clamp(0, 255)].permute(2, 0, 1), map)
 
 
 def paint_grey(map: Tensor) -> Tensor:

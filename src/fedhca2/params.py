@@ -46,6 +46,9 @@ class Slot:
         return cls(part, task)
 
 
+ENCODER = Slot("encoder")
+
+
 @dataclass(frozen=True)
 class Layout:
     """Names and shapes of the tensors in a row, in order.

@@ -47,10 +47,10 @@ def run(
 
 def resume(folder: Place, overrides: list[str] | None = None, *, quiet: bool = False) -> "Run":
     """Continue an interrupted run, or a finished one for more rounds: `overrides=["rounds=50"]`."""
-    found = Run.open(folder)
+    existing = Run.open(folder)
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
-        resume_function(found.folder)(found.folder, watcher=watcher, overrides=overrides)
-    return Run(found.folder)
+        resume_function(existing.folder)(existing.folder, watcher=watcher, overrides=overrides)
+    return Run(existing.folder)
 
 
 def compare(

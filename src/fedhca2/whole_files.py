@@ -1,24 +1,39 @@
 """Writing files and folders that are complete or absent, and private by default."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 PRIVATE, ORDINARY = 0o600, 0o666  # readable by the owner alone, or as the umask allows
 
 
-def write_whole(path: Path, data: bytes, mode: int = PRIVATE) -> None:
-    """Write a file with this mode under a temporary name, fsync it, and rename it into place."""
+@contextmanager
+def put_in_place(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside this one to write to, and rename it at the end.
+
+    If that fails, as on a full disk, nothing is left of it, and the error names the path.
+    """
     aside = path.with_name(f".{path.name}.new")
     try:
         aside.unlink(missing_ok=True)
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    aside.replace(path)
+        yield aside
+        aside.replace(path)
+    except BaseException as error:
+        if aside.exists():
+            aside.unlink()
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+        raise
+
+
+def write_whole(path: Path, data: bytes, mode: int = PRIVATE) -> None:
+    """Write a file with this mode under a temporary name, fsync it, and rename it into place."""
+    with put_in_place(path) as aside, open(aside, "xb", opener=partial(os.open, mode=mode)) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
     sync_folder(path.parent)
 
 

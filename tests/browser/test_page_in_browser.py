@@ -1,5 +1,6 @@
 """The page in a real browser: it opens without an error, draws every figure, and its tabs and sliders work."""
 
+import json
 import os
 from functools import cache
 from pathlib import Path
@@ -8,11 +9,13 @@ import pytest
 from chromium import launched, wait_until_drawn
 
 from fedhca2.reports.page.write import write_page
-from made_run import made_run
+from fedhca2.run_folder.reader import RunFiles
+from made_run import crowded_run, made_run
 
 pytestmark = pytest.mark.slow
 
 AWAY, REFUSED = ("shop", "home"), [("home", "no reply in time"), ("<b>node 7</b>", "unknown client")]
+HOSTILE = """<img src=x onerror="document.title='hurt'"> '\\"] %{x} </script><script>document.title='hurt'</script>"""
 OWN = ("file:", "data:", "blob:")
 ARTEFACTS = Path(os.environ.get("FEDHCA2_SCREENSHOTS", "build/screenshots"))
 
@@ -31,10 +34,21 @@ def browser():
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     runs = [made_run(folder / "local", "local"), made_run(folder / "fedhca2", better=1.1, away=AWAY, refused=REFUSED)]
-    return {
-        "single": write_page(runs[1:], folder / "single.html"),
-        "several": write_page(runs, folder / "several.html"),
-    }
+    made_run(folder / "fedhca2" / "baseline", "local", away=AWAY, refused=REFUSED)
+    several = [*runs, *(made_run(folder / str(seed), better=1 + seed / 10, seed=seed) for seed in (1, 2))]
+    found = {"single": runs[1:], "several": several, "crowd": [crowded_run(folder / "crowd")]}
+    found["hostile"] = [renamed(made_run(folder / "hostile", better=1.1), "shop", HOSTILE)]
+    return {name: write_page(runs, folder / f"{name}.html") for name, runs in found.items()}
+
+
+def renamed(run, client, name):
+    """The run with another name for a client."""
+    for file in ("metrics.jsonl", "result.json"):
+        text = (run.path / file).read_text()
+        for mark in ('"', "/"):
+            text = text.replace(f'"{client}{mark}', json.dumps(name)[:-1] + mark)
+        (run.path / file).write_text(text)
+    return RunFiles.open(run.path)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +68,7 @@ def opened(browser, pages, complaints):
     """A page at a width, opened once; a test may leave it at any tab."""
 
     @cache
-    def open_page(name, width=1280):
+    def open_page(name, width):
         page = browser.new_page(viewport={"width": width, "height": 900}, offline=True)
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -62,7 +76,7 @@ def opened(browser, pages, complaints):
         page.goto(pages[name].as_uri())
         return page
 
-    return open_page
+    return lambda name, width=1400: open_page(name, width)
 
 
 @pytest.mark.parametrize("name", ["single", "several"])
@@ -103,7 +117,7 @@ def test_a_slider_changes_its_figure(opened):
     last = page.evaluate(read)
     page.locator("[data-moves=cosine-encoder]").focus()
     page.keyboard.press("Home")
-    assert page.locator("label:has([data-moves=cosine-encoder]) output").inner_text() == "1"
+    assert page.locator(".slider:has([data-moves=cosine-encoder]) output").inner_text() == "1"
     assert page.evaluate(read) != last
 
 
@@ -122,7 +136,7 @@ def test_paper_shows_every_section_and_figure(opened):
     page.emulate_media(media="screen")
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1400, 390])
 def test_a_screenshot_is_kept(opened, width):
     page = opened("single", width)
     page.get_by_role("tab", name="Conflicts").click()
@@ -142,3 +156,202 @@ def test_who_was_left_out_can_be_seen_and_read(opened):
         "home\t2\tno reply in time",
         "<b>node 7</b>\t2\tunknown client",
     ]
+
+
+CONTRAST = """
+() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = (rgb) => {
+    const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    const [r, g, b] = rgb.slice(0, 3).map((v) => linear(v / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (one) => {
+    for (; one; one = one.parentElement) {
+      const found = rgba(getComputedStyle(one).backgroundColor);
+      if (found[3] > 250) return found;
+    }
+    return [255, 255, 255, 255];
+  };
+  const texts = [...document.querySelectorAll("body *")].filter((one) =>
+    [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()) && one.getClientRects().length
+    && !one.closest(".heatmaplayer, script, .skip, svg[role=img]"));
+  return texts.map((one) => {
+    const style = getComputedStyle(one);
+    const ink = light(rgba(one.closest("svg") ? style.fill : style.color)), paper = light(behind(one));
+    const [low, high] = [ink, paper].sort((a, b) => a - b);
+    return [(high + 0.05) / (low + 0.05), one.textContent.trim().slice(0, 40)];
+  });
+}
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read_in_both_themes(opened, scheme):
+    page = opened("single")
+    page.emulate_media(color_scheme=scheme)
+    for name in ("Results", "Training", "Predictions"):
+        page.get_by_role("tab", name=name).click()
+        wait_until_drawn(page)
+        found = page.evaluate(CONTRAST)
+        assert len(found) > 20
+        assert [one for one in found if one[0] < 4.5] == []
+
+
+def test_the_switch_changes_page_and_figures(opened):
+    page = opened("single")
+    page.emulate_media(color_scheme="light")
+    page.get_by_role("tab", name="Training").click()
+    looks = (
+        "[getComputedStyle(document.body).backgroundColor, document.querySelector('#training .xtick text').style.fill]"
+    )
+    before = page.evaluate(looks)
+    page.get_by_role("button", name="Dark").click()
+    after = page.evaluate(looks)
+    page.get_by_role("button", name="Light").click()
+    assert all(one != other for one, other in zip(before, after, strict=True))
+    assert page.evaluate(looks) == before
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_delta_m_is_never_cut_off(opened, width):
+    page = opened("several", width)
+    page.get_by_role("tab", name="Results").click()
+    cells = page.locator("#results table").first.locator("td:nth-child(2)")
+    seen = cells.evaluate_all("""all => all.map((cell) => cell.getBoundingClientRect())
+        .map((at) => at.left > 0 && at.right <= innerWidth)""")
+    assert seen == [True, True]
+
+
+def test_what_goes_on_to_the_right_says_so_on_a_phone(opened):
+    page = opened("single", 390)
+    told = []
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        told += page.evaluate("""[...document.querySelectorAll("section.shown .scroll")].map((box) => [
+            box.scrollWidth > box.clientWidth + 4,
+            getComputedStyle(box, "::before").content.includes("→") && getComputedStyle(box).maskImage !== "none"])""")
+    assert any(longer for longer, _ in told)
+    assert [cue for _, cue in told] == [longer for longer, _ in told]
+
+
+def test_a_client_has_the_colour_of_its_name_in_every_figure(opened):
+    page = opened("single")
+    found = set()
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        wait_until_drawn(page)
+        found |= set(
+            map(
+                tuple,
+                page.evaluate("""[...document.querySelectorAll("section.shown")].flatMap((one) => {
+            const named = [...one.querySelectorAll(".legend button")].map((button) => [button.dataset.label,
+                getComputedStyle(button.querySelector(".swatch")).backgroundColor]);
+            const drawn = [...one.querySelectorAll("[data-figure]")].flatMap((box) => box._fullData)
+                .filter((trace) => trace.meta !== undefined && trace.marker)
+                .map((trace) => [trace.meta, trace.marker.color]);
+            return [...named, ...drawn.map(([label, colour]) => {
+                const probe = Object.assign(document.createElement("i"), { style: `color: ${colour}` });
+                document.body.append(probe);
+                const resolved = getComputedStyle(probe).color;
+                probe.remove();
+                return [label, resolved];
+            })];
+        })"""),
+            )
+        )
+    assert sorted(label for label, _ in found) == ["home", "road", "shop"]
+
+
+def test_rows_sort_on_click_and_by_keyboard(opened):
+    page = opened("single")
+    page.get_by_role("tab", name="Results").click()
+    read = "[...document.querySelectorAll('#results tbody tr')].map((row) => row.cells[0].textContent)"
+    button = page.locator("#results .sort", has_text="gain")
+    button.click()
+    assert page.locator("#results th[aria-sort]").get_attribute("aria-sort") == "descending"
+    highest = page.evaluate(read)
+    button.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate(read)[0] == highest[-1] == "home/depth"
+
+
+def test_two_sliders_choose_a_tensor_and_a_round(opened):
+    page = opened("single")
+    page.get_by_role("tab", name="Attention").click()
+    read = "document.querySelector('[data-figure=attention]').data[0].z[0][1]"
+    seen = {page.evaluate(read)}
+    for slider in page.locator("[data-moves=attention]").all():
+        slider.focus()
+        for key in ("Home", "End"):
+            page.keyboard.press(key)
+            seen.add(page.evaluate(read))
+    assert len(seen) >= 4
+
+
+def test_the_keyboard_reaches_everything(opened):
+    page = opened("single")
+    page.get_by_role("tab", name="Predictions").focus()
+    page.keyboard.press("Home")
+    assert page.evaluate("document.activeElement.textContent") == "Results"
+    page.keyboard.press("End")
+    assert page.evaluate("document.activeElement.textContent") == "Settings"
+    unreachable = "button, input, summary, [role=group]"
+    assert (
+        page.evaluate(f"""[...document.querySelectorAll("{unreachable}")].filter((one) => one.tabIndex < 0
+        && one.role !== "tab").length""")
+        == 0
+    )
+
+
+def test_pictures_open_large_and_close_with_escape(opened):
+    page = opened("single")
+    page.get_by_role("tab", name="Predictions").click()
+    page.locator(".picture").first.focus()
+    page.keyboard.press("Enter")
+    captions = page.locator("dialog figcaption").all_inner_texts()
+    page.keyboard.press("Escape")
+    assert [text.split(",")[0] for text in captions] == ["input", "label", "local", "fedhca2"]
+    assert not page.locator("dialog").is_visible()
+
+
+def test_everything_has_a_name_for_those_who_cannot_see(opened):
+    page = opened("single")
+    nameless = page.locator("main button, main input, main img, [role=figure], [role=tabpanel]").evaluate_all("""
+        all => all.filter((one) => ![one.textContent, one.alt, one.ariaLabel, one.labels?.[0]?.textContent,
+            document.getElementById(one.getAttribute("aria-labelledby"))?.textContent].some((name) => name?.trim()))
+            .map((one) => one.outerHTML)""")
+    assert nameless == []
+    assert page.locator("header, nav, main, footer").count() == 4
+
+
+def test_a_hostile_name_is_only_a_name(opened):
+    page = opened("hostile")
+    assert HOSTILE in page.locator("#results tbody").first.inner_text()
+    page.get_by_role("tab", name="Conflicts").click()
+    wait_until_drawn(page)
+    assert HOSTILE in page.locator("#updates .ytick text").all_text_contents()
+    page.locator("#updates [data-label]", has_text="onerror").click()
+    assert "hurt" not in page.title()
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_a_thousand_clients_fit_on_a_page_that_opens_quickly(browser, pages):
+    assert pages["crowd"].stat().st_size < 15e6
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})  # of the processor: the machine may be busy
+    page.goto(pages["crowd"].as_uri())
+    wait_until_drawn(page)
+    taken = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    assert 0.1 < taken["TaskDuration"] < 3
+    page.get_by_role("searchbox").fill("site-0777")
+    assert page.locator("#results article:has(input) tbody tr:visible").count() == 1
+    assert page.locator(".search output").inner_text() == "1 of 1333"
+    page.close()

@@ -2,13 +2,12 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import fedhca2
+from warm import output_of
 
 SOURCES = sorted(Path(fedhca2.__file__).parent.rglob("*.py"))
 UNSAFE = (
@@ -64,7 +63,4 @@ pickle.loads(pickle.dumps(Path))
 assert found
 """
     paths = {"PYTHONPATH": os.pathsep.join([str(Path(fedhca2.__file__).parents[1]), str(Path(__file__).parents[1])])}
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], env={**os.environ, **paths}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    output_of("-c", program, tmp_path, env={**os.environ, **paths})

@@ -46,7 +46,7 @@ def hurry():
     """Make Flower's processes wait less from now on; see `first_import`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", FIRST, prepend=os.pathsep)
-        patch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
+        patch.setenv("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.3")
         yield
 
 
@@ -73,7 +73,8 @@ class Deployment:
         self.link, self.public = self._link.superlink, self._link.public
 
     def __enter__(self):
-        self._link.__enter__().register(self.files)
+        with warmed():
+            self._link.__enter__().register(self.files)
         return self
 
     def __exit__(self, *_):
@@ -87,12 +88,13 @@ class Deployment:
             self.processes[name] = start_site(self.public, self.files[name], keys, self.folder / name, self.folder)
 
     def start_stock_site(self, name):
-        """Start a site as Flower does: one process per message."""
+        """Start a site as Flower does: one process per message, here without the seconds of imports."""
         keys = self.keys / "sites" / name
         command = ["flower-supernode", "--superlink", self.public, "--root-certificates", str(keys / "ca.crt")]
         command += ["--auth-supernode-private-key", str(keys / "node.key"), "--port", str(free_port())]
         command += ["--node-config", f'site="{self.files[name]}"']
-        self.processes[name] = start(command, self.folder / name, self.folder / f"{name}.log")
+        with warmed():
+            self.processes[name] = start(command, self.folder / name, self.folder / f"{name}.log")
 
     def say_little(self, name, **more):
         """Give a site the shortest possible file, plus this."""

@@ -54,7 +54,7 @@ class Server:
                 if reply.has_error():
                     return {"error": reply.error.reason}
                 return self._told(reply)
-            time.sleep(0.1)
+            time.sleep(0.3)
         raise TimeoutError(f"{site} should answer within {PATIENCE:g} s")
 
     def introduce(self, site: str = STOCK, **changes) -> dict:

@@ -27,8 +27,8 @@ from fedhca2.federation.flower.control import OperatorInterceptor
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.wait import Wait
-from fedhca2.federation.gate import plain
-from fedhca2.federation.moves import Reach
+from fedhca2.federation.foreign_text import plain
+from fedhca2.federation.limits import Reach
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Gone
 from fedhca2.federation.flower.arrivals import CHUNK, Arrival, LostError, NotYetError
 from fedhca2.federation.flower.records import decode_profile, decode_reply, encode_profile, encode_reply
-from fedhca2.federation.gate import Expected, Refused, fault_of, plain
+from fedhca2.federation.foreign_text import Refused, plain
+from fedhca2.federation.gate import Expected, fault_of
 from fedhca2.messages import Profile, Reply
 from fedhca2.params import Layout, Slot
 

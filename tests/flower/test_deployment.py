@@ -140,6 +140,7 @@ def encoder_of(tensors):
 
 def test_a_secure_sum_is_the_mean_of_those_that_stayed(deployment, tmp_path):
     experiment = experiment_of(*SITES, "shop", method={"name": "fedper"}, rounds=1, secure_aggregation={})
+    wait_for(lambda: all("SuperNode ID" in deployment.log(name) for name in SITES))  # before the third loses power
     with without_power(deployment, "shop", MASK):
         process = serve(deployment, experiment, tmp_path / "run", "--min-clients", "2", "--deadline", "60")
         assert process.wait(120) == 0, deployment.log("serve")

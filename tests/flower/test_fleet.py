@@ -204,6 +204,19 @@ def test_a_site_that_does_not_fit_reads_why_in_its_log(change, reason, experimen
     assert any(reason in record.message for record in caplog.records if record.name == "fedhca2.site")
 
 
+def test_a_local_federation_ends_at_once_when_its_sites_refuse_and_says_why(experiment, tmp_path):
+    _, sites, fleet = flower_federation(experiment, tmp_path, await_refused=False)
+    for name in ("outdoor-normals", "home"):
+        sites[name].config = sites[name].config.model_copy(update={"encoders": ("another",)})
+    with pytest.raises(TooFewClientsError) as refused:
+        fleet.gather()
+    line = (
+        "3 clients should take part, found 1 that have introduced themselves; outdoor-normals, home: failed: "
+        "model.encoder.name: this site allows another (encoders in site.yaml), found 'tiny'"
+    )
+    assert str(refused.value) == line
+
+
 def altered(change, app, kind):
     """An app whose answers of one kind have a changed header."""
 

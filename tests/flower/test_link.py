@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 def link(tmp_path_factory):
     folder = tmp_path_factory.mktemp("link")
     make_keys(folder / "keys", ["home", "shop"])
+    # Started from nothing, as for a user; other tests use warm processes.
     with Link(folder / "keys", f"127.0.0.1:{free_port()}", logs=folder) as found:
         found.register(["home", "shop"])
 

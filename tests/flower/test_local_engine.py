@@ -3,9 +3,7 @@
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 import torch
@@ -13,6 +11,9 @@ from deployment import COMMAND, hurry, wait_for
 from federations import SWIN, in_memory, small_experiment
 from safetensors.torch import load_file
 
+from fedhca2.deployment.trained import Evaluation, evaluated
+from fedhca2.reports.pictures import sample_tiles
+from fedhca2.run_folder.reader import RunFiles
 from warm import Warm
 
 pytestmark = pytest.mark.slow
@@ -26,22 +27,22 @@ CLIENTS = [
 
 
 class Engine:
-    """Commands in an environment where every process is marked and traced."""
+    """Commands whose processes are all in one folder, and traced."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.mark = folder, uuid4().hex
+        self.folder = folder
         self.contacts = folder / "contacts"
 
-    def start(self, process, *command, **settings):
+    def start(self, *command, **settings):
         with hurry(), (self.folder / "output").open("a") as output:
-            environment = {**os.environ, "CONTACTS": str(self.contacts), "MARK": self.mark, **settings}
-            return process([COMMAND, *command], env=environment, stdout=output, stderr=output)
+            environment = {**os.environ, "CONTACTS": str(self.contacts), **settings}
+            return Warm([COMMAND, *command], env=environment, cwd=self.folder, stdout=output, stderr=output)
 
     def run(self, experiment):
         """A run's process and its folder."""
         config, out = self.folder / "small.yaml", self.folder / "run"
         config.write_text(experiment.to_yaml())
-        return self.start(Warm, "run", str(config), "--engine", "flower-local", "--out", str(out)), out
+        return self.start("run", str(config), "--engine", "flower-local", "--out", str(out)), out
 
     @property
     def output(self):
@@ -52,8 +53,8 @@ class Engine:
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
-                if f"MARK={self.mark}".encode() in (entry / "environ").read_bytes():
-                    found.append((entry / "cmdline").read_bytes())
+                if (entry / "cwd").readlink() == self.folder:
+                    found.append(entry.name)
             except OSError:
                 continue
         return found
@@ -81,7 +82,7 @@ def resumed(interrupted):
     engine, out, _, _ = interrupted
     ahead = engine.folder / "ahead"
     ahead.write_text("0")
-    process = engine.start(subprocess.Popen, "resume", str(out), AHEAD=str(ahead))
+    process = engine.start("resume", str(out), AHEAD=str(ahead))
     wait_for(lambda: engine.output.count("2 clients") == 2 or process.poll() is not None)
     ahead.write_text("3600")
     assert process.wait(240) == 0, engine.output
@@ -110,6 +111,20 @@ def test_a_resumed_run_has_the_models_of_one_process(resumed, experiment):
         assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items()), client
 
 
+def test_a_finished_run_can_be_evaluated_again(resumed):
+    _, out = resumed
+    found = evaluated(out, Evaluation(), lambda name: None)
+    assert found.clients == json.loads((out / "result.json").read_text())["clients"]
+
+
+def test_a_finished_run_has_pictures_of_every_client(resumed):
+    _, out = resumed
+    assert {client: list(sample_tiles(RunFiles(out), client, 0)) for client in RunFiles(out).tasks} == {
+        "road": ["semseg"],
+        "home": ["depth", "normals"],
+    }
+
+
 def test_a_run_says_that_it_goes_on_when_the_clock_jumps(resumed):
     assert "the SuperLink has ended this Flower run; continuing in a new run" in resumed[0].output
 
@@ -122,7 +137,7 @@ def test_nothing_but_loopback_is_contacted(resumed):
 def test_no_process_is_left_behind_when_the_run_is_killed(tmp_path):
     engine = Engine(tmp_path)
     process, _ = engine.run(small_experiment(model=SWIN, data={"indoor": DATA["indoor"]}, clients=CLIENTS[1:]))
-    wait_for(lambda: len(engine.processes()) >= 4)  # the SuperLink, the proxy, the site, its SuperNode
+    wait_for(lambda: len(engine.processes()) >= 5)  # itself, the SuperLink, the proxy, the site, its SuperNode
     process.kill()
     process.wait()
     wait_for(lambda: engine.processes() == [], 30)

@@ -16,6 +16,7 @@ from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.site_config import SiteScores
 from fedhca2.federation.run import run
 from fedhca2.reports.figures.attendance import left_out
+from fedhca2.reports.figures.transfer import transfer_figures
 from fedhca2.reports.page.tables import declined_table
 from fedhca2.run_folder.reader import RunFiles
 
@@ -213,6 +214,54 @@ def test_the_result_has_the_epsilon_of_the_site_that_sent_most(noised):
 
 def test_the_result_has_what_dp_accounting_says(noised):
     assert noised[0].privacy["dp_accounting"] == pytest.approx(noised[0].epsilon, rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def diagnosed(tmp_path_factory):
+    """A run with diagnostics, and sites that tell all scores, the final ones alone, and noised ones."""
+    folder = tmp_path_factory.mktemp("diagnosed")
+    experiment = small_experiment(diagnostics={"every": 1})
+    grid, sites, _ = flower_federation(experiment, folder / "sites")
+    told = {"outdoor-semseg": SiteScores(send="all"), "home": SiteScores(send="all", noise=2.0)}
+    for name, scores in told.items():
+        sites[name].config = sites[name].config.model_copy(update={"scores": scores})
+    run(experiment, folder / "run", watcher=Watching(), engine=FlowerEngine(grid, terms()))
+    run(experiment, folder / "here", watcher=Watching())
+    return folder
+
+
+def effects(out):
+    return {
+        (event["round"], event["client"]): (event["before"], event["after"])
+        for event in events(out)
+        if event["event"] == "effect"
+    }
+
+
+def test_sites_say_what_rows_did_to_their_losses_if_they_tell_their_scores(diagnosed):
+    assert set(effects(diagnosed / "run")) == {(1, "outdoor-semseg"), (2, "outdoor-semseg"), (2, "outdoor-normals")}
+
+
+def test_what_sites_say_is_what_one_process_measures(diagnosed):
+    here = effects(diagnosed / "here")
+    assert all(here[key] == found for key, found in effects(diagnosed / "run").items())
+
+
+def test_losses_that_stay_at_a_site_are_named(diagnosed):
+    found = [event for event in events(diagnosed / "run") if event["event"] == "declined"]
+    assert [(event["round"], event["client"], event["why"]) for event in found] == [
+        (1, "outdoor-normals", "losses stay at the site: it sends final (scores in site.yaml)"),
+        (1, "home", "losses stay at the site: noise does not cover them"),
+        (2, "home", "losses stay at the site: noise does not cover them"),
+    ]
+
+
+def test_no_update_of_a_site_goes_to_another_to_be_measured(diagnosed):
+    assert not RunFiles(diagnosed / "run").of("transfer")
+
+
+def test_the_page_compares_the_updates_that_the_server_has_anyway(diagnosed):
+    assert [figure.id for figure in transfer_figures(RunFiles(diagnosed / "run"))] == ["gains", "pairs"]
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,15 @@ from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
-from deployment import wait_for
+from deployment import wait_for, warmed
 from federations import SWIN, small_experiment
-from flwr.proto.fleet_pb2 import PushMessagesResponse
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.node_pb2 import Node as FlowerNode
 from hostile import Node, obliging
 from strangers import ANYBODY, CONTROL, FLEET, SITES, Visitor, is_refused, outcome_of, posing
 
+from fedhca2.errors import UserError
 from fedhca2.federation.flower.control import TOKEN, operator_token
 from fedhca2.federation.flower.keys import make_keys, make_site_keys
 from fedhca2.federation.flower.processes import free_port, start, stop
@@ -39,7 +41,8 @@ class Siege:
         config.write_text(experiment.to_yaml())
         command = ["fedhca2", "flower", "serve", str(config), "--keys", str(self.keys), "--out", str(self.out)]
         command += ["--listen", self.public, "--quota", str(QUOTA), "--min-clients", "2", "--deadline", "300"]
-        self.process = start(command, folder / "serve", folder / "serve.log")
+        with warmed():
+            self.process = start(command, folder / "serve", folder / "serve.log")
         stack.callback(stop, [self.process])
         said = wait_for(lambda: re.search(r"SuperLink is at (\S+)", (folder / "serve.log").read_text()))
         self.link = SuperLink(said[1], self.keys / "ca.crt", self.keys / "secret")
@@ -130,6 +133,31 @@ def test_the_superlink_itself_takes_an_order_of_a_site(siege):
 @pytest.mark.parametrize("path", [f"{CONTROL}/list-nodes", f"{FLEET}/pull-messages", "/health"])
 def test_another_user_of_the_machine_is_refused_by_the_superlink(path, siege):
     assert siege.site(address=siege.link.address).post(path).status_code == 403
+
+
+def test_to_register_a_site_twice_is_an_error_in_a_line_with_the_address(siege):
+    with pytest.raises(UserError) as refused:
+        siege.link.register(HOSTILE, siege.keys / "sites" / HOSTILE / "node.pub")
+    assert refused.value.lines == [
+        f"{siege.link.address}: should accept the key of home, found: Public key already in use."
+    ]
+
+
+@pytest.mark.parametrize("what", ["register", "evict"])
+def test_an_operator_at_the_port_of_sites_is_told_so_in_a_line(siege, what):
+    link = SuperLink.at(siege.public, siege.keys)
+    keys = [siege.keys / "sites" / HOSTILE / "node.pub"] if what == "register" else []
+    with pytest.raises(UserError) as refused:
+        getattr(link, what)(HOSTILE, *keys)
+    [line] = refused.value.lines
+    assert line.startswith(f"{siege.public}: should ")
+    assert line.endswith("found: 404 Not Found; sites connect to another port than operators")
+
+
+def test_a_node_with_its_number_from_an_earlier_superlink_is_told_to_start_anew(siege):
+    """Flower's SuperNode ends on 401; on 403 it would go on asking with the old number."""
+    answer = siege.site().post(f"{FLEET}/pull-messages", PullMessagesRequest(node=FlowerNode(node_id=7)))
+    assert answer.status_code == 401
 
 
 def test_connections_that_say_nothing_keep_nobody_out(siege):

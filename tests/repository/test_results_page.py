@@ -128,8 +128,8 @@ def test_the_curve_has_a_line_per_method_and_a_mark_per_size(fill, sizes, tmp_pa
 
 def test_adapters_have_a_row_beside_the_whole_encoder(fill, three_seeds, run, tmp_path):
     run("lora-s0", 5, "model.encoder.adapters={kind: lora, rank: 4}")
-    events = [{"event": "client", "client": "a", "round": 0, "bytes_up": 250_000}]
-    events += [{"event": "round", "round": 0, "seconds": seconds} for seconds in (9, 2, 3)]
+    events = [{"event": "client", "client": "a", "round": 0, "seconds": 1, "bytes_up": 250_000, "bytes_down": 0}]
+    events += [{"event": "round", "round": 0, "seconds": seconds, "refused": {}} for seconds in (9, 2, 3)]
     for written in (tmp_path / "runs").iterdir():
         (written / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), "utf-8")
     page = fill("encoders scenes_1c")

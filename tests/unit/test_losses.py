@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.tasks import BUILT_IN, TASKS, LabelSpace
+from fedhca2.tasks import TASKS, LabelSpace
+from fedhca2.tasks.built_in import BUILT_IN
 
 SPACE = LabelSpace(classes=5)
 

@@ -3,7 +3,8 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.painting import DARK_GREY, voc_palette
-from fedhca2.tasks import BUILT_IN, TASKS, LabelSpace, get_task, metrics_for
+from fedhca2.tasks import TASKS, LabelSpace, get_task, metrics_for
+from fedhca2.tasks.built_in import BUILT_IN
 
 SPACE = LabelSpace(classes=5)
 

@@ -15,16 +15,17 @@ from fedhca2.aggregation.means import (
     GroupMean,
     Mean,
     Pull,
+    Voting,
     clusters_of,
     group_weights,
     mean_weights,
     pull_weights,
+    voting_weights,
 )
 from fedhca2.aggregation.pages import MappedRow
 from fedhca2.aggregation.robust import Robust
 from fedhca2.aggregation.rows import Rows
 from fedhca2.aggregation.solver import relative_gap
-from fedhca2.aggregation.voting import Voting, voting_weights
 
 __all__ = [
     "Aggregator",

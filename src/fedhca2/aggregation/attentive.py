@@ -114,8 +114,6 @@ class CrossAttention(Aggregator):
             layer_of = torch.tensor(layout.layer_of)
             products = torch.zeros_like(products).index_add(0, layer_of, products)[layer_of]
             sizes = torch.zeros_like(sizes).index_add(0, layer_of, sizes)[layer_of]
-        weights = [
-            attention(gram, size, self.scale, self.temperature)
-            for gram, size in zip(products, sizes.tolist(), strict=True)
-        ]
-        return Mixing("trained", (Blend(torch.stack(weights), tuple(range(len(members))), hyper=True),))
+        pairs = zip(products, sizes.tolist(), strict=True)
+        weights = torch.stack([attention(gram, size, self.scale, self.temperature) for gram, size in pairs])
+        return Mixing("trained", (Blend(weights, tuple(range(len(members))), hyper=True),))

@@ -62,9 +62,9 @@ class CommonUpdate(Aggregator):
         """Give all U, times α if there is one; with `groups` the group's mean update replaces the client's own."""
         gram = products.sum(dim=0)
         means, gets = group_weights([member.group for member in members])
-        found = self.weights(means @ gram @ means.T) @ means if self.across == "groups" else self.weights(gram)
-        found, kept = self._averaged(found, members)
-        added = Blend((self._scale(found, gram) * found)[None], (0,) * len(members), hyper=self.learns)
+        weights = self.weights(means @ gram @ means.T) @ means if self.across == "groups" else self.weights(gram)
+        weights, kept = self._averaged(weights, members)
+        added = Blend((self._scale(weights, gram) * weights)[None], (0,) * len(members), hyper=self.learns)
         if not self.learns:
             return Mixing("start", (added,), keeps=kept)
         if not self.groups:
@@ -112,5 +112,7 @@ class Weighted(CommonUpdate):
             return torch.full((len(gram),), 1 / len(gram), dtype=torch.float64)
         lengths = torch.where(squares > 0, squares, 1).sqrt() if self.unit else squares.max().sqrt().expand(len(gram))
         scaled = (gram.double() / lengths[:, None] / lengths).numpy()
-        found = fairgrad(scaled, self.fairness) if self.weighting == "fairgrad" else WEIGHTINGS[self.weighting](scaled)
-        return torch.from_numpy(found) / (lengths if self.unit else 1)
+        weights = (
+            fairgrad(scaled, self.fairness) if self.weighting == "fairgrad" else WEIGHTINGS[self.weighting](scaled)
+        )
+        return torch.from_numpy(weights) / (lengths if self.unit else 1)

@@ -119,7 +119,7 @@ class _Problem:
     def by_blocks(self) -> Array | None:
         """Fast, without a guarantee: drop all negative weights, or add all updates that would lower F, at once."""
         index = list(range(len(self.h)))
-        found = None
+        best = None
         for _ in range(BLOCK_STEPS):
             hull = self.hull(index) if index else None
             if hull is None:
@@ -128,14 +128,14 @@ class _Problem:
             if not bounded or (target < 0).any():
                 index = [i for i, weight in zip(index, target, strict=True) if weight > 0]
                 continue
-            found = np.zeros(len(self.h))
-            found[index] = target
-            value, gradient = self.value_and_gradient(found)
+            best = np.zeros(len(self.h))
+            best[index] = target
+            value, gradient = self.value_and_gradient(best)
             lower = np.flatnonzero(gradient < value - TOLERANCE * abs(value))
             if len(lower) == 0:
                 break
             index = sorted({*index, *lower.tolist()})
-        return found
+        return best
 
     def one_by_one(self, w: Array) -> Array:
         """From w, add the steepest update and walk to the minimum of the hull, as long as F falls."""

@@ -99,9 +99,9 @@ def imtl_g(gram: Array) -> Array:
     array([0.667, 0.333])
     """
     lengths = np.sqrt(gram.diagonal())
-    found = np.linalg.pinv(gram, RANK, hermitian=True) @ lengths
-    total = found.sum()
-    return found / total if abs(total) > TOLERANCE * np.abs(found).sum() else np.zeros(len(gram))
+    weights = np.linalg.pinv(gram, RANK, hermitian=True) @ lengths
+    total = weights.sum()
+    return weights / total if abs(total) > TOLERANCE * np.abs(weights).sum() else np.zeros(len(gram))
 
 
 def aligned_mtl(gram: Array) -> Array:
@@ -115,8 +115,8 @@ def aligned_mtl(gram: Array) -> Array:
     values, vectors = np.linalg.eigh(gram)
     some = values > RANK * values[-1]
     values, vectors = values[some], vectors[:, some]
-    found: Array = vectors @ (np.sqrt(values[0] / values) * (mean(gram) @ vectors))
-    return found
+    weights: Array = vectors @ (np.sqrt(values[0] / values) * (mean(gram) @ vectors))
+    return weights
 
 
 def fairgrad(gram: Array, fairness: float) -> Array:
@@ -130,9 +130,9 @@ def fairgrad(gram: Array, fairness: float) -> Array:
     """
     moved = np.flatnonzero(gram.diagonal() > 0)
     if len(moved) < len(gram):
-        found = np.zeros(len(gram))
-        found[moved] = fairgrad(gram[np.ix_(moved, moved)], fairness)
-        return found
+        weights = np.zeros(len(gram))
+        weights[moved] = fairgrad(gram[np.ix_(moved, moved)], fairness)
+        return weights
     shortest = mgda(gram)
     if shortest @ gram @ shortest <= RANK * gram.diagonal().max():
         return shortest
@@ -191,11 +191,11 @@ def _projected(gram: Array, u: Array) -> Array:
     """
     lengths, cosines = _unit(gram)
     units = np.where(lengths > 0, lengths, 1)
-    found = _by_pivots(cosines, units * u)
-    if found is None:
+    weights = _by_pivots(cosines, units * u)
+    if weights is None:
         root = _root(cosines)
-        found = units * u + _nonnegative(root, -root @ (units * u))
-    return found / units
+        weights = units * u + _nonnegative(root, -root @ (units * u))
+    return weights / units
 
 
 def _by_pivots(gram: Array, low: Array) -> Array | None:
@@ -221,8 +221,8 @@ def _nonnegative(matrix: Array, target: Array) -> Array:
     """Minimise ‖Ax − b‖ with x ≥ 0."""
     from scipy.optimize import nnls  # slow to import, and most methods do without it
 
-    found: Array = nnls(matrix, target)[0]
-    return found
+    weights: Array = nnls(matrix, target)[0]
+    return weights
 
 
 def _shares(found: Array) -> Array:

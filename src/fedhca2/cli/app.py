@@ -6,11 +6,14 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from fedhca2.version import __version__
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON; everything else goes to standard error.")]
 
 app = typer.Typer(
     name="fedhca2",
@@ -57,6 +60,18 @@ def _options(
     ] = False,
 ) -> None:
     """Federated multi-task learning for clients that do not share a task list."""
+
+
+def console_beside(as_json: bool) -> Console:
+    """The console for people: standard error if standard output is for JSON."""
+    return Console(stderr=as_json)
+
+
+def print_json(values: Any) -> None:
+    """Print plain data as strict JSON, in letters that every encoding has."""
+    from fedhca2.run_folder.strict_json import to_json
+
+    typer.echo(to_json(values, indent=2))
 
 
 @contextmanager

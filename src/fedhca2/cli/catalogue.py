@@ -1,6 +1,7 @@
 """`fedhca2 experiments` and `methods`: list what is available."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -10,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.app import Json, app, clear_errors, print_json
+from fedhca2.words import counted
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -27,6 +29,7 @@ def experiments(
     words: Annotated[
         list[str] | None, typer.Argument(help="List only experiments that mention all of these words.")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """List the experiments that come with the package, and the table or figure each belongs to."""
     from fedhca2.configs import embedded_experiments
@@ -35,33 +38,42 @@ def experiments(
     table.add_column("name for `fedhca2 run`", no_wrap=True)
     table.add_column("title")
     table.add_column("belongs to")
-    shown = 0
+    shown = []
     for listing in embedded_experiments():
         belongs = ", ".join(listing.belongs_to)
         text = f"{listing.name} {listing.title} {belongs}".lower()
         if all(word.lower() in text for word in words or ()):
             table.add_row(listing.name, listing.title, belongs)
-            shown += 1
+            shown.append(asdict(listing))
+    if as_json:
+        print_json(shown)
+        return
     console = Console()
     if shown:
         console.print(table)
-    console.print(f"{shown} experiments", highlight=False)
+    console.print(counted(len(shown), "experiment"), highlight=False)
 
 
 @app.command()
 def methods(
     name: Annotated[str | None, typer.Argument(help="A method's name or location: path/to/file.py:NAME.")] = None,
+    as_json: Json = False,
 ) -> None:
     """List the methods with the parts they share and their settings, or explain one."""
     from fedhca2.errors import UserError
-    from fedhca2.methods import resolve
+    from fedhca2.methods import METHODS, resolve, settings_of
 
     with clear_errors():
         try:
-            page = method_page(name, resolve(name)) if name else methods_table()
+            found = {name: resolve(name)} if name else METHODS
         except ValueError as error:
             raise UserError([str(error)]) from None
-    Console(highlight=False).print(page)
+    if as_json:
+        about = {key: (method.reference, shared_parts(method), settings_of(method)) for key, method in found.items()}
+        keys = ("reference", "shares", "settings")
+        print_json([{"name": key, **dict(zip(keys, told, strict=True))} for key, told in about.items()])
+    else:
+        Console(highlight=False).print(method_page(name, found[name]) if name else methods_table())
 
 
 def methods_table() -> Group:
@@ -75,7 +87,9 @@ def methods_table() -> Group:
         lines = [escape(method.reference), f"shares {shared_parts(method)}"]
         settings = {key: value for key, value in settings_of(method).items() if key not in EVERYWHERE}
         if settings:
-            lines.append(f"[cyan]{escape('  '.join(f'{key}={_plain(value)}' for key, value in settings.items()))}[/]")
+            lines.append(
+                f"[cyan]{escape('  '.join(f'{key}={as_in_config(value)}' for key, value in settings.items()))}[/]"
+            )
         table.add_row(f"[bold]{name}[/]", "\n".join(lines))
     hint = "fedhca2 methods NAME explains the settings. All methods also take batch_norm and common."
     return Group(table, Text(hint, style="dim"))
@@ -103,7 +117,7 @@ def _settings(component: "Config", fields: Mapping[str, "FieldInfo"]) -> Table:
         table.add_column(min_width=width, max_width=width)
     table.add_column()
     for key, field in fields.items():
-        default = _plain(getattr(component, key))
+        default = as_in_config(getattr(component, key))
         table.add_row(f"  {key}", f"[cyan]{default}[/]", allowed(field), escape(field.description or ""))
     return table
 
@@ -132,7 +146,7 @@ def allowed(field: "FieldInfo") -> str:
     if field.annotation is bool:
         return "true | false"
     bounds = [
-        text.format(_plain(getattr(limit, name)))
+        text.format(as_in_config(getattr(limit, name)))
         for limit in field.metadata
         for name, text in BOUNDS.items()
         if getattr(limit, name, None) is not None
@@ -140,10 +154,10 @@ def allowed(field: "FieldInfo") -> str:
     return ", ".join(bounds)
 
 
-def _plain(value: Any) -> str:
+def as_in_config(value: Any) -> str:
     """Format a value as in a config."""
     if isinstance(value, (bool, NoneType)):
         return "null" if value is None else str(value).lower()
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_plain, value))}]"
+        return f"[{', '.join(map(as_in_config, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,77 +1,187 @@
-"""`fedhca2 compare` and `report`: compare several runs."""
+"""`fedhca2 compare`, `sweep` and `report`: compare several runs."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.app import Json, app, clear_errors, console_beside, print_json
 from fedhca2.cli.page import draw_page
 from fedhca2.cli.run import stopped
+from fedhca2.words import counted
 
 if TYPE_CHECKING:
+    from fedhca2.experiment import Experiment
     from fedhca2.federation.comparison_runs import ComparisonRun
+    from fedhca2.reports.comparison import Comparison
+    from fedhca2.run_folder.reader import RunFiles
 
 SOME_FAILED = 1
 
 
+Config = Annotated[str, typer.Argument(help="A YAML file, or the name of an embedded experiment.")]
+Jobs = Annotated[
+    str,
+    typer.Option(
+        metavar="N|auto",
+        help="Number of parallel runs, each in its own process with its share of the cores; "
+        "auto: as many as cores and memory allow. On a GPU, runs wait for memory.",
+    ),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=5")
+]
+
+
 @app.command()
 def compare(
-    config: Annotated[str, typer.Argument(help="A YAML file, or the name of an embedded experiment.")] = "demo",
+    config: Config = "demo",
     methods: Annotated[str, typer.Option(help="Names separated by commas, or 'all'.")] = "fedavg,fedhca2",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per method.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/compare-NAME.")] = None,
-    jobs: Annotated[
-        str,
-        typer.Option(
-            metavar="N|auto",
-            help="Number of parallel runs, each in its own process with its share of the cores; "
-            "auto: as many as cores and memory allow. On a GPU, runs wait for memory.",
-        ),
-    ] = "1",
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=5")
-    ] = None,
+    jobs: Jobs = "1",
+    overrides: Overrides = None,
+    as_json: Json = False,
 ) -> None:
     """Compare methods on the same data, shards and initial values. Finished runs are not repeated."""
-    console = Console()
     most = _number_of_jobs(jobs)
     with clear_errors(), stopped():
         from fedhca2.errors import UserError
         from fedhca2.experiment import Experiment
-        from fedhca2.federation.comparison_runs import complete, plan_runs
+        from fedhca2.federation.comparison_runs import plan_runs
         from fedhca2.methods import METHODS
-        from fedhca2.reports.comparison import write_comparison
-        from fedhca2.reports.comparison.critical_difference import FILE
-        from fedhca2.reports.comparison.layouts import comparison_table
         from fedhca2.run_folder.names import comparison_folder
-        from fedhca2.run_folder.reader import RunFiles
-        from fedhca2.run_folder.writer import lock_folder
 
         experiment = Experiment.load(config, overrides or [])
         folder = out or comparison_folder(experiment.name)
         names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
         if not names:
             raise UserError(["--methods: should name at least one method, or 'all'"])
-        planned = plan_runs(experiment, names, seeds, folder)
-        done = sum(run.finished for run in planned)
-        console.print(f"{len(planned)} runs in {folder}/, {done} already finished", highlight=False)
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = lock_folder(folder)
-        try:
-            faults = _run_all(console, planned, most, done)
-        finally:
-            lock.release()
-        runs = [RunFiles.open(run.folder) for run in complete(planned)]
-        if runs:
-            console.print(comparison_table(write_comparison(runs, folder)))
-            figure = f", {FILE}" if (folder / FILE).exists() else ""
-            console.print(f"table.md, table.csv, table.tex{figure} are in {folder}/", highlight=False, soft_wrap=True)
-            draw_page(console, runs, folder)
+        _carry_out(plan_runs(experiment, names, seeds, folder), folder, most, as_json)
+
+
+@app.command()
+def sweep(
+    config: Config,
+    over: Annotated[
+        str, typer.Option(metavar="KEY=V1,V2,…", help="The setting to vary, and its values: method.c=0.2,0.4,0.6")
+    ],
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per value.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/sweep-NAME-KEY.")] = None,
+    jobs: Jobs = "1",
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment with several values of one setting, and show Δm over them. Finished runs are not repeated."""
+    most = _number_of_jobs(jobs)
+    with clear_errors(), stopped():
+        from fedhca2.federation.comparison_runs import plan_sweep, run_folder_of
+        from fedhca2.run_folder.names import sweep_folder
+
+        key, variants = _variants(config, over, overrides or [])
+        folder = out or sweep_folder(next(iter(variants.values())).name, key)
+        planned = plan_sweep({f"{key}={value}": variant for value, variant in variants.items()}, seeds, folder)
+        rows = {value: run_folder_of(folder, f"{key}={value}", 0).parent for value in variants}
+        _carry_out(planned, folder, most, as_json, lambda runs, table: _draw_sweep(key, rows, runs, table, folder))
+
+
+def _variants(config: str, over: str, overrides: Sequence[str]) -> tuple[str, dict[str, "Experiment"]]:
+    """The swept setting, and the experiment for each of its values; raises UserError if they cannot be compared."""
+    from fedhca2.errors import UserError
+    from fedhca2.experiment import Experiment
+    from fedhca2.reports.comparison.variants import FREE
+    from fedhca2.strict_yaml import YamlError, parse_yaml
+
+    key, equals, text = over.partition("=")
+    try:
+        values = parse_yaml(f"[{text}]") if equals and key else []
+    except YamlError as error:
+        raise UserError([f"--over {over:.200}: the values are {error}"]) from None
+    if not isinstance(values, list) or len(values) < 2:
+        raise UserError([f"--over {over:.200}: should be KEY=V1,V2,… with two values or more, as in method.c=0.2,0.4"])
+    if key.partition(".")[0] in (*FREE, "devices"):
+        hint = "--seeds runs several" if key == "seed" else "it does not change any result"
+        raise UserError([f"--over: {key!r} cannot be swept: {hint}"])
+    variants = {
+        str(value) if isinstance(value, str) else json.dumps(value): Experiment.load(
+            config, [*overrides, f"{key}={json.dumps(value)}"]
+        )
+        for value in values
+    }
+    if len(variants) < len(values):
+        raise UserError([f"--over {over:.200}: values should differ, found one of them twice"])
+    first, *others = variants.items()
+    for value, other in others:
+        if other.kinds != first[1].kinds:
+            raise UserError(
+                [f"--over {key}={value}: should keep the clients and tasks of {key}={first[0]}, found others"]
+            )
+    return key, variants
+
+
+def _draw_sweep(
+    key: str, rows: Mapping[str, Path], runs: Sequence["RunFiles"], table: "Comparison", folder: Path
+) -> list[str]:
+    """Write the figure of the values that have finished; returns its name."""
+    from fedhca2.reports.comparison.sweep import FILE, to_svg
+    from fedhca2.reports.comparison.variants import variants
+    from fedhca2.whole_files import ORDINARY, write_whole
+
+    label_of = {run.path.parent: label for label, same in variants(runs).items() for run in same}
+    labels = {value: label_of[row] for value, row in rows.items() if row in label_of}
+    if not labels:
+        return []
+    write_whole(folder / FILE, to_svg(key, labels, table).encode(), ORDINARY)
+    return [FILE]
+
+
+def _carry_out(
+    planned: Sequence["ComparisonRun"],
+    folder: Path,
+    most: int | None,
+    as_json: bool,
+    draw: Callable[[Sequence["RunFiles"], "Comparison"], list[str]] = lambda *_: [],
+) -> None:
+    """Run what is not finished, then show the table of all; `draw` writes further files."""
+    from fedhca2.federation.comparison_runs import complete
+    from fedhca2.reports.comparison import write_comparison
+    from fedhca2.reports.comparison.critical_difference import FILE
+    from fedhca2.reports.comparison.layouts import comparison_table, to_data
+    from fedhca2.run_folder.lock import lock_folder
+    from fedhca2.run_folder.reader import RunFiles
+
+    console = console_beside(as_json)
+    done = sum(run.finished for run in planned)
+    console.print(f"{counted(len(planned), 'run')} in {folder}/, {done} already finished", highlight=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = lock_folder(folder)
+    try:
+        faults = _run_all(console, planned, most, done)
+    finally:
+        lock.release()
+    runs = [RunFiles.open(run.folder) for run in complete(planned)]
+    table = write_comparison(runs, folder) if runs else None
+    if table is not None:
+        console.print(comparison_table(table))
+        figures = [*([FILE] if (folder / FILE).exists() else []), *draw(runs, table)]
+        written = ", ".join(["table.md", "table.csv", "table.tex", *figures])
+        console.print(f"{written} are in {folder}/", highlight=False, soft_wrap=True)
+        draw_page(console, runs, folder)
+    if as_json:
+        print_json(
+            {
+                "folder": str(folder),
+                "table": to_data(table) if table is not None else [],
+                "failed": {str(run): why for run, why in faults.items()},
+            }
+        )
     if faults:
-        typer.echo(f"{len(faults)} of {len(planned)} runs failed; repeat the command to retry them", err=True)
+        typer.echo(
+            f"{len(faults)} of {counted(len(planned), 'run')} failed; repeat the command to retry them", err=True
+        )
         raise typer.Exit(SOME_FAILED)
 
 
@@ -114,8 +224,11 @@ def report(
     """Write a report page: one HTML file that needs no network."""
     with clear_errors():
         from fedhca2.federation.comparison_runs import known_runs
+        from fedhca2.reports.figures.transfer import transfer_sentences
         from fedhca2.reports.page.write import write_page
         from fedhca2.run_folder.reader import RunFiles
 
-        found = [folder for run in runs for folder in known_runs(run) or [run]]
-        typer.echo(write_page([RunFiles.open(run) for run in found], output or runs[0] / "report.html"))
+        found = [RunFiles.open(folder) for run in runs for folder in known_runs(run) or [run]]
+        typer.echo(write_page(found, output or runs[0] / "report.html"))
+        for sentence in transfer_sentences(found[0])[:1] if len(found) == 1 else ():
+            typer.echo(sentence, err=True)  # standard output is the page's path alone

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fedhca2.cli.app import app, clear_errors
+from fedhca2.words import counted
 
 if TYPE_CHECKING:
     from fedhca2.data import DataConfig, Split
@@ -51,7 +52,7 @@ def scenes(
         wanted = val or max(count // 4, 1)
         with _bar(console, "writing") as progress:
             write_scenes(layout.value, root, count, wanted, (height, width), seed, progress)
-    console.print(f"{count} training and {wanted} validation images in {root}", highlight=False)
+    console.print(f"{count} training and {counted(wanted, 'validation image')} in {root}", highlight=False)
 
 
 @data.command()
@@ -90,8 +91,9 @@ def info(
         raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
     with clear_errors():
         from fedhca2.data.check import ARCHIVES, contact_sheet
-        from fedhca2.data.files import FileError
+        from fedhca2.data.file_errors import FileError
         from fedhca2.errors import UserError
+        from fedhca2.reports.pictures import save_picture
 
         wanted: Split = "train" if split == "train" else "val"
         try:
@@ -106,8 +108,10 @@ def info(
         except FileError as error:
             raise UserError([str(error)]) from None
         picture = out or Path(f"{root.stem if _is_experiment(root) else root.resolve().name}.png")
-        sheet.save(picture)
-    console.print(f"{root}: {len(samples)} images to {split}, with {', '.join(samples.labels)}", highlight=False)
+        save_picture(sheet, picture)
+    console.print(
+        f"{root}: {counted(len(samples), 'image')} to {split}, with {', '.join(samples.labels)}", highlight=False
+    )
     console.print(f"picture: {picture}", highlight=False)
 
 

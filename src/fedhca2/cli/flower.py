@@ -2,16 +2,19 @@
 
 import logging
 import os
+import shlex
 import signal
 import sys
+from collections.abc import Container
 from pathlib import Path
 from threading import Timer
 from typing import Annotated, Any
 
+import click
 import typer
-from rich.console import Console
+from click.core import ParameterSource
 
-from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.app import Json, app, clear_errors, console_beside
 from fedhca2.cli.run import BY_SIGNAL, conclude, stopped
 
 flower = typer.Typer(name="flower", help="Run a federation over a network with Flower.", no_args_is_help=True)
@@ -146,9 +149,10 @@ def serve(
     spool: Annotated[
         bool, typer.Option("--spool", help="Keep replies in files, to save memory with many clients.")
     ] = False,
+    as_json: Json = False,
 ) -> None:
     """Coordinate a run: wait for the sites and run the rounds."""
-    console = Console()
+    console = console_beside(as_json)
     with clear_errors():
         import httpx
 
@@ -176,12 +180,11 @@ def serve(
         names = [spec.name for spec in experiment.specs]
         if min_clients is not None and min_clients > len(names):
             raise UserError([f"--min-clients: should be at most {len(names)}, all clients, found {min_clients}"])
-        where = f"--superlink {superlink}" if superlink else f"--listen {listen}"
-        again = f"fedhca2 flower serve {folder} --keys {keys} {where}"
+        again = shlex.join(["fedhca2", "flower", "serve", str(folder), *_given(("config", "overrides", "out"))])
         try:
             with coordinator_link(superlink, keys, names, listen, quota, folder) as link:
                 if not superlink:
-                    typer.echo(f"sites can connect to {listen}; the SuperLink is at {link.address}")
+                    typer.echo(f"sites can connect to {listen}; the SuperLink is at {link.address}", err=as_json)
                 if note:
                     link.stop(int(note["flower_run"]))
                 with ConsoleWatcher(console) as watcher, link.run() as grid:
@@ -195,7 +198,12 @@ def serve(
         except Interrupted as interrupted:
             typer.echo(f"stopped after round {interrupted.round}; resume with: {again}", err=True)
             raise typer.Exit(BY_SIGNAL + interrupted.signal) from None
-    conclude(console, result, folder)
+        except KeyboardInterrupt:  # while it waits for sites
+            if not RunFiles(folder).begun:
+                raise
+            typer.echo(f"interrupted; resume with: {again}", err=True)
+            raise typer.Exit(BY_SIGNAL + signal.SIGINT) from None
+    conclude(console, result, folder, as_json)
 
 
 @flower.command("app")
@@ -206,6 +214,17 @@ def write_app(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> 
 
         write(folder)
     typer.echo(f"{folder}/pyproject.toml; start it with: flwr run {folder} CONNECTION")
+
+
+def _given(besides: Container[str]) -> list[str]:
+    """The options that this command was started with, as its line had them, besides some."""
+    context = click.get_current_context()
+    found = []
+    for option in context.command.params:
+        name, value = option.name or "", context.params.get(option.name or "")
+        if name not in besides and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            found += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return found
 
 
 def network_settings(**values: Any) -> Any:

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.app import Json, app, clear_errors, console_beside, print_json
 
 IMAGES = {"val": "validation", "train": "training"}
 
@@ -20,12 +19,13 @@ def evaluate(
         int, typer.Option(min=1, max=254, help="Number of thresholds for edges; the papers use 99.")
     ] = 99,
     client: Annotated[str | None, typer.Option(help="Only this client.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Re-evaluate the models that a run saved, and write RUN/evaluation-SPLIT[-CLIENT].json.
 
     If the run trained its Local baseline, that is evaluated too, and the two are compared.
     """
-    console = Console()
+    console = console_beside(as_json)
     if split not in IMAGES:
         raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
     with clear_errors():
@@ -48,12 +48,14 @@ def evaluate(
     console.print(result_table(result))
     console.print(conclusion(result))
     console.print(f"on the {IMAGES[split]} images; the scores are in {written}", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(found)
 
 
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files of any size.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files of any size, and folders of them.")],
     client: Annotated[str, typer.Option(help="The client whose model to use.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("predictions"),
     raw: Annotated[bool, typer.Option("--raw", help="Also write the predictions as .npy arrays.")] = False,
@@ -77,12 +79,11 @@ def picture(
 ) -> None:
     """Paint a client's sample: input, label, and the predictions before and after training."""
     with clear_errors():
-        from fedhca2.reports.pictures import samples_panel
+        from fedhca2.reports.pictures import samples_panel, save_picture
         from fedhca2.run_folder.reader import RunFiles
 
         panel = samples_panel(RunFiles.open(run), client, sample, tile)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        panel.save(output)
+        save_picture(panel, output)
 
 
 class Format(StrEnum):

@@ -1,15 +1,14 @@
 """`fedhca2 privacy`: the cost of noise, before a run and at a site."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
 
-from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.app import Json, app, clear_errors, print_json
 
 privacy = typer.Typer(help="Plan the noise for a privacy budget; show what a site has spent.", no_args_is_help=True)
 app.add_typer(privacy, name="privacy")
@@ -17,7 +16,6 @@ app.add_typer(privacy, name="privacy")
 Row = dict[str, str | float | None]
 ALL = "all runs"
 TITLES = {"delta": "δ", "epsilon": "ε", "dp_accounting": "ε by dp-accounting"}
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @privacy.command()
@@ -89,15 +87,14 @@ def spent(
 def _show(found: Row | list[Row], as_json: bool) -> None:
     """Print figures as a table or as JSON; unknown ones, as without the extra 'privacy', stay empty."""
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
+    from fedhca2.reports.tables import TextTable
+
     rows = found if isinstance(found, list) else [found]
-    table = Table()
-    for key in rows[0]:
-        table.add_column(TITLES.get(key, key), justify="right")
-    for row in rows:
-        table.add_row(*map(_text, row.values()))
-    Console().print(table)
+    names = [TITLES.get(key, key) for key in rows[0]]
+    cells = [[escape(_text(value)) for value in row.values()] for row in rows]
+    Console().print(TextTable(names, cells, right=names, drop=[TITLES["dp_accounting"], "scores", TITLES["delta"]]))
 
 
 def _text(value: str | float | None) -> str:

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.app import Json, app, clear_errors, console_beside, print_json
 from fedhca2.cli.page import draw_page
+from fedhca2.words import counted
 
 TensorBoardFolder = Annotated[
     Path | None,
@@ -24,6 +25,7 @@ WandbProject = Annotated[
 
 
 if TYPE_CHECKING:
+    from fedhca2.experiment import Experiment
     from fedhca2.federation.engine import RunWatcher
     from fedhca2.run_folder.reader import RunFiles
     from fedhca2.run_folder.result import Result
@@ -50,19 +52,42 @@ def run(
     ] = "in-process",
     tensorboard: TensorBoardFolder = None,
     wandb: WandbProject = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Train and write nothing: print the resolved config, and each client's images, parts and bytes.",
+        ),
+    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Train a federation and print what each client gained."""
-    console = Console()
+    console = console_beside(as_json)
     with clear_errors(), stopped():
         from fedhca2.experiment import Experiment
         from fedhca2.run_folder.names import default_folder
         from fedhca2.runs import run_function
 
         experiment = Experiment.load(config, overrides or [])
+        if dry_run:
+            _show_forecast(experiment, as_json)
+            return
         folder = out or default_folder(experiment.name)
         with watched(console, folder, tensorboard, wandb) as watcher:
             result = run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
-    conclude(console, result, folder)
+    conclude(console, result, folder, as_json)
+
+
+def _show_forecast(experiment: "Experiment", as_json: bool) -> None:
+    from fedhca2.federation.forecast import forecast
+    from fedhca2.reports.console import forecast_summary
+
+    found = forecast(experiment)
+    if as_json:
+        print_json({"config": experiment.to_dict(), **found.to_dict()})
+    else:
+        typer.echo(experiment.to_yaml())
+        Console(highlight=False).print(forecast_summary(experiment, found))
 
 
 @contextmanager
@@ -88,22 +113,27 @@ def stopped() -> Iterator[None]:
         raise typer.Exit(BY_SIGNAL + interrupted.signal) from None
 
 
-def conclude(console: Console, result: "Result", folder: Path) -> None:
+def conclude(console: Console, result: "Result", folder: Path, as_json: bool = False) -> None:
     """Print the outcome of a run."""
+    from fedhca2.reports.figures.transfer import transfer_sentences
     from fedhca2.reports.tables import conclusion, result_table
     from fedhca2.run_folder.reader import RunFiles
 
+    files = RunFiles.open(folder)
     console.print(result_table(result))
     console.print(conclusion(result))
+    for sentence in transfer_sentences(files)[:1]:
+        console.print(Text(sentence))
     for client, faults in result.skipped.items():
-        console.print(Text(f"{client}: {len(faults)} unreadable files were skipped, such as {faults[0]}"))
+        console.print(Text(f"{client}: skipped {counted(len(faults), 'unreadable file')}, such as {faults[0]}"))
     for client, why in result.missing.items():
         console.print(Text(f"{client} has no final scores: {why}", "yellow"))
     if result.privacy is not None:
         console.print(_privacy(result.privacy), highlight=False)
     console.print(f"{result.seconds:.0f} s for {result.method}; all files are in {folder}/", highlight=False)
-    files = RunFiles.open(folder)
     draw_page(console, [files], folder)
+    if as_json:
+        print_json({"folder": str(folder), **result.to_dict()})
     if files.everyone_failed:
         typer.echo(f"error: {folder}: every client failed in the last round, so the scores mean nothing", err=True)
         raise typer.Exit(EVERYONE_FAILED)
@@ -115,7 +145,7 @@ def _privacy(spent: Mapping[str, Any]) -> str:
     audit = "to check it: pip install 'fedhca2[privacy]'" if bound is None else f"dp-accounting: {bound:.4g}"
     return (
         f"client-level differential privacy: ε = {spent['epsilon']:.4g} at δ = {spent['delta']:g} "
-        f"after at most {spent['updates']} updates of a client ({audit})"
+        f"after at most {counted(spent['updates'], 'update')} of a client ({audit})"
     )
 
 
@@ -128,15 +158,16 @@ def resume(
     ] = None,
     tensorboard: TensorBoardFolder = None,
     wandb: WandbProject = None,
+    as_json: Json = False,
 ) -> None:
     """Continue an interrupted run from its last checkpoint."""
-    console = Console()
+    console = console_beside(as_json)
     with clear_errors(), stopped():
         from fedhca2.runs import resume_function
 
         with watched(console, run, tensorboard, wandb) as watcher:
             result = resume_function(run)(run, watcher=watcher, overrides=overrides)
-    conclude(console, result, run)
+    conclude(console, result, run, as_json)
 
 
 @app.command()
@@ -145,17 +176,21 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
     tensorboard: TensorBoardFolder = None,
     wandb: WandbProject = None,
+    as_json: Json = False,
 ) -> None:
     """Follow a run or a comparison in the terminal until it is finished, or nobody works on it any more."""
-    console = Console()
+    console = console_beside(as_json)
     with clear_errors():
         from fedhca2.federation.comparison_runs import known_runs
+        from fedhca2.run_folder.listing import list_runs
         from fedhca2.run_folder.reader import RunFiles
 
         if not RunFiles(run).begun and known_runs(run):
             finished = _watch_comparison(console, run, once)
         else:
             finished = _watch_run(console, RunFiles.open(run), once, tensorboard, wandb)
+        if as_json:
+            print_json([listed.to_dict() for listed in list_runs(run)])
     if not finished and not once:
         again = f"fedhca2 resume {run}" if RunFiles(run).begun else "the same `fedhca2 compare`"
         typer.echo(f"not finished, and no process is working on it; continue with: {again}", err=True)
@@ -190,7 +225,7 @@ def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
     """Show the runs of a comparison until no process works on it; whether all that have begun are finished."""
     from fedhca2.reports.console import comparison_status
     from fedhca2.reports.tracking import PAUSE
-    from fedhca2.run_folder.writer import in_use
+    from fedhca2.run_folder.lock import in_use
 
     with ExitStack() as stack:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
@@ -205,3 +240,20 @@ def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
         if not live:
             console.print(status.table)
     return status.finished
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="The folder with the runs, at any depth.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List the runs in a folder: method, rounds, Δm, start, and whether each is running, finished or interrupted."""
+    with clear_errors():
+        from fedhca2.reports.console import runs_table
+        from fedhca2.run_folder.listing import list_runs
+
+        found = list_runs(folder)
+    if as_json:
+        print_json([run.to_dict() for run in found])
+    else:
+        Console(highlight=False).print(runs_table(found, folder), soft_wrap=not found)

@@ -91,8 +91,8 @@ class CapturedStep:
 
         def run() -> None:
             weighted = training.loss_weights
-            found = take_step(self.model, self.optimizer, self.batch, training.precision, self.terms, loss, weighted)
-            for task, value in found.items():
+            losses = take_step(self.model, self.optimizer, self.batch, training.precision, self.terms, loss, weighted)
+            for task, value in losses.items():
                 self.losses[task].copy_(value)
 
         self.graph = _capture(run, captures.pool)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from math import isfinite, nan
 from time import perf_counter
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedhca2.clients.device_slot import DeviceSlot, at_work
-from fedhca2.clients.evaluation import evaluate, recalibrate
+from fedhca2.clients.evaluation import evaluate, mean_loss, recalibrate
 from fedhca2.clients.exchange import Exchange, divergence
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.reach import RowLimits, first_rows
@@ -19,7 +20,7 @@ from fedhca2.clients.step import KEEP, LocalTerms
 from fedhca2.clients.training import Learner, Training
 from fedhca2.data.batches import Batches, one_early
 from fedhca2.data.dataset import Sample
-from fedhca2.messages import BatchNorm, Order, Profile, Reply
+from fedhca2.messages import BatchNorm, Effect, Order, Profile, Reply
 from fedhca2.models.multitask import MultiTaskModel, fingerprint, slot_prefix
 from fedhca2.models.stochastic_depth import draw_keep
 from fedhca2.objectives import Epoch, Objective
@@ -43,6 +44,12 @@ class LocalData:
     epochs: int
     seed: int
     metrics: Mapping[str, str] = field(default_factory=dict)  # metrics that replace the tasks' own
+    looked_at: Batches | None = None  # the validation images that losses are measured on, if not all
+
+    @property
+    def images_for_losses(self) -> Batches:
+        """The validation images that losses are measured on."""
+        return self.val if self.looked_at is None else self.looked_at
 
 
 class Client:
@@ -111,10 +118,10 @@ class Client:
             self.exchange.publish_first(self.shared.model)
             fine_tune = order.finish and self.objective.final_epochs > 0
             good = self._copy(self.where) if order.train or fine_tune else None
-            declined = self._take(order, place)
+            declined, effect = self._take(order, place)
             failed = self._fault(self._fine_tune(place, watch), good) if good and fine_tune else ""
             metrics = self.evaluate(place) if order.evaluate else {}
-            reply = Reply(self.name, order.round, metrics=metrics, failed=failed, declined=declined)
+            reply = Reply(self.name, order.round, metrics=metrics, effect=effect, failed=failed, declined=declined)
             if good and order.train:
                 self.exchange.begin_training(self.shared.model, order)
                 losses = self._train(turns, place, watch)
@@ -126,13 +133,24 @@ class Client:
                     reply = replace(reply, rows=rows, agreement=agreement, losses=told)
             return replace(reply, seconds=perf_counter() - began)
 
-    def _take(self, order: Order, place: DeviceSlot) -> str:
-        """Take the rows; returns the reason if they were not taken."""
+    def _take(self, order: Order, place: DeviceSlot) -> tuple[str, Effect | None]:
+        """Take the rows; returns the reason if they were not taken, and their effect if the order asks for it.
+
+        Rows that only attract have no effect yet, and noise does not cover losses.
+        """
+        began, before = perf_counter(), nan
+        if order.compare and self.objective.replaces and not self.privacy.noise:
+            before = mean_loss(self, place)
+        seconds = perf_counter() - began
         if fault := self.exchange.receive(self.shared.model, order):
-            return f"its rows were not taken: {fault}"
+            return f"its rows were not taken: {fault}", None
         if self.batch_norm == "recalibrate" and order.deliveries:
             recalibrate(self.shared.model, self.batches(order.round * self.data.epochs, place))
-        return ""
+        if not isfinite(before):
+            return "", None
+        began = perf_counter()
+        effect = Effect(before, mean_loss(self, place), seconds + perf_counter() - began)
+        return "", effect if isfinite(effect.after) else None
 
     def evaluate(self, place: DeviceSlot | None = None) -> dict[str, dict[str, float]]:
         """Score the model on the validation split."""

@@ -1,4 +1,4 @@
-"""Evaluating a client's model: scores of a whole split, a few sample predictions, running statistics."""
+"""Evaluating a client's model: scores of a whole split, losses, a few sample predictions, running statistics."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,18 +9,22 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedhca2.clients.capture import CapturedForward, Captures
-from fedhca2.clients.device_slot import at_work
-from fedhca2.clients.step import autocast
-from fedhca2.data.batches import Batches
+from fedhca2.clients.device_slot import DeviceSlot, at_work
+from fedhca2.clients.step import autocast, total_loss
+from fedhca2.clients.training import Training
+from fedhca2.data.batches import Batches, EvaluationBatch
 from fedhca2.data.dataset import Sample
+from fedhca2.data.transforms import own_size, placement
 from fedhca2.metrics import Metric
 from fedhca2.models.multitask import MultiTaskModel
+from fedhca2.params import ENCODER, assign, flatten
 from fedhca2.tasks import TASKS
 
 if TYPE_CHECKING:
-    from fedhca2.clients.client import Client
+    from fedhca2.clients.client import BatchWatch, Client
 
-SAMPLES = 4  # sample images per client
+SAMPLES = 8  # sample images per client
+OWN = ""  # no client's name
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -28,7 +32,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 @torch.inference_mode()
 def evaluate(
     model: MultiTaskModel,
-    batches: Iterable[Sample],
+    batches: Iterable[EvaluationBatch],
     metrics: Mapping[str, Metric],
     precision: str,
     captures: Captures | None = None,
@@ -50,9 +54,53 @@ def evaluate(
             return {task: TASKS[task].predict(output) for task, output in model(image).items()}
 
     for batch in batches:
-        for task, prediction in predictions(batch["image"]).items():
-            metrics[task].update(prediction, batch[task])
+        for task, predicted in predictions(batch.image).items():
+            for prediction, label in batch.pairs(task, predicted):
+                metrics[task].update(prediction, label)
     return {task: metric.compute() for task, metric in metrics.items()}
+
+
+@torch.inference_mode()
+def summed_loss(model: MultiTaskModel, batch: Sample, training: Training) -> Tensor:
+    """The loss that a model trains on, times the number of images, in evaluation mode."""
+    with autocast(batch["image"].device, training.precision):
+        losses = {task: TASKS[task].loss(output, batch[task]) for task, output in model(batch["image"]).items()}
+    return len(batch["image"]) * total_loss(losses, training.loss_weights).double()
+
+
+def mean_loss(client: "Client", place: DeviceSlot) -> float:
+    """The loss of the model that the server's rows go to, as the mean over validation images."""
+    images = client.data.images_for_losses
+    model = client.shared.model.eval()
+    losses = [summed_loss(model, batch, client.training) for batch in images.in_order(place.feed)]
+    return float(sum(losses)) / len(images.indices)
+
+
+def look_ahead(
+    client: "Client", updates: Mapping[str, Tensor], place: DeviceSlot, watch: "BatchWatch | None" = None
+) -> tuple[float, dict[str, float]]:
+    """The same of a client, and by name what it would be with each of these updates added to its encoder.
+
+    Every batch is read once, and tried with one encoder after the other. The encoder is left as it was.
+    """
+    images, model, layout = client.data.images_for_losses, client.shared.model, client.layouts[ENCODER]
+    sums: dict[str, Tensor] = {}
+    with at_work(client, place):
+        model.eval()
+        tensors = model.slots()[ENCODER]
+        own = flatten(tensors, layout)
+        try:
+            for number, batch in enumerate(images.in_order(place.feed), 1):
+                for name, update in ((OWN, None), *updates.items()):
+                    assign(tensors, own if update is None else own + update.to(own.device), layout)
+                    loss = summed_loss(model, batch, client.training)
+                    sums[name] = sums[name] + loss if name in sums else loss
+                if watch:
+                    watch(client.name, number, -(-len(images.indices) // images.batch_size), loss / len(batch["image"]))
+        finally:
+            assign(tensors, own, layout)
+    means = {name: float(total) / len(images.indices) for name, total in sums.items()}
+    return means.pop(OWN), means
 
 
 def sample_indices(client: "Client") -> list[int]:
@@ -81,17 +129,18 @@ def sample_predictions(client: "Client", when: str) -> Arrays:
     if val.are_arrays:
         return {}
     indices = sample_indices(client)
-    batch = next(Batches(val.data, indices, val.tasks, batch_size=SAMPLES).evaluation())
+    batch = next(Batches(val.data, indices, val.tasks, batch_size=SAMPLES, resize=val.resize).evaluation())
     with at_work(client, client.device_slot):
-        outputs = client.personal.model.eval()(batch["image"].to(client.where))
-    height, width = val.data.load(indices[0], ())["image"].shape[-2:]
-    top, left = ((padded - own) // 2 for padded, own in zip(val.data.size, (height, width), strict=True))
+        outputs = client.personal.model.eval()(batch.image.to(client.where))
+    place = placement(own_size(val.data.load(indices[0], ())), val.data.size)  # all have one size
     predictions = {task: TASKS[task].predict(output).cpu() for task, output in outputs.items()}
-    inside = (..., slice(top, top + height), slice(left, left + width))
-    return {
-        f"{when}.{task}": (prediction[inside] if TASKS[task].output == "map" else prediction).numpy()
-        for task, prediction in predictions.items()
-    }
+    restored = {task: place.restored(TASKS[task], prediction) for task, prediction in predictions.items()}
+    return {f"{when}.{task}": _compact(prediction).numpy() for task, prediction in restored.items()}
+
+
+def _compact(prediction: Tensor) -> Tensor:
+    """Numbers of classes in two bytes instead of eight: they are held until the run ends."""
+    return prediction.cpu() if prediction.is_floating_point() else prediction.to("cpu", torch.int16)
 
 
 @torch.no_grad()

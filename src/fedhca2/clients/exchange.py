@@ -9,7 +9,8 @@ from typing import Any, Protocol, get_args
 import torch
 from torch import Tensor
 
-from fedhca2.clients.privacy import KEY_BYTES, Privacy, privatise
+from fedhca2.clients.noise import KEY_BYTES, privatise
+from fedhca2.clients.privacy import Privacy
 from fedhca2.messages import Base, Delivery, Order
 from fedhca2.objectives import Anchor
 from fedhca2.params import Layout, Slot, Slotted, add_scaled, assign, flatten, layer_products, layouts

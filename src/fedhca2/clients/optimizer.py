@@ -16,7 +16,7 @@ KINDS: dict[str, type[torch.optim.Adam]] = {"adamw": torch.optim.AdamW, "adam": 
 class OptimizerConfig(Config):
     """AdamW, or Adam, which adds the weight decay to the gradient."""
 
-    kind: Literal["adamw", "adam"] = "adamw"
+    kind: Annotated[Literal["adamw", "adam"], Field(description="the algorithm")] = "adamw"
     amsgrad: Annotated[bool, Field(description="divide by the largest second moment so far, not the last")] = False
     reset: Annotated[Literal["never", "every_round"], Field(description="when moments and steps are reset")] = "never"
 
@@ -32,9 +32,9 @@ class OptimizerConfig(Config):
 class Schedule(Config):
     """A linear warm-up, then half a cosine down to `lowest`, or steps down by `decay`."""
 
-    warmup_epochs: Annotated[int, Field(ge=0)] = 5
-    warmup_from: Annotated[float, Field(ge=0)] = 1.25e-7
-    lowest: Annotated[float, Field(ge=0)] = 1.25e-6
+    warmup_epochs: Annotated[int, Field(ge=0, description="epochs of the warm-up")] = 5
+    warmup_from: Annotated[float, Field(ge=0, description="rate at the start of the warm-up")] = 1.25e-7
+    lowest: Annotated[float, Field(ge=0, description="rate at the end")] = 1.25e-6
     lag: Annotated[bool, Field(description="use the rate of the epoch before, as in the authors' code")] = True
 
     decay: Annotated[float | None, Field(gt=0, le=1, description="factor per step, instead of the cosine")] = None

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedhca2.messages import Reply, reply_as_data
+from fedhca2.messages import Effect, Reply, reply_as_data
 from fedhca2.params import Slot
 from fedhca2.whole_files import write_whole
 
@@ -55,11 +55,11 @@ def load_state(path: Path, checksum: str | None = None) -> ClientState:
         raise StateFileError(path, f"should be a state of fedhca2, found a damaged or foreign file ({error})") from None
     if header.get("format") != FORMAT:
         raise StateFileError(path, f"should have format {FORMAT!r}, found {header.get('format', 'none')!r}")
-    found = _checksum(tensors, header.get("values", ""))
-    if found != header.get("checksum"):
-        raise StateFileError(path, f"is damaged: the checksum should be {header.get('checksum')}, found {found}")
-    if checksum is not None and found != checksum:
-        raise StateFileError(path, f"belongs to another checkpoint: the checksum should be {checksum}, found {found}")
+    actual = _checksum(tensors, header.get("values", ""))
+    if actual != header.get("checksum"):
+        raise StateFileError(path, f"is damaged: the checksum should be {header.get('checksum')}, found {actual}")
+    if checksum is not None and actual != checksum:
+        raise StateFileError(path, f"belongs to another checkpoint: the checksum should be {checksum}, found {actual}")
     return ClientState(tensors, json.loads(header["values"]))
 
 
@@ -73,7 +73,8 @@ def load_reply(path: Path) -> Reply:
     state = load_state(path)
     rows = {Slot.parse(slot): row for slot, row in state.tensors.items()}
     agreement = {Slot.parse(slot): tuple(values) for slot, values in state.values["agreement"].items()}
-    return Reply(**{**state.values, "rows": rows, "agreement": agreement})
+    effect = Effect(*state.values["effect"]) if state.values.get("effect") else None
+    return Reply(**{**state.values, "rows": rows, "agreement": agreement, "effect": effect})
 
 
 def _header(data: bytes) -> dict[str, str]:

@@ -55,6 +55,12 @@ def task_prediction(task: str, head: nn.Module, decoded: Tensor, size: torch.Siz
     return TASKS[task].predict(apply_head(head, decoded, size))
 
 
+def total_loss(losses: Losses, weighted: bool) -> Tensor:
+    """The sum of all tasks' losses, each times its task's weight if they are `weighted`."""
+    weights = {task: TASKS[task].weight if weighted else 1.0 for task in losses}
+    return torch.stack([weights[task] * value for task, value in losses.items()]).sum()
+
+
 def take_step(
     model: MultiTaskModel,
     optimizer: torch.optim.Optimizer,
@@ -71,8 +77,7 @@ def take_step(
             task: loss(task, model.heads[task], decoder(features), batch[task])
             for task, decoder in model.decoders.items()
         }
-    weights = {task: TASKS[task].weight if weighted else 1.0 for task in losses}
-    total = torch.stack([weights[task] * value for task, value in losses.items()]).sum()
+    total = total_loss(losses, weighted)
     if terms.pulled:
         own = dict(model.named_parameters())
         values, anchors = [own[name] for name, _ in terms.pulled], [anchor for _, anchor in terms.pulled]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedhca2.data.dataset import Split
-from fedhca2.data.files import BrokenFileError, read_colours, read_file, read_npy, read_values
+from fedhca2.data.file_errors import BrokenFileError
+from fedhca2.data.files import read_colours, read_file, read_npy, read_values
 from fedhca2.tasks import TASKS, get_task
 
 HELD_OUT = 5  # without a column that says so, every fifth row is a validation image
@@ -32,8 +33,10 @@ class MapStyle:
             names if isinstance(names, Mapping) else {name: place for place, name in enumerate(names)}
         )
         features = getattr(dataset, "features", None) or {}
-        found = {name: getattr(features.get(key), "names", None) for name, key in self.keys.items() if name != "image"}
-        self.labels = found if labels is None else labels
+        class_names = {
+            name: getattr(features.get(key), "names", None) for name, key in self.keys.items() if name != "image"
+        }
+        self.labels = class_names if labels is None else labels
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -84,10 +87,10 @@ class CsvImages:
     def _rows(self, path: Path) -> list[dict[str, str]]:
         with path.open(encoding="utf-8-sig", newline="") as lines:
             rows = list(csv.DictReader(lines))
-        found = list(rows[0]) if rows else []
+        columns = list(rows[0]) if rows else []
         for name in (self.image, *(name for names in self.columns.values() for name in names)):
-            if name not in found:
-                raise BrokenFileError(path, f"should have a column {name!r}, found {', '.join(found) or 'nothing'}")
+            if name not in columns:
+                raise BrokenFileError(path, f"should have a column {name!r}, found {', '.join(columns) or 'nothing'}")
         return rows
 
     def _names(self, task: str, rows: Sequence[Mapping[str, str]]) -> Sequence[str] | None:

@@ -5,46 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Self
 
 from torch import Tensor
 
+from fedhca2.data.cache import CACHE_BYTES, Cache
 from fedhca2.data.dataset import Sample, Split
-from fedhca2.data.files import BrokenFileError, MissingFileError, read_file, read_size
+from fedhca2.data.file_errors import BrokenFileError, MissingFileError
+from fedhca2.data.files import read_file, read_size
+from fedhca2.data.transforms import misfit
 from fedhca2.tasks import LabelSpace, get_task
 
-CACHE_BYTES = 4 * 2**30
 Paths = tuple[Path, ...]
 Size = tuple[int, int]
-
-
-class Cache:
-    """Tensors by key, up to a number of bytes; one per process, shared by its threads.
-
-    It keeps what came first: epochs read everything in sequence, so evicting the oldest would never give a hit.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.used = 0
-        self._lock = Lock()
-        self._kept: dict[tuple[str, str], Tensor] = {}
-
-    def __reduce__(self) -> tuple[type["Cache"], tuple[int]]:
-        return Cache, (self.limit,)  # another process starts with an empty cache
-
-    def get(self, key: tuple[str, str], make: Callable[[], Tensor]) -> Tensor:
-        """The tensor of this key as a copy of the caller's own; computed if it is not cached."""
-        kept = self._kept.get(key)
-        if kept is not None:
-            return kept.clone()
-        made = make()
-        with self._lock:
-            if key not in self._kept and self.used + made.nbytes <= self.limit:
-                self._kept[key] = made.clone()
-                self.used += made.nbytes
-        return made
 
 
 @dataclass(frozen=True)
@@ -163,10 +136,8 @@ class Archive(ABC):
         """Raise an error if an image is larger than the network's input: evaluation pads but never crops."""
         for id in self.ids:
             path = self.files("image", id)[0]
-            height, width = read_size(path)
-            if height > self.size[0] or width > self.size[1]:
-                largest = f"{self.size[0]}×{self.size[1]}, the data set's `size`"
-                raise BrokenFileError(path, f"should be at most {largest}, to be evaluated, found {height}×{width}")
+            if fault := misfit(read_size(path), self.size):
+                raise BrokenFileError(path, fault)
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
         """All images; raises an error if a label of these tasks has no file."""
@@ -184,8 +155,8 @@ class Archive(ABC):
         """Read an image, or its label for a task, which should have this size."""
         paths = self.files(name, id)
         decode = partial(read_file, paths[0], f"good for '{name}'", lambda _: self.sources[name].read(paths, size))
-        found = self._cache.get((id, name), decode)
-        if name != "image" and found.shape[-2:] != size:
-            height, width = found.shape[-2:]
+        tensor = self._cache.get((id, name), decode)
+        if name != "image" and tensor.shape[-2:] != size:
+            height, width = tensor.shape[-2:]
             raise BrokenFileError(paths[0], f"should be {size[0]}×{size[1]} like its image, found {height}×{width}")
-        return found
+        return tensor

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from fedhca2.data.rendered import FIRST_VAL_SCENE
 from fedhca2.data.scenes.labels import CONTEXT_IDS, Domain, encode_normals
 from fedhca2.data.scenes.rendering import render
 from fedhca2.painting import voc_palette
+from fedhca2.whole_files import put_in_place
 
 ArchiveKind = Literal["pascal_context", "nyud"]
 
@@ -56,7 +58,7 @@ def write_scenes(
                 progress(written, train + val)
         _write_lists(layout, root, split, lists)
     if layout == "pascal_context":
-        _write_class_lists(root / "json")
+        _write_class_lists(root)
 
 
 def _scenes(domain: Domain, numbers: range, size: tuple[int, int], seed: int) -> Iterator[tuple[int, Sample]]:
@@ -71,29 +73,28 @@ def _write_pascal_context(root: Path, id: str, scene: Sample) -> list[int]:
     """Write one scene and return the classes of its objects."""
     semseg = scene["semseg"][0].numpy()
     objects = [int(code) for code in np.unique(semseg) if code not in (0, 255)]
-    image = Image.fromarray(scene["image"].permute(1, 2, 0).numpy())
-    image.save(_at(root, "JPEGImages", f"{id}.jpg"), quality=JPEG_QUALITY)
-    classes = Image.fromarray(semseg)
-    classes.putpalette(voc_palette().flatten().tolist())
-    classes.save(_at(root, "semseg/VOC12", f"{id}.png"))
-    Image.fromarray(scene["sal"][0].numpy() * 255).save(_at(root, "sal_distill", f"{id}.png"))
-    _save_normals(_at(root, "normals_distill", f"{id}.png"), scene)
+    _save(root, f"JPEGImages/{id}.jpg", scene["image"].permute(1, 2, 0).numpy())
+    _save(root, f"semseg/VOC12/{id}.png", semseg, palette=voc_palette().flatten().tolist())
+    _save(root, f"sal_distill/{id}.png", scene["sal"][0].numpy() * 255)
+    _save(root, f"normals_distill/{id}.png", encode_normals(scene["normals"]).permute(1, 2, 0).numpy())
     label_map = scene["context"][0].numpy().astype(np.uint16)
-    savemat(_at(root, "pascal-context/trainval", f"{id}.mat"), {"LabelMap": label_map}, do_compression=True)
+    _save_mat(root, f"pascal-context/trainval/{id}.mat", {"LabelMap": label_map})
     annotation = _annotation(id, semseg, objects, scene["human_parts"][0].numpy())
-    savemat(_at(root, "human_parts", f"{id}.mat"), {"anno": annotation}, do_compression=True)
+    _save_mat(root, f"human_parts/{id}.mat", {"anno": annotation})
     return objects
 
 
 def _annotation(id: str, semseg: NDArray[np.uint8], objects: list[int], parts: NDArray[np.uint8]) -> NDArray[np.void]:
     """Make a PASCAL-Part annotation with one object per class in the scene."""
-    found = [(PART_WRITTEN[code], (parts == code).astype(np.uint8)) for code in PART_WRITTEN if (parts == code).any()]
+    named_parts = [
+        (PART_WRITTEN[code], (parts == code).astype(np.uint8)) for code in PART_WRITTEN if (parts == code).any()
+    ]
     rows = [
         (
             PASCAL_CLASSES[code],
             code,
             (semseg == code).astype(np.uint8),
-            _struct("part_name mask", found if code == PERSON else []),
+            _struct("part_name mask", named_parts if code == PERSON else []),
         )
         for code in objects
     ]
@@ -109,25 +110,22 @@ def _struct(fields: str, rows: list[tuple[Any, ...]]) -> NDArray[np.void]:
 
 
 def _write_nyud(root: Path, id: str, scene: Sample) -> None:
-    Image.fromarray(scene["image"].permute(1, 2, 0).numpy()).save(_at(root, "images", f"{id}.png"))
-    Image.fromarray(scene["semseg"][0].numpy() + np.uint8(1)).save(_at(root, "segmentation", f"{id}.png"))
-    Image.fromarray((scene["edge"][0].numpy() * 255).astype(np.uint8)).save(_at(root, "edge", f"{id}.png"))
-    _save_normals(_at(root, "normals", f"{id}.png"), scene)
-    np.save(_at(root, "depth", f"{id}.npy"), scene["depth"][0].numpy())
-
-
-def _save_normals(path: Path, scene: Sample) -> None:
-    Image.fromarray(encode_normals(scene["normals"]).permute(1, 2, 0).numpy()).save(path)
+    _save(root, f"images/{id}.png", scene["image"].permute(1, 2, 0).numpy())
+    _save(root, f"segmentation/{id}.png", scene["semseg"][0].numpy() + np.uint8(1))
+    _save(root, f"edge/{id}.png", (scene["edge"][0].numpy() * 255).astype(np.uint8))
+    _save(root, f"normals/{id}.png", encode_normals(scene["normals"]).permute(1, 2, 0).numpy())
+    with _new_file(root, f"depth/{id}.npy") as path, path.open("wb") as file:
+        np.save(file, scene["depth"][0].numpy())
 
 
 def _write_lists(layout: ArchiveKind, root: Path, split: str, objects: Mapping[str, list[int] | None]) -> None:
     folder = "ImageSets/Context" if layout == "pascal_context" else "gt_sets"
-    _at(root, folder, f"{split}.txt").write_text("".join(f"{id}\n" for id in objects), encoding="utf-8")
+    _save_text(root, f"{folder}/{split}.txt", "".join(f"{id}\n" for id in objects))
     if layout == "pascal_context":
-        _at(root, "ImageSets/Parts", f"{split}.txt").write_text(json.dumps(objects), encoding="utf-8")
+        _save_text(root, f"ImageSets/Parts/{split}.txt", json.dumps(objects))
 
 
-def _write_class_lists(folder: Path) -> None:
+def _write_class_lists(root: Path) -> None:
     solid = [name for name in CONTEXT_IDS if name != "sky"]  # the sky has no normals
     lists = {
         "context_classes": CONTEXT_IDS | {"tvmonitor": TVMONITOR},
@@ -135,10 +133,31 @@ def _write_class_lists(folder: Path) -> None:
         "pascal_part": {str(PERSON): PART_CLASS},
     }
     for name, content in lists.items():
-        _at(folder, "", f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+        _save_text(root, f"json/{name}.json", json.dumps(content))
 
 
-def _at(root: Path, folder: str, name: str) -> Path:
-    """The path of a file; creates its folder."""
-    (root / folder).mkdir(parents=True, exist_ok=True)
-    return root / folder / name
+def _save(root: Path, name: str, pixels: NDArray[np.uint8], palette: list[int] | None = None) -> None:
+    image = Image.fromarray(pixels)
+    if palette is not None:
+        image.putpalette(palette)
+    with _new_file(root, name) as path:
+        image.save(path, "JPEG" if name.endswith(".jpg") else "PNG", quality=JPEG_QUALITY)
+
+
+def _save_mat(root: Path, name: str, values: Mapping[str, Any]) -> None:
+    with _new_file(root, name) as path, path.open("wb") as file:
+        savemat(file, values, do_compression=True)
+
+
+def _save_text(root: Path, name: str, text: str) -> None:
+    with _new_file(root, name) as path:
+        path.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _new_file(root: Path, name: str) -> Iterator[Path]:
+    """A path to write this file to, in a folder that exists."""
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with put_in_place(path) as aside:
+        yield aside

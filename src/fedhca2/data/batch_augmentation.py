@@ -93,9 +93,9 @@ def choose_starts(classes: Tensor, plan: Plan, size: tuple[int, int], count: int
         start = plan.starts[..., side].reshape(-1, 1)
         length, scaled = (t[:, side].repeat_interleave(tries)[:, None] for t in (plan.length, plan.scaled))
         read = axes(length, scaled, start, size[side], torch.zeros_like(start, dtype=torch.bool))
-        found = torch.zeros(len(start), classes.shape[1 + side], device=classes.device)
-        found.scatter_add_(1, read.nearest, read.inside.float())
-        shares.append(found.view(batch, tries, -1))
+        share = torch.zeros(len(start), classes.shape[1 + side], device=classes.device)
+        share.scatter_add_(1, read.nearest, read.inside.float())
+        shares.append(share.view(batch, tries, -1))
     rows, columns = shares
     each = classes[:, :, None] == torch.arange(count, device=classes.device, dtype=classes.dtype)[:, None]
     # Half precision is exact here: no number exceeds the size of a crop.

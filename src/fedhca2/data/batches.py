@@ -3,10 +3,12 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from fedhca2.data.dataset import Dataset, Sample
 from fedhca2.data.feed import DeviceFeed
@@ -14,14 +16,18 @@ from fedhca2.data.transforms import (
     SCALES,
     UNCHANGED,
     Augmentation,
+    Placement,
     collate,
     draw_augmentation,
+    fitted,
     for_evaluation,
     for_training,
+    own_size,
+    placement,
     require_fit,
 )
 from fedhca2.seeds import derive
-from fedhca2.tasks import crop_chooser
+from fedhca2.tasks import TASKS, crop_chooser
 
 T = TypeVar("T")
 Draw = Callable[[int], Augmentation]
@@ -32,13 +38,40 @@ def unchanged(index: int) -> Augmentation:
     return UNCHANGED
 
 
+@dataclass(frozen=True)
+class EvaluationBatch:
+    """Images of the network's size, with labels of that size, or with each image's labels at its own size."""
+
+    image: Tensor
+    labels: Sample
+    own: Sequence[tuple[Placement, Sample]] = ()
+
+    def pairs(self, task: str, predictions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Predictions of a task with the labels to compare them with, in one size: [B, C, H, W] or [B, C]."""
+        if not self.own:
+            yield predictions, self.labels[task]
+            return
+        for (place, labels), prediction in zip(self.own, predictions[:, None], strict=True):
+            label = labels[task].to(prediction.device)[None]
+            known = TASKS[task].ignored(label) if TASKS[task].output == "map" else label
+            yield place.restored(TASKS[task], prediction), known
+
+
 class Batches:
-    """A client's own images of a data set, for its own tasks."""
+    """A client's own images of a data set, for its own tasks; `resize` is the data set's."""
 
     def __init__(
-        self, data: Dataset, indices: Sequence[int], tasks: Sequence[str], *, batch_size: int, workers: int = 0
+        self,
+        data: Dataset,
+        indices: Sequence[int],
+        tasks: Sequence[str],
+        *,
+        batch_size: int,
+        workers: int = 0,
+        resize: Literal["fit"] | None = None,
     ) -> None:
         self.data = data
+        self.resize = resize
         self.indices = tuple(indices)
         self.tasks = tuple(tasks)
         self.batch_size = batch_size
@@ -70,9 +103,37 @@ class Batches:
             return self._batches(chosen, unchanged, feed)
         return self._batches(chosen, lambda index: draw_augmentation(seed, client, epoch, index, scales), feed)
 
-    def evaluation(self, feed: DeviceFeed | None = None) -> Iterator[Sample]:
+    def evaluation(self, feed: DeviceFeed | None = None) -> Iterator[EvaluationBatch]:
         """All images in order; the last batch may be smaller."""
+        if self.resize and not self.are_arrays:
+            return self._at_own_size(feed)
+        return (EvaluationBatch(batch["image"], batch) for batch in self.in_order(feed))
+
+    def in_order(self, feed: DeviceFeed | None = None) -> Iterator[Sample]:
+        """All images in order, with labels of the network's size, as training has them."""
         return self._batches(self.indices, unchanged, feed)
+
+    def _at_own_size(self, feed: DeviceFeed | None) -> Iterator[EvaluationBatch]:
+        """All images, scaled down where they are larger than the network's input, with labels at their own size."""
+        size = self.data.size
+        waiting: deque[list[tuple[Placement, Sample]]] = deque()  # of batches that are being prepared
+
+        def read(index: int) -> tuple[Placement, Sample, Sample]:
+            sample = self.data.load(index, self.tasks)
+            return placement(own_size(sample), size), sample, fitted({"image": sample["image"]}, size)
+
+        def images() -> Iterator[list[Sample]]:
+            for group in self._grouped(self.indices, read):
+                waiting.append([(place, sample) for place, sample, _ in group])
+                yield [image for _, _, image in group]
+
+        def prepared() -> Iterator[Sample]:
+            if feed is None:
+                return (collate([for_evaluation(image, size) for image in group]) for group in images())
+            return feed.batches(([(image, UNCHANGED) for image in group] for group in images()), size, 0)
+
+        for batch in prepared():
+            yield EvaluationBatch(batch["image"], {}, waiting.popleft())
 
     def _batches(self, indices: Sequence[int], draw: Draw, feed: DeviceFeed | None) -> Iterator[Sample]:
         size = self.data.size
@@ -82,7 +143,9 @@ class Batches:
 
         def read(index: int) -> tuple[Sample, Augmentation]:
             sample, augmentation = self.data.load(index, self.tasks), draw(index)
-            if augmentation is UNCHANGED:
+            if augmentation is UNCHANGED and self.resize:
+                sample = fitted(sample, size)
+            elif augmentation is UNCHANGED:
                 require_fit(sample, size)
             return sample, augmentation
 

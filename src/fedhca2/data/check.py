@@ -14,10 +14,11 @@ from fedhca2.data.archive import Size
 from fedhca2.data.archive_writer import ArchiveKind
 from fedhca2.data.config import DataConfig
 from fedhca2.data.dataset import Dataset, Sample, Split
-from fedhca2.data.files import FileError, MissingFileError
+from fedhca2.data.file_errors import FileError, MissingFileError
 from fedhca2.data.nyud import Nyud
 from fedhca2.data.pascal_context import PascalContext
 from fedhca2.tasks import TASKS
+from fedhca2.words import counted
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 ARCHIVES: dict[ArchiveKind, type[PascalContext] | type[Nyud]] = {"pascal_context": PascalContext, "nyud": Nyud}
@@ -63,7 +64,7 @@ class CheckReport:
         for split, found in self.splits.items():
             sizes = ", ".join(f"{height}×{width} ({count})" for (height, width), count in found.sizes.most_common(5))
             more = f" and {len(found.sizes) - 5} more" if len(found.sizes) > 5 else ""
-            yield f"{split}: {found.images} images; sizes {sizes or 'unknown'}{more}"
+            yield f"{split}: {counted(found.images, 'image')}; sizes {sizes or 'unknown'}{more}"
             yield from (f"  {task}: {low:g} … {high:g}" for task, (low, high) in found.ranges.items())
         yield from (f"no folder with labels for {task}" for task in self.without)
         yield from (f"missing: {path}" for path in self.missing)
@@ -124,10 +125,10 @@ def _read_all(
 ) -> CheckReport:
     total, done = sum(map(len, opened.values())), 0
     for split, data in opened.items():
-        found = report.splits[split] = SplitReport(len(data))
+        split_report = report.splits[split] = SplitReport(len(data))
         tasks = [task for task in data.labels if task in TASKS]
         for index in range(len(data)):
-            _check_sample(data, index, tasks, found, report)
+            _check_sample(data, index, tasks, split_report, report)
             done += 1
             if progress is not None:
                 progress(done, total)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhca2.data.dataset import Split
-from fedhca2.data.files import BrokenFileError, read_colours, read_json
+from fedhca2.data.file_errors import BrokenFileError
+from fedhca2.data.files import read_colours, read_json
 
 Mask = NDArray[np.bool_]
 MOST_CLASSES = 254  # beside the background; 255 is unknown
@@ -31,10 +32,10 @@ class CocoMasks:
     ) -> None:
         self.folder = root / images.format(split=split)
         self.path = root / annotations.format(split=split)
-        found = read_json(self.path)
-        if not isinstance(found, dict) or not {"images", "annotations", "categories"} <= set(found):
+        content = read_json(self.path)
+        if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= set(content):
             raise BrokenFileError(self.path, "should have images, annotations and categories, found other keys")
-        categories = sorted(found["categories"], key=lambda category: category["id"])
+        categories = sorted(content["categories"], key=lambda category: category["id"])
         if len(categories) > MOST_CLASSES:
             raise BrokenFileError(self.path, f"should have at most {MOST_CLASSES} categories, found {len(categories)}")
         self.classes = {category["id"]: number for number, category in enumerate(categories, 1)}
@@ -42,10 +43,10 @@ class CocoMasks:
             raise BrokenFileError(self.path, "should have a different id for each category, found one twice")
         names = [str(category["name"]) for category in categories]
         self.labels = {"semseg": ["background", *names], "multilabel": names}
-        self.images = sorted(found["images"], key=lambda image: image["id"])
+        self.images = sorted(content["images"], key=lambda image: image["id"])
         self.ids = [image["file_name"] for image in self.images]
         self.objects: dict[Any, list[Mapping[str, Any]]] = {}
-        for each in found["annotations"]:
+        for each in content["annotations"]:
             self.objects.setdefault(each["image_id"], []).append(each)
 
     def __len__(self) -> int:

@@ -3,9 +3,9 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, PositiveInt
+from pydantic import AfterValidator, Field, PositiveInt
 
 from fedhca2.config import Config
 from fedhca2.data.dataset import Dataset, Split
@@ -16,14 +16,20 @@ from fedhca2.tasks import LabelSpace
 # A relative path is that of something beside the experiment's file, or in the working directory.
 Place = Annotated[Path, AfterValidator(lambda path, info: in_folders(path, folders(info)))]
 Size = tuple[PositiveInt, PositiveInt]
+SIZE = "height and width of the network's input"
+ROOT, CACHE = "the data set's folder", "keep images in memory once they are read"
 
 
 class DataConfig(Config):
     """The settings of one data set."""
 
     kind: str
-    size: Size
-    partition: PartitionConfig = Even()
+    size: Annotated[Size, Field(description=SIZE)]
+    partition: Annotated[PartitionConfig, Field(description="how its images are divided among its clients")] = Even()
+    resize: Annotated[
+        Literal["fit"] | None,
+        Field(description="fit: scale images larger than `size` down, and score predictions at the image's own size"),
+    ] = None
 
     @property
     def are_arrays(self) -> bool:

@@ -69,10 +69,10 @@ def _read_ahead(raw: Iterable[Raw], size: tuple[int, int]) -> Iterator[tuple[Sam
     source = iter(raw)
 
     def pack() -> tuple[Sample, Plan] | None:
-        found = next(source, None)
-        if found is None:
+        batch = next(source, None)
+        if batch is None:
             return None
-        return on_canvas([sample for sample, _ in found], size, pin=True), plan(found, size)
+        return on_canvas([sample for sample, _ in batch], size, pin=True), plan(batch, size)
 
     pool = ThreadPoolExecutor(1)
     waiting: deque[Future[tuple[Sample, Plan] | None]] = deque(pool.submit(pack) for _ in range(AHEAD))
@@ -107,8 +107,8 @@ def _taken(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """The values [B, C, rows, columns] at these positions of each sample."""
     batch, channels, _, width = source.shape
     places = (rows[:, :, None] * width + columns[:, None, :]).view(batch, 1, -1)
-    found = source.flatten(2).gather(2, places.expand(-1, channels, -1))
-    return found.view(batch, channels, rows.shape[1], columns.shape[1])
+    values = source.flatten(2).gather(2, places.expand(-1, channels, -1))
+    return values.view(batch, channels, rows.shape[1], columns.shape[1])
 
 
 def places(classes: Tensor | None, plan: Plan, size: tuple[int, int], count: int) -> tuple[Axes, Axes, Tensor]:

@@ -13,26 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from fedhca2.data.file_errors import BrokenFileError, FileError, MissingFileError
+
 T = TypeVar("T")
 MOST_PIXELS = 40_000_000  # in an image or a label; photographs and satellite tiles have fewer
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")  # EPS would start Ghostscript
-
-
-class FileError(ValueError):
-    """A fault in one file of a data set."""
-
-    def __init__(self, path: Path, fault: str) -> None:
-        super().__init__(f"{path}: {fault}")
-        self.path = path
-        self.fault = fault
-
-
-class MissingFileError(FileError):
-    """A file is missing."""
-
-
-class BrokenFileError(FileError):
-    """A file does not hold what it should."""
 
 
 def read_file(path: Path, form: str, read: Callable[[Path], T]) -> T:
@@ -140,11 +125,11 @@ def read_npy(path: Path) -> NDArray[Any]:
     """Read an array in numpy's format; no code in it is executed."""
 
     def read(path: Path) -> NDArray[Any]:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a wrong size in the header costs no memory
-        if not isinstance(found, np.ndarray) or found.size > MOST_PIXELS:
-            shape = getattr(found, "shape", type(found).__name__)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a wrong size in the header costs no memory
+        if not isinstance(array, np.ndarray) or array.size > MOST_PIXELS:
+            shape = getattr(array, "shape", type(array).__name__)
             raise BrokenFileError(path, f"should be an array of at most {MOST_PIXELS} numbers, found {shape}")
-        return np.array(found)
+        return np.array(array)
 
     return read_file(path, "a numpy array", read)
 
@@ -156,9 +141,9 @@ def read_json(path: Path) -> Any:
 
 def class_codes(path: Path, values: Tensor, classes: int) -> Tensor:
     """Return the values if all are classes 0 … `classes` − 1, or 255 for unknown; otherwise raise an error."""
-    found = values[(values >= classes) & (values != 255)]
-    if len(found):
+    strange = values[(values >= classes) & (values != 255)]
+    if len(strange):
         raise BrokenFileError(
-            path, f"should hold values 0 … {classes - 1} and 255, found {sorted(set(found.tolist()))}"
+            path, f"should hold values 0 … {classes - 1} and 255, found {sorted(set(strange.tolist()))}"
         )
     return values

@@ -2,29 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedhca2.data.archive import Archive, Paths, Size, Source
-from fedhca2.data.config import DataConfig, Place
+from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Split
-from fedhca2.data.files import (
-    BrokenFileError,
-    class_codes,
-    read_colours,
-    read_mat,
-    read_normals,
-    read_npy,
-    read_shades,
-    read_values,
-)
+from fedhca2.data.file_errors import BrokenFileError
+from fedhca2.data.files import class_codes, read_colours, read_mat, read_normals, read_npy, read_shades, read_values
 from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS
 from fedhca2.metrics.edges.boundaries import boundaries
 from fedhca2.tasks import LabelSpace
+
+INPUT = (448, 576)
 
 
 def _image(paths: Paths, size: Size) -> Tensor:
@@ -69,13 +63,7 @@ class Nyud(Archive):
     spaces = NYUD_LABELS
 
     def __init__(
-        self,
-        root: Path,
-        split: Split,
-        *,
-        tasks: Sequence[str] | None = (),
-        size: Size = (448, 576),
-        cache: bool = False,
+        self, root: Path, split: Split, *, tasks: Sequence[str] | None = (), size: Size = INPUT, cache: bool = False
     ) -> None:
         super().__init__(root, split, tasks=tasks, size=size, cache=cache)
 
@@ -104,9 +92,9 @@ class NyudData(DataConfig):
     """NYUD-v2 in a folder."""
 
     kind: Literal["nyud"] = "nyud"
-    root: Place
-    size: tuple[PositiveInt, PositiveInt] = (448, 576)
-    cache: bool = False
+    root: Annotated[Place, Field(description=ROOT)]
+    size: Annotated[tuple[PositiveInt, PositiveInt], Field(description=SIZE)] = INPUT
+    cache: Annotated[bool, Field(description=CACHE)] = False
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
@@ -116,6 +104,6 @@ class NyudData(DataConfig):
     def open(self, split: Split) -> Dataset:
         """Open one split."""
         data = Nyud(self.root, split, size=self.size, cache=self.cache)
-        if split == "val":
+        if split == "val" and not self.resize:
             data.require_fit()
         return data

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import create_model
+from pydantic import Field, create_model
 
-from fedhca2.data.config import DataConfig, Place
+from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Split
-from fedhca2.data.files import BrokenFileError, FileError, MissingFileError
+from fedhca2.data.file_errors import BrokenFileError, FileError, MissingFileError
 from fedhca2.data.own_samples import OwnSamples, label_spaces
 from fedhca2.imports import load, told
 from fedhca2.tasks import LabelSpace
@@ -28,7 +28,7 @@ from fedhca2.tasks import LabelSpace
 class OwnData(DataConfig):
     """The settings of a data set of a user's own."""
 
-    cache: bool = False
+    cache: Annotated[bool, Field(description=CACHE)] = False
     made_by: ClassVar[Callable[..., Any]]
     settings: ClassVar[tuple[str, ...]]  # the fields that it is made with
     declared: ClassVar[
@@ -57,7 +57,8 @@ class OwnData(DataConfig):
                 raise BrokenFileError(Path(self.kind), lacking)
             if hasattr(made, "load"):
                 return made  # type: ignore[no-any-return]
-            return OwnSamples(made, self.size, split, cache=self.cache and "cache" not in self.settings)
+            cached = self.cache and "cache" not in self.settings
+            return OwnSamples(made, self.size, split, cache=cached, fits=not self.resize)
         except (FileError, MemoryError):
             raise
         except Exception as error:  # it may raise anything
@@ -78,7 +79,7 @@ def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
     settings = tuple(fields)
     size = getattr(made_by, "shape", getattr(made_by, "size", None))
     if "size" not in fields and isinstance(size, Sequence):
-        fields["size"] = (DataConfig.model_fields["size"].annotation, size)
+        fields["size"] = (DataConfig.model_fields["size"].annotation, Field(size, description=SIZE))
     labels = getattr(made_by, "labels", None)
     name: str = kind.rpartition(":")[2]
     made = create_model(name, __base__=OwnData, **fields)
@@ -92,6 +93,7 @@ def _fields(kind: str, made_by: Any) -> dict[str, Any]:
     constructor = vars(made_by).get("__init__", made_by.__init__) if isinstance(made_by, type) else made_by  # type: ignore[misc]
     hints: dict[str, Any] = get_type_hints(constructor, include_extras=True)
     hints.update(root=Path, size=DataConfig.model_fields["size"].annotation)
+    about = {"root": ROOT, "size": SIZE}
     fields: dict[str, Any] = {}
     for name, parameter in inspect.signature(made_by).parameters.items():
         if name == "split" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -99,7 +101,7 @@ def _fields(kind: str, made_by: Any) -> dict[str, Any]:
         if name not in ("size", "cache") and (name in OwnData.model_fields or hasattr(OwnData, name)):
             raise ValueError(f"{kind}: a parameter should not be called {name!r}, which has a meaning of its own")
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[name] = (_placed(hints.get(name, Any)), default)
+        fields[name] = (_placed(hints.get(name, Any)), Field(default, description=about.get(name)))
     return fields
 
 

@@ -1,19 +1,26 @@
-"""One split of a user's own data set, behind the interface that all data sets have."""
+"""One split of a user's own data set, behind the interface that all data sets have.
+
+Samples may be numpy arrays, torch tensors or Pillow images of any number type; they become checked tensors. Arrays and
+Pillow images are [H, W] or [H, W, C], tensors [H, W] or [C, H, W], as is usual in these libraries.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+import torch
+from PIL import Image
 from torch import Tensor
 
-from fedhca2.data.archive import CACHE_BYTES, Cache
-from fedhca2.data.arrays import to_array, to_image, to_label
+from fedhca2.data.cache import CACHE_BYTES, Cache
 from fedhca2.data.dataset import Sample, Split
-from fedhca2.data.files import BrokenFileError, FileError
+from fedhca2.data.file_errors import BrokenFileError, FileError
 from fedhca2.data.transforms import require_fit
 from fedhca2.imports import told
-from fedhca2.tasks import LabelSpace, get_task, skips_empty
+from fedhca2.labels import IGNORE
+from fedhca2.tasks import LabelSpace, Task, get_task, skips_empty
 
 Names = Sequence[str] | int | LabelSpace | None  # how a data set describes the labels of a task
 
@@ -42,8 +49,10 @@ def label_spaces(labels: Any) -> dict[str, LabelSpace]:
 class OwnSamples:
     """One split of a user's data set, with every sample converted and checked."""
 
-    def __init__(self, held: Any, size: tuple[int, int], split: Split, *, cache: bool) -> None:
+    def __init__(self, held: Any, size: tuple[int, int], split: Split, *, cache: bool, fits: bool = True) -> None:
+        """`fits`: images of the validation split should not be larger than the network's input."""
         self.held = held
+        self.fits = fits
         self.size = size
         self.split = split
         self.are_arrays = hasattr(held, "shape")
@@ -78,21 +87,21 @@ class OwnSamples:
         return sample
 
     def _converted(self, index: int, name: str, read: Callable[[], Mapping[str, Any]], sample: Sample) -> Tensor:
-        found = read()
+        given = read()
         key = "input" if name == "image" and self.are_arrays else name
-        if key not in found:
-            listed = ", ".join(map(str, found)) or "nothing"
+        if key not in given:
+            listed = ", ".join(map(str, given)) or "nothing"
             raise BrokenFileError(self._place(index), f"should have {key!r}, found {listed}")
         try:
             if key == "input":
-                return to_array(found[key], self.size)
+                return _to_array(given[key], self.size)
             if name == "image":
-                image = to_image(found[name])
-                if self.split == "val":
+                image = _to_image(given[name])
+                if self.split == "val" and self.fits:
                     require_fit({"image": image}, self.size)
                 return image
             height, width = sample["image"].shape[-2:]
-            return to_label(found[name], get_task(name), self.labels[name], (height, width))
+            return _to_label(given[name], get_task(name), self.labels[name], (height, width))
         except ValueError as error:
             raise BrokenFileError(self._place(index), f"{key!r} {error}") from error
         except OSError as error:  # Pillow reads a file when its pixels are needed
@@ -100,16 +109,102 @@ class OwnSamples:
 
     def _read(self, index: int) -> Mapping[str, Any]:
         try:
-            found = self.held[index]
+            given = self.held[index]
         except (FileError, MemoryError):
             raise
         except Exception as error:  # it may raise anything
             raise BrokenFileError(self._place(index), f"should be a sample, found {told(error)}") from error
-        if not isinstance(found, Mapping):
-            fault = f"should be {{'image': …, task: …}}, found {type(found).__name__}"
+        if not isinstance(given, Mapping):
+            fault = f"should be {{'image': …, task: …}}, found {type(given).__name__}"
             raise BrokenFileError(self._place(index), fault)
-        return found
+        return given
 
     def _place(self, index: int) -> Path:
         own = f" ({self.ids[index]})" if self.ids[index] != str(index) else ""
         return Path(f"{self.split}[{index}]{own}")
+
+
+def _to_image(value: Any) -> Tensor:
+    """An image as uint8 [3, H, W]: bytes, or floats from 0 to 1, in one or three channels."""
+    planes = _planes(value.convert("RGB") if isinstance(value, Image.Image) else value)
+    if len(planes) not in (1, 3):
+        raise ValueError(f"should have 1 or 3 channels, found {_shape(planes)}")
+    low, high = _bounds(planes)
+    if planes.is_floating_point():
+        if low < 0 or high > 1:
+            raise ValueError(f"should have floats from 0 to 1, or bytes, found {low:g} to {high:g}")
+        planes = (planes * 255).round()
+    elif low < 0 or high > 255:
+        raise ValueError(f"should have values from 0 to 255, found {low:g} to {high:g}")
+    return planes.to(torch.uint8).expand(3, -1, -1).contiguous()
+
+
+def _to_array(value: Any, shape: tuple[int, ...]) -> Tensor:
+    """An input that is no image, as float32 of this shape."""
+    tensor = _tensor(value).float()
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"should be {'×'.join(map(str, shape))}, the data set's `shape`, found {_shape(tensor)}")
+    _bounds(tensor)
+    return tensor
+
+
+def _to_label(value: Any, task: Task, space: LabelSpace, size: tuple[int, int]) -> Tensor:
+    """A task's label for an image of this size, float32: a map [C, H, W], of classes in uint8, or a vector [C]."""
+    label = _planes(value) if task.output == "map" else _vector(value)
+    channels = task.label_channels_for(space)
+    wanted = (channels, *size) if task.output == "map" else (channels,)
+    if tuple(label.shape) != wanted:
+        like = " like its image" if task.output == "map" else ""
+        raise ValueError(f"should be {'×'.join(map(str, wanted))}{like}, found {_shape(label)}")
+    known = label[task.known(label)]
+    lowest, highest = task.label_range(space)
+    low, high = _bounds(known)
+    if len(known) and (low < lowest or high > highest):
+        unknown = IGNORE if task.output == "map" else "NaN"
+        outside = low if low < lowest else high
+        raise ValueError(f"should be from {lowest:g} to {highest:g}, or {unknown} if unknown, found {outside:g}")
+    if task.grouped_by == "class" and (known != known.round()).any():
+        raise ValueError("should be the whole numbers of classes, found a fraction")
+    return label.to(torch.uint8) if task.output == "map" and task.grouped_by == "class" else label.float()
+
+
+def _planes(value: Any) -> Tensor:
+    """Anything with two or three dimensions as [C, H, W]."""
+    tensor = _tensor(value)
+    if tensor.ndim == 2:
+        return tensor[None]
+    if tensor.ndim != 3 or 0 in tensor.shape:
+        raise ValueError(f"should be H×W with or without channels, found {_shape(tensor)}")
+    return tensor if isinstance(value, Tensor) else tensor.permute(2, 0, 1)
+
+
+def _tensor(value: Any) -> Tensor:
+    """Any array of numbers as a tensor of its own, with 0 and 1 for truth values."""
+    if isinstance(value, Tensor):
+        return value.byte() if value.dtype == torch.bool else value.detach().cpu()
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"should be an array of numbers, found {array.dtype}")
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)  # torch has few operations for larger unsigned numbers
+    if array.dtype.kind == "b":
+        array = array.astype(np.uint8)
+    return torch.from_numpy(np.array(array, copy=True))  # writable, and nobody else's
+
+
+def _vector(value: Any) -> Tensor:
+    tensor = _tensor(value)
+    return tensor.float().reshape(-1) if tensor.ndim < 2 else tensor.float()
+
+
+def _bounds(values: Tensor) -> tuple[float, float]:
+    """The smallest and the largest value, if all are finite."""
+    if not values.numel():
+        return 0.0, 0.0
+    if values.is_floating_point() and not values.isfinite().all():
+        raise ValueError(f"should be finite, found {'NaN' if values.isnan().any() else 'infinity'}")
+    return float(values.min()), float(values.max())
+
+
+def _shape(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape)) or "one number"

@@ -95,7 +95,7 @@ class Draws(Partition):
     """Every client draws its own share of all images, independently of the others."""
 
     kind: Literal["draws"] = "draws"
-    share: Annotated[float, Field(gt=0, le=1)]
+    share: Annotated[float, Field(gt=0, le=1, description="of all images, that each client draws")]
 
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
         """Draw parts that may overlap."""
@@ -111,7 +111,7 @@ class Dirichlet(Partition):
 
     kind: Literal["dirichlet"] = "dirichlet"
     by: Annotated[str, Field(description="the task: images are grouped by its largest class, or by its mean value")]
-    alpha: Annotated[float, Field(gt=0)] = 0.5
+    alpha: Annotated[float, Field(gt=0, description="small: very different clients; large: similar ones")] = 0.5
     at_least: Annotated[
         int, Field(ge=1, description="images every client should have; shares are redrawn until it does")
     ] = 8
@@ -150,8 +150,8 @@ class Lists(Partition):
     """
 
     kind: Literal["lists"] = "lists"
-    lists: dict[str, list[int | str]] | None = None
-    file: Path | None = None
+    lists: Annotated[dict[str, list[int | str]] | None, Field(description="numbers or ids of images, by client")] = None
+    file: Annotated[Path | None, Field(description="a JSON file with such lists")] = None
 
     @model_validator(mode="after")
     def _here_or_there(self) -> "Lists":
@@ -167,8 +167,8 @@ class Lists(Partition):
         if self.file is None:
             return self.lists or {}
         try:
-            found = json.loads(self.file.read_text("utf-8"))
-            return {client: _trained_on(entry) for client, entry in found.items()}
+            lists = json.loads(self.file.read_text("utf-8"))
+            return {client: _trained_on(entry) for client, entry in lists.items()}
         except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{self.file}: should be JSON, {{client: [image, …]}}, found {error}") from None
 
@@ -236,13 +236,13 @@ STATISTICS: dict[Grouping, Callable[[Tensor], float]] = {"class": largest_class,
 
 def label_groups(data: Dataset, task: str) -> NDArray[np.int64]:
     """A group for every image: its largest class, or the tenth of the images that its mean value falls into."""
-    found = TASKS[task]
-    if found.grouped_by is None:
+    declared = TASKS[task]
+    if declared.grouped_by is None:
         raise ValueError(f"{task}: its labels have no single number to group images by")
-    statistic = STATISTICS[found.grouped_by]
+    statistic = STATISTICS[declared.grouped_by]
     labels = (data.load(i, [task])[task] for i in range(len(data)))
-    values = np.array([statistic(label[found.known(label)]) for label in labels])
-    if found.grouped_by == "class":
+    values = np.array([statistic(label[declared.known(label)]) for label in labels])
+    if declared.grouped_by == "class":
         return values.astype(np.int64)
     groups: NDArray[np.int64] = values.argsort(kind="stable").argsort(kind="stable") * BINS // len(values)
     return groups

@@ -4,28 +4,20 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import scipy  # imports its parts when they are used
 import torch
 from numpy.typing import NDArray
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedhca2.data.archive import Archive, Paths, Size, Source
-from fedhca2.data.config import DataConfig, Place
+from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Sample, Split
-from fedhca2.data.files import (
-    BrokenFileError,
-    class_codes,
-    read_colours,
-    read_json,
-    read_mat,
-    read_normals,
-    read_shades,
-    read_values,
-)
+from fedhca2.data.file_errors import BrokenFileError
+from fedhca2.data.files import class_codes, read_colours, read_json, read_mat, read_normals, read_shades, read_values
 from fedhca2.data.label_spaces import PASCAL_CLASSES, PASCAL_LABELS
 from fedhca2.labels import IGNORE
 from fedhca2.metrics.edges.boundaries import boundaries
@@ -86,12 +78,12 @@ def classes_with_normals(nyu: Collection[str], context: Mapping[str, int]) -> ND
 
 def read_label_map(path: Path) -> NDArray[np.int32]:
     """The classes of PASCAL-Context, 1 … 459, int32 [H, W]."""
-    found = read_mat(path, "LabelMap")
-    if found.ndim != 2 or found.min() < 0 or found.max() > CONTEXT_CLASSES:
+    stored = read_mat(path, "LabelMap")
+    if stored.ndim != 2 or stored.min() < 0 or stored.max() > CONTEXT_CLASSES:
         raise BrokenFileError(
-            path, f"LabelMap should hold classes up to {CONTEXT_CLASSES}, found {found.shape} up to {found.max()}"
+            path, f"LabelMap should hold classes up to {CONTEXT_CLASSES}, found {stored.shape} up to {stored.max()}"
         )
-    label_map: NDArray[np.int32] = found.astype(np.int32)
+    label_map: NDArray[np.int32] = stored.astype(np.int32)
     return label_map
 
 
@@ -221,10 +213,15 @@ class PascalContextData(DataConfig):
     """PASCAL-Context in a folder."""
 
     kind: Literal["pascal_context"] = "pascal_context"
-    root: Place
-    size: tuple[PositiveInt, PositiveInt] = (512, 512)
-    cache: bool = False
-    released_parts_index: bool = False
+    root: Annotated[Place, Field(description=ROOT)]
+    size: Annotated[tuple[PositiveInt, PositiveInt], Field(description=SIZE)] = (512, 512)
+    cache: Annotated[bool, Field(description=CACHE)] = False
+    released_parts_index: Annotated[
+        bool,
+        Field(
+            description="look for people in the k-th image of the split, not of the share, as the released code does"
+        ),
+    ] = False
 
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
@@ -236,6 +233,6 @@ class PascalContextData(DataConfig):
         data = PascalContext(
             self.root, split, size=self.size, cache=self.cache, released_parts_index=self.released_parts_index
         )
-        if split == "val":
+        if split == "val" and not self.resize:
             data.require_fit()
         return data

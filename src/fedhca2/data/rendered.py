@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 
 from fedhca2.cores import usable_cores
-from fedhca2.data.config import DataConfig
+from fedhca2.data.config import SIZE, DataConfig
 from fedhca2.data.dataset import Sample, Split
 from fedhca2.data.scenes.labels import LABELS, Domain
 from fedhca2.data.scenes.rendering import render
@@ -25,8 +25,11 @@ class ScenesData(DataConfig):
     """Scenes that are rendered when a run starts and kept in memory."""
 
     kind: Literal["scenes"] = "scenes"
-    domain: Domain
-    size: tuple[Annotated[int, Field(ge=32, multiple_of=32)], Annotated[int, Field(ge=32, multiple_of=32)]] = (64, 64)
+    domain: Annotated[Domain, Field(description="what the scenes show")]
+    size: Annotated[
+        tuple[Annotated[int, Field(ge=32, multiple_of=32)], Annotated[int, Field(ge=32, multiple_of=32)]],
+        Field(description=SIZE),
+    ] = (64, 64)
     train: Annotated[int, Field(ge=1, description="images in the training split")] = 200
     val: Annotated[int, Field(ge=1, description="images in the validation split")] = 100
     seed: Annotated[int, Field(ge=0, description="seed of the scenes; the experiment's seed does not affect them")] = 0

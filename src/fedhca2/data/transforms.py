@@ -17,7 +17,8 @@ from fedhca2.data.dataset import Sample
 from fedhca2.data.photometric import Distortion, distort, draw_distortion
 from fedhca2.labels import IGNORE
 from fedhca2.seeds import derive
-from fedhca2.tasks import TASKS, crop_chooser
+from fedhca2.tasks import TASKS, Task, crop_chooser
+from fedhca2.tasks.task import resized
 
 IMAGE_MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1) * 255
 IMAGE_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255
@@ -27,6 +28,7 @@ LARGEST_SHARE = 0.75
 
 
 Indices = NDArray[np.int64]
+Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -168,14 +170,20 @@ def for_training(sample: Sample, size: tuple[int, int], augmentation: Augmentati
     return {"image": _normalise(image, rows, columns), **labels}
 
 
-def require_fit(sample: Sample, size: tuple[int, int]) -> tuple[int, int]:
+def misfit(own: Size, size: Size) -> str:
+    """What is wrong with an image that is only padded, but larger than the network's input; empty if it fits."""
+    if own[0] <= size[0] and own[1] <= size[1]:
+        return ""
+    wanted = f"should be at most {size[0]}×{size[1]}, the data set's `size`, to be evaluated"
+    return f"{wanted}, found {own[0]}×{own[1]}; with `resize: fit` it is scaled down, and scored at its own size"
+
+
+def require_fit(sample: Sample, size: Size) -> Size:
     """The height and width of an image that is only padded, so it must not be larger than the network's input."""
-    height, width = sample["image"].shape[-2:]
-    if height > size[0] or width > size[1]:
-        raise ValueError(
-            f"should be at most {size[0]}×{size[1]}, the data set's `size`, to be evaluated, found {height}×{width}"
-        )
-    return height, width
+    own = own_size(sample)
+    if fault := misfit(own, size):
+        raise ValueError(fault)
+    return own
 
 
 def for_evaluation(sample: Sample, size: tuple[int, int]) -> Sample:
@@ -184,6 +192,56 @@ def for_evaluation(sample: Sample, size: tuple[int, int]) -> Sample:
     rows, columns = axis(height, height, 0, size[0]), axis(width, width, 0, size[1])
     labels = _labels(sample, rows, columns, 1.0, mirrored=False)
     return {"image": _normalise(_linear(sample["image"], rows, columns), rows, columns), **labels}
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where an image lies in the network's input, its own size, and how much it was enlarged."""
+
+    inside: tuple[slice, slice]
+    size: Size
+    scale: float
+
+    def restored(self, task: Task, prediction: Tensor) -> Tensor:
+        """Bring predictions [B, C, H, W] of the network's size to the image's own; vectors stay as they are."""
+        if task.output == "vector":
+            return prediction
+        found = prediction[..., *self.inside]
+        return found if self.scale == 1 else task.rescaled(task.resized(found, self.size), 1 / self.scale)
+
+
+def placement(own: Size, size: Size) -> Placement:
+    """Place an image in the middle of the network's input, scaled down if it is larger.
+
+    >>> placement((375, 500), (128, 128))
+    Placement(inside=(slice(16, 112, None), slice(0, 128, None)), size=(375, 500), scale=0.256)
+    """
+    scale = min(1.0, size[0] / own[0], size[1] / own[1])
+    rows, columns = (min(max(round(side * scale), 1), most) for side, most in zip(own, size, strict=True))
+    top, left = (size[0] - rows) // 2, (size[1] - columns) // 2
+    return Placement((slice(top, top + rows), slice(left, left + columns)), own, scale)
+
+
+def fitted(sample: Sample, size: Size) -> Sample:
+    """Scale a sample down if it is larger than the network's input: the image smoothly, labels to the nearest value."""
+    place = placement(own_size(sample), size)
+    if place.scale == 1:
+        return sample
+    rows, columns = ((part.stop - part.start) for part in place.inside)
+    found = {"image": resized(sample["image"][None], (rows, columns))[0]}
+    height, width = place.size
+    places = axis(height, rows, 0, rows).nearest[:, None] * width + axis(width, columns, 0, columns).nearest
+    for name in sample.keys() - {"image"}:
+        task, label = TASKS[name], sample[name]
+        whole = task.output == "vector"
+        found[name] = label if whole else task.rescaled(_taken(label.flatten(1), places, 1), place.scale)
+    return found
+
+
+def own_size(sample: Sample) -> Size:
+    """Height and width of an image."""
+    height, width = sample["image"].shape[-2:]
+    return height, width
 
 
 def collate(samples: Sequence[Sample]) -> Sample:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -17,6 +18,7 @@ from fedhca2.reports.names import metric_heading, score_text
 from fedhca2.reports.page.tables import latest_scores
 from fedhca2.run_folder.result import headline
 from fedhca2.tasks import get_task
+from fedhca2.whole_files import ORDINARY, write_whole
 
 LOADED = {
     "safetensors": "Only the parameters, for `fedhca2.models.MultiTaskModel`; normalise the image first: {normal}.",
@@ -101,26 +103,28 @@ def export(trained: Trained, format: Format, folder: Path, size: tuple[int, int]
         raise UserError([f"--size: should be multiples of 32, found {size[0]}×{size[1]}"])
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{trained.spec.name}.{SUFFIXES[format]}"
-    written: dict[Format, Callable[[], None]] = {
-        "safetensors": lambda: _write(path, save(trained.model(size).state_dict(), {"format": "pt"})),
-        "onnx": lambda: _to_onnx(trained, size, path),
-        "torch-export": lambda: torch.export.save(_program(trained, size), path),
+    written: dict[Format, Callable[[Trained, tuple[int, int]], bytes]] = {
+        "safetensors": lambda trained, size: save(trained.model(size).state_dict(), {"format": "pt"}),
+        "onnx": _to_onnx,
+        "torch-export": _to_torch_export,
     }
-    written[format]()
     about = folder / f"{trained.spec.name}.md"
-    about.write_text(card(trained, format, path.name, size), "utf-8")
+    write_whole(path, written[format](trained, size), ORDINARY)
+    write_whole(about, card(trained, format, path.name, size).encode(), ORDINARY)
     return [path, about]
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
 
 
 def _program(trained: Trained, size: tuple[int, int]) -> torch.export.ExportedProgram:
     return torch.export.export(Exported(trained.model(size)).eval(), (torch.zeros(1, 3, *size),))
 
 
-def _to_onnx(trained: Trained, size: tuple[int, int], path: Path) -> None:
+def _to_torch_export(trained: Trained, size: tuple[int, int]) -> bytes:
+    held = BytesIO()
+    torch.export.save(_program(trained, size), held)
+    return held.getvalue()
+
+
+def _to_onnx(trained: Trained, size: tuple[int, int]) -> bytes:
     try:
         import onnxscript  # noqa: F401
     except ImportError:
@@ -137,4 +141,4 @@ def _to_onnx(trained: Trained, size: tuple[int, int], path: Path) -> None:
         )
     if program is None:
         raise RuntimeError("torch.onnx.export should return a program, found none")
-    program.save(path, external_data=False)
+    return bytes(program.model_proto.SerializeToString())

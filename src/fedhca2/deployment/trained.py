@@ -1,6 +1,8 @@
 """A client's trained model from its run's folder, and re-evaluation of all of a run's models."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +17,8 @@ from torch import Tensor
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.config import suggest
 from fedhca2.data.dataset import Split
-from fedhca2.data.files import FileError, open_image, read_file, to_rgb
+from fedhca2.data.file_errors import FileError
+from fedhca2.data.files import open_image, read_file, to_rgb
 from fedhca2.data.transforms import for_evaluation
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, open_data
@@ -23,11 +26,12 @@ from fedhca2.experiment.build import build_client
 from fedhca2.federation.in_process import choose_devices
 from fedhca2.federation.membership import shards_after
 from fedhca2.models import MultiTaskModel
-from fedhca2.reports.pictures import overlay, paint
+from fedhca2.reports.pictures import overlay, paint, save_picture
 from fedhca2.run_folder.names import PARTITION
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.run_folder.result import Result, Scores, overall_gain
 from fedhca2.tasks import LabelSpace, get_task
+from fedhca2.whole_files import put_in_place
 
 STRIDE = 32
 Progress = Callable[[str], None]
@@ -111,11 +115,11 @@ class Trained:
         outputs = self.model(padded)(sample["image"][None])
         top, left = (padded[0] - height) // 2, (padded[1] - width) // 2
         inside = (0, ..., slice(top, top + height), slice(left, left + width))
-        found = {}
+        predictions = {}
         for task, output in outputs.items():
             prediction = get_task(task).predict(output)
-            found[task] = (prediction[inside] if get_task(task).output == "map" else prediction[0]).numpy()
-        return found
+            predictions[task] = (prediction[inside] if get_task(task).output == "map" else prediction[0]).numpy()
+        return predictions
 
 
 def padded_size(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
@@ -141,26 +145,51 @@ def read_image(path: Path) -> Image.Image:
         raise UserError([str(error)]) from None
 
 
-def predict_files(trained: Trained, images: Sequence[Path], folder: Path, *, raw: bool = False) -> Iterator[Path]:
-    """Write a picture for each image and task, of maps also an overlay, and with `raw` the array; returns the paths."""
+def predict_files(trained: Trained, places: Sequence[Path], folder: Path, *, raw: bool = False) -> list[Path]:
+    """Write a picture for each image and task, of maps also an overlay, and with `raw` the array; returns the paths.
+
+    `places` are images, and folders of images. If it fails, it leaves nothing, and what was there stays as it was.
+    """
     trained.require_images()
-    stems = [path.stem for path in images]
-    if repeated := sorted({stem for stem in stems if stems.count(stem) > 1}):
+    paths = [path for place in places for path in _images_in(place)]
+    counts = Counter(path.stem for path in paths)
+    if repeated := sorted(stem for stem, count in counts.items() if count > 1):
         raise UserError([f"images should have different names, found {', '.join(repeated)} more than once"])
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in images:
-        image = read_image(path)
-        for task, prediction in trained.predict(np.asarray(image).transpose(2, 0, 1)).items():
-            painted = paint(get_task(task), prediction, trained.spaces[task].names)
-            pictures = {f"{path.stem}.{task}.png": painted}
-            if get_task(task).output == "map":
-                pictures[f"{path.stem}.{task}.overlay.png"] = overlay(image, painted)
-            for name, picture in pictures.items():
-                picture.save(folder / name)
-                yield folder / name
-            if raw:
-                np.save(folder / f"{path.stem}.{task}.npy", prediction)
-                yield folder / f"{path.stem}.{task}.npy"
+    aside = folder / ".new"
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    shutil.rmtree(aside, ignore_errors=True)  # of a killed process
+    aside.mkdir(parents=True)
+    try:
+        for path in paths:
+            _predict_file(trained, path, aside, raw=raw)
+        return [made.replace(folder / made.name) for made in sorted(aside.iterdir())]
+    finally:
+        shutil.rmtree(aside)
+        for empty in missing:
+            if not any(empty.iterdir()):
+                empty.rmdir()
+
+
+def _images_in(place: Path) -> list[Path]:
+    """An image file, or all those in a folder by name; raises UserError if it has none."""
+    if not place.is_dir():
+        return [place]
+    known = {suffix for suffix, format in Image.registered_extensions().items() if format in Image.OPEN}
+    if found := sorted(path for path in place.iterdir() if path.suffix.lower() in known and path.is_file()):
+        return found
+    raise UserError([f"{place}: should have images in it, such as .jpg or .png files, found none"])
+
+
+def _predict_file(trained: Trained, path: Path, folder: Path, *, raw: bool) -> None:
+    image = read_image(path)
+    for task, prediction in trained.predict(np.asarray(image).transpose(2, 0, 1)).items():
+        painted = paint(get_task(task), prediction, trained.spaces[task].names)
+        save_picture(painted, folder / f"{path.stem}.{task}.png")
+        if get_task(task).output == "map":
+            save_picture(overlay(image, painted), folder / f"{path.stem}.{task}.overlay.png")
+        if raw:
+            with put_in_place(folder / f"{path.stem}.{task}.npy") as aside, aside.open("wb") as file:
+                np.save(file, prediction)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
-from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
+from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
 from fedhca2.experiment.shards import OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
 
 __all__ = [
     "CheckpointPlan",
     "ClientSpec",
+    "Diagnostics",
     "Experiment",
     "GuardBounds",
     "OpenData",

@@ -47,7 +47,14 @@ def build_client(
     _try_model(experiment, spec, model, data.train.labels, shape)
 
     def batches(split: Dataset, indices: Sequence[int]) -> Batches:
-        return Batches(split, indices, spec.tasks, batch_size=training.batch_size, workers=training.workers)
+        return Batches(
+            split,
+            indices,
+            spec.tasks,
+            batch_size=training.batch_size,
+            workers=training.workers,
+            resize=experiment.data[spec.data].resize,
+        )
 
     local = LocalData(
         dataset=spec.data,
@@ -57,6 +64,7 @@ def build_client(
         epochs=spec.epochs,
         seed=experiment.seed,
         metrics=experiment.metrics,
+        looked_at=batches(data.val, experiment.diagnostics.spread(shard.val)) if experiment.diagnostics else None,
     )
     return Client(
         spec.name,
@@ -97,7 +105,7 @@ def _try_model(
     labels: Mapping[str, LabelSpace],
     shape: Sequence[int],
 ) -> None:
-    """Raise UserError if a model of a user's own does not work on inputs of this shape."""
+    """Raise UserError if a model does not work on inputs of this shape."""
     with _model_faults(experiment, spec):
         check_parts(model, spec.model, shape, _outputs(spec, labels))
 
@@ -112,6 +120,6 @@ def _model_faults(experiment: Experiment, spec: ClientSpec) -> Iterator[None]:
     """Report what is wrong with a client's model, and where it comes from."""
     try:
         yield
-    except (ValueError, RuntimeError, KeyError) as error:
+    except (ValueError, RuntimeError, KeyError, AssertionError) as error:
         whose = "model" if spec.model == experiment.model else f"clients: the model of {spec.name!r}"
         raise UserError([f"{whose}: cannot be built: {error}"]) from error

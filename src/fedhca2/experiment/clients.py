@@ -48,8 +48,10 @@ class ClientEntry(Config):
     """One entry of `clients`: a client with these `tasks`, or with `split` one single-task client per task."""
 
     data: Annotated[str, Field(description="name of its data set")]
-    tasks: Annotated[tuple[str, ...] | None, Field(min_length=1)] = None
-    split: Annotated[tuple[str, ...] | None, Field(min_length=1)] = None
+    tasks: Annotated[tuple[str, ...] | None, Field(min_length=1, description="of one client")] = None
+    split: Annotated[
+        tuple[str, ...] | None, Field(min_length=1, description="instead of `tasks`: a client for each of these")
+    ] = None
     name: Annotated[
         str | None, Field(description="by default the data set's name, with the task if `split` is used")
     ] = None

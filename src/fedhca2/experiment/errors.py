@@ -25,6 +25,11 @@ SHOULD_BE = {  # where pydantic speaks of Python
     "dict_type": "should be a mapping of keys to values",
     "model_type": "should be a mapping of keys to values",
     "model_attributes_type": "should be a mapping of keys to values",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "should be a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "should be a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "should be true or false"),
+    "string_type": "should be text",
+    "path_type": "should be a path",
 }
 
 
@@ -32,26 +37,26 @@ def describe(error: ValidationError) -> list[str]:
     """Write one line for each fault."""
     lines = []
     faults = error.errors(include_url=False)
-    for found in faults:
-        where = place(_written(found["loc"])) or "config"
-        match found["type"]:
+    for one in faults:
+        where = place(_written(one["loc"])) or "config"
+        match one["type"]:
             case "missing":
                 lines.append(f"{where}: missing")
             case "union_tag_not_found":
                 lines.append(f"{where}.kind: missing")
             case "union_tag_invalid":
-                context = found["ctx"]
+                context = one["ctx"]
                 lines.append(f"{where}.kind: should be {context['expected_tags']}, found {context['tag']!r}")
-            case "too_short" if any(_below(other["loc"], found["loc"]) for other in faults):
+            case "too_short" if any(_below(other["loc"], one["loc"]) for other in faults):
                 pass  # its entries have faults of their own, so none was left
             case "too_short":
-                least = found["ctx"]["min_length"]
-                lines.append(f"{where}: should have at least {least}, found {found['input']!r:.200}")
+                least = one["ctx"]["min_length"]
+                lines.append(f"{where}: should have at least {least}, found {one['input']!r:.200}")
             case "value_error":
-                lines.append(f"{where}: {found['ctx']['error']}")
+                lines.append(f"{where}: {one['ctx']['error']}")
             case _:
-                fault = SHOULD_BE.get(found["type"]) or found["msg"].removeprefix("Input ")
-                lines.append(f"{where}: {fault[0].lower()}{fault[1:]}, found {found['input']!r:.200}")
+                fault = SHOULD_BE.get(one["type"]) or one["msg"].removeprefix("Input ")
+                lines.append(f"{where}: {fault[0].lower()}{fault[1:]}, found {one['input']!r:.200}")
     return lines
 
 

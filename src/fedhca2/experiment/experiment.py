@@ -11,11 +11,11 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from fedhca2.clients import Privacy, Training
 from fedhca2.config import Config, suggest
 from fedhca2.data import AnyData
-from fedhca2.data.files import FileError
+from fedhca2.data.file_errors import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.errors import describe
-from fedhca2.experiment.reliability import CheckpointPlan, GuardBounds, Participation
+from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
 from fedhca2.experiment.sources import apply_overrides, name_file, read_config
 from fedhca2.imports import FOLDERS, folders, located
@@ -31,16 +31,22 @@ DEFAULT_METHOD = "fedhca2"
 class Experiment(Config):
     """Data sets, clients, a model and a method."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")] = "experiment"
+    name: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="by default the file's; runs are named after it"),
+    ] = "experiment"
     title: Annotated[str, Field(description="a title of one line")] = ""
     belongs_to: Annotated[tuple[str, ...], Field(description="tables and figures of the papers")] = ()
     seed: Annotated[
         int, Field(ge=0, lt=2**31, description="seed of partition, initial values, shuffling and augmentation")
     ] = 0
-    rounds: Annotated[int, Field(ge=1)] = 100
+    rounds: Annotated[int, Field(ge=1, description="of training, exchange and aggregation")] = 100
     method: Annotated[dict[str, Any], Field(description="a name, and settings that replace its defaults")]
     baseline: Annotated[bool, Field(description="also train Local, to compare with")] = False
     evaluate_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0: only at the end")] = 0
+    diagnostics: Annotated[
+        Diagnostics | None, Field(description="measure who helps whom; by default, nothing is measured")
+    ] = None
     devices: Annotated[
         tuple[str, ...],
         Field(
@@ -65,8 +71,8 @@ class Experiment(Config):
         dict[str, DeclaredTask],
         Field(default_factory=dict, description="tasks besides the built-in ones, by name: a kind, and settings"),
     ]
-    data: Annotated[dict[str, AnyData], Field(min_length=1)]
-    clients: Annotated[tuple[ClientEntry, ...], Field(min_length=1)]
+    data: Annotated[dict[str, AnyData], Field(min_length=1, description="data sets by name")]
+    clients: Annotated[tuple[ClientEntry, ...], Field(min_length=1, description="who takes part")]
 
     @model_validator(mode="before")
     @classmethod
@@ -85,9 +91,9 @@ class Experiment(Config):
     @field_validator("tasks")
     @classmethod
     def _tasks_are_known(cls, tasks: dict[str, DeclaredTask], info: ValidationInfo) -> dict[str, DeclaredTask]:
-        found = {name: task.located(folders(info)) for name, task in tasks.items()}
-        declare(found)
-        return found
+        located = {name: task.located(folders(info)) for name, task in tasks.items()}
+        declare(located)
+        return located
 
     @property
     def method_name(self) -> str:
@@ -170,6 +176,8 @@ class Experiment(Config):
             lines.append(
                 "privacy.noise: does not work with method.batch_norm 'average': noise makes variances negative"
             )
+        if experiment.diagnostics and experiment.privacy.noise:
+            lines.append("diagnostics: does not work with privacy.noise, which does not cover the losses it measures")
         if experiment.secure_aggregation:
             lines += experiment.secure_aggregation.faults(experiment.resolved_method, experiment.privacy.deviation)
         if lines:

@@ -1,6 +1,6 @@
-"""Settings of checkpoints, of the guard, and of who takes part in which round."""
+"""Settings of checkpoints, of the guard, of who takes part in which round, and of measuring who helps whom."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import Annotated
 
@@ -57,3 +57,33 @@ class Participation(Config):
 
     def _is_there(self, client: str, round: int, seed: int) -> bool:
         return derive(seed, "availability", round, client) < self.availability.get(client, 1.0) * 2**63
+
+
+class Diagnostics(Config):
+    """Measures, in some rounds, what clients' updates do for each other. It changes nothing in the training."""
+
+    every: Annotated[int, Field(ge=1, description="rounds between measurements")] = 10
+    clients: Annotated[
+        int | None, Field(ge=2, description="most clients whose pairs are measured, chosen by seed; by default all")
+    ] = None
+    images: Annotated[
+        int | None, Field(ge=1, description="most validation images of a client, evenly spread; by default all")
+    ] = None
+
+    def choose(self, clients: Iterable[str], seed: int) -> list[str]:
+        """Choose the clients whose pairs are measured, sorted by name; as far as possible the same in every round.
+
+        >>> Diagnostics(clients=2).choose(["d", "c", "b", "a"], seed=0)
+        ['b', 'd']
+        """
+        drawn = sorted(clients, key=lambda client: derive(seed, "diagnostics", client))
+        return sorted(drawn[: self.clients])
+
+    def spread(self, images: Sequence[int]) -> Sequence[int]:
+        """Choose the images to measure losses on.
+
+        >>> Diagnostics(images=3).spread(range(9)), Diagnostics().spread([4, 5])
+        ([0, 3, 6], [4, 5])
+        """
+        count = min(self.images or len(images), len(images))
+        return [images[i * len(images) // count] for i in range(count)]

@@ -11,8 +11,10 @@ from torch import Tensor
 from fedhca2.aggregation import Mixing, Rows
 from fedhca2.experiment import Experiment
 from fedhca2.federation.gate import Expected
-from fedhca2.federation.moves import NO_LIMIT, Move, Reach
-from fedhca2.federation.server import Entry, Mixed, Server, Stack
+from fedhca2.federation.limits import NO_LIMIT, Reach
+from fedhca2.federation.moves import Move
+from fedhca2.federation.server import Mixed, Server
+from fedhca2.federation.stacks import Entry, Stack
 from fedhca2.messages import Delivery, Profile, Reply
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.run_folder.records import ServerState
@@ -90,8 +92,14 @@ class Sketcher:
 class BlindServer(Server):
     """Mixes by sums. It compares sketches, and its guard sees nothing else."""
 
-    def __init__(self, experiment: Experiment, profiles: Iterable[Profile], adder: Adder) -> None:
-        super().__init__(experiment.resolved_method, profiles, experiment.guard, Reach.of(experiment))
+    def __init__(
+        self,
+        experiment: Experiment,
+        profiles: Iterable[Profile],
+        adder: Adder,
+        present: Mapping[str, Profile] | None = None,
+    ) -> None:
+        super().__init__(experiment.resolved_method, profiles, experiment.guard, Reach.of(experiment), present)
         self.experiment, self.adder = experiment, adder
 
     def _expected(self, state: ServerState) -> Expected:
@@ -113,7 +121,7 @@ class BlindServer(Server):
 
     def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
         """For every row that a client keeps, its sketch, or an empty row if it has none."""
-        shared = part in self.shared[reply.client]
+        shared = part in self.mixable[reply.client]
         slots = (slot for slot in self.profiles[reply.client].layouts if shared and slot.part == part)
         return {slot: reply.rows.get(slot, torch.empty(0)) for slot in slots}
 
@@ -121,13 +129,13 @@ class BlindServer(Server):
         self, round: int, stacks: Iterable[Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
     ) -> dict[str, dict[Slot, Move]]:
         """Measure the moves that sketches show: the lengths of updates, NaN if one is not finite."""
-        found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
+        moves_by_client: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
         for stack in (stack for stack in stacks if stack.aggregator.measure != "nothing"):
             updates = stack.aggregator.sends == "updates"
             for entry, length in zip(stack.entries, stack.rows.norms().tolist(), strict=True):
                 limit = self._limit(entry, range(round, round + 1)) if updates else NO_LIMIT
-                found[entry.client][entry.slot] = Move(length, limit, updates)
-        return found
+                moves_by_client[entry.client][entry.slot] = Move(length, limit, updates)
+        return moves_by_client
 
     def _mix(
         self,
@@ -192,7 +200,7 @@ class _Part:
 
 def _part(stack: Stack, weights: Sequence[float]) -> _Part:
     entries = [(entry, weight) for entry, weight in zip(stack.entries, weights, strict=True) if weight]
-    found: dict[str, dict[Slot, float]] = {}
+    by_client: dict[str, dict[Slot, float]] = {}
     for entry, weight in entries:
-        found.setdefault(entry.client, {})[entry.slot] = weight
-    return _Part(stack, entries, Sum(found, stack.layout.numel))
+        by_client.setdefault(entry.client, {})[entry.slot] = weight
+    return _Part(stack, entries, Sum(by_client, stack.layout.numel))

@@ -10,15 +10,15 @@ from typing import Any
 
 from fedhca2.cores import stay_on
 
-OUT_OF_MEMORY = 3  # the exit code of a run that may succeed when fewer others run
-
 
 def main() -> int:
     """Carry out the run described in the first line of input; when the input ends, stop after a checkpoint."""
     order = json.loads(sys.stdin.readline())
     stay_on(order["cores"])  # before torch counts them
+    sys.argv = order["command"]  # what the user typed, for the run's result
     Thread(target=_end_with_parent, daemon=True).start()
     from fedhca2.errors import UserError
+    from fedhca2.federation.memory_room import OUT_OF_MEMORY, is_out_of_memory
     from fedhca2.federation.stopping import Interrupted
 
     try:
@@ -26,16 +26,11 @@ def main() -> int:
     except Interrupted as interrupted:
         return 128 + interrupted.signal
     except Exception as error:
-        if not isinstance(error, UserError | OSError) and not _is_out_of_memory(error):
+        if not isinstance(error, UserError | OSError) and not is_out_of_memory(error):
             raise
         print(f"error: {'; '.join(str(error).splitlines())}", flush=True)
-        return OUT_OF_MEMORY if _is_out_of_memory(error) else 2
+        return OUT_OF_MEMORY if is_out_of_memory(error) else 2
     return 0
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether a GPU or the machine had too little memory, in the words of torch, CUDA's libraries or the system."""
-    return any(words in str(error) for words in ("out of memory", "ALLOC_FAILED", "allocate memory"))
 
 
 def _end_with_parent() -> None:

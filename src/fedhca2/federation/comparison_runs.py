@@ -1,7 +1,7 @@
 """The runs of a comparison: methods × seeds of one experiment. Finished runs are not repeated."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
-from fedhca2.run_folder.baseline import other_settings
+from fedhca2.run_folder.baseline import FREE, other_settings
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.writer import join_baseline
 
@@ -38,9 +38,14 @@ class ComparisonRun:
         return RunFiles(self.folder).finished_result["baseline"] is not None
 
     @property
+    def row(self) -> Path:
+        """The folder of its row in the table: the runs of all seeds."""
+        return self.folder.parent
+
+    @property
     def name(self) -> str:
         """The run's name in output."""
-        return f"{self.experiment.method_name}, seed {self.experiment.seed}"
+        return f"{self.row.name}, seed {self.experiment.seed}"
 
 
 class ComparisonStopped(Interrupted):
@@ -68,6 +73,45 @@ def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: P
             chosen = chosen.parse({**chosen.to_dict(), "seed": seed, "baseline": False})
             baseline = None if method == LOCAL else run_folder_of(out, LOCAL, seed)
             runs.append(ComparisonRun(chosen, run_folder_of(out, method, seed), baseline))
+    return _checked(runs, out)
+
+
+def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> list[ComparisonRun]:
+    """All runs of variants of an experiment by name, each with the Local run of its settings and seed.
+
+    If the variants differ only in settings that do not concern Local, one Local serves them all.
+    """
+    planned = [
+        (name, variant.parse({**variant.to_dict(), "seed": seed, "baseline": False}))
+        for name, variant in variants.items()
+        for seed in range(variant.seed, variant.seed + seeds)
+    ]
+    alone = {name: _concerning_local(variant) for name, variant in variants.items()}
+    shared = len(set(alone.values())) == 1
+    runs = dict[Path, ComparisonRun]()
+    for name, experiment in planned:
+        seed, baseline = experiment.seed, None
+        if experiment.method_name != LOCAL:
+            baseline = run_folder_of(out, LOCAL if shared else f"{LOCAL} {name}", seed)
+            local = experiment.with_method(LOCAL)
+            runs.setdefault(baseline, ComparisonRun(local, baseline, None))
+        folder = run_folder_of(out, name, seed)
+        if folder in runs:
+            raise UserError(
+                [f"--over: values should have names that differ in letters or digits, found {name!r} twice"]
+            )
+        runs[folder] = ComparisonRun(experiment, folder, baseline)
+    return _checked(sorted(runs.values(), key=lambda run: run.baseline is not None), out)
+
+
+def _concerning_local(experiment: Experiment) -> str:
+    return repr({key: value for key, value in experiment.to_dict().items() if key not in FREE})
+
+
+def _checked(runs: list[ComparisonRun], out: Path) -> list[ComparisonRun]:
+    """The same runs, if the folder is theirs or new."""
+    if RunFiles(out).begun:
+        raise UserError([f"{out}: should be the folder of a comparison, or new, found a run in it"])
     for run in runs:
         _check_known(run)
     return runs
@@ -107,15 +151,15 @@ def join_baselines(runs: Sequence[ComparisonRun]) -> None:
 
 
 def complete(runs: Sequence[ComparisonRun]) -> list[ComparisonRun]:
-    """The runs of methods that have finished with every seed, so that their means are comparable."""
-    lacking = {run.experiment.method_name for run in runs if not run.finished}
-    return [run for run in runs if run.experiment.method_name not in lacking]
+    """The runs of rows that have finished with every seed, so that their means are comparable."""
+    lacking = {run.row for run in runs if not run.finished}
+    return [run for run in runs if run.row not in lacking]
 
 
 def known_runs(out: Path) -> list[Path]:
     """The folders of a comparison's runs, Local first; empty if the folder holds no comparison."""
-    found = sorted(path for path in out.glob("*/seed-*") if RunFiles(path).begun)
-    return sorted(found, key=lambda folder: folder.parent.name != LOCAL)
+    folders = sorted(path for path in out.glob("*/seed-*") if RunFiles(path).begun)
+    return sorted(folders, key=lambda folder: folder.parent.name != LOCAL)
 
 
 def _check_known(run: ComparisonRun) -> None:

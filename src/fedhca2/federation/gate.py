@@ -4,11 +4,8 @@ It returns a value, or a refusal with a reason. Code behind it trusts types, nam
 refused counts as absent.
 """
 
-import json
 import math
 import re
-import reprlib
-import unicodedata
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,48 +14,16 @@ import torch
 from torch import Tensor
 
 from fedhca2.aggregation import Weights
-from fedhca2.messages import Profile, Reply
+from fedhca2.federation.foreign_text import NAME, plain, shown
+from fedhca2.messages import Effect, Profile, Reply
 from fedhca2.params import Layout, Part, Slot, unflatten
 from fedhca2.tasks import TASKS
 
-TEXT = 500  # characters of a reason
-NAME = 64  # characters of a name
-HEADER = 2**20  # characters of JSON; the names and shapes of a large encoder take about 50,000
 LARGEST = torch.finfo(torch.float32).max  # of a loss, a score, an agreement
 LONGEST = 1e9  # seconds
 SCORES = 32  # per task
 SCORE = re.compile(r"[A-Za-z0-9_.@ -]{1,64}")
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-
-
-def plain(text: str, limit: int = TEXT) -> str:
-    r"""Make text from outside one line of bounded length, without characters that control a terminal or hide text.
-
-    >>> plain("\x1b[31mred\u202e\ud800,\nthen " + "long" * 99, limit=24)
-    '[31mred , then longlong…'
-    """
-    whole = text[: 4 * limit]
-    shown = "".join(" " if unicodedata.category(each) in _UNSEEN else each for each in whole)
-    line = " ".join(shown.split())
-    return line if len(line) <= limit and len(text) == len(whole) else line[: limit - 1] + "…"
-
-
-_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, format (bidi), surrogate, private, unassigned, breaks
-
-
-def shown(value: object) -> str:
-    """Show any value in a few words, however large or deep it is."""
-    return plain(reprlib.repr(value), NAME)
-
-
-@dataclass(frozen=True)
-class Refused:
-    """Why something was refused, as plain text."""
-
-    why: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "why", plain(self.why))
 
 
 @dataclass(frozen=True)
@@ -70,22 +35,6 @@ class Expected:
     parts: Mapping[str, Container[Part]]  # that each client sends
     weights: Mapping[str, Weights]  # by 'client/slot'
     final: bool = False  # after the last round every task must be scored, and a failure is no excuse
-
-
-def read_json(text: object) -> dict[str, Any] | Refused:
-    """Parse the mapping in a text; its content is not checked.
-
-    >>> read_json("[" * 200_000)
-    Refused(why='header should be JSON, found RecursionError')
-    """
-    if not isinstance(text, str) or len(text) > HEADER:
-        found = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
-        return Refused(f"header should be at most {HEADER} characters of JSON, found {found}")
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return Refused(f"header should be JSON, found {type(error).__name__}")
-    return values if isinstance(values, dict) else Refused(f"header should be a mapping, found {shown(values)}")
 
 
 def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
@@ -165,10 +114,12 @@ def _numbers(reply: Reply, expected: Expected) -> str:
         known = expected.weights.get(f"{reply.client}/{slot}") if isinstance(slot, Slot) else None
         if known is None or len(known.value) != len(agreement):
             return f"{shown(str(slot))}: agreement should match the learned weights, found {len(agreement)} numbers"
-        if not all(_is_number(value) and math.isfinite(value) for value in agreement):
+        if not all(map(_is_finite, agreement)):
             return f"{slot}: agreement should be finite, found {shown(agreement)}"
     if not set(reply.losses) <= set(tasks) or not all(map(_is_number, reply.losses.values())):
         return f"losses should be numbers for {', '.join(tasks)}, found {shown(dict(reply.losses))}"
+    if reply.effect is not None and not (isinstance(reply.effect, Effect) and all(map(_is_finite, reply.effect))):
+        return f"effect should be three finite numbers, found {shown(reply.effect)}"
     if expected.final and not reply.metrics and reply.declined:
         return reply.declined
     if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
@@ -188,6 +139,10 @@ def _is_number(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, (float, int)):
         return False
     return abs(value) <= LARGEST or (isinstance(value, float) and not math.isfinite(value))
+
+
+def _is_finite(value: object) -> bool:
+    return _is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
 
 
 def _listed(names: Iterable[object]) -> str:

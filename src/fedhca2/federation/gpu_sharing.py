@@ -30,13 +30,13 @@ def gpus_free(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
     rows = [[cell.strip() for cell in line.split(",")] for line in told.splitlines() if line.strip()]
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     wanted = [row[0] for row in rows] if visible is None else [name.strip() for name in visible.split(",")]
-    found = {}
+    free = {}
     for name in wanted:  # an index, or the beginning of a UUID
         row = next((row for row in rows if name and (row[0] == name or row[1].startswith(name))), None)
         if row is None:
             break  # as CUDA does, which ignores what follows an unknown name
-        found[row[1]] = int(row[2]) * MIB
-    return found
+        free[row[1]] = int(row[2]) * MIB
+    return free
 
 
 def host_free(system: Path = Path("/")) -> int:
@@ -61,12 +61,12 @@ def _table(path: Path) -> dict[str, int]:
 def gpus_of(experiment: Experiment) -> list[list[str]]:
     """The places for runs: every GPU by its UUID, or all that the experiment names together; none on a CPU."""
     devices = [device for device in choose_devices(experiment.devices) if device.type == "cuda"]
-    found = list(gpus_free()) if devices else []
-    if len(found) != torch.cuda.device_count():
+    names = list(gpus_free()) if devices else []
+    if len(names) != torch.cuda.device_count():
         return []  # it is not known which is which
     if experiment.devices:
-        return [[found[device.index or 0] for device in devices]] if devices else []
-    return [[name] for name in found]
+        return [[names[device.index or 0] for device in devices]] if devices else []
+    return [[name] for name in names]
 
 
 class RunMemory:
@@ -78,8 +78,8 @@ class RunMemory:
 
     def needs(self, runs: Sequence[ComparisonRun]) -> list[Memory | None]:
         """What these runs are expected to take; None while nothing is known."""
-        found = [(run.experiment.method_name, read_report(memory_file(run))) for run in self.runs]
-        reports = [(method, report) for method, report in found if report]
+        all_reports = [(run.experiment.method_name, read_report(memory_file(run))) for run in self.runs]
+        reports = [(method, report) for method, report in all_reports if report]
         return [expected(run.experiment.method_name, reports) for run in runs]
 
     def rooms(self, active: Sequence[tuple[ComparisonRun, int]]) -> tuple[list[Room], Room]:
@@ -96,8 +96,8 @@ class RunMemory:
 
     def _free(self) -> list[int]:
         """The free bytes of every GPU, or of none on a CPU, and of this machine in the end."""
-        found = gpus_free() if self.gpus else {}
-        return [*([min(found[name] for name in group) for group in self.gpus] or [0]), host_free()]
+        gpus = gpus_free() if self.gpus else {}
+        return [*([min(gpus[name] for name in group) for group in self.gpus] or [0]), host_free()]
 
 
 PROGRAM = "nvidia-cuda-mps-control"

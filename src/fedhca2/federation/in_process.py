@@ -1,12 +1,12 @@
 """The engine within this process: one thread per GPU, or per core of the CPU."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,8 +20,9 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.experiment.build import build_clients, step_kind
 from fedhca2.federation.engine import RunWatcher
+from fedhca2.federation.limits import Reach
+from fedhca2.federation.look_ahead import LookAhead
 from fedhca2.federation.membership import shards_after, without_strangers
-from fedhca2.federation.moves import Reach
 from fedhca2.federation.rounds import Outcome, Watcher
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Profile, Reply
@@ -31,6 +32,8 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress, ServerRecord
 from fedhca2.run_folder.result import device_name
 from fedhca2.run_folder.writer import RunFolder
+
+T = TypeVar("T")
 
 
 class InProcess:
@@ -55,12 +58,19 @@ class InProcess:
         return {name: client.profile for name, client in self.clients.items()}
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
-        """Carry out every order, starting with the clients that have the most work."""
-        busiest = sorted((self.clients[name] for name in orders), key=lambda client: client.load, reverse=True)
-        waiting = {
-            client.name: self.pool.submit(self._perform, client, orders[client.name], watch) for client in busiest
-        }
-        return {name: waiting[name].result() for name in orders}
+        """Carry out every order."""
+
+        def work(client: Client, place: DeviceSlot) -> Reply:
+            reply = client.perform(orders[client.name], watch, place)
+            return replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
+
+        return self.each(orders, work)
+
+    def each(self, names: Iterable[str], work: Callable[[Client, DeviceSlot], T]) -> dict[str, T]:
+        """Do some work for each of these clients, in parallel, starting with those that have the most images."""
+        busiest = sorted((self.clients[name] for name in names), key=lambda client: client.load, reverse=True)
+        waiting = {client.name: self.pool.submit(self._at_free_slot, client, work) for client in busiest}
+        return {name: waiting[name].result() for name in names}
 
     def save(self, folder: Path) -> Mapping[str, str]:
         """Write every client's state and return the checksums."""
@@ -75,11 +85,11 @@ class InProcess:
                 except (ValueError, KeyError) as error:
                     raise unusable(folder, error) from None
 
-    def _perform(self, client: Client, order: Order, watch: BatchWatch) -> Reply:
-        """Carry out an order at the next free device slot."""
+    def _at_free_slot(self, client: Client, work: Callable[[Client, DeviceSlot], T]) -> T:
+        """Work for a client at the next free device slot."""
         place = self.free.get()
         try:
-            reply = client.perform(order, watch, place)
+            return work(client, place)
         except torch.OutOfMemoryError:
             batch = client.training.batch_size
             raise UserError(
@@ -94,7 +104,6 @@ class InProcess:
             ) from error
         finally:
             self.free.put(place)
-        return replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
 
 
 def _file(client: str) -> str:
@@ -172,7 +181,16 @@ class InProcessRun(InProcess):
         if self.home.type == "cuda" and self._step == "compiled":
             models = {spec.name: spec.model for spec in self.experiment.specs}
             precompile(models, list(self.clients.values()), self.home)
-        yield _All([self.folder.events, watcher])
+        yield _All([self.folder.events, *self._look_ahead(watcher), watcher])
+
+    def _look_ahead(self, watcher: RunWatcher) -> list[LookAhead]:
+        """Measures who helps whom, if the experiment asks for it and clients send encoders."""
+        experiment, settings = self.experiment, self.experiment.diagnostics
+        if settings is None or experiment.resolved_method.encoder is None:
+            return []
+        found = LookAhead(self, settings, experiment.seed, self.folder.events, watcher.batch)
+        found.announce(experiment.rounds)
+        return [found]
 
     def server(self) -> Server:
         """The server for these clients."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fedhca2.whole_files import ORDINARY, write_whole
 
+OUT_OF_MEMORY = 3  # the exit code of a run that may succeed when fewer others run
 GIB = 1 << 30
 CONTEXT = GIB  # what a process takes on a GPU besides its tensors: 0.9 GiB with MPS on an H200
 SPARE = 1.1  # a run may take this times what was measured of its method,
@@ -105,3 +106,8 @@ def expected(method: str, reports: Iterable[tuple[str, Report]]) -> Memory | Non
     if gpu:
         gpu += max(CONTEXT, *(report.context or 0 for _, report in known))
     return Memory(round(spare * gpu), round(spare * max(report.host for report in chosen)))
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a GPU or the machine had too little memory, in the words of torch, CUDA's libraries or the system."""
+    return any(words in str(error) for words in ("out of memory", "ALLOC_FAILED", "allocate memory"))

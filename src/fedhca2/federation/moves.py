@@ -1,84 +1,23 @@
-"""How far a client's rows moved in a round, how far training can move them, and which replies to use."""
+"""How far a client's rows moved in a round, and which replies to use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from statistics import median, median_low
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedhca2.aggregation import Rows
-from fedhca2.clients import Privacy, Training
-from fedhca2.clients.reach import ALIKE, noise_reach, trained_reach
-from fedhca2.experiment import Experiment
+from fedhca2.clients.reach import ALIKE
 from fedhca2.experiment.reliability import GuardBounds
-from fedhca2.messages import Profile, Reply
+from fedhca2.federation.limits import NO_LIMIT, Limit
+from fedhca2.messages import Reply
 from fedhca2.params import Part, Slot
 
 STATISTICS = 100.0  # honest statistics differ by data and by training; a factor of 7 has been observed
 QUIET = 1e-3  # a smaller share of what a round can move predicts nothing: there was nothing to learn from
 BY_LENGTH = f"{ALIKE:g} times the others' usual length"
-
-
-@dataclass(frozen=True)
-class Limit:
-    """The farthest that a row can move: by its steps, within its clip, plus an allowance for what is not training.
-
-    A guard may allow only a share of the steps' part. The parts for clip, noise and rounding are not scaled.
-
-    >>> Limit(steps=20.0, clip=5.0, beside=1.0).within(0.1)
-    3.0
-    """
-
-    steps: float
-    clip: float = inf
-    beside: float = 0.0
-
-    def within(self, share: float) -> float:
-        """The farthest move with this share of the steps' part."""
-        return min(share * self.steps, self.clip) + self.beside
-
-    def __add__(self, other: "Limit") -> "Limit":
-        return Limit(self.steps + other.steps, self.clip + other.clip, self.beside + other.beside)
-
-
-NO_LIMIT = Limit(inf)
-
-
-class RowReach(Protocol):
-    """How far local training can move rows."""
-
-    def of_row(self, profile: Profile, numel: int, rounds: range) -> Limit:
-        """The farthest that a row of `numel` values can move in these rounds."""
-
-
-@dataclass(frozen=True)
-class Reach:
-    """How far local training can move rows, given the steps, learning rates and noise that an experiment declares."""
-
-    training: Training
-    privacy: Privacy
-    rounds: int
-    epochs: Mapping[str, int]
-    own_noise: float = 0.0  # standard deviation of the noise that sites may add to each value on their own
-
-    @classmethod
-    def of(cls, experiment: Experiment) -> "Reach":
-        """The reach of an experiment's clients."""
-        epochs = {spec.name: spec.epochs for spec in experiment.specs}
-        return cls(experiment.training, experiment.privacy, experiment.rounds, epochs, experiment.guard.noise)
-
-    def of_row(self, profile: Profile, numel: int, rounds: range) -> Limit:
-        """The farthest that a row of `numel` values can move in these rounds."""
-        epochs = self.epochs[profile.client]
-        steps = profile.samples // self.training.batch_size
-        turns = range(rounds.start * epochs, rounds.stop * epochs)
-        moved = trained_reach(self.training, steps, turns, self.rounds * epochs, numel)
-        clip = inf if self.privacy.clip is None else self.privacy.clip * len(rounds)
-        noise = noise_reach(max(self.own_noise, self.privacy.deviation), len(rounds), numel)
-        return Limit(moved, clip, noise)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
@@ -137,10 +138,10 @@ class _ParallelRuns:
             own = {"CUDA_VISIBLE_DEVICES": self.gpus[place][0]} if len(self.gpus) > 1 else {}
             alone = gpus[place].now if first and self.gpus else None
             one = start(self.waiting.pop(0), share, threads, {**self.environment, **own}, alone)
-            one.place = place
-            self.running.append(one)
-        for one in self.running:
-            one.shared |= len(self.running) > 1
+            self.running.append(replace(one, place=place))
+        if len(self.running) > 1:
+            for one in self.running:
+                one.remember_others()
 
     def stop(self) -> None:
         """Ask every process to stop after its round, and start no more."""

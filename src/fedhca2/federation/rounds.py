@@ -54,6 +54,11 @@ def everyone(clients: Iterable[str], round: int) -> Iterable[str]:
     return clients
 
 
+def is_due(done: int, every: int) -> bool:
+    """Whether something that happens every so many rounds happens after this many; never if it is 0."""
+    return done > 0 and every > 0 and done % every == 0
+
+
 def run_rounds(
     server: Server,
     fleet: Fleet,
@@ -62,20 +67,25 @@ def run_rounds(
     watcher: Watcher,
     *,
     choose: Choose = everyone,
+    compare_every: int = 0,
     progress: Progress | None = None,
     passed: Callable[[Progress], None] = lambda progress: None,
 ) -> Outcome:
     """Train up to this many rounds, from the start or from a saved state, and evaluate the final models.
 
-    `passed` gets the state of the run after every round. Rows for a client wait until it takes part again.
+    Every `compare_every` rounds clients also report what the server's rows did to their losses. `passed` gets the state
+    of the run after every round. Rows for a client wait until it takes part again.
     """
     progress = progress or Progress(server.start())
     for round in range(progress.state.round, rounds):
         began = perf_counter()
-        evaluate = evaluate_every > 0 and round > 0 and round % evaluate_every == 0
         orders = {
             client: Order(
-                round, progress.pending.get(client, {}), evaluate=evaluate, upload=server.uploads(client, round)
+                round,
+                rows := progress.pending.get(client, {}),
+                compare=bool(rows) and is_due(round, compare_every),
+                evaluate=is_due(round, evaluate_every),
+                upload=server.uploads(client, round),
             )
             for client in choose(list(fleet.profiles), round)
         }
@@ -87,7 +97,14 @@ def run_rounds(
         watcher.aggregated(round, record, perf_counter() - began)
         passed(progress)
     orders = {
-        client: Order(rounds, progress.pending.get(client, {}), finish=True, evaluate=True, train=False)
+        client: Order(
+            rounds,
+            rows := progress.pending.get(client, {}),
+            finish=True,
+            compare=bool(rows) and is_due(rounds, compare_every),
+            evaluate=True,
+            train=False,
+        )
         for client in fleet.profiles
     }
     replies = fleet.perform(orders, watcher.batch)

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from fedhca2.data.files import FileError
+from fedhca2.data.file_errors import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.engine import Engine, Fleets, RunWatcher
@@ -18,7 +18,7 @@ from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_ba
 from fedhca2.run_folder.names import BASELINE_FILES, BASELINE_FOLDER
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
-from fedhca2.run_folder.result import Result, Scores, overall_gain, privacy_spent, versions
+from fedhca2.run_folder.result import Result, Scores, origin, overall_gain, privacy_spent, versions
 from fedhca2.run_folder.writer import RunFolder
 
 IN_PROCESS = InProcessEngine()
@@ -153,7 +153,9 @@ class ResumableRun:
         """`baseline_of` is the folder of the run whose baseline this is: the one to resume after an interruption."""
         self.experiment, self.folder, self.to_resume = experiment, folder, baseline_of or folder.path
         self._began = perf_counter()
-        self._before = float(folder.checkpoint.notes["seconds"]) if folder.checkpoint else 0.0
+        notes: Mapping[str, Any] = folder.checkpoint.notes if folder.checkpoint else {"seconds": 0.0}
+        self._before = float(notes["seconds"])
+        self._origin = notes.get("origin") or origin()
         done = folder.checkpoint.progress.state.round if folder.checkpoint else 0
         if done > experiment.rounds:
             raise UserError(
@@ -166,6 +168,11 @@ class ResumableRun:
         """How long the run has taken so far, including before interruptions."""
         return self._before + perf_counter() - self._began
 
+    @property
+    def _notes(self) -> dict[str, Any]:
+        """What a checkpoint keeps about the run itself."""
+        return {"seconds": self.seconds, "origin": self._origin}
+
     def train(self, watcher: RunWatcher, baseline: Scores | None) -> Result:
         """Train all remaining rounds in a rewound folder; stops between two rounds on request."""
         experiment, fleet = self.experiment, self.fleet
@@ -175,13 +182,13 @@ class ResumableRun:
 
         with fleet.begin(watcher) as told:
             if fleet.checkpoint_first:
-                self.folder.commit(Progress(), fleet, self.seconds)
+                self.folder.commit(Progress(), fleet, self._notes)
             with stop_between_rounds() as stopping:
 
                 def passed(progress: Progress) -> None:
                     done, every = progress.state.round, fleet.checkpoint_every
                     if stopping.signal or (every and done % every == 0) or done == experiment.rounds:
-                        self.folder.commit(progress, fleet, self.seconds)
+                        self.folder.commit(progress, fleet, self._notes)
                     if stopping.signal:
                         raise Interrupted(stopping.signal, self.to_resume, done)
 
@@ -192,6 +199,7 @@ class ResumableRun:
                     experiment.evaluate_every,
                     told,
                     choose=choose,
+                    compare_every=experiment.diagnostics.every if experiment.diagnostics else 0,
                     progress=fleet.progress,
                     passed=passed,
                 )
@@ -219,6 +227,7 @@ class ResumableRun:
             missing=dict(outcome.missing),
             epsilon=privacy["epsilon"] if privacy else None,
             privacy=privacy,
+            origin=self._origin,
         )
         self.folder.finish(result.to_dict())
         return result

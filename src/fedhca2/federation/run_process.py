@@ -11,8 +11,8 @@ from pathlib import Path
 from time import monotonic
 
 from fedhca2.cores import stay_on
-from fedhca2.federation.comparison_process import OUT_OF_MEMORY
 from fedhca2.federation.comparison_runs import ComparisonRun
+from fedhca2.federation.memory_room import OUT_OF_MEMORY
 
 PROGRAM = "fedhca2.federation.comparison_process"
 
@@ -53,6 +53,10 @@ class RunProcess:
         """Whether its process ended for want of memory."""
         return not self.run.finished and self.process.returncode == OUT_OF_MEMORY
 
+    def remember_others(self) -> None:
+        """Note that another run is active at the same time."""
+        self.shared = True
+
     def move(self, cores: Sequence[int]) -> None:
         """Continue on other cores."""
         self.cores = cores
@@ -78,6 +82,7 @@ def start(
     order = {
         "experiment": run.experiment.to_dict(),
         "folder": str(run.folder),
+        "command": sys.argv,
         "cores": list(cores),
         "memory": str(memory_file(run)),
         "free": free,

@@ -6,21 +6,13 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from fedhca2.aggregation import Aggregator, Mean, Member, Mixing, Rows, Weights
+from fedhca2.aggregation import Mean, Member, Mixing, Weights
 from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.gate import Expected, well_formed
-from fedhca2.federation.moves import (
-    NO_LIMIT,
-    Limit,
-    Move,
-    RowReach,
-    Trained,
-    admit,
-    moves_of_parameters,
-    moves_of_statistics,
-    moves_of_updates,
-)
+from fedhca2.federation.limits import NO_LIMIT, Limit, RowReach
+from fedhca2.federation.moves import Move, Trained, admit, moves_of_parameters, moves_of_statistics, moves_of_updates
+from fedhca2.federation.stacks import Entry, Stack
 from fedhca2.messages import Addend, Delivery, Kind, Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
@@ -38,54 +30,6 @@ class Mixed:
     dropped: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One row of a part, and where it belongs in the federation."""
-
-    client: str
-    slot: Slot
-    member: Member
-    row: Tensor
-
-    @property
-    def key(self) -> str:
-        """The key of its learned weights."""
-        return f"{self.client}/{self.slot}"
-
-
-@dataclass(frozen=True)
-class Stack:
-    """All rows of one part and layout, their inner products, and their running statistics."""
-
-    part: Part
-    layout: Layout
-    aggregator: Aggregator
-    entries: list[Entry]
-    rows: Rows
-    products: Tensor
-    statistics: "Stack | None" = None
-
-    @classmethod
-    def of(cls, layout: Layout, aggregator: Aggregator, entries: list[Entry]) -> "Stack":
-        """Build a stack of these rows, with the inner products that the aggregator needs: one pass over all rows."""
-        rows = Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
-        products = rows.products(aggregator.measure, aggregator.whole)
-        return cls(entries[0].slot.part, layout, aggregator, entries, rows, products)
-
-    @property
-    def compared(self) -> Tensor:
-        """The inner products that the mixing uses."""
-        if self.statistics and self.aggregator.compares_models:
-            return self.products + self.statistics.products
-        return self.products
-
-    def lengths(self) -> list[float]:
-        """Lengths of the rows, from their own inner products; NaN for a row that is not finite."""
-        if self.aggregator.measure == "rows":
-            return self.products.sum(dim=0).diagonal().clamp(min=0).sqrt().tolist()
-        return self.rows.norms().tolist()
-
-
 class Server:
     """Turns replies into deliveries. It holds no rows and no models; its state is passed in and out."""
 
@@ -95,19 +39,24 @@ class Server:
         profiles: Iterable[Profile],
         guard: GuardBounds | None = None,
         reach: RowReach | None = None,
+        present: Mapping[str, Profile] | None = None,
     ) -> None:
-        """`reach` says how far rows can move in a round; without it, moves are not limited."""
+        """`reach` says how far rows can move in a round; without it, moves are not limited.
+
+        `present` holds the clients that take part, by name, and may grow; by default all do.
+        """
         self.method = method
         self.guard = guard or GuardBounds()
         self.reach = reach
-        self.profiles = {profile.client: profile for profile in profiles}
-        self.shared = shared_parts(self.profiles.values())
+        everyone = {profile.client: profile for profile in profiles}
+        self.profiles = everyone if present is None else present
+        self.mixable = mixable_parts(everyone.values())
 
     def uploads(self, client: str, round: int) -> dict[Part, Kind]:
         """What a client sends after this round: only parts that can be mixed with others' rows."""
-        shared = self.shared[client]
+        mixable = self.mixable[client]
         return {
-            part: kind for part, kind in self.method.uploads(round).items() if part.removesuffix("_norms") in shared
+            part: kind for part, kind in self.method.uploads(round).items() if part.removesuffix("_norms") in mixable
         }
 
     def start(self) -> ServerState:
@@ -184,15 +133,15 @@ class Server:
         self, round: int, stacks: Iterable[Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
     ) -> dict[str, dict[Slot, Move]]:
         """Measure how far every row of every client moved."""
-        found: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
+        moves_by_client: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
         for stack in stacks:
             measured = [(stack, self._trained_moves(round, stack, sent))]
             if stack.statistics:
                 measured.append((stack.statistics, self._statistics_moves(stack.statistics)))
             for each, moves in measured:
                 for entry, move in zip(each.entries, moves, strict=True):
-                    found[entry.client][entry.slot] = move
-        return found
+                    moves_by_client[entry.client][entry.slot] = move
+        return moves_by_client
 
     def _trained_moves(self, round: int, stack: Stack, sent: Mapping[str, Mapping[Slot, Delivery]]) -> list[Move]:
         now, ever = range(round, round + 1), range(round + 1)
@@ -232,13 +181,13 @@ class Server:
 
     def _entries(self, part: Part, replies: Mapping[str, Reply]) -> dict[Layouts, list[Entry]]:
         """The rows of a part by layout, each list sorted by name so that the order of clients has no effect."""
-        found: dict[Layouts, list[Entry]] = {}
+        by_layout: dict[Layouts, list[Entry]] = {}
         for client, reply in replies.items():
             profile = self.profiles[client]
             for slot, row in sorted(self._rows_of(part, reply).items()):
                 entry = Entry(client, slot, _member(profile, slot), row)
-                found.setdefault(_layouts(profile, slot)[1], []).append(entry)
-        return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in found.items()}
+                by_layout.setdefault(_layouts(profile, slot)[1], []).append(entry)
+        return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in by_layout.items()}
 
     def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
         """The rows of a part that a client sent."""
@@ -273,7 +222,7 @@ class Server:
                 deliveries[entry.client][entry.slot] = Delivery(mixing.base, tuple(addends))
 
 
-def shared_parts(profiles: Iterable[Profile]) -> dict[str, frozenset[Part]]:
+def mixable_parts(profiles: Iterable[Profile]) -> dict[str, frozenset[Part]]:
     """The parts of each client that can be mixed: others' rows have the same layout, or there are no others."""
     profiles = list(profiles)
     rows = Counter(_layouts(profile, slot) for profile in profiles for slot in profile.layouts)

@@ -10,6 +10,7 @@ from threading import current_thread, main_thread
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SHOW_CURSOR = "\x1b[?25h"  # which progress bars hide
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -29,6 +30,8 @@ class Stopping:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Remember the first signal; a second one ends the process at once."""
         if self.signal is not None:
+            if sys.__stdout__ is not None and sys.__stdout__.isatty():
+                os.write(sys.__stdout__.fileno(), SHOW_CURSOR.encode())
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.signal = number

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from fedhca2.federation.flower.records import decode_new_profile, header_of, pack
 from fedhca2.federation.flower.wait import TooFewClientsError, Wait
-from fedhca2.federation.gate import Refused, plain
+from fedhca2.federation.foreign_text import Refused, plain
 from fedhca2.messages import Profile
 
 INTRODUCTION = 120.0  # seconds for a node to say who it is; it is asked again before the next round

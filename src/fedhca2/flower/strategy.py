@@ -24,8 +24,9 @@ from fedhca2.federation.flower.records import (
     profile_as_data,
     to_rows,
 )
-from fedhca2.federation.gate import SCORE, SCORES, Refused, plain
-from fedhca2.federation.moves import Limit
+from fedhca2.federation.foreign_text import Refused, plain
+from fedhca2.federation.gate import SCORE, SCORES
+from fedhca2.federation.limits import Limit
 from fedhca2.federation.server import Server
 from fedhca2.flower.client import METRICS, NOTHING_TAKEN, RUN, Terms
 from fedhca2.flower.roster import Roster, read

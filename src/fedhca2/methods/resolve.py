@@ -50,9 +50,9 @@ def components_of(method: Method) -> dict[str, Config]:
     ['encoder', 'decoder', 'local']
     """
     parts: dict[str, Aggregator | None] = {key: getattr(method, key) for key in AGGREGATED}
-    found: dict[str, Config] = {key: part for key, part in parts.items() if part}
+    shared: dict[str, Config] = {key: part for key, part in parts.items() if part}
     learning = any(part.learns for part in parts.values() if part)
-    return {**found, "local": method.local} | ({"weights": method.weights} if learning else {})
+    return {**shared, "local": method.local} | ({"weights": method.weights} if learning else {})
 
 
 def settings_of(method: Method) -> dict[str, Any]:
@@ -61,11 +61,11 @@ def settings_of(method: Method) -> dict[str, Any]:
     >>> settings_of(METHODS["fedper"])
     {'by': 'clients', 'batch_norm': 'local', 'common': ()}
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for component in components_of(method).values():
         values = component.model_dump(exclude={"kind", "every"})
-        found |= {key: value for key, value in values.items() if key not in found}
-    return {**found, "batch_norm": method.batch_norm, "common": method.common}
+        settings |= {key: value for key, value in values.items() if key not in settings}
+    return {**settings, "batch_norm": method.batch_norm, "common": method.common}
 
 
 def _set_everywhere(
@@ -118,11 +118,11 @@ def _validated(cls: type[C], place: str, values: Mapping[str, Any]) -> C:
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        found = error.errors(include_url=False)[0]
-        if found["type"] == "value_error":
-            raise ValueError(f"{place.rstrip('.: ')}: {found['ctx']['error']}") from None
-        where = place + ".".join(map(str, found["loc"]))
-        raise ValueError(f"{where} {found['msg'].removeprefix('Input ')}, found {found['input']!r}") from None
+        fault = error.errors(include_url=False)[0]
+        where = (place + ".".join(map(str, fault["loc"]))).rstrip(".: ")
+        if fault["type"] == "value_error":
+            raise ValueError(f"{where}: {fault['ctx']['error']}") from None
+        raise ValueError(f"{where} {fault['msg'].removeprefix('Input ')}, found {fault['input']!r}") from None
 
 
 def imported(name: str) -> Method:

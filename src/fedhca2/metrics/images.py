@@ -81,8 +81,8 @@ class MeanAveragePrecision:
         if not self.scores:
             return {self.name: nan, "classes": 0.0}
         scores, labels = (torch.cat([each.cpu() for each in held]).double() for held in (self.scores, self.labels))
-        found = [average_precision(*pair) for pair in zip(scores.T, labels.T, strict=True)]
-        known = [value for value in found if value is not None]
+        precisions = [average_precision(*pair) for pair in zip(scores.T, labels.T, strict=True)]
+        known = [value for value in precisions if value is not None]
         return {self.name: 100 * sum(known) / len(known) if known else nan, "classes": float(len(known))}
 
 

@@ -67,10 +67,10 @@ class MeanIoU(Sums):
                 f"classes should be 0 … {self.classes - 1} or 255 (ignored), found {unknown} pixels of another value"
             )
         iou = intersection_over_union(cells)
-        found = ~iou.isnan()
-        counted = self.classes if self.absent == "zero" else int(found.sum())
-        miou = 100 * float(iou[found].sum()) / counted if found.any() else nan
-        return {self.name: miou, "classes": float(found.sum())}
+        present = ~iou.isnan()
+        counted = self.classes if self.absent == "zero" else int(present.sum())
+        miou = 100 * float(iou[present].sum()) / counted if present.any() else nan
+        return {self.name: miou, "classes": float(present.sum())}
 
 
 def angle(a: Tensor, b: Tensor, dim: int = 1) -> Tensor:

@@ -19,7 +19,7 @@ class Part(Config):
 
     built_in: ClassVar[tuple[str, ...]] = ()
 
-    kind: str
+    kind: Annotated[str, Field(description=f"a built-in kind, or a class of your own: {FORMS}")]
     settings: dict[str, Any] = Field(default_factory=dict, description="of a class of your own")
 
     @model_validator(mode="before")
@@ -46,7 +46,7 @@ class DecoderConfig(Part):
 
     built_in: ClassVar[tuple[str, ...]] = ("fcn", "deeplab")
 
-    kind: str = "fcn"
+    kind: Annotated[str, Field(description=f"fcn, deeplab, or a class of your own: {FORMS}")] = "fcn"
 
 
 class Lora(Config):

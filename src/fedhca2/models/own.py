@@ -42,9 +42,12 @@ def _are_widths(found: Any) -> bool:
     return isinstance(found, Sequence) and len(found) > 0 and all(isinstance(width, int) for width in found)
 
 
+_KNOWN = set[tuple[str, tuple[int, ...]]]()  # timm's encoders that were tried, with the shape of their input
+
+
 @torch.no_grad()
 def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[int], outputs: Mapping[str, int]) -> None:
-    """Try a model's own parts on inputs of this shape; raises ValueError if one gives something else than it should.
+    """Try a model's own parts, or timm's encoder, on inputs of this shape; raises ValueError if one does not fit.
 
     `outputs` are the channels of its tasks.
     """
@@ -53,9 +56,13 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
         raise ValueError(
             f"encoder should be a class of your own for inputs {_listed(shape)}, found {config.encoder.name}"
         )
-    if not own:
-        return
     model.eval()
+    if not own:
+        kind = (config.encoder.model_dump_json(), tuple(shape))
+        if kind not in _KNOWN:  # some of timm's take no images of this size
+            _tried(f"encoder {config.encoder.title}", model.encoder, torch.zeros(1, *shape))
+            _KNOWN.add(kind)
+        return
     maps = _tried(f"encoder {config.encoder.title}", model.encoder, torch.zeros(2, *shape))
     if "encoder" in own:
         _check_maps(config, maps, model.encoder.channels, shape)
@@ -85,8 +92,8 @@ def _check_maps(config: ModelConfig, maps: Any, channels: Sequence[int], shape: 
         sizes = [tuple(-(-side // stride) for side in shape[1:]) for stride in STRIDES]
         wanted = [(2, width, *size) for width, size in zip(channels, sizes, strict=False)]
     listed = isinstance(maps, Sequence) and all(map(_is_float, maps))
-    found = [tuple(each.shape) for each in maps] if listed else []
-    if [each[: len(wanted[0])] for each in found] != wanted or (len(shape) == 3 and len(found) != len(channels)):
+    shapes = [tuple(each.shape) for each in maps] if listed else []
+    if [each[: len(wanted[0])] for each in shapes] != wanted or (len(shape) == 3 and len(shapes) != len(channels)):
         shown = ", ".join(map(_shown, maps)) if listed else _shown(maps)
         needed = ", ".join(_listed(each) + ("" if len(each) > 2 else "×…") for each in wanted)
         raise ValueError(f"encoder {config.encoder.kind} should give a list of maps {needed}, found {shown}")

@@ -37,12 +37,12 @@ def load_weights(encoder: nn.Module, name: str, source: str) -> None:
 
 
 def _renamed(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    found = to_timm(tensors)
+    converted = to_timm(tensors)
     ours = {}
     for key, value in own.items():
-        theirs = next((name for name in (key, *own_names(key)) if name in found), None)
+        theirs = next((name for name in (key, *own_names(key)) if name in converted), None)
         if theirs is not None:
-            ours[key] = found[theirs]
+            ours[key] = converted[theirs]
         elif key.startswith(("norms.0.", "norms.1.", "norms.2.")) or key.endswith("num_batches_tracked"):
             ours[key] = value
     return ours
@@ -95,13 +95,13 @@ def _from_file(path: Path, changed: int) -> dict[str, Tensor]:
             return load_bytes(path.read_bytes())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickles; the error says enough
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a file without weights raises anything
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
         raise ValueError(f"weights {str(path)!r} should be a file of tensors, found {reason}") from error
     for key in ("state_dict", "model"):
-        found = found.get(key, found) if isinstance(found, Mapping) else {}
-    return {name: value for name, value in found.items() if isinstance(name, str) and _is_dense(value)}
+        content = content.get(key, content) if isinstance(content, Mapping) else {}
+    return {name: value for name, value in content.items() if isinstance(name, str) and _is_dense(value)}
 
 
 def _is_dense(value: object) -> bool:
@@ -122,12 +122,12 @@ DOWNSAMPLE = re.compile(r"layers\.(\d+)\.downsample\.(.*)")
 
 def to_timm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename the tensors of a backbone to timm's names: from timm, mmseg (UPerNet) or the authors of Swin."""
-    found = _without_prefixes(tensors)
-    if any("attn.w_msa." in name for name in found):
-        found = dict(_from_mmseg(name, tensor) for name, tensor in found.items())
-    if any(name.startswith("layers.0.downsample.") for name in found):
-        found = {_at_next_stage(name): tensor for name, tensor in found.items()}
-    return found
+    renamed = _without_prefixes(tensors)
+    if any("attn.w_msa." in name for name in renamed):
+        renamed = dict(_from_mmseg(name, tensor) for name, tensor in renamed.items())
+    if any(name.startswith("layers.0.downsample.") for name in renamed):
+        renamed = {_at_next_stage(name): tensor for name, tensor in renamed.items()}
+    return renamed
 
 
 def own_names(name: str) -> tuple[str, ...]:
@@ -154,11 +154,11 @@ def reordered_merging(tensor: Tensor) -> Tensor:
 
 
 def _without_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    found = dict(tensors)
+    stripped = dict(tensors)
     for prefix in PREFIXES:
-        if any(name.startswith(prefix) for name in found):
-            found = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
-    return found
+        if any(name.startswith(prefix) for name in stripped):
+            stripped = {name.removeprefix(prefix): value for name, value in stripped.items() if name.startswith(prefix)}
+    return stripped
 
 
 def _from_mmseg(name: str, tensor: Tensor) -> tuple[str, Tensor]:
@@ -175,5 +175,5 @@ def _from_mmseg(name: str, tensor: Tensor) -> tuple[str, Tensor]:
 
 def _at_next_stage(name: str) -> str:
     """timm merges patches at the start of a stage, the others at the end of the stage before."""
-    found = DOWNSAMPLE.fullmatch(name)
-    return f"layers.{int(found[1]) + 1}.downsample.{found[2]}" if found else name
+    match = DOWNSAMPLE.fullmatch(name)
+    return f"layers.{int(match[1]) + 1}.downsample.{match[2]}" if match else name

@@ -1,6 +1,7 @@
 """Progress in the terminal: a run's own bars or lines, the table of a followed run, and parallel runs."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from math import isfinite
 from pathlib import Path
 from time import monotonic
@@ -18,6 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -25,14 +27,18 @@ from torch import Tensor
 from fedhca2.configs import embedded_file
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.comparison_runs import ComparisonRun, known_runs
+from fedhca2.federation.forecast import Forecast
 from fedhca2.federation.run_process import RunProcess, log_file
 from fedhca2.messages import Order, Reply
-from fedhca2.reports.names import UNKNOWN, metric_heading, score_text
+from fedhca2.reports.names import UNKNOWN, decimals, gain_text, metric_heading, score_text
+from fedhca2.reports.tables import TextTable
 from fedhca2.run_folder.event_log import Event
+from fedhca2.run_folder.listing import ListedRun
+from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord
 from fedhca2.run_folder.result import headline
-from fedhca2.run_folder.writer import in_use
+from fedhca2.words import counted
 
 LONG = 300.0  # seconds from which a run says how long it will take
 EVERY = 60.0  # seconds between lines about parallel runs, without a terminal
@@ -73,7 +79,8 @@ class ConsoleWatcher:
         name = experiment.method_name
         images = sum(len(shard.train) for shard in shards.values())
         self.console.print(
-            f"[bold]{name}[/]: {len(shards)} clients, {images} training images, {experiment.rounds} rounds"
+            f"[bold]{name}[/]: {counted(len(shards), 'client')}, {counted(images, 'training image')}, "
+            f"{counted(experiment.rounds, 'round')}"
         )
         for task in self.progress.task_ids:
             self.progress.remove_task(task)
@@ -121,10 +128,8 @@ class ConsoleWatcher:
         """After its first round, print how long the rest of a long run will take, and name a smaller experiment."""
         if not self.estimated and rounds * seconds > LONG:
             instead = f"; {self.smaller} is smaller" if embedded_file(self.smaller) else ""
-            self.console.print(
-                f"{rounds} more rounds will take about {duration(rounds * seconds)} on this machine{instead}",
-                highlight=False,
-            )
+            told = f"{counted(rounds, 'more round')} will take about {duration(rounds * seconds)} on this machine"
+            self.console.print(told + instead, highlight=False)
         self.estimated = True
 
 
@@ -178,17 +183,19 @@ class LiveStatus:
 
     def __rich__(self) -> Group:
         """Build what the terminal shows."""
-        table = Table("client", "task", "loss", "metric", "score")
+        rows = []
         for client, task in dict.fromkeys([*self.losses, *self.scores]):
             loss, scores = self.losses.get((client, task)), self.scores.get((client, task))
             cells = ["", ""]
             if scores:
                 main = headline(task, scores)
                 cells = [metric_heading(main.metric, main.higher_is_better), score_text(task, main.value)]
-            table.add_row(client, task, _shown(loss), *cells)
+            rows.append([client, task, _shown(loss), *cells])
+        names = ["client", "task", "loss", "metric", "score"]
+        drop, wraps = ["metric", "loss"], {"client": 7, "task": 6}
+        table = TextTable(names, rows, right=["loss", "score"], drop=drop, wraps=wraps)
         away = [Text(f"{client} was left out: {why}", "yellow") for client, why in self.refused.items()]
-        filled = round(WIDTH * self.done / self.run.rounds)
-        bar = Text("━" * filled, "blue") + Text("━" * (WIDTH - filled), "bright_black")
+        bar = ProgressBar(self.run.rounds, self.done, width=WIDTH)
         return Group(Text(self.state, "bold"), bar, *self._before(), table, *away)
 
     def _before(self) -> list[Text]:
@@ -202,13 +209,13 @@ class LiveStatus:
 class ComparisonStatus(NamedTuple):
     """The runs of a comparison as a table, and whether all of them are finished."""
 
-    table: Table
+    table: TextTable
     finished: bool
 
 
 def comparison_status(folder: Path) -> ComparisonStatus:
     """Read how far the runs of a comparison are."""
-    table, all_finished = Table("run", "state"), True
+    rows, all_finished = [], True
     for path in known_runs(folder):
         run = RunFiles(path)
         if run.finished:
@@ -217,8 +224,86 @@ def comparison_status(folder: Path) -> ComparisonStatus:
             all_finished = False
             done = max((event["round"] + 1 for event in run.of("round")), default=0)
             state = f"round {done} of {run.rounds}{'' if in_use(path) else ', stopped'}"
-        table.add_row(path.relative_to(folder).as_posix(), state)
-    return ComparisonStatus(table, all_finished)
+        rows.append([escape(path.relative_to(folder).as_posix()), state])
+    return ComparisonStatus(TextTable(["run", "state"], rows, wraps={"run": 12, "state": 12}), all_finished)
+
+
+def runs_table(runs: Sequence[ListedRun], folder: Path) -> TextTable | str:
+    """A row for each run of a folder."""
+    if not runs:
+        return f"{folder}: no runs in it"
+    rows = [
+        [
+            escape(str(run.folder)),
+            escape(run.method or UNKNOWN),
+            UNKNOWN if run.rounds is None else f"{run.round}/{run.rounds}",
+            UNKNOWN if run.delta_m is None else gain_text(run.delta_m),
+            UNKNOWN if run.started is None else f"{datetime.fromisoformat(run.started).astimezone():%Y-%m-%d %H:%M}",
+            run.state,
+        ]
+        for run in runs
+    ]
+    names = ["run", "method", "rounds", "Δm", "started", "state"]
+    return TextTable(
+        names, rows, right=["rounds", "Δm"], drop=["started", "rounds", "method"], wraps={"run": 12, "method": 8}
+    )
+
+
+def forecast_summary(experiment: Experiment, found: Forecast) -> Group:
+    """What a run will do: a row for each client, and sentences about bytes and memory."""
+    rows = [
+        [
+            client.client,
+            ", ".join(client.tasks),
+            str(client.train),
+            str(client.val),
+            f"{sum(client.parameters.values()) / 1e6:.3g} M",
+            ", ".join(f"{part} ({kind})" for part, kind in client.sends.items()) or "nothing",
+            size_text(client.bytes_up),
+            size_text(client.bytes_down),
+        ]
+        for client in found.clients
+    ]
+    names = ["client", "tasks", "train", "val", "parameters", "sends", "up", "down"]
+    table = TextTable(
+        names,
+        rows,
+        title="Clients, and bytes in a round",
+        right=["train", "val", "parameters", "up", "down"],
+        drop=["parameters", "val", "sends", "tasks"],
+        wraps={"client": 7, "tasks": 8, "sends": 12},
+    )
+    total = found.to_dict()["per_round"]
+    up, down = (size_text(total[f"bytes_{way}"]) for way in ("up", "down"))
+    states, steps = (
+        "an unknown amount" if size is None else size_text(size)
+        for size in (found.memory["states"], found.memory["steps"])
+    )
+    secure = "; secure aggregation adds to that" if experiment.secure_aggregation else ""
+    return Group(
+        table,
+        Text(
+            f"{counted(len(rows), 'client')}, {counted(experiment.rounds, 'round')} of {experiment.method_name} on "
+            f"{', '.join(found.devices)}; a round with all clients sends {up} up and {down} down{secure}"
+        ),
+        Text(
+            f"memory: about {states} for the states of all clients and {steps} for training steps, "
+            "besides images and libraries"
+        ),
+        Text("nothing was trained, and no folder was made"),
+    )
+
+
+def size_text(count: int) -> str:
+    """A number of bytes in three digits.
+
+    >>> size_text(512), size_text(104_857_600)
+    ('512 B', '100 MiB')
+    """
+    value, units = float(count), ["B", "KiB", "MiB", "GiB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.{decimals(value) if units[0] != 'B' else 0}f} {units[0]}"
 
 
 class ParallelConsole:
@@ -274,4 +359,4 @@ class ParallelConsole:
 
 def _outcome(run: RunFiles) -> str:
     gain = (run.result or {}).get("delta_m")
-    return "finished" if gain is None else f"Δm {gain:+.2f} %"
+    return "finished" if gain is None else f"Δm {gain_text(gain)}"

@@ -1,6 +1,6 @@
-"""Formatting metrics, scores and gains for tables."""
+"""Formatting counts, metrics, scores and gains, in one way everywhere."""
 
-from math import isfinite
+from math import floor, isfinite, log10
 
 from fedhca2.tasks import get_task
 
@@ -17,6 +17,7 @@ METRICS = {
     "pck": "PCK",
     "mae": "MAE",
 }
+MOST_DECIMALS = 6
 UNKNOWN = "—"  # an unknown score, or a gain over a score of 0
 UNKNOWN_GAIN = "Δm is unknown: a score is missing, or training alone scored 0, so no relative gain exists."
 ARROWS = {True: "↑", False: "↓"}
@@ -41,15 +42,20 @@ def metric_heading(name: str, higher_is_better: bool) -> str:
 
 
 def decimals(score: float) -> int:
-    """The number of decimals for a score."""
-    return 2 if abs(score) >= 1 else 3
+    """The number of decimals that give a score three significant digits.
+
+    >>> [f"{score:.{decimals(score)}f}" for score in (0.0712, 0.9996, 13.54, 99.96, 1234.5, 0.0)]
+    ['0.0712', '1.00', '13.5', '100', '1234', '0.00']
+    """
+    rounded = abs(float(f"{score:.3g}"))
+    return min(max(2 - floor(log10(rounded)), 0), MOST_DECIMALS) if rounded else 2
 
 
 def score_text(task: str, value: float) -> str:
     """A score with its unit, or a dash if it is unknown.
 
     >>> score_text("depth", 0.7124), score_text("semseg", 13.5)
-    ('0.712 m', '13.50 %')
+    ('0.712 m', '13.5 %')
     """
     return f"{value:.{decimals(value)}f} {get_task(task).unit}".rstrip() if isfinite(value) else UNKNOWN
 
@@ -65,9 +71,12 @@ def metric_axis(task: str, name: str) -> str:
 
 
 def gain_text(gain: float) -> str:
-    """A relative gain in percent, or a dash if it is unknown, as over a score of 0.
+    """A relative gain, such as Δm, in percent, or a dash if it is unknown, as over a score of 0.
 
-    >>> gain_text(2.04)
-    '+2.0 %'
+    >>> gain_text(2.04), gain_text(-25), gain_text(-0.004)
+    ('+2.04 %', '-25.0 %', '0.00 %')
     """
-    return f"{gain:+.1f} %" if isfinite(gain) else UNKNOWN
+    if not isfinite(gain):
+        return UNKNOWN
+    text = f"{gain:+.{min(decimals(gain), 2)}f} %"
+    return text if float(text[:-2]) else "0.00 %"

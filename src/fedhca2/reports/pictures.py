@@ -1,6 +1,7 @@
 """Pictures of inputs and predictions: painted maps, overlays, and a panel of a client's samples."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from PIL import Image, ImageDraw, ImageFont
 from fedhca2.errors import UserError
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, Task, get_task
+from fedhca2.whole_files import put_in_place
 
 COLUMNS = {"image": "input", "label": "label", "before": "before training", "after": "after training"}
 GAP, MARGIN, LINE = 6, 8, 26  # pixels between tiles, around the panel, and for a line of text
@@ -29,6 +31,16 @@ def paint_label(task: Task, label: Array, names: Sequence[str] = ()) -> Image.Im
 def to_image(pixels: Array) -> Image.Image:
     """Make an image from uint8 [3, H, W]."""
     return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+
+
+def save_picture(picture: Image.Image, path: Path) -> None:
+    """Write a picture in the format that its name ends with; raises UserError if Pillow cannot write such a file."""
+    format = Image.registered_extensions().get(path.suffix.lower())
+    if format not in Image.SAVE:
+        raise UserError([f"{path}: a picture's name should end in .png, .jpg or the like, found {path.suffix!r}"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with put_in_place(path) as aside:
+        picture.save(aside, format)
 
 
 def overlay(image: Image.Image, painted: Image.Image, strength: float = 0.55) -> Image.Image:

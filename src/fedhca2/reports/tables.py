@@ -1,26 +1,92 @@
-"""The outcome of a run as a table."""
+"""Tables in the terminal, which leave out columns where it is narrow, and the outcome of a run as one."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text
 from fedhca2.run_folder.result import Headline, Result, Scores, headline
 from fedhca2.tasks import TASKS
+from fedhca2.words import counted
+
+ROOM = 3  # for each column: a line and two spaces
 
 
-def result_table(result: Result) -> Table:
+@dataclass(frozen=True)
+class TextTable:
+    """A table that never breaks a number: where it is too wide, it leaves out columns, and says which.
+
+    `drop` names columns in the order in which they can be left out, `right` those aligned to the right, and `wraps`
+    those with text that may take several lines, of at least so many letters. If what remains is still too wide,
+    `otherwise` is shown.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    note: str = ""
+    right: Sequence[str] = ()
+    drop: Sequence[str] = ()
+    wraps: dict[str, int] = field(default_factory=dict)
+    otherwise: "TextTable | None" = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print what fits."""
+        fitting, dropped = self.fitted(options.max_width)
+        if self.otherwise and fitting.width > options.max_width:
+            yield self.otherwise
+            return
+        yield fitting._table()
+        if dropped:
+            yield Text(f"left out for lack of space: {', '.join(dropped)}", "dim")
+        if self.note:
+            yield Text(self.note)
+
+    @property
+    def width(self) -> int:
+        """The width in which no number is broken."""
+        return 1 + sum(ROOM + self._needed(place) for place in range(len(self.columns)))
+
+    def fitted(self, width: int) -> tuple["TextTable", list[str]]:
+        """The table without the columns that do not fit this width, and their names."""
+        table, dropped = self, list[str]()
+        for name in self.drop:
+            if table.width <= width:
+                break
+            table = table._without(name)
+            dropped.append(name)
+        return table, dropped
+
+    def _without(self, name: str) -> "TextTable":
+        place = list(self.columns).index(name)
+        return replace(
+            self,
+            columns=[column for column in self.columns if column != name],
+            rows=[[*row[:place], *row[place + 1 :]] for row in self.rows],
+        )
+
+    def _needed(self, place: int) -> int:
+        widest = max(cell_len(Text.from_markup(row[place]).plain) for row in [self.columns, *self.rows])
+        return min(widest, self.wraps.get(self.columns[place], widest))
+
+    def _table(self) -> Table:
+        table = Table(title=self.title or None, title_justify="left")
+        for name in self.columns:
+            table.add_column(name, justify="right" if name in self.right else "left", no_wrap=name not in self.wraps)
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+
+def result_table(result: Result) -> TextTable:
     """Make one row per client and task: its metric, the Local baseline, the relative gain."""
-    table = Table(title=f"{result.name}: {result.method} after {result.rounds} rounds", title_justify="left")
-    table.add_column("client")
-    table.add_column("task")
-    table.add_column("metric")
-    if result.baseline:
-        table.add_column("local", justify="right")
-    table.add_column(result.method, justify="right")
-    if result.baseline:
-        table.add_column("gain", justify="right")
+    rows = []
     for client, tasks in result.clients.items():
         for i, (task, scores) in enumerate(tasks.items()):
             ours = headline(task, scores)
@@ -32,8 +98,16 @@ def result_table(result: Result) -> Table:
                 cells += [UNKNOWN, score_text(task, ours.value), UNKNOWN]
             else:
                 cells.append(score_text(task, ours.value))
-            table.add_row(*cells)
-    return table
+            rows.append(cells)
+    scores_of = ["local", result.method, "gain"] if result.baseline else [result.method]
+    return TextTable(
+        ["client", "task", "metric", *scores_of],
+        rows,
+        title=f"{result.name}: {result.method} after {counted(result.rounds, 'round')}",
+        right=scores_of,
+        drop=["metric", "local"] if result.baseline else ["metric"],
+        wraps={"client": 7, "task": 6},
+    )
 
 
 def conclusion(result: Result) -> str:
@@ -46,7 +120,7 @@ def conclusion(result: Result) -> str:
         {task for tasks in result.clients.values() for task in tasks if not TASKS[task].counts_in_delta_m}
     )
     besides = f" ({', '.join(left_out)} left out)" if left_out else ""
-    told = f"Δm {result.delta_m:+.2f} %: the mean gain over training alone, all clients and tasks{besides}."
+    told = f"Δm {gain_text(result.delta_m)}: the mean gain over training alone, all clients and tasks{besides}."
     return f"{told} {how_certain(result.clients, result.baseline)}"
 
 
@@ -60,10 +134,12 @@ def how_certain(clients: Scores, baseline: Scores) -> str:
         if (ours := headline(task, scores)).counts
     ]
     better = sum(gain > 0 for gain in gains)
-    return f"{better} of {len(gains)} scores are better than alone. How far that varies, only more seeds can tell."
+    told = f"{better} of {counted(len(gains), 'score')} {'is' if better == 1 else 'are'} better than alone."
+    return f"{told} How far that varies, only more seeds can tell."
 
 
 def _gain(ours: Headline, theirs: Headline) -> str:
     gain = relative_gain(ours.value, theirs.value, ours.higher_is_better)
-    colour = "green" if gain > 0 else "red"
-    return f"[{colour}]{gain_text(gain)}[/]" if isfinite(gain) else UNKNOWN
+    text = gain_text(gain)
+    colour = {"+": "green", "-": "red"}.get(text[0])
+    return f"[{colour}]{text}[/]" if colour and isfinite(gain) else text

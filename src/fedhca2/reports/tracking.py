@@ -13,9 +13,9 @@ from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.engine import RunWatcher
 from fedhca2.messages import Order, Reply
 from fedhca2.run_folder.event_log import Event, parse_events
+from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord
-from fedhca2.run_folder.writer import in_use
 
 
 class Scalar(NamedTuple):

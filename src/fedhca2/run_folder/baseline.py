@@ -18,6 +18,7 @@ FREE = {
     "method",
     "baseline",
     "evaluate_every",
+    "diagnostics",
     "checkpoints",
     "guard",
     "privacy",
@@ -51,10 +52,10 @@ def other_settings(files: RunFiles, experiment: Experiment, free: Set[str]) -> l
 
 
 def baseline_files(run: Path, scores: Scores) -> dict[str, Any]:
-    """What a run stores of a baseline from another run: its scores, and their history for the curves."""
+    """What a run stores of a baseline from another run: its scores, and all scores and losses for the curves."""
     files = RunFiles(run)
-    events = files.of("metric") if files.method == "local" else files.baseline_scores
-    return {BASELINE: scores, BASELINE_METRICS: events}
+    source = files.of if files.method == "local" else files.baseline_events
+    return {BASELINE: scores, BASELINE_METRICS: [*source("metric"), *source("loss")]}
 
 
 def finished_scores(run: Path, experiment: Experiment) -> Scores | None:

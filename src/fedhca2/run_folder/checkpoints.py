@@ -70,21 +70,23 @@ class Checkpoints:
 
     def latest(self) -> Checkpoint | None:
         """Read the latest checkpoint, or return None; raises UserError if it is damaged."""
-        found = self._found()
-        if not found:
+        folders = self._found()
+        if not folders:
             return None
         try:
-            state = load_state(found[-1] / SERVER)
+            state = load_state(folders[-1] / SERVER)
             values = state.values
             progress = progress_from_state(state)
-            if progress.state.round != _round(found[-1]):
-                raise ValueError(f"{found[-1]}: should be of round {_round(found[-1])}, found {progress.state.round}")
+            if progress.state.round != _round(folders[-1]):
+                raise ValueError(
+                    f"{folders[-1]}: should be of round {_round(folders[-1])}, found {progress.state.round}"
+                )
             experiment = Experiment.parse(values["experiment"])
-            return Checkpoint(found[-1], progress, values["clients"], experiment, values["notes"])
+            return Checkpoint(folders[-1], progress, values["clients"], experiment, values["notes"])
         except (KeyError, TypeError) as error:
-            raise unusable(found[-1], f"{found[-1]}: should be a checkpoint, found none with {error}") from None
+            raise unusable(folders[-1], f"{folders[-1]}: should be a checkpoint, found none with {error}") from None
         except ValueError as error:
-            raise unusable(found[-1], error) from None
+            raise unusable(folders[-1], error) from None
 
     def _found(self) -> list[Path]:
         """All checkpoints in order; copies under other names do not count."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedhca2.errors import UserError
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.schema import check_event
 from fedhca2.run_folder.strict_json import mapping, to_json
 
 Event = dict[str, Any]
@@ -73,6 +74,8 @@ class EventLog:
     def replied(self, order: Order, reply: Reply, beside: tuple[int, int] = (0, 0)) -> None:
         """Log a client's work: its scores belong to the model after `round` rounds, its losses to the next round.
 
+        The effect is that of the rows from the last of these rounds.
+
         `beside` counts the bytes up and down of further messages.
         """
         up, down = reply.nbytes + beside[0], order.nbytes + beside[1]
@@ -84,6 +87,8 @@ class EventLog:
                 self.log("metric", **who, task=task, metric=metric, value=value)
         for task, value in reply.losses.items():
             self.log("loss", **who, task=task, metric="loss", value=value)
+        if reply.effect and order.compare:
+            self.log("effect", **who, **reply.effect._asdict())
         if reply.failed and order.finish:  # in other rounds the server's record says so
             self.log("failed", **who, why=reply.failed)
         if reply.declined:
@@ -126,9 +131,10 @@ def parse_events(lines: list[str], place: str) -> Iterator[Event]:
             if number == len(lines):
                 return
             raise UserError([f"{place}: line {number} should be JSON, found {line[:40]!r}"]) from None
-        yield known(mapping(place, event))
+        yield known(mapping(place, event), f"{place}: line {number}")
 
 
-def known(event: Event) -> Event:
-    """Replace a null value, which stands for a non-finite number, with NaN."""
+def known(event: Event, place: str) -> Event:
+    """Check an event, and replace a null value, which stands for a non-finite number, with NaN."""
+    check_event(event, place)
     return {**event, "value": nan} if event.get("value", 0.0) is None else event

@@ -20,6 +20,11 @@ def default_folder(name: str) -> Path:
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
+def sweep_folder(name: str, setting: str) -> Path:
+    """The default folder of a sweep's runs."""
+    return Path("runs") / f"sweep-{name}-{setting}"
+
+
 def comparison_folder(name: str) -> Path:
     """The default folder of a comparison's runs."""
     return Path("runs") / f"compare-{name}"

@@ -30,6 +30,7 @@ from fedhca2.run_folder.names import (
     SAMPLES,
 )
 from fedhca2.run_folder.result import Scores, overall_gain
+from fedhca2.run_folder.schema import check_config, check_result, require_task
 from fedhca2.run_folder.strict_json import mapping, numbers, read_json
 from fedhca2.tasks.declared import DeclaredTask, declare
 
@@ -74,6 +75,7 @@ class RunFiles:
     def config(self) -> dict[str, Any]:
         """The resolved config; the tasks that it declares are known from here on."""
         config = mapping(self.config_file, read_config(self.config_file))
+        check_config(config, str(self.config_file))
         self._refuse_code_of_strangers(config)
         try:
             tasks = mapping("tasks", config.get("tasks", {}))
@@ -118,8 +120,7 @@ class RunFiles:
             return None
         self._require_tasks()
         result = read_json(path)
-        if not isinstance(result, dict) or not {"method", "clients"} <= set(result):
-            raise UserError([f"{path}: should be a run's result, found {result!r:.40}"])
+        check_result(result, str(path))
         clients, baseline = numbers(result["clients"]), numbers(result.get("baseline") or {})
         if "delta_m_by_client" not in result:  # an older file, whose Δm is by client
             gain = overall_gain(clients, baseline, self._kinds(clients))
@@ -157,7 +158,16 @@ class RunFiles:
         if not path.is_file():
             return []
         self._require_tasks()
-        return list(parse_events(path.read_text("utf-8").splitlines(), str(path)))
+        return self._of_known_tasks(list(parse_events(path.read_text("utf-8").splitlines(), str(path))), path)
+
+    def _of_known_tasks(self, events: list[Event], path: Path) -> list[Event]:
+        """The same events; raises UserError if one is about a task that the config does not declare."""
+        try:
+            for task in {event["task"] for event in events if event["event"] in ("metric", "loss")}:
+                require_task(task)
+        except ValueError as error:
+            raise UserError([f"{path}: {error}"]) from None
+        return events
 
     @property
     def everyone_failed(self) -> bool:
@@ -172,7 +182,14 @@ class RunFiles:
 
     def of(self, kind: str) -> list[Event]:
         """The events of one kind."""
-        return [event for event in self.events if event["event"] == kind]
+        return self._by_kind.get(kind, [])
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Event]]:
+        found: dict[str, list[Event]] = {}
+        for event in self.events:
+            found.setdefault(event["event"], []).append(event)
+        return found
 
     @property
     def method(self) -> str:
@@ -186,7 +203,7 @@ class RunFiles:
 
     def short_name(self, member: str) -> str:
         """The name of a 'client/task' in a figure: just the client if that is its only task."""
-        client, _, _ = member.partition("/")
+        client, _, _ = member.rpartition("/")
         return client if len(self.tasks.get(client, ())) == 1 else member
 
     @cached_property
@@ -194,11 +211,11 @@ class RunFiles:
         """Every client's tasks, in the order of the config."""
         if self.result:
             return {client: tuple(tasks) for client, tasks in self.result["clients"].items()}
-        found: dict[str, dict[str, None]] = {}
+        tasks_of: dict[str, dict[str, None]] = {}
         for event in self.events:
             if event["event"] in ("loss", "metric"):
-                found.setdefault(event["client"], {})[event["task"]] = None
-        return {client: tuple(tasks) for client, tasks in found.items()}
+                tasks_of.setdefault(event["client"], {})[event["task"]] = None
+        return {client: tuple(tasks) for client, tasks in tasks_of.items()}
 
     @cached_property
     def kinds(self) -> dict[str, str]:
@@ -230,7 +247,7 @@ class RunFiles:
     def _kinds(self, tasks: Mapping[str, Iterable[str]]) -> dict[str, str]:
         return {client: client_kind(self.dataset(client), held) for client, held in tasks.items()}
 
-    @property
+    @cached_property
     def baseline(self) -> "RunFiles":
         """The Local baseline trained within the run, if there is one."""
         return RunFiles(self.path / BASELINE_FOLDER)
@@ -241,18 +258,18 @@ class RunFiles:
         path = self.path / BASELINE
         return numbers(read_json(path)) if path.is_file() else None
 
-    @cached_property
-    def baseline_scores(self) -> list[Event]:
-        """The `metric` events of the Local baseline, from this run or another."""
+    def baseline_events(self, kind: str) -> list[Event]:
+        """The `metric` or `loss` events of the Local baseline, from this run or another."""
         if self.baseline.begun:
-            return self.baseline.of("metric")
+            return self.baseline.of(kind)
         path = self.path / BASELINE_METRICS
         if not path.is_file():
             return []
         try:
-            return [known(mapping(path, event)) for event in read_json(path)]
+            events = [known(mapping(path, event), str(path)) for event in read_json(path)]
         except TypeError as error:
             raise UserError([f"{path}: should be a list of events, found {error}"]) from None
+        return self._of_known_tasks([event for event in events if event["event"] == kind], path)
 
     @property
     def checkpoints(self) -> set[Path]:
@@ -275,15 +292,31 @@ class RunFiles:
     def samples(self, client: str) -> dict[str, Array]:
         """A client's sample images, labels and predictions; empty if it has none."""
         path = self.samples_file(client)
-        if not path.is_file():
+        if client != Path(client).name or not path.is_file():  # a name is no path
             return {}
         self._require_tasks()
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
+                found = {name: arrays[name] for name in arrays.files}
+            if found:  # inputs that are no images have no samples
+                _require_samples(found)
+            return found
         except Exception as error:  # readers raise anything for damaged archives
             reason = " ".join(str(error).split())[:200]
             raise UserError([f"{path}: should be samples of a run, found {type(error).__name__}: {reason}"]) from None
+
+
+def _require_samples(arrays: Mapping[str, Array]) -> None:
+    """Raise ValueError unless these are images [S, 3, H, W] with as many maps [S, C, H, W] or vectors [S, C]."""
+    image = arrays["image"]
+    if image.ndim != 4 or image.shape[1] != 3 or not image.size or image.dtype != np.uint8:
+        raise ValueError(f"image should be bytes [S, 3, H, W], found {image.dtype} {image.shape}")
+    for name, array in arrays.items():
+        if name.partition(".")[0] not in ("label", "before", "after"):
+            continue
+        fits = len(array) == len(image) and (array.ndim == 2 or array.shape[2:] == image.shape[2:])
+        if not fits or array.dtype.kind not in "iuf":
+            raise ValueError(f"{name} should have numbers for {image.shape}, found {array.dtype} {array.shape}")
 
 
 def _kinds_in(values: Any) -> Iterator[str]:

@@ -1,10 +1,15 @@
 """The outcome of a run."""
 
 import platform
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import version
 from math import isfinite, nan
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +19,7 @@ from fedhca2.metrics import delta_m
 from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.version import __version__
 
+LONGEST = 5.0  # seconds to wait for git
 Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}, the headline metric first
 
 
@@ -37,6 +43,7 @@ class Result:
     missing: dict[str, str] = field(default_factory=dict)  # clients without scores, and the reason
     epsilon: float | None = None  # of the client that sent the most updates, if they are noised
     privacy: dict[str, Any] | None = None  # the output of `privacy_spent` for every client
+    origin: dict[str, Any] | None = None  # the output of `origin`
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data."""
@@ -75,11 +82,11 @@ def overall_gain(scores: Scores, baseline: Scores, kinds: Mapping[str, str] | No
 
 
 def _counted(scores: Scores) -> dict[str, dict[str, float]]:
-    found = {
+    counted = {
         client: {task: headline(task, values).value for task, values in tasks.items() if headline(task, values).counts}
         for client, tasks in scores.items()
     }
-    return {client: tasks for client, tasks in found.items() if tasks}
+    return {client: tasks for client, tasks in counted.items() if tasks}
 
 
 def privacy_spent(noise: float, updates: Mapping[str, int]) -> dict[str, Any] | None:
@@ -102,6 +109,31 @@ def versions() -> dict[str, str]:
     packages = ("torch", "timm", "numpy")
     own = {"fedhca2": __version__, "python": platform.python_version()}
     return own | {package: version(package) for package in packages}
+
+
+def origin() -> dict[str, Any]:
+    """Where a run comes from: the command, when it started, and the commit of the working directory's repository."""
+    program, *words = sys.argv
+    program = "fedhca2" if Path(program).name in ("fedhca2", "__main__.py") else program
+    return {
+        "command": shlex.join([program, *words]),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git": _commit(),
+    }
+
+
+def _commit() -> dict[str, Any] | None:
+    """The commit of the working directory, and whether files differ from it; None outside of a repository."""
+    head, changes = _git("rev-parse", "HEAD"), _git("-c", "core.fsmonitor=false", "status", "--porcelain")
+    return None if head is None else {"commit": head.strip(), "dirty": changes is None or bool(changes)}
+
+
+def _git(*words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=LONGEST)
+    except (OSError, subprocess.SubprocessError):  # no git, no repository, or a very large one
+        return None
+    return done.stdout
 
 
 def device_name(device: torch.device) -> str:

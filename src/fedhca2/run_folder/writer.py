@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from safetensors.torch import save
 
 from fedhca2.errors import UserError
@@ -15,14 +15,13 @@ from fedhca2.experiment import Experiment
 from fedhca2.run_folder.baseline import baseline_files, read_baseline
 from fedhca2.run_folder.checkpoints import Checkpoint, Checkpoints, KeptClients
 from fedhca2.run_folder.event_log import START, EventLog
-from fedhca2.run_folder.names import CHECKPOINTS, CONFIG, EVALUATION, EVENTS, LOCK, RESULT
+from fedhca2.run_folder.lock import lock_folder
+from fedhca2.run_folder.names import CHECKPOINTS, CONFIG, EVALUATION, EVENTS, LOCK, PARTITION, RESULT
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
 from fedhca2.run_folder.result import overall_gain
 from fedhca2.run_folder.strict_json import to_json
 from fedhca2.whole_files import ORDINARY, private_folder, write_whole
-
-GLANCE = 0.2  # seconds: `in_use` holds a lock for a moment
 
 
 class RunFolder:
@@ -100,9 +99,9 @@ class RunFolder:
     def _position(self) -> Mapping[str, Any]:
         return self.checkpoint.notes if self.checkpoint else START
 
-    def commit(self, progress: Progress, clients: KeptClients, seconds: float) -> None:
-        """Save the state of the run after a round; earlier checkpoints are removed only after that."""
-        self._checkpoints.save(progress, clients, self._config, {**self.events.position(), "seconds": seconds})
+    def commit(self, progress: Progress, clients: KeptClients, notes: Mapping[str, Any]) -> None:
+        """Save the state of the run after a round, with notes; earlier checkpoints are removed only after that."""
+        self._checkpoints.save(progress, clients, self._config, {**self.events.position(), **notes})
         self._checkpoints.prune(self._keep)
 
     def finish(self, result: Mapping[str, Any]) -> None:
@@ -122,9 +121,9 @@ class RunFolder:
 
     def _require_events(self) -> None:
         path, wanted = self.path / EVENTS, self._position["events"]
-        found = path.stat().st_size if path.exists() else 0
-        if found < wanted:
-            raise UserError([f"{path}: should have at least {wanted} bytes, found {found}"])
+        size = path.stat().st_size if path.exists() else 0
+        if size < wanted:
+            raise UserError([f"{path}: should have at least {wanted} bytes, found {size}"])
 
     def close(self) -> None:
         """Release the folder."""
@@ -138,6 +137,10 @@ class RunFolder:
         path, content = self.path / name, text.encode()
         if not path.is_file() or path.read_bytes() != content:
             write_whole(path, content, ORDINARY)
+
+    def save_partition(self, partition: Mapping[str, Any]) -> None:
+        """Save which images each client has, if that is only known at the end."""
+        self._write(PARTITION, _as_json(partition))
 
     def save_model(self, client: str, model: torch.nn.Module) -> None:
         """Save a client's trained model."""
@@ -153,27 +156,6 @@ class RunFolder:
 
 def _as_json(values: Any) -> str:
     return to_json(values, indent=2, ensure_ascii=False) + "\n"
-
-
-def lock_folder(folder: Path) -> FileLock:
-    """Lock a folder until the lock is released; the system releases it if the process dies."""
-    lock = FileLock(folder / LOCK, timeout=GLANCE)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise UserError([f"{folder}: another process is working in this folder"]) from None
-    return lock
-
-
-def in_use(folder: Path) -> bool:
-    """Whether a process works in this folder, or may: a lock that we cannot try tells nothing."""
-    if not (folder / LOCK).exists():
-        return False
-    try:
-        with FileLock(folder / LOCK, timeout=0):
-            return False
-    except (Timeout, OSError):
-        return True
 
 
 def write_evaluation(run: Path, images: str, client: str | None, values: Mapping[str, Any]) -> Path:
@@ -200,11 +182,6 @@ def join_baseline(run: Path, baseline: Path) -> None:
             write_whole(run / name, _as_json(values).encode(), ORDINARY)
     finally:
         lock.release()
-
-
-def keep_model(run: Path, client: str, content: bytes) -> None:
-    """Save a client's trained model that its site sent as a file."""
-    _write_private(RunFiles(run).model_file(client), content)
 
 
 def _write_private(path: Path, content: bytes) -> None:

@@ -5,16 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from fedhca2 import losses, metrics, painting
 from fedhca2.config import suggest
 from fedhca2.labels import IGNORE
-from fedhca2.tasks.maps import DEPTH, EDGE, HUMAN_PARTS, KEYPOINTS, NORMALS, SAL, SEMSEG
+from fedhca2.tasks.built_in import BUILT_IN
 from fedhca2.tasks.task import LabelSpace, Task
-from fedhca2.tasks.vectors import CLASSIFICATION, MULTILABEL, REGRESSION
 
 __all__ = ["IGNORE", "TASKS", "LabelSpace", "Task", "get_task", "losses", "metrics", "painting"]
 
-BUILT_IN = (
-    *(SEMSEG, HUMAN_PARTS, SAL, NORMALS, EDGE, DEPTH),
-    *(KEYPOINTS, CLASSIFICATION, MULTILABEL, REGRESSION),
-)
 TASKS: dict[str, Task] = {task.name: task for task in BUILT_IN}
 
 

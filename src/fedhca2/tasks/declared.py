@@ -11,7 +11,8 @@ from torch import nn
 
 from fedhca2.config import Config, suggest
 from fedhca2.imports import FORMS, is_import_path, load, located
-from fedhca2.tasks import BUILT_IN, TASKS
+from fedhca2.tasks import TASKS
+from fedhca2.tasks.built_in import BUILT_IN
 from fedhca2.tasks.task import Task
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
@@ -43,8 +44,8 @@ class DeclaredTask(Config):
 
     def _found(self) -> Task:
         if is_import_path(self.kind):
-            found: Task = load(self.kind, "a Task", lambda each: isinstance(each, Task))
-            return found
+            own: Task = load(self.kind, "a Task", lambda each: isinstance(each, Task))
+            return own
         if not is_built_in(self.kind):
             known = suggest(self.kind, [task.name for task in BUILT_IN])
             raise ValueError(f"kind should be a known task or {FORMS}, found {self.kind!r:.200}. {known}")

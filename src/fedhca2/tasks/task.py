@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedhca2 import metrics, painting
 from fedhca2.labels import IGNORE
@@ -33,6 +34,14 @@ class LabelSpace:
 def unchanged(label: Tensor, scale: float | Tensor = 1.0) -> Tensor:
     """Return the label unchanged, which is right for most tasks."""
     return label
+
+
+def resized(values: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize maps [B, C, H, W]: whole numbers of classes to the nearest, images and other values smoothly."""
+    is_image = values.dtype == torch.uint8
+    if is_image or values.is_floating_point():
+        return functional.interpolate(values, size, mode="bilinear", antialias=is_image)
+    return functional.interpolate(values.float(), size, mode="nearest-exact").to(values.dtype)
 
 
 def as_it_is(output: Tensor) -> Tensor:
@@ -68,7 +77,8 @@ class Task:
     more dimension in front. `predict` turns raw output, [B, C, H, W] or [B, C], into the form that metrics and `paint`
     take. An experiment may select one of `other_metrics` by name; all scores are in `unit`. The other functions are for
     maps: `fill` is the label of padding, `rescaled(label, s)` adapts a label to an image enlarged by s, `flipped` to a
-    mirrored one (the map itself is already mirrored), and `ignored` sets pixels without information to 255.
+    mirrored one (the map itself is already mirrored), `ignored` sets pixels without information to 255, and `resized`
+    brings a prediction to another size.
     """
 
     name: str
@@ -87,6 +97,7 @@ class Task:
     fill: float = IGNORE
     rescaled: Callable[[Tensor, float | Tensor], Tensor] = unchanged
     flipped: Callable[[Tensor], Tensor] = unchanged
+    resized: Callable[[Tensor, tuple[int, int]], Tensor] = resized
     ignored: Callable[[Tensor], Tensor] = unchanged
     counts_in_delta_m: bool = True
     chooses_crops: bool = False  # training prefers crops with several classes

@@ -36,7 +36,11 @@ def set_clock(path: Path) -> None:
             return super().now(tz) + datetime.timedelta(seconds=ahead())
 
     own = time.time
-    time.time, datetime.datetime = lambda: own() + ahead(), Datetime
+    instead = {own: lambda: own() + ahead(), datetime.datetime: Datetime}
+    for module in list(sys.modules.values()):  # in a warm process some have imported these by name already
+        for name, value in list(vars(module).items()):
+            if value is own or value is Datetime.__base__:
+                setattr(module, name, instead[value])
 
 
 def hurry() -> None:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from fedhca2.aggregation import MappedRow, Member, Rows, cpu_kernels, gpu_store
-from fedhca2.aggregation.cpu_store import FEW
+from fedhca2.aggregation import MappedRow, Member, Rows, gpu_store
+from fedhca2.aggregation.cpu_store import COLUMNS, FEW
 from fedhca2.params import Layout
 from warm import output_of
 
@@ -60,7 +60,7 @@ def within_float32(found, expected, summed):
 def test_products_of_any_rows(stack):
     sizes, data = stack
     found = make(layout_of(sizes), data).products("rows")
-    assert within_float32(found, plain_products(data, sizes), cpu_kernels.COLUMNS)
+    assert within_float32(found, plain_products(data, sizes), COLUMNS)
 
 
 @brief
@@ -76,7 +76,7 @@ def test_products_of_few_rows_are_those_of_float64(stack):
 def test_products_of_whole_rows_are_the_sum_over_tensors(stack):
     sizes, data = stack
     found = make(layout_of(sizes), data).products("rows", whole=True)[0]
-    assert within_float32(found, plain_products(data, sizes).sum(dim=0), cpu_kernels.COLUMNS)
+    assert within_float32(found, plain_products(data, sizes).sum(dim=0), COLUMNS)
 
 
 @brief

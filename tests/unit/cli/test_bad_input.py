@@ -6,7 +6,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from fedhca2.data.files import BrokenFileError
+from fedhca2.data.file_errors import BrokenFileError
 from fedhca2.data.transforms import draw_augmentation, for_evaluation, for_training
 from fedhca2.errors import UserError
 from fedhca2.federation.in_process import build_clients

@@ -39,9 +39,9 @@ def test_methods_lists_the_whole_catalogue():
         (["demo", "--set", "rounds"], "error: --set rounds: should be KEY=VALUE"),
         (["demo", "--set", "clients=semseg"], "error: clients: should be a list, found 'semseg'"),
         (["demo", "--set", "clients.0.split=sal"], "error: clients[0].split: should be a list, found 'sal'\n"),
-        (["demo", "--set", "rounds=none"], "error: rounds: should be a valid integer"),
+        (["demo", "--set", "rounds=none"], "error: rounds: should be a whole number, found 'none'"),
         (["demo", "--set", "rounds=!!bool maybe"], "the value is not valid YAML at line 1, column 1: found 'maybe'"),
-        (["demo", "--set", "rounds=yes"], "error: config: 'rounds' should be a number, found True"),
+        (["demo", "--set", "rounds=yes"], "error: rounds: should be a number, found True"),
         (["demo", "--baseline", "no-such-run"], "error: --baseline no-such-run: not a finished run"),
     ],
 )

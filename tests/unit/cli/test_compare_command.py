@@ -51,3 +51,10 @@ def test_a_comparison_of_no_method_is_refused(tmp_path):
     result = CliRunner().invoke(app, ["compare", "demo", "--methods", " ,", "--out", str(tmp_path / "out")])
     assert (result.exit_code, result.output) == (2, "error: --methods: should name at least one method, or 'all'\n")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_of_a_run_is_refused(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    result = CliRunner().invoke(app, ["compare", "demo", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "should be the folder of a comparison, or new, found a run in it" in result.output

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from fedhca2.cli import app
 from fedhca2.reports.console import LiveStatus
 from fedhca2.reports.tracking import Scalar, follow, scalars
-from fedhca2.run_folder.writer import lock_folder
+from fedhca2.run_folder.lock import lock_folder
 from made_run import made_run
 
 
@@ -90,7 +90,7 @@ def test_the_board_shows_the_last_scores(tmp_path):
     console = Console(file=StringIO(), width=100)
     console.print(board)
     assert "round 3 of 3" in console.file.getvalue()
-    assert "40.00 %" in console.file.getvalue()
+    assert "40.0 %" in console.file.getvalue()
 
 
 def test_the_board_says_that_local_comes_first(tmp_path):

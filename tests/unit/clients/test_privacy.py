@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.testing import assert_close
 
-from fedhca2.clients.privacy import Privacy, in_steps, privatise, scale_within
+from fedhca2.clients.noise import in_steps, privatise, scale_within
+from fedhca2.clients.privacy import Privacy
 from fedhca2.params import Slot
 
 ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")

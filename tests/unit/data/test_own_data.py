@@ -224,7 +224,8 @@ def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
     found = fault(experiment_in(folder_with(tmp_path), size=[32, 16]))
     assert (
         found
-        == "data.mine: val[0]: 'image' should be at most 32×16, the data set's `size`, to be evaluated, found 32×24"
+        == "data.mine: val[0]: 'image' should be at most 32×16, the data set's `size`, to be evaluated, found 32×24; "
+        "with `resize: fit` it is scaled down, and scored at its own size"
     )
 
 
@@ -252,7 +253,7 @@ def test_a_data_set_that_cannot_be_opened_is_one_line(tmp_path, kind, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"count": "many"}, "data.mine.count: should be a valid integer, unable to parse"),
+        ({"count": "many"}, "data.mine.count: should be a whole number, found 'many'"),
         ({"cout": 3}, "data.mine: unknown key 'cout'. Did you mean 'count'?"),
         ({"root": "nowhere"}, "data.mine.root: should be the folder of"),
         ({"note": "nothing.txt"}, "data.mine: nothing.txt: 'note' should be here, found nothing"),

@@ -1,3 +1,6 @@
+import resource
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -32,6 +35,17 @@ def run(tmp_path_factory):
     return folder
 
 
+@contextmanager
+def files_of_at_most(length):
+    """Let the system refuse larger files, as a full disk would."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (length, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 def picture(height, width):
     return np.random.default_rng(0).integers(0, 255, (3, height, width), dtype=np.uint8)
 
@@ -61,6 +75,49 @@ def test_a_broken_model_is_refused(run, tmp_path):
     (tmp_path / "models" / f"{CLIENT}.safetensors").write_bytes(b"nonsense")
     with pytest.raises(UserError, match="should be a trained model"):
         Trained.open(tmp_path, CLIENT).model()
+
+
+def photos(folder, *names):
+    for name in names:
+        Image.fromarray(picture(20, 30).transpose(1, 2, 0)).save(folder / name)
+    return folder
+
+
+def predict(run, *words):
+    return CliRunner().invoke(app, ["predict", str(run), "--client", CLIENT, *map(str, words)])
+
+
+def test_a_folder_stands_for_its_images(run, tmp_path):
+    (photos(tmp_path, "b.png", "a.jpg") / "notes.txt").touch()
+    predict(run, tmp_path, "-o", tmp_path / "out")
+    assert {path.name.partition(".")[0] for path in (tmp_path / "out").iterdir()} == {"a", "b"}
+
+
+def test_a_folder_without_images_is_refused(run, tmp_path):
+    found = predict(run, tmp_path, "-o", tmp_path / "out")
+    assert (found.exit_code, "should have images in it" in found.output) == (2, True)
+
+
+def test_a_failed_prediction_leaves_nothing(run, tmp_path):
+    (photos(tmp_path, "a.png") / "b.png").write_bytes(b"no image")
+    assert predict(run, tmp_path, "-o", tmp_path / "out" / "deep").exit_code == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failed_prediction_leaves_earlier_ones(run, tmp_path):
+    (photos(tmp_path, "a.png") / "b.png").write_bytes(b"no image")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a.depth.png").write_text("earlier")
+    predict(run, tmp_path, "-o", tmp_path / "out")
+    assert {path.name: path.read_text() for path in (tmp_path / "out").iterdir()} == {"a.depth.png": "earlier"}
+
+
+def test_a_full_disk_is_named_and_nothing_is_left(run, tmp_path):
+    photos(tmp_path, "a.png")
+    with files_of_at_most(100):
+        found = predict(run, tmp_path, "-o", tmp_path / "out")
+    assert (found.exit_code, found.output.startswith(f"error: {tmp_path / 'out'}")) == (2, True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_writes_maps_overlays_and_arrays(run, tmp_path):

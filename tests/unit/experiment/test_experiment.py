@@ -73,10 +73,10 @@ def test_another_method_is_really_another_method():
     [
         ({"round": 3}, "config: unknown key 'round'. Did you mean 'rounds'?"),
         ({"rounds": 0}, "rounds: should be greater than or equal to 1, found 0"),
-        ({"rounds": True}, "config: 'rounds' should be a number, found True"),
+        ({"rounds": True}, "rounds: should be a number, found True"),
         (
             {"data": {"indoor": {"kind": "scenes", "size": [True, 32]}}},
-            "data.indoor: 'size' should be a number, found [True, 32]",
+            "data.indoor.size: should be a number, found [True, 32]",
         ),
         ({"training": {"learning_rat": 1}}, "training: unknown key 'learning_rat'. Did you mean 'learning_rate'?"),
         ({"method": "fedhca"}, "Did you mean 'fedhca2'?"),

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhca2.federation.gate import HEADER, Expected, Refused, fault_of, plain, read_json, shown
-from fedhca2.messages import Profile, Reply
+from fedhca2.federation.foreign_text import HEADER, Refused, plain, read_json, shown
+from fedhca2.federation.gate import Expected, fault_of
+from fedhca2.messages import Effect, Profile, Reply
 from fedhca2.params import Layout, Slot
 
 PROFILE = Profile("home", "indoor", ("depth",), 7, {Slot("encoder"): Layout(("a.weight",), ((8,),))})
@@ -76,6 +77,20 @@ def test_a_final_reply_with_other_scores_is_refused(metrics):
     assert fault_of(replace(GOOD, metrics=metrics), FINAL)
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "0.5", None, True, [1.0], 10**400])
+def test_an_effect_that_is_no_finite_number_is_refused(bad):
+    assert fault_of(replace(GOOD, effect=Effect(0.5, bad, 1.0)), FINAL)
+
+
+@pytest.mark.parametrize("bad", [0.5, "abc", [0.5, 0.4, 1.0], {}])
+def test_an_effect_of_another_form_is_refused(bad):
+    assert fault_of(replace(GOOD, effect=bad), FINAL)
+
+
+def test_an_effect_of_finite_numbers_passes():
+    assert not fault_of(replace(GOOD, effect=Effect(0.5, 0.4, 1.0)), FINAL)
+
+
 def nested(tree, depth):
     """A text nested more deeply than Python's own writer can."""
     return "[" * depth + json.dumps(tree) + "]" * depth
@@ -107,7 +122,7 @@ def headers(draw, keys):
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=2000)
-@given(headers(["client", "round", "losses", "metrics", "seconds", "failed", "agreement"]))
+@given(headers(["client", "round", "losses", "metrics", "effect", "seconds", "failed", "agreement"]))
 def test_whatever_a_reply_holds_there_is_a_plain_reason(text):
     values = read_json(text)
     if isinstance(values, dict):

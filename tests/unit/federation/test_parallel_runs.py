@@ -8,9 +8,8 @@ from time import monotonic, sleep
 import pytest
 
 from fedhca2.federation import parallel_runs
-from fedhca2.federation.comparison_process import OUT_OF_MEMORY
 from fedhca2.federation.comparison_runs import ComparisonStopped, plan_runs
-from fedhca2.federation.memory_room import Report
+from fedhca2.federation.memory_room import OUT_OF_MEMORY, Report
 from fedhca2.federation.parallel_runs import run_in_parallel
 from fedhca2.federation.run_process import RunProcess, log_file, memory_file, start
 from small_run import events, run_small, same_models, small
@@ -209,4 +208,8 @@ def _without_memory(folder):
 
 def result(folder):
     """A run's result, without times."""
-    return {key: value for key, value in json.loads((folder / "result.json").read_text()).items() if key != "seconds"}
+    return {
+        key: value
+        for key, value in json.loads((folder / "result.json").read_text()).items()
+        if key not in ("seconds", "origin")
+    }

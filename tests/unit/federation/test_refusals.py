@@ -9,7 +9,7 @@ import pytest
 from fedhca2.data.archive_writer import write_scenes
 from fedhca2.errors import UserError
 from fedhca2.federation.run import resume, run
-from fedhca2.run_folder.writer import lock_folder
+from fedhca2.run_folder.lock import lock_folder
 from small_run import SETTINGS, CrashError, Silent, crash, resume_small, run_small, small
 
 pytestmark = pytest.mark.slow

@@ -166,7 +166,7 @@ def test_a_new_client_takes_the_images_of_one_that_left(crashed):
     before = json.loads((run / "partition.json").read_text())
     other = [
         {"name": "road", "data": "outdoor", "tasks": ["semseg"]},
-        {"name": "lane", "data": "outdoor", "tasks": ["edge"]},
+        {"name": "lane", "data": "outdoor", "tasks": ["normals"]},
     ]
     resume_small(run, [f"clients={json.dumps(other)}"])
     after = json.loads((run / "partition.json").read_text())

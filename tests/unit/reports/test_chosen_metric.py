@@ -21,7 +21,7 @@ CLIENTS = [{"name": "shop", "data": "outdoor", "tasks": ["sal"]}]
 
 
 def experiment(**changes):
-    return small("fedper", clients=CLIENTS, rounds=1, evaluate_every=0, **changes)
+    return small("fedper", clients=CLIENTS, rounds=2, evaluate_every=1, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,8 @@ def test_the_table_names_it(run):
 
 
 def test_the_curve_is_of_it(run):
-    assert [figure.note for figure in metric_curves(run)] == ["mIoU of images on each client's validation images."]
+    (figure,) = metric_curves(run)
+    assert figure.note.startswith("mIoU of images on each client's validation images.")
 
 
 def test_evaluating_once_more_gives_it_again(run, tmp_path):

@@ -153,4 +153,11 @@ def test_both_gains_have_a_name_in_latex(twins):
 
 def test_a_summary_of_many_methods_has_both_gains(twins):
     many = Comparison(twins.columns, {str(i): twins.entries["fedavg"] for i in range(5)})
-    assert [column.header for column in comparison_table(many).columns[1:3]] == ["Δm % ↑", "Δm by client % ↑"]
+    assert list(comparison_table(many).columns[1:3]) == ["Δm % ↑", "Δm by client % ↑"]
+
+
+def test_values_that_look_equal_are_all_best():
+    column = Column("home", "sal", "max_f", True)
+    same = Comparison([column], {"a": {column: Entry({0: 43.001})}, "b": {column: Entry({0: 43.0})}})
+    assert same.is_best("a", column)
+    assert same.is_best("b", column)

@@ -13,8 +13,8 @@ from small_run import models, run_small
 
 pytestmark = pytest.mark.slow
 KINDS = {
-    *(f"pascal {task}" for task in ("semseg", "human_parts", "normals", "edge", "sal")),
-    *(f"nyud {task}" for task in ("semseg", "normals", "edge", "depth")),
+    *(f"pascal-{task}" for task in ("semseg", "human_parts", "normals", "edge", "sal")),
+    *(f"nyud-{task}" for task in ("semseg", "normals", "edge", "depth")),
 }
 
 
@@ -44,10 +44,10 @@ def figures(run):
 
 @pytest.mark.parametrize("id", ["map-encoder", "tsne-encoder"])
 def test_the_page_has_a_map_with_every_kind_of_client(figures, id):
-    points, *legend = figures[id]["data"]
-    assert {trace["name"] for trace in legend} == KINDS
-    assert np.isfinite([points["x"], points["y"]]).all()
-    assert len(points["x"]) == 9
+    *points, _, _ = figures[id]["data"]
+    assert {trace["name"] for trace in points} == KINDS
+    assert np.isfinite([[*trace["x"], *trace["y"]] for trace in points]).all()
+    assert len({trace["marker"]["color"] for trace in points}) == 9
 
 
 def test_models_are_those_of_clients_that_train_alone(experiment, run, tmp_path):

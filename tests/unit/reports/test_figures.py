@@ -4,22 +4,16 @@ import sys
 import numpy as np
 import pytest
 
-from fedhca2.reports.figures.conflict import (
-    Kind,
-    Points,
-    conflict_figures,
-    cosines,
-    kind_of,
-    map_figures,
-    principal_map,
-    tsne_map,
-)
-from fedhca2.reports.figures.curves import cost_figures, loss_curves, metric_curves, weight_figures
-from fedhca2.reports.figures.figure import COLOURS, SYMBOLS
+from fedhca2.reports.figures.cast import MANY, cast_of
+from fedhca2.reports.figures.conflict import Points, conflict_figures, cosines, map_figures, principal_map, tsne_map
+from fedhca2.reports.figures.cost import cost_figures
+from fedhca2.reports.figures.curves import drawn, loss_curves, metric_curves
+from fedhca2.reports.figures.figure import COLOURS, SYMBOLS, fitted
 from fedhca2.reports.figures.mixing import attention_figures, entropy, grouping_figures
+from fedhca2.reports.figures.weights import weight_figures
 from fedhca2.run_folder.baseline import baseline_files
 from fedhca2.run_folder.names import BASELINE_METRICS
-from made_run import made_run
+from made_run import crowded_run, made_run
 
 
 @pytest.fixture
@@ -41,13 +35,20 @@ def test_a_baseline_from_elsewhere_has_its_line(tmp_path):
     run = made_run(tmp_path / "run")
     (run.path / BASELINE_METRICS).write_text(json.dumps(kept[BASELINE_METRICS]))
     names = [trace["name"] for trace in by_id(metric_curves(run))["metric-sal"].data]
-    assert names == ["shop", "shop, local"]
+    assert names == ["shop", "shop, alone"]
+
+
+def test_losses_of_a_baseline_have_their_line(tmp_path):
+    run = made_run(tmp_path / "run")
+    made_run(tmp_path / "run" / "baseline", "local")
+    alone = by_id(loss_curves(run))["loss-sal"].data[1]
+    assert (alone["name"], alone["x"], alone["line"]["dash"]) == ("shop, alone", [1, 2, 3], "dot")
 
 
 def test_the_baseline_of_a_run_with_a_baseline_is_kept_too(tmp_path):
     made_run(tmp_path / "run")
     local = made_run(tmp_path / "run" / "baseline", "local")
-    assert baseline_files(tmp_path / "run", {})[BASELINE_METRICS] == local.of("metric")
+    assert baseline_files(tmp_path / "run", {})[BASELINE_METRICS] == [*local.of("metric"), *local.of("loss")]
 
 
 def test_clients_with_the_same_task_share_a_figure(run):
@@ -68,19 +69,30 @@ def test_beta_has_a_column_for_every_layer(run):
 
 
 def test_beta_moves_over_rounds(run):
-    assert list(by_id(weight_figures(run))["beta-layers"].slider.labels) == ["1", "2", "3"]
+    assert list(by_id(weight_figures(run))["beta-layers"].sliders[0].labels) == ["1", "2", "3"]
 
 
 def test_conflicts_are_cosines_of_the_products(run):
     last = [event for event in run.of("aggregation") if event["part"] == "encoder"][-1]
     gram = np.array(last["products"])
     expected = gram / np.sqrt(np.outer(gram.diagonal(), gram.diagonal()))
-    np.testing.assert_allclose(by_id(conflict_figures(run))["cosine-encoder"].data[0]["z"], expected)
+    names = by_id(conflict_figures(run))["cosine-encoder"].data[0]["y"]
+    order = [last["members"].index(name) for name in names]
+    found = np.array(by_id(conflict_figures(run))["cosine-encoder"].data[0]["z"])
+    off_diagonal = ~np.eye(3, dtype=bool)
+    np.testing.assert_allclose(found[off_diagonal], expected[np.ix_(order, order)][off_diagonal])
+
+
+def test_the_diagonal_of_cosines_is_empty_and_the_colours_span_the_rest(run):
+    figure = by_id(conflict_figures(run))["cosine-encoder"]
+    states = np.array([change["z"][0] for change in figure.changes])
+    assert np.isnan(states.diagonal(axis1=1, axis2=2)).all()
+    assert figure.data[0]["zmax"] == -figure.data[0]["zmin"] == pytest.approx(np.nanmax(np.abs(states)))
 
 
 def test_a_client_that_was_away_leaves_a_gap(tmp_path):
     figure = by_id(conflict_figures(made_run(tmp_path, away=("shop",))))["cosine-encoder"]
-    assert np.isnan(figure.slider.changes[1]["z"][0][2]).all()
+    assert np.isnan(figure.changes[1]["z"][0][1]).all()
 
 
 def test_gaps_can_be_written_as_json(tmp_path):
@@ -137,10 +149,11 @@ def test_a_tsne_map_leaves_out_who_was_away():
 
 
 def crowd(count):
-    """`count` clients of four kinds, and the figures that map their updates."""
-    kinds = [Kind(data, task) for data in ("outdoor", "indoor") for task in ("semseg", "edge")] * count
-    points = Points([f"c{i}" for i in range(count)], kinds[:count], ["1"])
-    return by_id(map_figures([np.eye(count)], points, "encoder", "Map"))
+    """`count` clients of two data sets, and the figures that map their updates."""
+    names = [f"c{i}" for i in range(count)]
+    marks = [("outdoor", "indoor")[i % 2] for i in range(count)]
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+    return by_id(map_figures([np.eye(count)], Points(names, names, marks, colours, ["1"]), "encoder", "Map"))
 
 
 def test_few_points_have_no_tsne_map():
@@ -155,31 +168,81 @@ def test_without_scikit_learn_the_map_says_how_to_get_it(monkeypatch):
 
 
 @pytest.mark.parametrize("id", ["map-encoder", "tsne-encoder"])
-def test_a_map_has_a_colour_for_each_task_and_a_symbol_for_each_data_set(id):
-    points, *legend = crowd(8)[id].data
-    assert [trace["name"] for trace in legend] == ["outdoor semseg", "outdoor edge", "indoor semseg", "indoor edge"]
-    assert (points["marker"]["color"][0], points["marker"]["symbol"][0]) == (COLOURS[0], SYMBOLS[0])
-    assert (points["marker"]["color"][3], points["marker"]["symbol"][3]) == (COLOURS[1], SYMBOLS[1])
+def test_a_map_has_a_colour_for_each_client_and_a_symbol_for_each_data_set(id):
+    *points, _, _ = crowd(8)[id].data
+    assert [trace["marker"]["color"] for trace in points] == list(COLOURS[:8])
+    assert [trace["marker"]["symbol"] for trace in points] == [[SYMBOLS[i % 2]] for i in range(8)]
 
 
-def test_names_are_written_beside_few_points_alone():
-    assert [crowd(count)["map-encoder"].data[0]["mode"] for count in (12, 13)] == ["markers+text", "markers"]
+def test_many_points_are_mapped_without_tsne():
+    assert list(crowd(301)) == ["map-encoder"]
 
 
-def test_an_encoder_is_of_all_its_tasks_and_a_decoder_of_one(run):
-    assert kind_of(run, "home") == Kind("indoor", "semseg, depth")
-    assert kind_of(run, "home/depth") == Kind("indoor", "depth")
+def test_no_name_is_written_over_another_on_a_map():
+    assert {trace["mode"] for trace in crowd(12)["map-encoder"].data} == {"markers"}
+
+
+def test_a_client_has_one_colour_in_every_figure(run):
+    figures = [*metric_curves(run), *loss_curves(run), *cost_figures(run), *weight_figures(run), *conflict_figures(run)]
+    traces = [trace for figure in figures for trace in figure.data if trace.get("meta") == "home"]
+    assert len(traces) > 8
+    assert {trace["marker"]["color"] for trace in traces} == {cast_of(run).colours["home"]}
+
+
+def test_clients_have_the_same_place_in_every_figure(run):
+    matrices = [*conflict_figures(run), *grouping_figures(run), *attention_figures(run), *weight_figures(run)]
+    rows = [f.data[0]["y"] for f in matrices if f.is_matrix and f.id.split("-")[0] not in ("votes", "entropy")]
+    places = [[list(cast_of(run).tasks).index(name.split("/")[0]) for name in names] for names in rows]
+    assert len(places) == 6
+    assert all(found == sorted(found) for found in places)
+
+
+def test_many_clients_are_drawn_by_kind(tmp_path):
+    run = crowded_run(tmp_path, MANY + 2, rounds=2)
+    assert list(cast_of(run).groups) == ["outdoor: semseg", "outdoor: sal", "indoor: depth, semseg"]
+    assert {trace["meta"] for trace in by_id(loss_curves(run))["loss-semseg"].data} == {
+        "outdoor: semseg",
+        "indoor: depth, semseg",
+    }
+
+
+def test_seeds_are_drawn_as_their_mean_in_a_band():
+    low, high, mean = drawn("ours", "#000000", [{1: 2.0}, {1: 6.0}, {1: 4.0}], [1], band="seeds")
+    assert (low["y"], high["y"], mean["y"]) == ([2.0], [6.0], [4.0])
+
+
+def test_bytes_of_an_absent_round_are_a_gap(tmp_path):
+    figure = by_id(cost_figures(made_run(tmp_path, away=("shop",))))["bytes"]
+    shop = next(trace for trace in figure.data if trace["name"] == "shop")
+    assert [np.isnan(value) for value in shop["y"]] == [False, True, False, True]
+
+
+def test_noise_does_not_fill_an_axis():
+    low, high = fitted([3.041102, 3.041108])
+    assert high - low > 0.3
 
 
 def test_attention_has_a_state_for_every_tensor(run):
     attention = by_id(attention_figures(run))["attention"]
-    assert list(attention.slider.labels) == ["fuse.weight", "fuse.bias", "norm.weight", "norm.bias"]
+    assert list(attention.sliders[0].labels) == ["fuse.weight", "fuse.bias", "norm.weight", "norm.bias"]
+
+
+def test_attention_opens_on_the_tensor_that_differs_most_from_a_mean(run):
+    last = [event for event in run.of("aggregation") if event["part"] == "decoder"][-1]
+    evenness = [entropy(np.array(tensor)) for tensor in last["mixing"][0]]
+    assert by_id(attention_figures(run))["attention"].sliders[0].start == int(np.argmin(evenness))
+
+
+def test_attention_has_a_state_for_every_tensor_and_round(run):
+    attention = by_id(attention_figures(run))["attention"]
+    assert [slider.name for slider in attention.sliders] == ["tensor", "round"]
+    assert len(attention.changes) == 4 * 3
 
 
 def test_entropy_of_one_tensor_is_drawn_over_rounds(run):
     events = [event for event in run.of("aggregation") if event["part"] == "decoder"]
     expected = [entropy(np.array(event["mixing"][0][0])) for event in events]
-    assert by_id(attention_figures(run))["entropy"].data[0]["y"] == pytest.approx(expected)
+    assert by_id(attention_figures(run))["entropy"].data[0]["z"][0] == pytest.approx(expected)
 
 
 def test_grouping_counts_common_rounds_only(tmp_path):

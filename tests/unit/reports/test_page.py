@@ -1,12 +1,17 @@
 import json
 import re
 
+import numpy as np
+
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.attendance import LEFT_OUT, NOT_ASKED, TOOK_PART, attendance_figures, left_out
 from fedhca2.reports.page.blocks import Section, Text
-from fedhca2.reports.page.write import render, several_sections, single_sections, write_page
+from fedhca2.reports.page.predictions import colour_key, image_scores
+from fedhca2.reports.page.several import several_sections
+from fedhca2.reports.page.write import render, single_sections, write_page
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import privacy_spent
+from fedhca2.tasks import get_task
 from made_run import made_run, with_twin
 
 
@@ -37,23 +42,48 @@ def test_what_noised_updates_cost_is_shown(tmp_path):
 
 
 def test_the_gain_of_every_task_is_shown(tmp_path):
-    results = single_sections(made_run(tmp_path, better=1.25))[0].blocks[0]
+    results = single_sections(made_run(tmp_path, better=1.25))[0].blocks[-1]
     assert [row[-1].text for row in results.rows] == ["+25.0 %", "+25.0 %", "+25.0 %", "+20.0 %"]
 
 
+def answer_of(run):
+    return single_sections(run)[0].blocks[0]
+
+
 def test_with_several_clients_of_a_kind_both_gains_are_told(tmp_path):
-    run = with_twin(made_run(tmp_path), delta_m=5.0, delta_m_by_client=20.0)
-    note = single_sections(run)[0].blocks[0].note
-    assert note.startswith("Δm +5.00 %")
-    assert "by client, Δm is +20.00 %." in note
+    answer = answer_of(with_twin(made_run(tmp_path), delta_m=5.0, delta_m_by_client=20.0))
+    assert answer.number == "+5.00 %"
+    assert [tile.fact for tile in answer.tiles if tile.name == "Δm by client"] == ["+20.0 %"]
 
 
 def test_with_one_client_of_a_kind_one_gain_is_told(tmp_path):
-    assert single_sections(made_run(tmp_path))[0].blocks[0].note.count("by client") == 0
+    assert "Δm by client" not in [tile.name for tile in answer_of(made_run(tmp_path)).tiles]
 
 
 def test_a_page_counts_the_scores_that_are_better_than_alone(tmp_path):
-    assert "4 of 4 scores are better than alone" in single_sections(made_run(tmp_path, better=1.25))[0].blocks[0].note
+    assert "4 of 4 scores are better than alone" in answer_of(made_run(tmp_path, better=1.25)).sentence
+
+
+def test_the_answer_names_the_best_the_worst_and_the_cost(tmp_path):
+    tiles = {tile.name: tile for tile in answer_of(made_run(tmp_path, better=1.25)).tiles}
+    assert list(tiles) == ["Best", "Worst", "Time", "Traffic"]
+    assert (tiles["Best"].fact, tiles["Worst"].fact, tiles["Time"].fact) == ("+25.0 %", "+20.0 %", "4.5 s")
+    assert tiles["Worst"].detail.startswith("home/depth: RMSE 2.00 m alone, 1.60 m")
+
+
+def test_the_answer_says_what_its_spread_is_over(tmp_path):
+    assert answer_of(made_run(tmp_path, better=1.25)).spread == (
+        "± 2.5 % from score to score: the standard deviation of 4 gains, one seed"
+    )
+
+
+def test_every_client_and_task_has_a_bar(tmp_path):
+    bars = single_sections(made_run(tmp_path, better=1.25))[0].blocks[1]
+    assert {trace["name"]: trace["y"] for trace in bars.data} == {
+        "road": ["road"],
+        "shop": ["shop"],
+        "home": ["home/semseg", "home/depth"],
+    }
 
 
 def test_an_unfinished_run_has_a_page(tmp_path):
@@ -64,7 +94,34 @@ def test_an_unfinished_run_has_a_page(tmp_path):
 
 def test_every_client_and_task_has_predictions(tmp_path):
     galleries = single_sections(made_run(tmp_path))[2].blocks
-    assert {gallery.title: len(gallery.rows) for gallery in galleries} == {"road": 2, "shop": 2, "home": 4}
+    titles = ["road", "shop", "home, Semantic segmentation", "home, Depth"]
+    assert {gallery.title: len(gallery.rows) for gallery in galleries} == dict.fromkeys(titles, 2)
+
+
+def test_local_and_federated_predictions_of_an_image_are_side_by_side(tmp_path):
+    run = made_run(tmp_path)
+    made_run(tmp_path / "baseline", "local")
+    gallery = single_sections(run)[2].blocks[0]
+    assert gallery.columns == ["input", "label", "local", "fedhca2"]
+    assert [word for word, _ in gallery.rows] == ["best of 2", "worst of 2"]
+
+
+def test_the_score_of_an_image_is_that_of_its_prediction():
+    label = np.zeros((2, 1, 4, 4), np.float32)
+    prediction = np.stack([label[0], np.ones_like(label[0])])
+    assert image_scores(get_task("semseg"), prediction, label) == [100.0, 0.0]
+
+
+def test_a_page_explains_the_classes_that_are_seen_and_no_others():
+    seen = [np.array([[[[0.0, 2.0], [255.0, 2.0]]]])]
+    assert [name for name, _ in colour_key(get_task("semseg"), seen, ["wall", "bed", "lamp"]).swatches] == [
+        "wall",
+        "lamp",
+    ]
+
+
+def test_no_class_is_black_without_a_background():
+    assert colour_key(get_task("semseg"), [np.zeros((1, 1, 1, 1))], ["wall"]).swatches != [("wall", "#000000")]
 
 
 def test_several_runs_show_the_settings_that_differ(tmp_path):
@@ -75,8 +132,8 @@ def test_several_runs_show_the_settings_that_differ(tmp_path):
 
 def test_several_runs_show_gains_over_the_first(tmp_path):
     runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2", better=1.1)]
-    gains = several_sections(runs)[0].blocks[2]
-    assert [cell.text for cell in gains.rows[0]] == ["fedhca2", "+10.0 %", "+10.0 %", "+10.0 %", "+9.1 %"]
+    gains = next(b for b in several_sections(runs)[0].blocks if b.kind == "table" and b.title == "Gain over local")
+    assert [cell.text for cell in gains.rows[0]] == ["fedhca2", "+10.0 %", "+10.0 %", "+10.0 %", "+9.09 %"]
 
 
 def test_nothing_is_fetched(tmp_path):
@@ -136,4 +193,32 @@ def test_a_second_reply_leaves_its_client_in(tmp_path):
 def test_a_site_without_a_baseline_has_no_gain(tmp_path):
     run = made_run(tmp_path)
     del run.result["baseline"]["shop"]
-    assert [cell.text for cell in single_sections(run)[0].blocks[0].rows[1]] == ["shop", "maxF ↑", "—", "40.00 %", "—"]
+    assert [cell.text for cell in single_sections(run)[0].blocks[-1].rows[1]] == ["shop", "maxF ↑", "—", "40.0 %", "—"]
+
+
+def test_settings_in_common_are_shown(tmp_path):
+    runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2")]
+    common = several_sections(runs)[-1].blocks[1]
+    assert ["rounds", "3"] in [[cell.text for cell in row] for row in common.rows]
+
+
+def test_a_comparison_shows_weights_and_conflicts_of_the_runs_that_have_them(tmp_path):
+    runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2")]
+    sections = {section.id: section for section in several_sections(runs)}
+    assert "fedhca2: α over rounds" in [figure.title for figure in sections["weights"].figures]
+    assert "fedhca2: Cosines of encoder updates" in [figure.title for figure in sections["updates"].figures]
+
+
+def test_one_seed_has_no_whiskers_and_several_have(tmp_path):
+    runs = [made_run(tmp_path / "local", "local"), made_run(tmp_path / "0", better=1.1)]
+    bars = [
+        several_sections(found)[0].figures[0].data[0] for found in (runs, [*runs, made_run(tmp_path / "1", seed=1)])
+    ]
+    assert ["error_x" in bar for bar in bars] == [False, True]
+
+
+def test_a_comparison_has_delta_m_in_its_first_column(tmp_path):
+    runs = [made_run(tmp_path / "local", "local"), made_run(tmp_path / "0", better=1.1)]
+    table = next(b for b in several_sections(runs)[0].blocks if b.kind == "table" and b.title == "Results")
+    assert table.columns[1] == "Δm % ↑"
+    assert table.over == [("", 1), ("outdoor, single-task", 2), ("indoor, multi-task", 2)]

@@ -14,7 +14,7 @@ from fedhca2.reports.comparison.gather import DELTA_M
 from fedhca2.reports.comparison.layouts import comparison_table, marks_note
 from fedhca2.reports.comparison.significance import Ranking, gain_p_values, holm, rank
 from fedhca2.reports.page.blocks import Drawing
-from fedhca2.reports.page.write import results_table, several_sections
+from fedhca2.reports.page.several import results_table, several_sections
 from made_run import made_run
 
 SAL = Column("home", "sal", "max_f", True)
@@ -78,8 +78,8 @@ def test_the_mark_is_in_latex_and_explained():
 
 def test_the_mark_is_in_the_terminal_and_explained():
     table = comparison_table(SURE)
-    assert list(table.columns[3].cells) == ["[bold]+5.00 ± 0.10[/]*"]
-    assert table.caption == marks_note(SURE)
+    assert [row[3] for row in table.rows] == ["[bold]+5.00 ± 0.10[/]*"]
+    assert table.note == marks_note(SURE)
 
 
 def test_the_mark_is_on_the_page_and_explained():

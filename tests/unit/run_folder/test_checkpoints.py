@@ -12,8 +12,8 @@ from fedhca2.errors import UserError
 from fedhca2.messages import Addend, Delivery
 from fedhca2.params import Slot
 from fedhca2.run_folder.checkpoints import Checkpoints
+from fedhca2.run_folder.lock import lock_folder
 from fedhca2.run_folder.records import Progress, ServerState
-from fedhca2.run_folder.writer import lock_folder
 from small_run import small
 
 ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")

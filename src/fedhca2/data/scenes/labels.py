@@ -19,7 +19,7 @@ LABELS: dict[Domain, dict[str, LabelSpace]] = {
     },
     "indoor": {**NYUD_LABELS, "things": LabelSpace(names=NYUD_CLASSES)},
 }
-IN_SIGHT = 1000  # a thing is in sight if it covers one in so many pixels
+IN_SIGHT = 1000  # a thing is in sight if it covers one of this many pixels
 
 # Ids of the LabelMap (1..459), numbered as PASCAL-Context numbers them.
 CONTEXT_IDS: dict[str, int] = {

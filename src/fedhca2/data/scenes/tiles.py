@@ -113,8 +113,8 @@ def pair(balls: Balls, mask: Mask, device: torch.device) -> Pairs:
 
     def of_kind(kind: Kind) -> Some:
         mine = balls.kind[solid] == kind
-        found = balls.number[solid[mine]], solid[mine], tile[mine], row[mine]
-        return Some(kind, *torch.from_numpy(np.stack(found)).to(device))
+        columns = balls.number[solid[mine]], solid[mine], tile[mine], row[mine]
+        return Some(kind, *torch.from_numpy(np.stack(columns)).to(device))
 
     kinds = [kind for kind in Kind if kind != Kind.SKY and mask[balls.kind == kind].any()]
     return Pairs(places, torch.from_numpy(solids).to(device), [of_kind(kind) for kind in kinds])

@@ -24,7 +24,7 @@ from fedhca2.federation.flower.internals import (
     get_object_children_ids_from_object_content,
 )
 from fedhca2.federation.flower.records import CANNOT, DTYPES, HEADER_RECORD, OWN, ROWS_RECORD, STYPE, Header
-from fedhca2.federation.gate import HEADER, Refused, plain, read_json, shown
+from fedhca2.federation.foreign_text import HEADER, Refused, plain, read_json, shown
 
 # Flower's codes for a node that went away, with the order or half-way through its reply: this is not a failure.
 GONE = {ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE}

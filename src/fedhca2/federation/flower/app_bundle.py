@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fedhca2.version import __version__
+from fedhca2.whole_files import ORDINARY, write_whole
 
 APP = f"""\
 [project]
@@ -33,4 +34,4 @@ spool = false
 def write_app(folder: Path) -> None:
     """Write the app's folder, for `flwr run`."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pyproject.toml").write_text(APP, "utf-8")
+    write_whole(folder / "pyproject.toml", APP.encode(), ORDINARY)

@@ -21,7 +21,7 @@ from fedhca2.federation.flower.internals import (
     no_object_id_recompute,
     runtime_client_of,
 )
-from fedhca2.federation.gate import HEADER
+from fedhca2.federation.foreign_text import HEADER
 
 CHUNK = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array in one object
 SMALL = 2**16  # bytes of an object that only names others, and of what surrounds a body
@@ -77,12 +77,12 @@ class _InMemory:
         self.objects: dict[str, dict[str, InflatableObject]] = {}  # by answer
 
     def find(self, message: str) -> Arrival | None:
-        for found in self.grid.pull_messages([message]):
-            if found.has_error():
-                return Arrival(found.metadata.src_node_id, "", found.error.code, found.error.reason or "")
+        for reply in self.grid.pull_messages([message]):
+            if reply.has_error():
+                return Arrival(reply.metadata.src_node_id, "", reply.error.code, reply.error.reason or "")
             with no_object_id_recompute():
-                self.objects[found.object_id] = get_all_nested_objects(found)
-                return Arrival(found.metadata.src_node_id, found.object_id)
+                self.objects[reply.object_id] = get_all_nested_objects(reply)
+                return Arrival(reply.metadata.src_node_id, reply.object_id)
         return None
 
     def pull(self, name: str) -> bytes:
@@ -101,20 +101,20 @@ class _SuperLink:
 
     def find(self, message: str) -> Arrival | None:
         # One at a time: the SuperLink hands out each once, so one that is too large must not affect others.
-        for found in self.client.PullMessages(PullAppMessagesRequest(message_ids=[message])).messages_list:
-            about, error = found.metadata, found.error if found.HasField("error") else None
+        for reply in self.client.PullMessages(PullAppMessagesRequest(message_ids=[message])).messages_list:
+            about, error = reply.metadata, reply.error if reply.HasField("error") else None
             if about.reply_to_message_id == message:
                 code, reason = (error.code, error.reason) if error else (None, "")
                 return Arrival(about.src_node_id, about.message_id, code, reason)
         return None
 
     def pull(self, name: str) -> bytes:
-        found = self.client.PullObject(PullObjectRequest(node=self.node, run_id=self.run, object_id=name))
-        if not found.object_found:
+        answer = self.client.PullObject(PullObjectRequest(node=self.node, run_id=self.run, object_id=name))
+        if not answer.object_found:
             raise LostError
-        if not found.object_available:
+        if not answer.object_available:
             raise NotYetError
-        return bytes(found.object_content)
+        return bytes(answer.object_content)
 
     def drop(self, name: str) -> None:
         request = ConfirmMessageReceivedRequest(node=self.node, run_id=self.run, message_object_id=name)

@@ -23,7 +23,7 @@ from fedhca2.federation.flower.records import (
 )
 from fedhca2.federation.flower.site import RoundIsOverError, Site
 from fedhca2.federation.flower.site_config import SiteConfig
-from fedhca2.federation.gate import plain
+from fedhca2.federation.foreign_text import plain
 
 SITE_KEY = "site"  # in the node config: the path of the site's file
 PARTITION_KEY = "partition-id"  # what a simulation has instead

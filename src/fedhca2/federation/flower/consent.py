@@ -8,13 +8,13 @@ from fedhca2.data.own import OwnData
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.site_config import SiteConfig
-from fedhca2.federation.gate import shown
+from fedhca2.federation.foreign_text import shown
 from fedhca2.messages import Order
 from fedhca2.methods import Method
 from fedhca2.methods.resolve import AGGREGATED
 from fedhca2.models import ModelConfig
 from fedhca2.params import STATISTICS
-from fedhca2.tasks import BUILT_IN
+from fedhca2.tasks.built_in import BUILT_IN
 from fedhca2.tasks.declared import is_built_in
 
 OWN_WEIGHTS = "own"  # the encoder's initial weights are a file that every site has

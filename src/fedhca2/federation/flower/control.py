@@ -77,9 +77,9 @@ def control_client(address: str, ca: Path, secret: Path) -> Iterator[ControlHttp
 
 def list_registrations(client: ControlHttpClient) -> list[Registration]:
     """Every key that this SuperLink ever learned of, the earliest first."""
-    found = client.ListNodes(ListNodesRequest()).nodes_info
+    nodes = client.ListNodes(ListNodesRequest()).nodes_info
     listed = [
         Registration(node.node_id, node.name, node.public_key, node.registered_at, node.unregistered_at)
-        for node in found
+        for node in nodes
     ]
     return sorted(listed, key=lambda one: (one.registered, one.node))

@@ -21,8 +21,8 @@ from fedhca2.federation.flower.control import Registration
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES
-from fedhca2.federation.gate import NAME, plain
-from fedhca2.federation.moves import Reach
+from fedhca2.federation.foreign_text import NAME, plain
+from fedhca2.federation.limits import Reach
 from fedhca2.federation.rounds import Outcome, Watcher
 from fedhca2.federation.run import reopened
 from fedhca2.federation.server import Server
@@ -33,12 +33,12 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress, ServerRecord
 from fedhca2.run_folder.writer import RunFolder
 
-Collect = Callable[[str, Path], None]  # copies the models of the named run to its folder
+Collect = Callable[[Experiment, str, RunFolder], None]  # copies what sites know of the named run to its folder
 Look = Callable[[], Iterable[Registration]]  # lists registrations and evictions
 
 
-def leave_models(run: str, folder: Path) -> None:
-    """Leave models at their sites."""
+def leave_everything(experiment: Experiment, run: str, folder: RunFolder) -> None:
+    """Leave models and images at their sites."""
 
 
 def nobody() -> tuple[()]:
@@ -71,7 +71,7 @@ class FlowerEngine:
     grid: Grid
     terms: NetworkSettings
     name: str = "flower"  # the engine's name in the run's folder
-    collect: Collect = leave_models
+    collect: Collect = leave_everything
     look: Look = nobody  # lists registrations
 
     def prepare(self, experiment: Experiment, out: Path, *, resumed: bool) -> "FlowerFleets":
@@ -117,18 +117,14 @@ class FlowerRun(FlowerFleet):
 
     def server(self) -> Server:
         """The server for the present sites and those that join later."""
-        experiment = self.experiment
+        experiment, expected, present = self.experiment, self.registry.expected.values(), self.registry.known
         if experiment.secure_aggregation:
-            server: Server = BlindServer(experiment, self.registry.expected.values(), self)
-        else:
-            expected = self.registry.expected.values()
-            server = Server(experiment.resolved_method, expected, experiment.guard, Reach.of(experiment))
-        server.profiles = self.registry.known
-        return server
+            return BlindServer(experiment, expected, self, present)
+        return Server(experiment.resolved_method, expected, experiment.guard, Reach.of(experiment), present)
 
     def finish(self, outcome: Outcome) -> Outcome:
-        """Copy the models here, if the sites are on this machine."""
-        self._engine.collect(self.invitation.run, self.folder)
+        """Copy the models here, with predictions of sample images, if the sites are on this machine."""
+        self._engine.collect(self.experiment, self.invitation.run, self._run_folder)
         return replace(outcome, missing={**self.absent, **outcome.missing})
 
 

@@ -25,7 +25,7 @@ from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, decode_repl
 from fedhca2.federation.flower.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.site_registry import SiteRegistry
 from fedhca2.federation.flower.wait import TooFewClientsError, Wait
-from fedhca2.federation.gate import Refused, shown
+from fedhca2.federation.foreign_text import Refused, shown
 from fedhca2.messages import Order, Profile, Reply
 
 GRACE = 10.0  # seconds for further clients to introduce themselves when there are already enough
@@ -74,8 +74,8 @@ class FlowerFleet:
         """Wait for as many clients as a round needs, and briefly for the others."""
         wait = Wait(self.terms.deadline)
         while len(self.registry.known) < self.quorum:
-            if wait.is_over:
-                raise TooFewClientsError(self._too_few(len(self.registry.known), "have introduced themselves"))
+            if wait.is_over or (not self.terms.await_refused and self.registry.all_have_answered):
+                raise TooFewClientsError(self._too_few(len(self.registry.known), "have introduced themselves", wait))
             self.registry.meet(wait)
             wait.tell(self.registry.missing())
         grace = Wait(GRACE)
@@ -94,10 +94,11 @@ class FlowerFleet:
             for client, order in orders.items()
         }
         needed = min(self.quorum, len(orders))
-        replies, away = self._run(errands, needed, Wait(self.terms.deadline))
+        wait = Wait(self.terms.deadline)
+        replies, away = self._run(errands, needed, wait)
         self.absent = dict(self.registry.missing()) | away
         if len(replies) < needed:
-            raise TooFewClientsError(self._too_few(len(replies), "have answered"))
+            raise TooFewClientsError(self._too_few(len(replies), "have answered", wait))
         return replies
 
     def add(self, round: int, sums: Sequence[Sum]) -> Summed:
@@ -146,9 +147,12 @@ class FlowerFleet:
         """List who has taken part; sites keep their clients' states themselves."""
         return dict.fromkeys(self.registry.known, "at its site")
 
-    def _too_few(self, count: int, what: str) -> str:
-        reasons = "".join(f"; {name}: {why}" for name, why in {**self.absent, **self.registry.refused}.items())
-        time = f" in {self.terms.deadline:g} s" if self.terms.deadline else ""
+    def _too_few(self, count: int, what: str, wait: Wait) -> str:
+        names: dict[str, list[str]] = {}  # by what keeps them away
+        for name, why in {**self.absent, **self.registry.refused}.items():
+            names.setdefault(why, []).append(name)
+        reasons = "".join(f"; {', '.join(who)}: {why}" for why, who in names.items())
+        time = f" in {self.terms.deadline:g} s" if wait.is_over else ""
         return f"{self.quorum} clients should take part, found {count} that {what}{time}{reasons}"
 
     def _is_out(self, errand: _Errand[T]) -> bool:
@@ -172,12 +176,12 @@ class FlowerFleet:
             self.registry.went(client)
             errand.given, errand.why = None, AWAY
             return
-        found = answer if isinstance(answer, Refused) else errand.read(answer)
-        if not isinstance(found, Refused):
-            errand.answer = found
+        outcome = answer if isinstance(answer, Refused) else errand.read(answer)
+        if not isinstance(outcome, Refused):
+            errand.answer = outcome
             return
-        log.warning("%s: %s", client, found.why)
-        errand.given, errand.why, errand.failures = None, found.why, errand.failures + 1
+        log.warning("%s: %s", client, outcome.why)
+        errand.given, errand.why, errand.failures = None, outcome.why, errand.failures + 1
 
     def _read_reply(self, client: str, answer: Answer) -> Reply | Refused:
         if self.experiment.secure_aggregation and "keys" in answer.header:

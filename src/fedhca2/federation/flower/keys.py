@@ -1,6 +1,5 @@
 """Keys: a test CA, the SuperLink's certificate, a key for every site, and the executors' secrets."""
 
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -15,7 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import NAME
-from fedhca2.whole_files import private_folder
+from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -33,14 +32,14 @@ def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), day
         raise UserError([f"--sites: a name should consist of letters, digits, '-', '_' and '.', found {wrong[0]!r}"])
     private_folder(folder)
     authority, certificate = _authority(days)
-    _write_secret(folder / "ca.key", _pem(authority))
+    write_whole(folder / "ca.key", _pem(authority))
     ca = certificate.public_bytes(Encoding.PEM)
-    (folder / "ca.crt").write_bytes(ca)
+    write_whole(folder / "ca.crt", ca, ORDINARY)
     key = ec.generate_private_key(ec.SECP256R1())
     signed = _sign(key.public_key(), [*LOOPBACK, *hosts], authority, certificate, days)
-    _write_secret(folder / "superlink.key", _pem(key))
-    (folder / "superlink.crt").write_bytes(signed.public_bytes(Encoding.PEM))
-    _write_secret(folder / "secret", token_hex(32).encode())
+    write_whole(folder / "superlink.key", _pem(key))
+    write_whole(folder / "superlink.crt", signed.public_bytes(Encoding.PEM), ORDINARY)
+    write_whole(folder / "secret", token_hex(32).encode())
     for site in sites:
         make_site_keys(folder / "sites" / site, ca)
 
@@ -49,10 +48,11 @@ def make_site_keys(folder: Path, ca: bytes) -> None:
     """Write the files of one site. A site can also create its own key and hand over only `node.pub`."""
     private_folder(folder)
     key = ec.generate_private_key(ec.SECP384R1())
-    _write_secret(folder / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    (folder / "node.pub").write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
-    _write_secret(folder / "secret", token_hex(32).encode())
-    (folder / "ca.crt").write_bytes(ca)
+    write_whole(folder / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
+    write_whole(folder / "node.pub", public, ORDINARY)
+    write_whole(folder / "secret", token_hex(32).encode())
+    write_whole(folder / "ca.crt", ca, ORDINARY)
 
 
 def _authority(days: int) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -120,10 +120,3 @@ def _general_name(host: str) -> x509.GeneralName:
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _write_secret(path: Path, data: bytes) -> None:
-    """Write a new file that no other user can read at any time."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)

@@ -114,8 +114,7 @@ def _wait_until_open(address: str, process: Popen[bytes]) -> None:
     while time.monotonic() < end and process.poll() is None:
         try:
             socket.create_connection((here, int(port)), timeout=2).close()
+            return
         except OSError:
             time.sleep(0.1)
-        else:
-            return
     raise UserError([f"{address}: should accept connections, found that its process ended with code {process.poll()}"])

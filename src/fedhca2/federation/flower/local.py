@@ -15,9 +15,13 @@ import torch
 import yaml
 from flwr.app import ConfigRecordValues, Context
 from flwr.serverapp import Grid, ServerApp
+from safetensors.torch import load_file
 
+from fedhca2.clients import DeviceSlot
+from fedhca2.clients.evaluation import sample_labels, sample_predictions
 from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.experiment import Experiment, assign_shards, open_data, partition_as_data
+from fedhca2.experiment.build import build_client
 from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS, TOLD_KINDS
@@ -32,7 +36,7 @@ from fedhca2.federation.flower.wait import TooFewClientsError
 from fedhca2.federation.run import run_or_resume
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result
-from fedhca2.run_folder.writer import RunFolder, keep_model
+from fedhca2.run_folder.writer import RunFolder
 from fedhca2.whole_files import private_folder
 
 Engine = Literal["flower-local", "flower-ray"]
@@ -62,7 +66,8 @@ def resume_over_flower(out: Path, *, watcher: RunWatcher, overrides: Sequence[st
 def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path | None) -> Result:
     engines = {"flower-local": run_local, "flower-ray": run_ray}
     try:
-        return engines[engine](experiment, out, watcher, NetworkSettings(), baseline)
+        terms = NetworkSettings(await_refused=False)  # nobody changes these sites' settings meanwhile
+        return engines[engine](experiment, out, watcher, terms, baseline)
     except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError([f"{reason}; resume with: fedhca2 resume {out}"]) from None
@@ -75,12 +80,10 @@ def run_local(
 
     No process is left running, however it ends.
     """
-    collect = collecting(experiment, out)
-
     with _federation(experiment, out) as link:
 
         def work(grid: Grid) -> Result:
-            engine = FlowerEngine(grid, terms, "flower-local", collect, link.registrations)
+            engine = FlowerEngine(grid, terms, "flower-local", collecting(out), link.registrations)
             return run_or_resume(experiment, out, watcher=watcher, engine=engine, baseline=baseline)
 
         return _until_done(link, work, out)
@@ -170,14 +173,25 @@ def start_site(public: str, site: Path, keys: Path, home: Path, logs: Path) -> P
     return start(command, home, logs / f"{site.stem}.log")
 
 
-def collecting(experiment: Experiment, out: Path) -> Collect:
-    """A function that copies the sites' models to where a run in one process has them."""
+def collecting(out: Path) -> Collect:
+    """A function that gives a run's folder what it has after a run in one process: models, samples, the partition.
 
-    def collect(run: str, folder: Path) -> None:
+    The sites' data are on this machine, and each site has the images that the experiment's partition gives it.
+    """
+
+    def collect(experiment: Experiment, run: str, folder: RunFolder) -> None:
+        data, place = open_data(experiment), DeviceSlot(torch.device("cpu"))
+        shards = assign_shards(experiment, data)
+        folder.save_partition(partition_as_data(experiment, data, shards))
         for spec in experiment.specs:
-            found = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL
-            if found.exists():
-                keep_model(folder, spec.name, found.read_bytes())
+            trained = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL
+            if not trained.exists():
+                continue
+            client = build_client(experiment, spec, data[spec.data], shards[spec.name], place)
+            samples = sample_labels(client) | sample_predictions(client, "before")
+            client.personal.model.load_state_dict(load_file(trained))
+            folder.save_model(spec.name, client.personal.model)
+            folder.save_samples(spec.name, samples | sample_predictions(client, "after"))
 
     return collect
 
@@ -198,12 +212,11 @@ def run_ray(
     terms = terms.model_copy(update={"named": False})  # the simulation's nodes have no keys
     files = list(write_sites(experiment, sites_folder(out)).values())
     server = ServerApp()
-    collect = collecting(experiment, out)
     results: list[Result] = []
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        engine = FlowerEngine(grid, terms, "flower-ray", collect)
+        engine = FlowerEngine(grid, terms, "flower-ray", collecting(out))
         results.append(run_or_resume(experiment, out, watcher=watcher, engine=engine, baseline=baseline))
 
     gpus = torch.cuda.device_count()

@@ -21,4 +21,7 @@ class NetworkSettings(Config):
     named: Annotated[
         bool, Field(description="identify sites by their keys; in a simulation, which has none, by what they say")
     ] = True
+    await_refused: Annotated[
+        bool, Field(description="wait for sites that refuse or are refused: they may come back with other settings")
+    ] = True
     poll: Annotated[float, Field(gt=0, description="seconds between checks for replies")] = 0.2

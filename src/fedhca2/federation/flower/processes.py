@@ -63,10 +63,10 @@ def free_port() -> int:
 
 def _executable(name: str) -> str:
     beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
+    executable = str(beside) if beside.exists() else shutil.which(name)
+    if executable is None:
         raise FileNotFoundError(f"{name}: should be installed with pip install 'fedhca2[flower]', found nothing")
-    return found
+    return executable
 
 
 def _end_with_parent() -> None:

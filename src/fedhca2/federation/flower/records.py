@@ -15,8 +15,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedhca2.experiment.clients import NAME as PLAIN_NAME
-from fedhca2.federation.gate import NAME, Refused, plain, read_json, shown
-from fedhca2.messages import Addend, Order, Profile, Reply, deliveries_as_data, deliveries_from_data, reply_as_data
+from fedhca2.federation.foreign_text import NAME, Refused, plain, read_json, shown
+from fedhca2.messages import (
+    Addend,
+    Effect,
+    Order,
+    Profile,
+    Reply,
+    deliveries_as_data,
+    deliveries_from_data,
+    reply_as_data,
+)
 from fedhca2.params import Layout, Slot
 
 Wire = Literal["float32", "bfloat16"]
@@ -28,6 +37,7 @@ STAGE = "stage"  # in the header of a message of secure aggregation: its stage
 CANNOT = "cannot"  # in the header of a site that cannot do what it was asked: the reason
 MOST_IMAGES = 10**9
 MOST_TENSORS, MOST_VALUES = 5_000, 2**36  # of a row of a client that describes itself
+FLAGS = ("finish", "compare", "evaluate", "train")  # of an order
 
 Header = dict[str, Any]
 
@@ -73,7 +83,7 @@ def to_rows(content: RecordDict) -> dict[str, Tensor]:
     """The flat arrays of a message, in float32."""
     if ROWS_RECORD not in content.array_records:
         return {}
-    found = {}
+    rows = {}
     for name, array in content.array_records[ROWS_RECORD].items():
         if array.stype != STYPE or array.dtype not in DTYPES:
             raise MalformedMessageError(
@@ -84,8 +94,8 @@ def to_rows(content: RecordDict) -> dict[str, Tensor]:
             raise MalformedMessageError(
                 f"array of shape {array.shape} should have as many values, found {len(array.data)} B"
             )
-        found[name] = torch.frombuffer(bytearray(array.data), dtype=dtype).float()
-    return found
+        rows[name] = torch.frombuffer(bytearray(array.data), dtype=dtype).float()
+    return rows
 
 
 def encode_orders(orders: Mapping[str, Order], wire: Wire, common: Header) -> dict[str, RecordDict]:
@@ -127,7 +137,7 @@ def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
     if unknown:
         raise MalformedMessageError(f"deliveries should be of {', '.join(map(str, layouts))}, found {unknown[0]}")
     deliveries = deliveries_from_data(header["deliveries"], row)
-    flags = {key: bool(header[key]) for key in ("finish", "evaluate", "train")}
+    flags = {key: bool(header[key]) for key in FLAGS}
     return Order(header["round"], deliveries, **flags, upload=header["upload"])
 
 
@@ -154,6 +164,7 @@ def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply
             agreement={Slot.parse(slot): tuple(values) for slot, values in header["agreement"].items()},
             losses=header["losses"],
             metrics=header["metrics"],
+            effect=Effect(*header["effect"]) if header.get("effect") else None,
             seconds=header["seconds"],
             failed=plain(header["failed"]),
             declined=plain(header["declined"]),
@@ -235,7 +246,7 @@ def _order(order: Order, places: Mapping[int, _Place]) -> Header:
         return {"array": place.array, "start": place.start}
 
     deliveries = deliveries_as_data(order.deliveries, where)
-    flags = {"finish": order.finish, "evaluate": order.evaluate, "train": order.train}
+    flags = {key: getattr(order, key) for key in FLAGS}
     return {"round": order.round, "deliveries": deliveries, **flags, "upload": dict(order.upload)}
 
 

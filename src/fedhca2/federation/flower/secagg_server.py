@@ -208,8 +208,8 @@ def read_keys(answer: Answer) -> tuple[str, str]:
     """The two public keys that came with a reply; raises ValueError if other sites could not use them."""
     agreed, read = _texts(dict(enumerate(answer.header["keys"]))).values()
     for key in (agreed, read):
-        found = bytes_to_public_key(key.encode())
-        if not isinstance(found, EllipticCurvePublicKey) or not isinstance(found.curve, SECP384R1):
+        public = bytes_to_public_key(key.encode())
+        if not isinstance(public, EllipticCurvePublicKey) or not isinstance(public.curve, SECP384R1):
             raise ValueError("keys should be of the curve P-384, found others")
     if agreed == read:
         raise ValueError("keys should be different, found one twice")

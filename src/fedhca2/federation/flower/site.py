@@ -14,7 +14,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedhca2.clients import Client, ClientState, DeviceSlot, load_reply, load_state, save_reply, save_state
-from fedhca2.clients.privacy import Privacy, privatise
+from fedhca2.clients.noise import privatise
+from fedhca2.clients.privacy import Privacy
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_client, step_kind
 from fedhca2.federation.blind import Sketcher
@@ -74,8 +75,11 @@ class Site:
         self._seat = None  # a client that fails half-way is rebuilt from disk
         if seat.stamp == NO_FILE and (seat.client.privacy.noise or self.config.told_scores.noise):
             _save_seat(seat)  # with its key: if it repeats this order, the noise is the same
-        reply = self._within_budget(seat, replace(order, evaluate=self._tells_scores(order)))
-        reply = self._with_told_scores(seat, order, reply)
+        kept = self._kept_losses(seat, order)
+        told = replace(order, evaluate=order.evaluate and self._tells(order), compare=order.compare and not kept)
+        reply = self._with_told_scores(seat, order, self._within_budget(seat, told))
+        if kept:
+            reply = _declining(reply, f"losses stay at the site: {kept}")
         if reply.declined:
             log.warning("%s", reply.declined)
         save_reply(seat.folder / REPLY, reply)
@@ -148,15 +152,22 @@ class Site:
             log.info("%d noised updates: ε = %.4g at δ = %g", len(entries), cost(entries, budget.delta), budget.delta)
         return reply
 
-    def _tells_scores(self, order: Order) -> bool:
+    def _tells(self, order: Order) -> bool:
         told = self.config.told_scores.send
-        return order.evaluate and (told == "all" or (told == "final" and order.finish))
+        return told == "all" or (told == "final" and order.finish)
+
+    def _kept_losses(self, seat: _Seat, order: Order) -> str:
+        """Why this site does not say what an order's rows did to its loss; empty if it does, or is not asked."""
+        if not order.compare:
+            return ""
+        noise = seat.client.privacy.noise or self.config.told_scores.noise
+        return "noise does not cover them" if noise else "" if self._tells(order) else self._sends
 
     def _with_told_scores(self, seat: _Seat, order: Order, reply: Reply) -> Reply:
         """The reply with the scores that this site reports; their noise is in the ledger before they leave."""
         told, ledger, budget = self.config.told_scores, Ledger.of(self.config), self.config.privacy
-        if order.evaluate and not self._tells_scores(order):
-            return _without_scores(reply, f"it sends {told.send} (scores in site.yaml)")
+        if order.evaluate and not self._tells(order):
+            return _without_scores(reply, self._sends)
         if not reply.metrics or not told.noise:
             return reply
         if not ledger.affords(seat.run, order.round, told.noise, budget, "scores"):
@@ -164,6 +175,10 @@ class Site:
         metrics, sent = noised_scores(reply.metrics, told.noise, seat.client.exchange.noise_key, order.round)
         ledger.charge(Sent.of(seat.run, order.round, told.noise, sent, "scores"), budget)
         return replace(reply, metrics=metrics)
+
+    @property
+    def _sends(self) -> str:
+        return f"it sends {self.config.told_scores.send} (scores in site.yaml)"
 
     def _take_seat(self, invitation: Invitation) -> _Seat:
         seat = self._seat
@@ -190,8 +205,11 @@ class Site:
 
 
 def _without_scores(reply: Reply, why: str) -> Reply:
-    both = [reply.declined, f"scores stay at the site: {why}"]
-    return replace(reply, metrics={}, declined="; ".join(filter(None, both)))
+    return replace(_declining(reply, f"scores stay at the site: {why}"), metrics={})
+
+
+def _declining(reply: Reply, what: str) -> Reply:
+    return replace(reply, declined="; ".join(filter(None, [reply.declined, what])))
 
 
 def _save_seat(seat: _Seat) -> None:
@@ -203,10 +221,10 @@ def _save_seat(seat: _Seat) -> None:
 def _stamp(path: Path) -> tuple[int, int]:
     """A value that changes with every write of a file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return NO_FILE
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _build(experiment: Experiment, name: str, device: torch.device) -> Client:

@@ -23,7 +23,7 @@ from fedhca2.federation.flower.invitation import Invitation, expected_profile
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import decode_profile, pack
 from fedhca2.federation.flower.wait import Wait
-from fedhca2.federation.gate import NAME, Refused, plain, shown
+from fedhca2.federation.foreign_text import NAME, Refused, plain, shown
 from fedhca2.messages import Profile
 
 NODES_EVERY = 1.0  # seconds between checks for online nodes
@@ -67,13 +67,13 @@ class SiteRegistry:
     @cached_property
     def expected(self) -> dict[str, Profile]:
         """The profile of every client of the experiment, except its number of images."""
-        found: dict[str, Profile] = {}
+        profiles: dict[str, Profile] = {}
         kinds: dict[tuple[str, tuple[str, ...], str], Profile] = {}  # clients of one kind differ in their images
         for name, spec in self._specs.items():
             kind = spec.data, spec.tasks, spec.model.model_dump_json()
             kinds[kind] = kinds.get(kind) or expected_profile(self.experiment, spec)
-            found[name] = replace(kinds[kind], client=name)
-        return found
+            profiles[name] = replace(kinds[kind], client=name)
+        return profiles
 
     def since(self, client: str) -> str | None:
         """When a client's node became active; None if it is offline."""
@@ -120,8 +120,13 @@ class SiteRegistry:
     @property
     def refused(self) -> Mapping[str, str]:
         """Why sites were not accepted, by name, or by node if the name belongs to another."""
-        found = self._refused.items()
-        return {name if name and name not in self.known else f"node {node}": why for node, (name, why) in found}
+        refusals = self._refused.items()
+        return {name if name and name not in self.known else f"node {node}": why for node, (name, why) in refusals}
+
+    @property
+    def all_have_answered(self) -> bool:
+        """Whether as many sites as the experiment has clients were accepted or refused."""
+        return len(self.known) + len(self._refused) >= len(self._specs)
 
     def missing(self) -> Mapping[str, str]:
         """Clients of the experiment that have not introduced themselves, with the reason if there is one."""

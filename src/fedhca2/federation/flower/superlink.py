@@ -66,6 +66,9 @@ class SuperLink:
     @classmethod
     def at(cls, address: str, keys: Path) -> "SuperLink":
         """The SuperLink at an address, with the coordinator's folder of keys."""
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise UserError([f"--superlink: should be HOST:PORT, found {address!r}"])
         return cls(address, keys / "ca.crt", keys / "secret")
 
     def register(self, name: str, public_key: Path) -> int:
@@ -76,28 +79,22 @@ class SuperLink:
             raise UserError([f"{public_key}: should be a public key as ssh-keygen writes it, found {error}"]) from None
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise UserError([f"{public_key}: should be an elliptic-curve key, found {type(key).__name__}"])
-        try:
-            with self._control() as control:
-                answer = control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
-        except httpx.HTTPStatusError as error:
-            found = FlowerError.from_json(error.response.text)
-            raise UserError(
-                [f"{name}: the SuperLink did not accept its key: {found.message if found else error}"]
-            ) from None
+        with self._control() as control, self._one_line(f"should accept the key of {name}"):
+            answer = control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
         return int(answer.node_id)
 
     def evict(self, name: str) -> list[int]:
         """Evict all nodes with this name; returns their numbers."""
-        with self._control() as control:
-            found = [one.node for one in list_registrations(control) if one.name == name and not one.evicted]
-            for node in found:
+        with self._control() as control, self._one_line("should list its sites"):
+            nodes = [one.node for one in list_registrations(control) if one.name == name and not one.evicted]
+            for node in nodes:
                 # Flower also evicts a node that never connected, and then fails to say so.
                 with suppress(httpx.HTTPStatusError):
                     control.UnregisterNode(UnregisterNodeRequest(node_id=node))
-            left = {one.node for one in list_registrations(control) if not one.evicted} & {*found}
-        if left or not found:
+            left = {one.node for one in list_registrations(control) if not one.evicted} & {*nodes}
+        if left or not nodes:
             raise UserError([f"{name}: should be evicted, found {'it still registered' if left else 'no such site'}"])
-        return found
+        return nodes
 
     def registrations(self) -> list[Registration]:
         """Every key that was ever registered."""
@@ -124,6 +121,17 @@ class SuperLink:
         _raise_when_ended(grid)
         with _task(grid):
             yield grid
+
+    @contextmanager
+    def _one_line(self, wanted: str) -> Iterator[None]:
+        """Report what the SuperLink, or whatever else is at its address, answers to an operator."""
+        try:
+            yield
+        except httpx.HTTPStatusError as error:
+            found = FlowerError.from_json(error.response.text)
+            what = found.message if found else f"{error.response.status_code} {error.response.reason_phrase}"
+            hint = "; sites connect to another port than operators" if found is None else ""
+            raise UserError([f"{self.address}: {wanted}, found: {what}{hint}"]) from None
 
     @contextmanager
     def _control(self) -> Iterator[ControlHttpClient]:

@@ -35,7 +35,7 @@ from fedhca2.federation.flower.runtime import runtime_client
 from fedhca2.federation.flower.site import Site
 from fedhca2.federation.flower.site_config import SiteConfig
 
-POLL = 0.2
+POLL = 0.5  # seconds between checks for a task; the SuperNode itself checks for messages every 3 seconds
 RESTART = 5.0  # seconds before a lost SuperNode is restarted
 log = logging.getLogger("fedhca2.site")
 LOOPBACK = "127.0.0.1"

@@ -31,6 +31,14 @@ class Column:
         """Whether it is about all clients and tasks."""
         return not self.task
 
+    def digits(self, value: float) -> int:
+        """The number of decimals in the table; as in the papers, since differences are small."""
+        return 2 if self.is_gain or abs(value) >= 1 else 3
+
+    def rounded(self, value: float) -> float:
+        """A value as the table shows it."""
+        return round(value, self.digits(value)) if isfinite(value) else value
+
 
 DELTA_M = Column("", "", "Δm", True)
 BY_CLIENT = Column("", "", "Δm by client", True)  # the mean over all clients; Δm first averages each kind
@@ -81,10 +89,10 @@ class Comparison:
         return column == DELTA_M and self.p_values.get(method, 1.0) < LEVEL
 
     def is_best(self, method: str, column: Column) -> bool:
-        """Whether no other method has a better mean."""
+        """Whether no other method has a better mean, as far as the table shows digits."""
         sign = 1 if column.higher_is_better else -1
-        means = [sign * row[column].mean for row in self.entries.values() if isfinite(row[column].mean)]
-        return len(means) > 1 and sign * self.entries[method][column].mean == max(means)
+        means = [sign * column.rounded(row[column].mean) for row in self.entries.values() if isfinite(row[column].mean)]
+        return len(means) > 1 and sign * column.rounded(self.entries[method][column].mean) == max(means)
 
     def gain(self, method: str, column: Column, over: str) -> float:
         """The relative gain of a mean over another method's, in percent."""

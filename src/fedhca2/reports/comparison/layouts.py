@@ -6,14 +6,15 @@ from io import StringIO
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
-
-from rich.table import Table
+from typing import Any
 
 from fedhca2.reports.comparison.critical_difference import FILE, ranking_of, to_svg
 from fedhca2.reports.comparison.gather import DELTA_M, LOCAL, Column, Comparison, Entry, gather
 from fedhca2.reports.comparison.significance import FEWEST, LEVEL
-from fedhca2.reports.names import ARROWS, UNKNOWN, decimals, metric_title
+from fedhca2.reports.names import ARROWS, UNKNOWN, metric_title
+from fedhca2.reports.tables import TextTable
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.whole_files import ORDINARY, write_whole
 
 BESIDE = 4  # methods that fit side by side in the terminal
 CSV = [
@@ -53,7 +54,7 @@ def shown(entry: Entry, column: Column) -> str:
     """
     if not isfinite(entry.mean):
         return UNKNOWN
-    digits = 2 if column.is_gain else decimals(entry.mean)
+    digits = column.digits(entry.mean)
     sign = "+" if column.is_gain else ""
     spread = f" ± {entry.deviation:.{digits}f}" if entry.deviation is not None else ""
     return f"{entry.mean:{sign}.{digits}f}{spread}"
@@ -116,14 +117,23 @@ def to_csv(comparison: Comparison) -> str:
     held = StringIO()
     writer = csv.writer(held, lineterminator="\n")
     writer.writerow(CSV)
+    for cells in to_data(comparison):
+        *about, mean, deviation, best, p = cells.values()
+        writer.writerow([*about, _digits(mean), _digits(deviation), best, _digits(p)])
+    return held.getvalue()
+
+
+def to_data(comparison: Comparison) -> list[dict[str, Any]]:
+    """One record per method and column, with the keys of the CSV file."""
+    records = []
     for method, row in comparison.entries.items():
         for column in comparison.columns:
             entry = row[column]
             about = [method, column.group, column.task, column.metric, column.higher_is_better, len(entry.values)]
             p = comparison.p_values.get(method) if column == DELTA_M else None
-            best = comparison.is_best(method, column)
-            writer.writerow([*about, _digits(entry.mean), _digits(entry.deviation), best, _digits(p)])
-    return held.getvalue()
+            found = [*about, entry.mean, entry.deviation, comparison.is_best(method, column), p]
+            records.append(dict(zip(CSV, found, strict=True)))
+    return records
 
 
 def _digits(value: float | None) -> str:
@@ -151,43 +161,45 @@ def _tex(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in text)
 
 
-def comparison_table(comparison: Comparison) -> Table:
-    """Make a table with a column per method and the best of each row in bold, or a summary of many methods."""
+def comparison_table(comparison: Comparison) -> TextTable:
+    """Make a table with a column per method and the best of each row in bold, or a summary if they do not fit."""
     if len(comparison.entries) > BESIDE:
         return _summary(comparison)
-    table = Table(title="Comparison", title_justify="left", caption=marks_note(comparison), caption_justify="left")
-    table.add_column("group")
-    table.add_column("metric")
-    for method in comparison.entries:
-        table.add_column(method, justify="right")
-    group = ""
+    rows, group = [], ""
     for column in comparison.columns:
         cells = [marked_cell(comparison, method, column, "[bold]{}[/]") for method in comparison.entries]
-        table.add_row(column.group if column.group != group else "", heading(column), *cells)
+        rows.append([column.group if column.group != group else "", heading(column), *cells])
         group = column.group
-    return table
+    return TextTable(
+        ["group", "metric", *comparison.entries],
+        rows,
+        title="Comparison",
+        note=marks_note(comparison),
+        right=list(comparison.entries),
+        wraps={"group": 10, "metric": 10},
+        otherwise=_summary(comparison),
+    )
 
 
-def _summary(comparison: Comparison) -> Table:
+def _summary(comparison: Comparison) -> TextTable:
     gains = [column for column in comparison.columns if column.is_gain]
     scores = [column for column in comparison.columns if not column.is_gain]
-    table = Table(title="Comparison", title_justify="left", caption=marks_note(comparison), caption_justify="left")
-    table.add_column("method")
-    for name in (*map(heading, gains), f"best in, of {len(scores)}"):
-        table.add_column(name, justify="right")
-    for method in comparison.entries:
-        best = sum(comparison.is_best(method, column) for column in scores)
-        table.add_row(method, *(marked_cell(comparison, method, gain) for gain in gains), str(best))
-    return table
+    names = [*map(heading, gains), f"best in, of {len(scores)}"]
+    best = {method: sum(comparison.is_best(method, column) for column in scores) for method in comparison.entries}
+    rows = [
+        [method, *(marked_cell(comparison, method, gain) for gain in gains), str(best[method])]
+        for method in comparison.entries
+    ]
+    return TextTable(["method", *names], rows, "Comparison", marks_note(comparison), right=names, drop=[*names[:0:-1]])
 
 
 def write_comparison(runs: Sequence[RunFiles], folder: Path) -> Comparison:
     """Write table.md, table.csv, table.tex and, for three methods or more, critical-difference.svg into a folder."""
     comparison = gather(runs)
     if ranking := ranking_of(comparison):
-        (folder / FILE).write_text(to_svg(ranking), "utf-8")
+        write_whole(folder / FILE, to_svg(ranking).encode(), ORDINARY)
     else:
         (folder / FILE).unlink(missing_ok=True)
     for name, written in (("table.md", to_markdown), ("table.csv", to_csv), ("table.tex", to_latex)):
-        (folder / name).write_text(written(comparison), "utf-8")
+        write_whole(folder / name, written(comparison).encode(), ORDINARY)
     return comparison

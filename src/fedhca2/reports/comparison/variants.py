@@ -7,7 +7,7 @@ from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
 from fedhca2.run_folder.reader import RunFiles
 
 # Settings in which averaged runs may differ: none of these changes the results.
-FREE = ("seed", "name", "title", "belongs_to", "baseline", "checkpoints", "evaluate_every")
+FREE = ("seed", "name", "title", "belongs_to", "baseline", "checkpoints", "evaluate_every", "diagnostics")
 NAMED = 3  # most settings in a label
 
 
@@ -37,7 +37,7 @@ def without_method(run: RunFiles) -> str:
 
 
 def _label(group: list[RunFiles], rivals: list[list[RunFiles]], most: int | None) -> str:
-    """The method, with at most so many of the settings that most of its rivals do not share."""
+    """The method, with at most `most` of the settings that most of its rivals do not share."""
     settings = [dict(flat(rival[0].settings)) for rival in rivals]
     method, own = group[0].method, dict(flat(group[0].settings))
     named = [key for key in differing([rival[0] for rival in rivals]) if key.split(".")[0] not in FREE]

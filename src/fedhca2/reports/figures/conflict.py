@@ -1,19 +1,20 @@
 """How updates agree or conflict, and maps of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedhca2.aggregation import means
+from fedhca2.reports.figures.cast import MOST_ROWS, Cast, cast_of, numbers, pooled
 from fedhca2.reports.figures.figure import (
-    COLOURS,
-    DIVERGING,
-    LABELLED,
+    GREY,
     SYMBOLS,
     Figure,
     Slider,
+    Trace,
     axes,
     matrix,
     matrix_layout,
@@ -23,23 +24,31 @@ from fedhca2.reports.figures.mixing import by_members, spread
 from fedhca2.run_folder.reader import Array, RunFiles
 
 WORDS = {"rows": "updates", "differences": "models, minus their mean"}
+LEAST_REACH = 0.05  # of the colours: smaller cosines should look small
+PERPLEXITY = 30.0  # of t-SNE: the number of neighbours that count; a third of the points if there are few
+FEWEST, MOST = 7, 300  # points that t-SNE needs, and that it places in a few seconds
+WITHOUT_TSNE = " pip install 'fedhca2[tsne]' draws t-SNE beside it."
 
 
 def conflict_figures(run: RunFiles) -> list[Figure]:
     """Draw cosines by round, and maps that place similar members close together, for encoders and decoders."""
-    figures = []
+    figures, cast = [], cast_of(run)
     for part in ("encoder", "decoder"):
         found = [e for e in run.of("aggregation") if e["part"] == part and e["products"] and len(e["members"]) > 1]
-        for group, (members, events) in enumerate(by_members(found)):
-            what, mark = WORDS[events[0]["measure"]], f"{part}-{group}" if group else part
-            shown = [events[i] for i in thinned(len(events))]
+        groups = by_members(found, cast)
+        for group, (members, events) in enumerate(groups):
+            what, mark = WORDS.get(events[0]["measure"], "rows"), f"{part}-{group}" if group else part
+            what += f", group {group + 1} of {len(groups)}" if len(groups) > 1 else ""
+            shown = [events[i] for i in thinned(len(events), len(members) ** 2)]
             states = [
-                spread(cosines(np.array(event["products"]), event["measure"]), event["members"], members)
+                spread(cosines(numbers(event["products"]), event["measure"]), event["members"], members)
                 for event in shown
             ]
-            rounds, names = [str(event["round"] + 1) for event in shown], [run.short_name(name) for name in members]
-            figures.append(_cosine_figure(states, rounds, names, mark, f"Cosines of {part} {what}"))
-            points = Points(names, [kind_of(run, name) for name in members], rounds)
+            rounds = [str(event["round"] + 1) for event in shown]
+            figures.append(cosine_figure(states, rounds, cast.rows(members), mark, f"Cosines of {part} {what}"))
+            if len(members) < 3:  # nothing to place
+                continue
+            points = Points.of(run, cast, members, rounds)
             figures += map_figures(states, points, mark, f"Map of {part} {what}")
     return figures
 
@@ -56,41 +65,63 @@ def cosines(products: Array, measure: str) -> Array:
     return means.cosines(torch.from_numpy(products)).numpy()
 
 
-def _cosine_figure(states: list[Array], rounds: list[str], names: list[str], mark: str, title: str) -> Figure:
-    trace = matrix(states[-1].tolist(), names, names, zmin=-1, zmax=1, colorscale=DIVERGING)
-    steps = Slider("round", rounds, [{"z": [state.tolist()]} for state in states])
-    note = "+1: they point in the same direction; 0: they are unrelated; below 0: they conflict."
-    return Figure(f"cosine-{mark}", title, note, [trace], matrix_layout(len(names)), wide=True, slider=steps)
+def cosine_figure(
+    states: list[Array], rounds: list[str], rows: Mapping[str, list[int]], mark: str, title: str
+) -> Figure:
+    """Draw cosines by round without the diagonal, in colours that span the largest of them."""
+    held = [pooled(state, rows) for state in states]
+    reach = max(LEAST_REACH, *(float(np.nanmax(np.abs(state), initial=0.0)) for state in held))
+    names, last = list(rows), held[-1]
+    trace = matrix(last.tolist(), names, names, zmin=-reach, zmax=reach)
+    steps = Slider("round", rounds, len(rounds) - 1)
+    note = "Above 0 updates point in the same direction, below 0 they conflict. "
+    if any(len(places) > 1 for places in rows.values()):
+        note += "Means over all pairs of different clients"
+    else:
+        note += "Every update agrees with itself, so the diagonal is left out"
+    note += f"; the colours reach from {-reach:.2f} to {reach:.2f}. {in_words(last, names)}"
+    changes = [{"z": [state.tolist()]} for state in held]
+    return Figure(f"cosine-{mark}", title, note.strip(), [trace], matrix_layout(len(names)), True, [steps], changes)
 
 
-PERPLEXITY = 30.0  # of t-SNE: the number of neighbours that count; a third of the points if there are few
-FEWEST = 7  # points that t-SNE needs
-WITHOUT_TSNE = " pip install 'fedhca2[tsne]' draws t-SNE beside it."
+def in_words(cosine: Array, names: list[str]) -> str:
+    """Name the pairs that agree and conflict most.
+
+    >>> in_words(np.array([[np.nan, 0.2, -0.1], [0.2, np.nan, 0.0], [-0.1, 0.0, np.nan]]), ["a", "b", "c"])
+    'In the last round a and b agree most (+0.20), a and c least (-0.10).'
+    """
+    above = np.where(np.triu(np.ones_like(cosine), k=1) > 0, cosine, np.nan)
+    if np.isnan(above).all():
+        return ""
+    if np.isfinite(above).sum() == 1:
+        return f"In the last round their cosine is {_signed(np.nanmax(above))}."
+    (i, j), (k, m) = (np.unravel_index(find(above), above.shape) for find in (np.nanargmax, np.nanargmin))
+    most = f"{names[i]} and {names[j]} agree most ({_signed(above[i, j])})"
+    return f"In the last round {most}, {names[k]} and {names[m]} least ({_signed(above[k, m])})."
 
 
-class Kind(NamedTuple):
-    """The kind of a point: its colour shows the task, its symbol the data set."""
-
-    data: str
-    tasks: str
+def _signed(value: float) -> str:
+    """A cosine with its sign, which zero does not have."""
+    return f"{value:+.2f}" if abs(value) >= 0.005 else "0.00"
 
 
 @dataclass(frozen=True)
 class Points:
-    """Names and kinds of the members on a map, and the rounds it shows."""
+    """The points of a map: labels and colours as in other figures, a symbol for a data set or task, and the rounds."""
 
     names: list[str]
-    kinds: list[Kind]
+    labels: list[str]
+    marks: list[str]  # what the symbols tell apart
+    colours: Mapping[str, str]
     rounds: list[str]
 
-
-def kind_of(run: RunFiles, member: str) -> Kind:
-    """The data set of a member, 'client' or 'client/task', and its task or tasks."""
-    client, _, task = member.partition("/")
-    for event in run.of("profile"):
-        if event["client"] == client:
-            return Kind(event["dataset"], task or ", ".join(event["tasks"]))
-    return Kind("", task or client)
+    @classmethod
+    def of(cls, run: RunFiles, cast: Cast, members: list[str], rounds: list[str]) -> "Points":
+        """The points of members, 'client' or 'client/task'."""
+        labels = cast.labels
+        parts = [cast.split(member) for member in members]
+        marks = [task or run.dataset(client) for client, task in parts]
+        return cls(members, [labels.get(client, client) for client, _ in parts], marks, cast.colours, rounds)
 
 
 def principal_map(cosine: Array, near: Array | None = None) -> tuple[Array, float]:
@@ -105,7 +136,8 @@ def principal_map(cosine: Array, near: Array | None = None) -> tuple[Array, floa
     here = ~np.isnan(cosine.diagonal())
     count = int(here.sum())
     centre = np.eye(count) - 1 / count
-    values, vectors = np.linalg.eigh(centre @ cosine[np.ix_(here, here)] @ centre)
+    known = np.nan_to_num(cosine[np.ix_(here, here)])
+    values, vectors = np.linalg.eigh(centre @ known @ centre)
     values, vectors = np.clip(values[::-1], 0, None), vectors[:, ::-1]
     points = np.full((len(cosine), 2), np.nan)
     points[here] = vectors[:, :2] * np.sqrt(values[:2])
@@ -126,7 +158,7 @@ def tsne_map(cosine: Array) -> Array | None:
     except ImportError:
         return None
     here = ~np.isnan(cosine.diagonal())
-    distances = np.sqrt(np.clip(2 - 2 * cosine[np.ix_(here, here)], 0, None))
+    distances = np.sqrt(np.clip(2 - 2 * np.nan_to_num(cosine[np.ix_(here, here)]), 0, None))
     start, _ = principal_map(cosine)
     start = 1e-4 * start[here] / max(float(start[here, 0].std()), 1e-12)
     perplexity = min(PERPLEXITY, (int(here.sum()) - 1) / 3)
@@ -144,44 +176,44 @@ def map_figures(states: list[Array], points: Points, mark: str, title: str) -> l
     for state in states:
         found, share = principal_map(state, maps[-1] if maps else None)
         maps.append(found)
-    changes = [{"x": [found[:, 0].tolist()], "y": [found[:, 1].tolist()]} for found in maps]
-    reach = max(1e-6, *(float(np.nanmax(np.abs(found))) for found in maps)) * 1.3
+    reach = max(1e-6, *(float(np.nanmax(np.abs(found))) for found in maps)) * 1.15
     layout = axes("first component", "second component")
     layout["xaxis"]["range"] = layout["yaxis"]["range"] = [-reach, reach]
     note = f"Principal components of the vectors at equal length, {share:.0%} of the variance in the last round."
-    enough = int((~np.isnan(states[-1].diagonal())).sum()) >= FEWEST
+    enough = FEWEST <= int((~np.isnan(states[-1].diagonal())).sum()) <= MOST
     embedded = tsne_map(states[-1]) if enough else None
     if enough and embedded is None:
         note += WITHOUT_TSNE
-    steps = Slider("round", points.rounds, changes)
-    figures = [_figure(f"map-{mark}", f"{title}: principal components", note, maps[-1], points, layout, steps)]
+    figures = [_map(f"map-{mark}", f"{title}: principal components", note, maps, points, layout)]
     if embedded is not None:
         note = f"t-SNE of the vectors at equal length, round {points.rounds[-1]}. Close points are similar; "
         note += "larger distances mean little."
-        layout = axes("t-SNE 1", "t-SNE 2")
-        figures.append(_figure(f"tsne-{mark}", f"{title}: t-SNE", note, embedded, points, layout))
+        figures.append(_map(f"tsne-{mark}", f"{title}: t-SNE", note, [embedded], points, axes("t-SNE 1", "t-SNE 2")))
     return figures
 
 
-def _figure(
-    id: str, title: str, note: str, found: Array, points: Points, layout: dict[str, Any], steps: Slider | None = None
-) -> Figure:
-    data, tasks = (list(dict.fromkeys(values)) for values in zip(*points.kinds, strict=True))
-
-    def marker(kinds: list[Kind]) -> dict[str, Any]:
-        return {
-            "size": 12,
-            "color": [COLOURS[tasks.index(kind.tasks) % len(COLOURS)] for kind in kinds],
-            "symbol": [SYMBOLS[data.index(kind.data) % len(SYMBOLS)] for kind in kinds],
+def _map(id: str, title: str, note: str, maps: list[Array], points: Points, layout: dict[str, Any]) -> Figure:
+    """Draw the last map, with a slider over all of them; one trace per label, and a legend of the symbols."""
+    marks = list(dict.fromkeys(points.marks))
+    symbols = {mark: SYMBOLS[i % len(SYMBOLS)] for i, mark in enumerate(marks)}
+    members = {label: [i for i, one in enumerate(points.labels) if one == label] for label in points.labels}
+    traces: list[Trace] = []
+    for label, held in members.items():
+        marker = {
+            "size": 12 if len(points.names) <= MOST_ROWS else 6,
+            "color": points.colours.get(label, GREY),
+            "symbol": [symbols[points.marks[i]] for i in held],
         }
-
-    labelled = "+text" if len(points.names) <= LABELLED else ""
-    trace = {"type": "scatter", "mode": f"markers{labelled}", "x": found[:, 0].tolist(), "y": found[:, 1].tolist()}
-    trace |= {"text": points.names, "textposition": "top center", "marker": marker(points.kinds), "cliponaxis": False}
-    trace |= {"hovertemplate": "%{text}<extra></extra>", "showlegend": False}
-    kinds = list(dict.fromkeys(points.kinds))
+        trace: Trace = {"type": "scatter", "mode": "markers", "name": label, "meta": label, "marker": marker}
+        trace |= {"x": maps[-1][held, 0].tolist(), "y": maps[-1][held, 1].tolist(), "cliponaxis": False}
+        told = {"text": [points.names[i] for i in held], "hovertemplate": "%{text}<extra></extra>"}
+        traces.append({**trace, **told, "showlegend": False})
+    changes = [
+        {axis: [found[held, i].tolist() for held in members.values()] for i, axis in enumerate("xy")} for found in maps
+    ]
     empty = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "showlegend": True}
-    legend = [{**empty, "name": " ".join(kind), "marker": marker([kind])} for kind in kinds]
-    return Figure(
-        id, title, note, [trace, *legend], {**layout, "height": 440 + 6 * len(kinds)}, wide=True, slider=steps
-    )
+    legend = [{**empty, "name": mark, "marker": {"color": GREY, "size": 10, "symbol": symbols[mark]}} for mark in marks]
+    more = {"height": 420, "showlegend": True} if len(marks) > 1 else {"height": 400}
+    sliders = [Slider("round", points.rounds, len(points.rounds) - 1)] if len(maps) > 1 else []
+    traces += legend if len(marks) > 1 else []
+    return Figure(id, title, note, traces, {**layout, **more}, sliders=sliders, changes=changes if sliders else ())

@@ -4,44 +4,75 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fedhca2.reports.figures.curves import decoder_tensors
-from fedhca2.reports.figures.figure import Figure, Slider, line, matrix, matrix_layout, round_axes, thinned
+from fedhca2.reports.figures.cast import MOST_ROWS, Cast, cast_of, numbers, pooled
+from fedhca2.reports.figures.figure import Figure, Slider, matrix, matrix_layout, thinned
+from fedhca2.reports.figures.weights import decoder_tensors
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 
+PLAIN_MEAN = 0.99  # relative entropy from which attention hardly differs from a plain mean
+
 
 def attention_figures(run: RunFiles) -> list[Figure]:
-    """Draw the attention of each decoder on the others, tensor by tensor, and its entropy over rounds."""
+    """Draw the attention of each decoder on the others, by tensor and round, and how even it is."""
     events = [
         e for e in run.of("aggregation") if e["part"] == "decoder" and e["mixing"] and _depth(e["mixing"][0]) == 3
     ]
-    groups = [events for _, events in by_members(events)]
-    return [figure for number, events in enumerate(groups) for figure in _attention(run, events, _mark(number))]
+    cast = cast_of(run)
+    groups = enumerate(by_members(events, cast))
+    return [figure for number, group in groups for figure in _attention(run, cast, *group, _mark(number))]
 
 
-def _attention(run: RunFiles, events: list[Event], mark: str) -> list[Figure]:
+def _attention(run: RunFiles, cast: Cast, members: list[str], events: list[Event], mark: str) -> list[Figure]:
     """Draw the attention among decoders of one layout."""
-    last = events[-1]
-    weights = np.array(last["mixing"][0])
-    client, _, task = last["members"][0].partition("/")
-    names = decoder_tensors(run, client, task)
-    if len(names) != len(weights):
-        names = [f"tensor {i + 1}" for i in range(len(weights))]
-    decoders = [run.short_name(member) for member in last["members"]]
-    trace = matrix(weights[-1].tolist(), decoders, decoders, zmin=0, zmax=float(weights.max()), texttemplate="%{z:.3f}")
-    steps = Slider("tensor", names, [{"z": [state.tolist()]} for state in weights])
-    note = f"Round {last['round'] + 1}: how much of each decoder's update (column) the decoder of a row adds."
-    layout = matrix_layout(len(decoders))
-    entropies = np.array([[entropy(state) for state in np.array(event["mixing"][0])] for event in events])
-    rounds = [event["round"] + 1 for event in events]
-    traces = [line(name, i, rounds, entropies[:, i].tolist()) for i, name in enumerate(names)]
-    told = "1: attention is spread evenly, a plain mean; 0: each decoder attends to only one."
-    over = round_axes(run.rounds, "entropy / log K")
-    over["yaxis"]["range"] = [min(0.9, float(entropies.min()) - 0.02), 1.01]
-    return [
-        Figure(f"attention{mark}", "Attention among decoders", note, [trace], layout, wide=True, slider=steps),
-        Figure(f"entropy{mark}", "Entropy of the attention", told, traces, {**over, "height": 420}, wide=True),
+    depth = max(len(event["mixing"][0]) for event in events)
+    events = [event for event in events if len(event["mixing"][0]) == depth]
+    evenness = np.array([[entropy(tensor) for tensor in numbers(event["mixing"][0])] for event in events])
+    names = decoder_tensors(run, members[0])
+    if len(names) != depth:
+        names = [f"tensor {i + 1}" for i in range(depth)]
+    rows = cast.rows(members)
+    chosen = thinned(len(events), depth * len(rows) ** 2)
+    states = [
+        pooled(spread(numbers(events[i]["mixing"][0]), events[i]["members"], members), rows, itself=True)
+        for i in chosen
     ]
+    most_telling = int(evenness[-1].argmin())
+    tensors = Slider("tensor", names, most_telling)
+    rounds = Slider("round", [str(events[i]["round"] + 1) for i in chosen], len(chosen) - 1)
+    changes = [{"z": [state[tensor].tolist()]} for tensor in range(depth) for state in states]
+    highest = max(2 / len(members), *(float(np.nanmax(state)) for state in states))  # an even share is a middle tone
+    shown = {"zmin": 0, "zmax": highest, "texttemplate": "%{z:.3f}" if len(rows) <= 20 else ""}
+    trace = matrix(states[-1][most_telling].tolist(), list(rows), list(rows), **shown)
+    note = "How much of each decoder's update (column) the decoder of a row adds. "
+    note += in_words(evenness, len(members), names)
+    title, layout = "Attention among decoders", matrix_layout(len(rows))
+    attention = Figure(f"attention{mark}", title, note, [trace], layout, True, [tensors, rounds], changes)
+    if evenness.min() >= PLAIN_MEAN:
+        return [attention]
+    even = matrix(evenness.T.tolist(), names, [event["round"] + 1 for event in events], zmin=0, zmax=1)
+    told = "Entropy of the attention. 1: spread evenly, a plain mean; 0: each decoder attends to only one."
+    across = matrix_layout(depth, xaxis={"title": {"text": "round"}, "automargin": True, "showgrid": False})
+    return [attention, Figure(f"entropy{mark}", "How even the attention is", told, [even], across, wide=True)]
+
+
+def in_words(evenness: Array, members: int, names: Sequence[str]) -> str:
+    """Say whether attention [rounds, tensors] differs from a plain mean, and where it does most.
+
+    >>> in_words(np.array([[0.999, 0.995]]), 4, ["weight", "bias"])
+    'It hardly differs from a plain mean: in every tensor and round, each decoder gets about 1/4 of all others.'
+    >>> in_words(np.array([[0.999, 0.5]]), 4, ["weight", "bias"])
+    'In the last round 1 of 2 tensors hardly differs from a plain mean; bias differs most.'
+    """
+    if evenness.min() >= PLAIN_MEAN:
+        return (
+            f"It hardly differs from a plain mean: in every tensor and round, each decoder gets about 1/{members} of "
+            "all others."
+        )
+    even = int((evenness[-1] >= PLAIN_MEAN).sum())
+    differs = f"{names[int(evenness[-1].argmin())]} differs most."
+    verb = "differs" if even == 1 else "differ"
+    return f"In the last round {even} of {len(names)} tensors hardly {verb} from a plain mean; {differs}"
 
 
 def entropy(weights: Array) -> float:
@@ -57,27 +88,28 @@ def entropy(weights: Array) -> float:
 def grouping_figures(run: RunFiles) -> list[Figure]:
     """Draw how often clients were aggregated together, if a method groups them, and how their layers voted."""
     events = [event for event in run.of("aggregation") if event["part"] == "encoder" and _grouped(event)]
-    groups = enumerate(by_members(events))
-    return [figure for number, group in groups for figure in _grouping(*group, _mark(number))]
+    cast = cast_of(run)
+    groups = enumerate(by_members(events, cast))
+    return [figure for number, group in groups for figure in _grouping(cast, *group, _mark(number))]
 
 
-def _grouping(members: list[str], events: list[Event], mark: str) -> list[Figure]:
+def _grouping(cast: Cast, members: list[str], events: list[Event], mark: str) -> list[Figure]:
     """Draw the groups among encoders of one layout."""
     states = np.array([spread(shares(event), event["members"], members) for event in events])
     met = (~np.isnan(states)).sum(axis=0)
     together = np.where(met, (states > 0).sum(axis=0) / np.maximum(met, 1), np.nan)
+    rows = cast.rows(members)
+    names, layout = list(rows), matrix_layout(len(rows))
     note = "Share of their common rounds in which the client of a row got a part of the client of a column."
-    trace = matrix(together.tolist(), members, members, zmin=0, zmax=1)
-    figures = [
-        Figure(f"grouping{mark}", "Who is grouped with whom", note, [trace], matrix_layout(len(members)), wide=True)
-    ]
-    chosen = thinned(len(events))
-    changes = [{"z": [states[i].tolist()]} for i in chosen]
-    steps = Slider("round", [str(events[i]["round"] + 1) for i in chosen], changes)
+    trace = matrix(pooled(together, rows, itself=True).tolist(), names, names, zmin=0, zmax=1)
+    figures = [Figure(f"grouping{mark}", "Who is grouped with whom", note, [trace], layout, wide=True)]
+    chosen = thinned(len(events), len(rows) ** 2)
+    steps = Slider("round", [str(events[i]["round"] + 1) for i in chosen], len(chosen) - 1)
+    changes = [{"z": [pooled(states[i], rows, itself=True).tolist()]} for i in chosen]
+    highest = float(np.nanmax(states[chosen]))
+    trace = matrix(changes[-1]["z"][0], names, names, zmin=0, zmax=highest)
     note = "The weight of each client (column) in what the client of a row gets."
-    trace = matrix(states[-1].tolist(), members, members, zmin=0, zmax=1)
-    layout = matrix_layout(len(members))
-    figures.append(Figure(f"mixing{mark}", "Weights by round", note, [trace], layout, wide=True, slider=steps))
+    figures.append(Figure(f"mixing{mark}", "Weights by round", note, [trace], layout, True, [steps], changes))
     return figures + _votes(events, members, mark)
 
 
@@ -92,7 +124,7 @@ def shares(event: Event) -> Array:
     >>> shares({"mixing": [[[0.5, 0.5, 0], [0, 0, 1]]], "gets": [[0, 0, 1]]}).tolist()
     [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
     """
-    weights: Array = np.array(event["mixing"][0], dtype=float)
+    weights = numbers(event["mixing"][0])
     return weights[list(event["gets"][0])]
 
 
@@ -102,30 +134,31 @@ def _grouped(event: Event) -> bool:
 
 
 def _votes(events: list[Event], members: list[str], mark: str) -> list[Figure]:
-    """Draw the mean votes of each voting layer over rounds, with a slider over clients."""
-    voted = [spread(np.array(event["votes"]), event["members"], members) for event in events if event.get("votes")]
-    if not voted:
+    """Draw the mean votes of each voting layer over rounds, with a slider over clients, unless they are many."""
+    voted = [spread(numbers(event["votes"]), event["members"], members) for event in events if event.get("votes")]
+    if not voted or len(members) > MOST_ROWS:
         return []
     cast = [~np.isnan(votes) for votes in voted]
     mean = np.nansum(voted, axis=0) / np.maximum(np.sum(cast, axis=0), 1)
     layers = [f"layer {i - len(mean)}" for i in range(len(mean))]
     trace = matrix(mean[:, -1].tolist(), layers, members, zmin=0, zmax=float(mean.max()))
-    steps = Slider("client", members, [{"z": [mean[:, i].tolist()]} for i in range(len(members))])
+    steps = Slider("client", members, len(members) - 1)
+    changes = [{"z": [mean[:, i].tolist()]} for i in range(len(members))]
     note = "Mean votes over all rounds; the voting layers are counted from the encoder's last one."
     layout = matrix_layout(len(layers))
-    return [Figure(f"votes{mark}", "Votes of layers", note, [trace], layout, wide=True, slider=steps)]
+    return [Figure(f"votes{mark}", "Votes of layers", note, [trace], layout, True, [steps], changes)]
 
 
 def _depth(value: object) -> int:
     return 1 + _depth(value[0]) if isinstance(value, list) and value else 0
 
 
-def by_members(events: Iterable[Event]) -> list[tuple[list[str], list[Event]]]:
-    """Group aggregations that have members in common, each with all members it ever had.
+def by_members(events: Iterable[Event], cast: Cast) -> list[tuple[list[str], list[Event]]]:
+    """Group aggregations that have members in common, each with all members it ever had, in the cast's order.
 
     >>> rounds = [{"members": ["a", "b"]}, {"members": ["x", "y"]}, {"members": ["b", "c"]}]
-    >>> [members for members, _ in by_members(rounds)]
-    [['a', 'b', 'c'], ['x', 'y']]
+    >>> [members for members, _ in by_members(rounds, Cast({}, {"c": [], "b": []}))]
+    [['c', 'b', 'a'], ['x', 'y']]
     """
     groups: list[tuple[set[str], list[Event]]] = []
     for event in events:
@@ -136,7 +169,8 @@ def by_members(events: Iterable[Event]) -> list[tuple[list[str], list[Event]]]:
         else:
             known[0].update(members)
             known[1].append(event)
-    return [(sorted(members), held) for members, held in groups]
+    found = [(cast.ordered(members), held) for members, held in groups]
+    return sorted(found, key=lambda group: cast.places.get(cast.split(group[0][0])[0], len(cast.tasks)))
 
 
 def spread(values: Array, present: Sequence[str], members: Sequence[str]) -> Array:
@@ -145,7 +179,8 @@ def spread(values: Array, present: Sequence[str], members: Sequence[str]) -> Arr
     >>> spread(np.ones((1, 1)), ["b"], ["a", "b"]).tolist()
     [[nan, nan], [nan, 1.0]]
     """
-    places = [members.index(name) for name in present]
+    where = {name: i for i, name in enumerate(members)}
+    places = [where[name] for name in present]
     whole = np.full((*values.shape[:-2], len(members), len(members)), np.nan)
     whole[..., np.array(places)[:, None], places] = values
     return whole

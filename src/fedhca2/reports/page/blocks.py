@@ -1,32 +1,63 @@
 """The building blocks of a page."""
 
 import base64
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from io import BytesIO
+from typing import ClassVar
 
 from PIL import Image
 
 from fedhca2.reports.figures import Figure
 
+ONE_EVALUATION = "Scores were only measured at the end. `evaluate_every: 5` in the config draws them over rounds."
+
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table; `mark` is '', 'better', 'worse' or 'best'."""
+    """A cell of a table; `mark` is '', 'better', 'worse' or 'best', `value` is what the column is sorted by."""
 
     text: str
     mark: str = ""
+    value: float | None = None
+    colour: str = ""  # of a swatch in front
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a heading; the first column names the row."""
+    """Rows under a heading; the first column names the row. `over` are headings of several columns, and how many."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
-    kind: str = "table"
+    over: Sequence[tuple[str, int]] = ()
+    folded: bool = False  # only its title is shown at first
+    wide: bool = True
+    kind: ClassVar[str] = "table"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A fact, large, with its name and a detail."""
+
+    name: str
+    fact: str
+    detail: str = ""
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outcome at a glance: one number with its uncertainty, a sentence, and facts beside it."""
+
+    name: str
+    number: str
+    spread: str
+    sentence: str
+    tiles: Sequence[Tile]
+    mark: str = ""
+    kind: ClassVar[str] = "answer"
 
 
 @dataclass(frozen=True)
@@ -35,17 +66,46 @@ class Text:
 
     title: str
     text: str
-    kind: str = "text"
+    kind: ClassVar[str] = "text"
+
+
+@dataclass(frozen=True)
+class Note:
+    """A remark in the place of a figure."""
+
+    text: str
+    kind: ClassVar[str] = "note"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as a data: address or, in its place, lines of text, some with a share; and a caption."""
+
+    address: str = ""
+    caption: str = ""
+    lines: Sequence[tuple[str, float | None]] = ()
+
+
+@dataclass(frozen=True)
+class Key:
+    """What colours mean: names of single ones or, between two words, a strip of them."""
+
+    swatches: Sequence[tuple[str, str]] = ()  # name and colour
+    strip: str = ""  # a picture, as a data: address
+    ends: tuple[str, str] = ("", "")
+    words: str = ""
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures in a grid: each row has a name and at most one picture per column, as data: addresses."""
+    """Pictures in a grid: each row has a name and at most one picture per column."""
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[str]]]
-    kind: str = "gallery"
+    rows: Sequence[tuple[str, Sequence[Picture]]]
+    colour: str = ""
+    key: Key = field(default_factory=Key)
+    kind: ClassVar[str] = "gallery"
 
 
 @dataclass(frozen=True)
@@ -55,27 +115,38 @@ class Drawing:
     title: str
     svg: str
     note: str
-    kind: str = "drawing"
+    kind: ClassVar[str] = "drawing"
+
+
+Block = Table | Answer | Text | Note | Gallery | Drawing | Figure
 
 
 @dataclass(frozen=True)
 class Section:
-    """A tab of the page."""
+    """A tab of the page, with the colours of its clients, kinds or methods if figures use them."""
 
     id: str
     title: str
-    blocks: Sequence[Table | Text | Gallery | Drawing | Figure]
+    blocks: Sequence[Block]
+    colours: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def figures(self) -> list[Figure]:
         """The figures among the blocks."""
         return [block for block in self.blocks if isinstance(block, Figure)]
 
+    @property
+    def legend(self) -> Mapping[str, str]:
+        """The colours that its figures use; a figure with its own names needs none."""
+        used = {trace.get("meta") for figure in self.figures for trace in figure.data}
+        return {label: colour for label, colour in self.colours.items() if label in used}
 
-def address(image: Image.Image, widest: int = 256) -> str:
+
+def address(image: Image.Image, widest: int = 256, *, photograph: bool = False) -> str:
     """Encode a picture as a data: address, scaled down if it is wide."""
     if image.width > widest:
-        image = image.resize((widest, round(image.height * widest / image.width)), Image.Resampling.LANCZOS)
-    held = BytesIO()
-    image.save(held, "PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(held.getvalue()).decode()}"
+        way = Image.Resampling.LANCZOS if photograph else Image.Resampling.NEAREST  # which mixes no colours
+        image = image.resize((widest, max(1, round(image.height * widest / image.width))), way)
+    held, kind = BytesIO(), "jpeg" if photograph else "png"
+    image.convert("RGB").save(held, kind.upper(), optimize=True, quality=90)
+    return f"data:image/{kind};base64,{base64.b64encode(held.getvalue()).decode()}"

@@ -5,9 +5,11 @@ from math import isfinite
 
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.figures.attendance import left_out
+from fedhca2.reports.figures.cast import cast_of
 from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text
 from fedhca2.reports.page.blocks import Cell, Table
 from fedhca2.reports.tables import how_certain
+from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.names import EVENTS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Headline, headline
@@ -17,52 +19,66 @@ PARTS = ("encoder", "decoder", "head")
 
 
 def federation_table(run: RunFiles) -> Table:
-    """List clients with data, tasks, images and parameters, and the shared parts of their models."""
-    method = run.config["method"]
-    shared = [part for part in PARTS if method.get(part)]
+    """List clients, or kinds of many clients, with data, tasks, images and parameters, and what they share."""
+    cast, profiles = cast_of(run), {event["client"]: event for event in run.of("profile")}
     rows = []
-    for event in run.of("profile"):
-        sizes = {
-            part: sum(n for slot, n in event["parameters"].items() if slot.split(".")[0] == part) for part in PARTS
-        }
+    for label, colour in cast.colours.items():
+        held = [profiles[client] for client in cast.groups[label] if client in profiles]
+        if not held:
+            continue
+        images = [event["samples"] for event in held]
+        sizes = [[_values(event, part) for event in held] for part in PARTS]
+        data = dict.fromkeys(event["dataset"] for event in held)
+        tasks = dict.fromkeys(task for event in held for task in event["tasks"])
+        count = [Cell(f"{len(held):,}", value=len(held))] if cast.by_kind else []
         rows.append(
             [
-                Cell(event["client"]),
-                Cell(event["dataset"]),
-                Cell(", ".join(event["tasks"])),
-                Cell(f"{event['samples']:,}"),
-                *(Cell(f"{sizes[part]:,}") for part in PARTS),
+                Cell(label, colour=colour),
+                *count,
+                Cell(", ".join(data)),
+                Cell(", ".join(tasks)),
+                *(Cell(_between(values), value=max(values)) for values in (images, *sizes)),
             ]
         )
-    columns = ["client", "data", "tasks", "training images"]
+    shared = [part for part in PARTS if run.config["method"].get(part)]
+    columns = ["kind", "clients"] if cast.by_kind else ["client"]
+    columns += ["data", "tasks", "training images"]
     columns += [f"{part} values{', shared' if part in shared else ''}" for part in PARTS]
     kept = [part for part in PARTS if part not in shared]
     told = f"Shared: {', '.join(shared) or 'nothing'}. Stays with the client: {', '.join([*kept, 'data'])}."
     return Table("The federation", columns, rows, told)
 
 
+def _values(profile: Event, part: str) -> int:
+    return sum(count for slot, count in profile["parameters"].items() if slot.split(".")[0] == part)
+
+
+def _between(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
 def result_table(run: RunFiles) -> Table:
     """List score, Local baseline and relative gain of every client and task."""
     result = run.result or {"clients": latest_scores(run), "baseline": None}
-    baseline = result["baseline"]
+    baseline, cast = result["baseline"], cast_of(run)
+    labels, colours = cast.labels, cast.colours
     columns = ["client", "metric", *(["local"] if baseline else []), run.method, *(["gain"] if baseline else [])]
     rows = []
     for client, tasks in result["clients"].items():
         for task, scores in tasks.items():
             ours = headline(task, scores)
             metric = metric_heading(ours.metric, ours.higher_is_better)
-            row = [Cell(run.short_name(f"{client}/{task}")), Cell(metric)]
-            if baseline and client in baseline:
+            colour = colours.get(labels.get(client, ""), "")
+            row = [Cell(run.short_name(f"{client}/{task}"), colour=colour), Cell(metric)]
+            score = Cell(score_text(task, ours.value), value=ours.value)
+            if baseline and task in baseline.get(client, {}):
                 theirs = headline(task, baseline[client][task])
-                row += [
-                    Cell(score_text(task, theirs.value)),
-                    Cell(score_text(task, ours.value)),
-                    gain_cell(ours, theirs),
-                ]
+                row += [Cell(score_text(task, theirs.value), value=theirs.value), score, gain_cell(ours, theirs)]
             elif baseline:  # a site that was away during the evaluation
-                row += [Cell(UNKNOWN), Cell(score_text(task, ours.value)), Cell(UNKNOWN)]
+                row += [Cell(UNKNOWN), score, Cell(UNKNOWN)]
             else:
-                row.append(Cell(score_text(task, ours.value)))
+                row.append(score)
             rows.append(row)
     told = delta_note(run) if run.result else "The run is not finished."
     return Table("Results", columns, rows, told)
@@ -73,17 +89,16 @@ def facts_table(runs: list[RunFiles]) -> Table:
     rows = []
     for run in runs:
         result = run.result
-        traffic = [f"{result['bytes'][way] / 2**20:.1f} MiB" for way in ("up", "down")] if result else ["", ""]
-        seconds = f"{result['seconds']:.0f} s" if result else "not finished"
+        traffic = [size(result["bytes"][way]) for way in ("up", "down")] if result else ["", ""]
+        seconds = duration(result["seconds"]) if result else "not finished"
+        times = [result["seconds"], *(result["bytes"][way] for way in ("up", "down"))] if result else [None] * 3
         facts = [
-            str(run.config["rounds"]),
-            str(run.config["seed"]),
-            seconds,
-            *traffic,
-            str(len(left_out(run))),
-            result["device"] if result else "",
+            *(Cell(str(run.config[key])) for key in ("rounds", "seed")),
+            *(Cell(text, value=value) for text, value in zip([seconds, *traffic], times, strict=True)),
+            Cell(str(len(left_out(run)))),
+            Cell(result["device"] if result else ""),
         ]
-        rows.append([Cell(run.method), *map(Cell, facts)])
+        rows.append([Cell(run.method), *facts])
     return Table(
         "The run" if len(runs) == 1 else "The runs",
         ["method", "rounds", "seed", "time", "up", "down", "left out", "device"],
@@ -93,12 +108,11 @@ def facts_table(runs: list[RunFiles]) -> Table:
 
 def versions_table(runs: list[RunFiles]) -> Table:
     """List the software that was used."""
-    names = list(dict.fromkeys(name for run in runs if run.result for name in run.result["versions"]))
-    rows = [
-        [Cell(run.method), *(Cell(str(run.result["versions"].get(name, ""))) for name in names)]
-        for run in runs
-        if run.result
-    ]
+    finished = [(run.method, run.result["versions"]) for run in runs if run.result]
+    if len(finished) > 1 and all(versions == finished[0][1] for _, versions in finished):
+        finished = [("all runs", finished[0][1])]
+    names = list(dict.fromkeys(name for _, versions in finished for name in versions))
+    rows = [[Cell(label), *(Cell(str(versions.get(name, ""))) for name in names)] for label, versions in finished]
     return Table("Versions", ["method", *names], rows)
 
 
@@ -132,8 +146,8 @@ def privacy_table(run: RunFiles) -> list[Table]:
     rows = [
         [
             Cell(client),
-            Cell(str(found["updates"])),
-            *(Cell(_epsilon(found[key])) for key in ("epsilon", "dp_accounting")),
+            Cell(str(found["updates"]), value=found["updates"]),
+            *(Cell(_epsilon(found[key]), value=found[key]) for key in ("epsilon", "dp_accounting")),
         ]
         for client, found in spent["clients"].items()
     ]
@@ -177,9 +191,9 @@ def delta_note(run: RunFiles) -> str:
     gain, by_client = run.result["delta_m"], run.result["delta_m_by_client"]
     if gain is None:
         return UNKNOWN_GAIN
-    told = f"Δm {gain:+.2f} %: the mean gain over training alone, all clients and tasks."
+    told = f"Δm {gain_text(gain)}: the mean gain over training alone, all clients and tasks."
     if run.several_of_a_kind and by_client is not None:
-        told += f" Clients of a kind are averaged; by client, Δm is {by_client:+.2f} %."
+        told += f" Clients of a kind are averaged; by client, Δm is {gain_text(by_client)}."
     return f"{told} {how_certain(run.result['clients'], run.result['baseline'])}"
 
 
@@ -192,8 +206,33 @@ def gain_cell(ours: Headline, theirs: Headline) -> Cell:
 def marked(gain: float) -> Cell:
     """A gain in percent, marked unless it rounds to zero.
 
-    >>> marked(-2.0), marked(0.04)
-    (Cell(text='-2.0 %', mark='worse'), Cell(text='+0.0 %', mark=''))
+    >>> marked(-2.0).mark, marked(0.04).mark
+    ('worse', '')
     """
     mark = "" if abs(gain) < 0.05 or not isfinite(gain) else "better" if gain > 0 else "worse"
-    return Cell(gain_text(gain), mark)
+    return Cell(gain_text(gain), mark, gain)
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it.
+
+    >>> duration(4.2), duration(125), duration(7380)
+    ('4.2 s', '2 min 5 s', '2 h 3 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def size(count: float) -> str:
+    """A number of bytes in the unit that suits it.
+
+    >>> size(400), size(5 * 2**20), size(3 * 2**30)
+    ('400 B', '5.0 MiB', '3.0 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -86,6 +86,12 @@ def test_a_smaller_clip_makes_room_for_more_noise():
     assert accepted.privacy.noise == 0.5
 
 
+def test_a_site_with_noise_of_its_own_takes_part_and_measures_no_losses():
+    invitation = Invitation.to(experiment(diagnostics={"every": 1}, guard={"noise": 1.0}), "run1")
+    accepted, _ = invitation.accept(site(privacy={"clip": 1.0, "noise": 1.0}))
+    assert accepted.diagnostics is None
+
+
 def test_a_method_from_elsewhere_needs_the_consent_of_the_site():
     told = Invitation.to(experiment(), "run1")
     foreign = Invitation("run1", {**told.experiment, "method": {"name": "os:system"}})

@@ -67,8 +67,8 @@ def test_a_site_name_is_no_path(tmp_path):
         make_keys(tmp_path / "keys", ["../home"])
 
 
-def register(keys, *names):
-    done = CliRunner().invoke(app, ["flower", "register", *names, "--superlink", "127.0.0.1:1", "--keys", str(keys)])
+def register(keys, *names, superlink="127.0.0.1:1"):
+    done = CliRunner().invoke(app, ["flower", "register", *names, "--superlink", superlink, "--keys", str(keys)])
     assert done.exit_code == 2
     return done.stderr
 
@@ -76,6 +76,11 @@ def register(keys, *names):
 def test_to_register_without_a_superlink_is_an_error_in_a_line(keys):
     expected = "error: 127.0.0.1:1: should be a SuperLink that answers, found [Errno 111] Connection refused\n"
     assert register(keys, "home") == expected
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", ":8001", "link.example.org:", "link.example.org:https"])
+def test_an_address_without_a_port_is_an_error_in_a_line(keys, address):
+    assert register(keys, "home", superlink=address) == f"error: --superlink: should be HOST:PORT, found {address!r}\n"
 
 
 def test_to_register_what_is_no_key_is_an_error_in_a_line(keys):

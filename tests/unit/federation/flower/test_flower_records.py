@@ -17,8 +17,8 @@ from fedhca2.federation.flower.records import (
     header_of,
     pack,
 )
-from fedhca2.federation.gate import Refused
-from fedhca2.messages import Addend, Delivery, Order, Profile, Reply
+from fedhca2.federation.foreign_text import Refused
+from fedhca2.messages import Addend, Delivery, Effect, Order, Profile, Reply
 from fedhca2.params import Layout, Slot
 
 ENCODER, DECODER = Slot("encoder"), Slot("decoder", "depth")
@@ -35,6 +35,7 @@ def orders():
                 ENCODER: Delivery("trained", (Addend(shared[:], (0.1,), remember=True),)),
                 DECODER: Delivery("start", (Addend(torch.randn(3), (0.25,)), Addend(torch.randn(3), (1 / 3,)))),
             },
+            compare=True,
             evaluate=True,
             upload={"encoder": "updates", "decoder": "parameters"},
         )
@@ -44,13 +45,23 @@ def orders():
 
 def reply():
     rows = {ENCODER: torch.randn(8), DECODER: torch.randn(3)}
-    return Reply("home", 3, rows, {ENCODER: (0.1 + 0.2,)}, {"depth": 1 / 3}, {"depth": {"rmse": 0.7}}, 1.5, "")
+    return Reply(
+        "home",
+        3,
+        rows,
+        {ENCODER: (0.1 + 0.2,)},
+        {"depth": 1 / 3},
+        {"depth": {"rmse": 0.7}},
+        1.5,
+        "",
+        effect=Effect(2 / 3, 0.5, 0.1),
+    )
 
 
 def test_an_order_arrives_as_it_was_sent():
     sent = orders()["home"]
     found = decode_order(encode_orders({"home": sent}, "float32", {})["home"], LAYOUTS)
-    assert (found.round, found.finish, found.evaluate, found.train) == (3, False, True, True)
+    assert (found.round, found.finish, found.compare, found.evaluate, found.train) == (3, False, True, True, True)
     assert found.upload == sent.upload
     for slot, delivery in sent.deliveries.items():
         assert found.deliveries[slot].base == delivery.base

@@ -27,6 +27,7 @@ from fedhca2.federation.flower.proxy.requests import (
     Route,
     Shapes,
     Site,
+    claimed_node,
     fault_of,
     is_signed,
     key_in,
@@ -121,7 +122,8 @@ class Proxy:
         if not why and isinstance(message, PushMessagesRequest):
             why = self._shapes.fault_of(message.message_object_trees[0])
         if why:
-            raise Refusal(403, why)
+            # A SuperNode that still has its number from an earlier SuperLink ends on 401, and its site starts it anew.
+            raise Refusal(401 if claimed_node(message) not in (0, site.node) else 403, why)
         return message
 
     async def _ask(self, path: str, body: bytes, headers: Headers) -> httpx.Response:
@@ -145,10 +147,10 @@ def _route(request: Request) -> Route:
 
 def _headers(request: Request) -> Headers:
     """The headers, each only once: otherwise different readers could see different values."""
-    found = request.headers.items()
-    if len(found) != len(dict(found)):
+    headers = request.headers.items()
+    if len(headers) != len(dict(headers)):
         raise Refusal(400, "a header should appear once, found one twice")
-    return dict(found)
+    return dict(headers)
 
 
 def _is_passed(name: str) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from time import monotonic
+from typing import Any
 
 from flwr.common.constant import (
     FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
@@ -95,8 +96,10 @@ class Register:
             async with self._turn:
                 if key not in self._sites and monotonic() - self._looked >= LOOK_EVERY:
                     self._looked = monotonic()
-                    found = await asyncio.to_thread(self._look)
-                    self._sites = {one.key: Site(one.node, one.name, one.key) for one in found if not one.evicted}
+                    registrations = await asyncio.to_thread(self._look)
+                    self._sites = {
+                        one.key: Site(one.node, one.name, one.key) for one in registrations if not one.evicted
+                    }
         return self._sites.get(key)
 
 
@@ -123,12 +126,18 @@ ROUTES = {
 }
 
 
+def claimed_node(request: Any) -> int:
+    """The number that a node gives as its own; 0 if none."""
+    if isinstance(request, ActivateNodeRequest):
+        return 0
+    return int(request.node_id if isinstance(request, DeactivateNodeRequest) else request.node.node_id)
+
+
 def fault_of(request: Message, node: int, key: bytes) -> str:
     """Why this node, the holder of a key, may not make this request; empty if it may."""
     if isinstance(request, ActivateNodeRequest):
         return "" if request.public_key == key else "public key should be the one that signed, found another"
-    claimed = request.node_id if isinstance(request, DeactivateNodeRequest) else request.node.node_id
-    if claimed != node:
+    if (claimed := claimed_node(request)) != node:
         return f"node should be {node}, found {claimed}"
     if isinstance(request, PushMessagesRequest):
         return _fault_of_reply(request, node)
@@ -140,8 +149,8 @@ def fault_of(request: Message, node: int, key: bytes) -> str:
 def _fault_of_reply(request: PushMessagesRequest, node: int) -> str:
     """What is wrong with a reply, before its objects come. Anything but a reply would be treated as an order."""
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
-        found = len(request.messages_list), len(request.message_object_trees)
-        return f"a request should have one message and one tree, found {found[0]} and {found[1]}"
+        counts = len(request.messages_list), len(request.message_object_trees)
+        return f"a request should have one message and one tree, found {counts[0]} and {counts[1]}"
     message, tree = request.messages_list[0], request.message_object_trees[0]
     about = message.metadata
     if about.src_node_id != node:

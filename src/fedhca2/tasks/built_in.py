@@ -1,4 +1,4 @@
-"""The tasks whose output is a map: a value for every pixel."""
+"""The built-in tasks. Their output is a map, with a value for every pixel, or one vector for the whole image."""
 
 from functools import partial
 from math import inf
@@ -10,17 +10,25 @@ from torch.nn import functional
 
 from fedhca2 import losses, metrics, painting
 from fedhca2.labels import IGNORE
-from fedhca2.tasks.task import LabelSpace, Task, classes, shares
+from fedhca2.tasks.task import LabelSpace, Task, classes, resized, shares
 
 
 def _most_likely(output: Tensor) -> Tensor:
     return output.argmax(dim=1, keepdim=True)
 
 
+def _most_likely_class(output: Tensor) -> Tensor:
+    return _most_likely(output).float()
+
+
 def _mean_iou(space: LabelSpace, absent: Literal["skip", "zero"] = "skip") -> metrics.Metric:
     if space.classes is None:
         raise ValueError(f"mIoU: the label space should give a number of classes, found {space}")
     return metrics.MeanIoU(space.classes, absent)
+
+
+def _accuracy(space: LabelSpace, over: metrics.Over = "images") -> metrics.Metric:
+    return metrics.Accuracy(space.classes or 1, over)
 
 
 def _without_parts_ignored(label: Tensor) -> Tensor:
@@ -31,6 +39,10 @@ def _without_parts_ignored(label: Tensor) -> Tensor:
 def _x_negated(label: Tensor) -> Tensor:
     negated = torch.cat((-label[..., :1, :, :], label[..., 1:, :, :]), dim=-3)
     return torch.where(label == IGNORE, label, negated)
+
+
+def _resized_to_unit_length(normals: Tensor, size: tuple[int, int]) -> Tensor:
+    return functional.normalize(resized(normals, size), dim=1)
 
 
 def _zero_length_ignored(label: Tensor) -> Tensor:
@@ -57,7 +69,7 @@ SEMSEG = Task(
     metric=_mean_iou,
     other_metrics={"miou_all_classes": partial(_mean_iou, absent="zero")},
     unit="%",
-    paint=lambda map, space: painting.paint_classes(map),
+    paint=lambda map, space: painting.paint_classes(map, space.names),
     chooses_crops=True,
     grouped_by="class",
 )
@@ -73,7 +85,7 @@ HUMAN_PARTS = Task(
     metric=lambda space: metrics.MeanIoU(7),
     other_metrics={"miou_all_classes": lambda space: metrics.MeanIoU(7, absent="zero")},
     unit="%",
-    paint=lambda map, space: painting.paint_classes(map),
+    paint=lambda map, space: painting.paint_classes(map, space.names),
     ignored=_without_parts_ignored,
     skips_empty=True,
     grouped_by="class",
@@ -111,6 +123,7 @@ NORMALS = Task(
     paint=lambda map, space: painting.paint_normals(map),
     fill=0,
     flipped=_x_negated,
+    resized=_resized_to_unit_length,
     ignored=_zero_length_ignored,
 )
 EDGE = Task(
@@ -156,4 +169,45 @@ KEYPOINTS = Task(
     metric=lambda space: metrics.CorrectKeypoints(),
     unit="%",
     paint=lambda map, space: painting.paint_heat(map),
+)
+CLASSIFICATION = Task(
+    name="classification",
+    output="vector",
+    label_range=classes,
+    loss=losses.class_cross_entropy,
+    predict=_most_likely_class,
+    reading="scores of the classes; the prediction is the class with the highest one",
+    metric=_accuracy,
+    other_metrics={"mean_class_accuracy": partial(_accuracy, over="classes")},
+    unit="%",
+    paint=lambda vector, space: painting.paint_class(vector, space.names),
+    grouped_by="class",
+)
+MULTILABEL = Task(
+    name="multilabel",
+    title="What is there",
+    output="vector",
+    label_channels=None,
+    label_range=shares,
+    loss=losses.multilabel_bce,
+    predict=lambda output: output.float().sigmoid(),
+    reading="a score for each class; its sigmoid is the probability that the class is there",
+    metric=lambda space: metrics.MeanAveragePrecision(),
+    unit="%",
+    paint=lambda vector, space: painting.paint_bars(vector, space.names),
+)
+REGRESSION = Task(
+    name="regression",
+    output="vector",
+    label_channels=None,
+    loss=losses.smooth_l1,
+    reading="the values themselves",
+    metric=lambda space: metrics.VectorRMSE(),
+    other_metrics={"mae": lambda space: metrics.VectorMAE()},
+    grouped_by="value",
+)
+
+BUILT_IN = (
+    *(SEMSEG, HUMAN_PARTS, SAL, NORMALS, EDGE, DEPTH),
+    *(KEYPOINTS, CLASSIFICATION, MULTILABEL, REGRESSION),
 )

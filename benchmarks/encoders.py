@@ -1,0 +1,148 @@
+"""Which encoders of timm work here: `python benchmarks/encoders.py > docs/encoders.md`.
+
+A small model of every family of timm is built, gives its maps, and trains one step of segmentation.
+"""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter
+
+import timm
+import torch
+
+from fedhca2.clients.step import set_mode, take_step
+from fedhca2.clients.training import Learner, Training
+from fedhca2.models import ModelConfig, build_model
+from fedhca2.models.features import STRIDES
+
+SIZE = (64, 64)
+CLASSES = 5
+MOST = 60e6  # parameters of a model that is tried
+OUTSIDE = ("test_",)  # timm's own test models
+# Words in the names of small models, and how many of a family are measured to find its smallest.
+WORDS = (
+    "atto",
+    "femto",
+    "pico",
+    "nano",
+    "micro",
+    "mini",
+    "xxs",
+    "_xs",
+    "tiny",
+    "_050",
+    "small",
+    "18",
+    "_b0",
+    "_s0",
+    "_m0",
+    "_t0",
+)
+TRIED = 6
+PAGE = """\
+# Encoders that are known to work
+
+Of every family of models in timm {version}, a small one with at most {most:.0f} million parameters was built as
+`model.encoder.name`, gave its maps for images of {height}×{width}, and trained one step on a CPU with torch {torch}.
+Larger models of a family work in the same way. Made by `python benchmarks/encoders.py > docs/encoders.md`; any other
+name of `timm.list_models()` is tried before training, and refused in one line if it does not fit the images.
+
+{good} of {count} families work.
+
+| family | encoder | parameters | maps | s for a step |
+| --- | --- | ---: | --- | ---: |
+{lines}
+
+These do not work with images of {height}×{width}; some of them need the size that they were made for:
+
+| family | encoder | reason |
+| --- | --- | --- |
+{refused}
+"""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """An encoder that was tried; `fault` says why it does not work."""
+
+    family: str
+    name: str
+    parameters: int = 0
+    maps: tuple[str, ...] = ()
+    seconds: float = 0.0
+    fault: str = ""
+
+
+def tried(family: str, name: str) -> Tried:
+    """Build an encoder, look at its maps, and train a step."""
+    try:
+        model = build_model(
+            ModelConfig.model_validate({"encoder": {"name": name}}), {"semseg": CLASSES}, SIZE, seed=0, client=""
+        )
+        parameters = sum(parameter.numel() for parameter in model.encoder.parameters())
+        dice = torch.Generator().manual_seed(0)
+        image = torch.randn(2, 3, *SIZE, generator=dice)
+        label = torch.randint(CLASSES, (2, 1, *SIZE), generator=dice).byte()
+        set_mode(model, frozenset())
+        with torch.no_grad():
+            maps = tuple(f"{found.shape[1]}×{found.shape[2]}×{found.shape[3]}" for found in model.encoder(image))
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        optimizer, began = Learner(model, Training(learning_rate=1e-3)).optimizer, perf_counter()
+        losses = take_step(model, optimizer, {"image": image, "semseg": label}, "fp32")
+        seconds = perf_counter() - began
+        moved = any(not old.equal(new) for old, new in zip(before, model.parameters(), strict=True))
+        if not moved or not torch.isfinite(losses["semseg"]):
+            raise ValueError(f"the loss is {float(losses['semseg'])}, and parameters {'moved' if moved else 'stayed'}")
+        sizes = [int(found.rpartition("×")[2]) for found in maps]
+        if sizes != [SIZE[1] // stride for stride in STRIDES]:
+            raise ValueError(f"maps should be at strides 4, 8, 16 and 32, found {', '.join(maps)}")
+    except Exception as error:  # timm's models raise anything
+        return Tried(family, name, fault=" ".join(str(error).split())[:160] or type(error).__name__)
+    return Tried(family, name, parameters, maps, seconds)
+
+
+def smallest() -> Iterator[tuple[str, str]]:
+    """A small model of every family."""
+    for family in timm.list_modules():
+        sizes = {}
+        names = [name for name in timm.list_models(module=family) if not name.startswith(OUTSIDE)]
+        named = [name for name in names if any(word in name for word in WORDS)]
+        for name in (named or names)[:TRIED]:
+            try:
+                with torch.device("meta"):
+                    sizes[name] = sum(parameter.numel() for parameter in timm.create_model(name).parameters())
+            except Exception:  # some compute values when they are made
+                continue
+        if sizes and min(sizes.values()) <= MOST:
+            yield family, min(sizes, key=lambda name: (sizes[name], name))
+
+
+def page(found: list[Tried]) -> str:
+    """The page of the documentation."""
+    good = [one for one in found if not one.fault]
+    lines = [
+        f"| {one.family} | `{one.name}` | {one.parameters / 1e6:.1f} M | {', '.join(one.maps)} | {one.seconds:.2f} |"
+        for one in good
+    ]
+    refused = [f"| {one.family} | `{one.name}` | {one.fault.replace('|', '/')} |" for one in found if one.fault]
+    about = {"version": timm.__version__, "torch": torch.__version__.partition("+")[0], "most": MOST / 1e6}
+    return PAGE.format(
+        **about,
+        height=SIZE[0],
+        width=SIZE[1],
+        good=len(good),
+        count=len(found),
+        lines="\n".join(lines),
+        refused="\n".join(refused),
+    )
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    found = []
+    for family, name in smallest():
+        found.append(tried(family, name))
+        print(found[-1], file=sys.stderr, flush=True)
+    print(page(found), end="")

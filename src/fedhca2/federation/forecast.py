@@ -1,0 +1,131 @@
+"""What a run will do, before it trains anything: each client's images and parts, bytes per round, and memory."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from fedhca2.clients import Client, DeviceSlot
+from fedhca2.experiment import Experiment, assign_shards, open_data, without_broken
+from fedhca2.experiment.build import build_clients
+from fedhca2.federation.in_process import choose_devices, one_thread
+from fedhca2.federation.server import Deliveries, Server
+from fedhca2.messages import Order, Reply
+
+ROUNDS = 2  # in the first one, clients have nothing to take yet
+NUDGE = 1e-3  # what stands for training
+VALUE = 4  # bytes of a float32
+
+
+@dataclass(frozen=True)
+class ClientForecast:
+    """One client: its images, the parameters of its parts, and the bytes of an ordinary round."""
+
+    client: str
+    data: str
+    tasks: tuple[str, ...]
+    train: int
+    val: int
+    parameters: Mapping[str, int]
+    sends: Mapping[str, str]  # by part: parameters, or updates
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """All clients, the devices, and the bytes of memory that are expected to be needed."""
+
+    clients: Sequence[ClientForecast]
+    devices: Sequence[str]
+    memory: Mapping[str, int | None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to JSON data."""
+        ways = ("bytes_up", "bytes_down")
+        totals = {way: sum(getattr(client, way) for client in self.clients) for way in ways}
+        return {**asdict(self), "per_round": totals}
+
+
+def forecast(experiment: Experiment) -> Forecast:
+    """Build the clients and let them exchange rows as in a run, with a small random change instead of training."""
+    devices = choose_devices(experiment.devices)
+    data = open_data(experiment)
+    shards, _ = without_broken(experiment, data, assign_shards(experiment, data))
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        clients = build_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
+        server = Server(experiment.resolved_method, [client.profile for client in clients])
+        traffic = _exchange(server, clients)
+    found = [
+        ClientForecast(
+            client.name,
+            spec.data,
+            spec.tasks,
+            len(client.data.train.indices),
+            len(client.data.val.indices),
+            {str(slot): layout.numel for slot, layout in client.layouts.items() if not slot.part.endswith("_norms")},
+            {str(part): kind for part, kind in server.uploads(client.name, ROUNDS - 1).items()},
+            *traffic[client.name],
+        )
+        for client, spec in zip(clients, experiment.specs, strict=True)
+    ]
+    return Forecast(found, [str(device) for device in devices], _memory(clients, len(devices)))
+
+
+def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, tuple[int, int]]:
+    """The bytes up and down of each client in the last of a few rounds."""
+    state, traffic = server.start(), dict[str, tuple[int, int]]()
+    pending: Deliveries = {}
+    for round in range(ROUNDS):
+        replies = []
+        for client in clients:
+            order = Order(round, pending.get(client.name, {}), upload=server.uploads(client.name, round))
+            model, exchange = client.shared.model, client.exchange
+            exchange.publish_first(model)
+            exchange.receive(model, order)
+            exchange.begin_training(model, order)
+            for parameter in model.parameters():
+                parameter.data.add_(torch.randn_like(parameter), alpha=NUDGE)
+            rows, agreement = exchange.outgoing(model, order)
+            told = {} if client.privacy.noise else dict.fromkeys(model.decoders, 0.0)
+            replies.append(Reply(client.name, round, rows=rows, agreement=agreement, losses=told))
+            traffic[client.name] = replies[-1].nbytes, order.nbytes
+        state, pending, _ = server.step(state, replies, pending)
+    return traffic
+
+
+def _memory(clients: Sequence[Client], devices: int) -> dict[str, int | None]:
+    """Bytes of the clients' states, and of one step at a time on each device.
+
+    A state is the models with two moments and the rows of exchanges; a step needs gradients, and what the forward
+    pass keeps for them.
+    """
+    learners = [learner for client in clients for learner in dict.fromkeys((client.personal, client.shared))]
+    values = [sum(parameter.numel() for parameter in learner.model.parameters()) for learner in learners]
+    rows = sum(row.nbytes for client in clients for row in client.exchange.tensors().values())
+    kept = [_kept_for_gradients(client) for client in clients]
+    known = [each for each in kept if each is not None]
+    step = VALUE * max(values) + max(known) if len(known) == len(kept) else None
+    return {"states": 3 * VALUE * sum(values) + rows, "steps": None if step is None else devices * step}
+
+
+def _kept_for_gradients(client: Client) -> int | None:
+    """Bytes that a forward pass keeps, from shapes alone; None if the model cannot compute without values."""
+    found = dict[int, int]()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        found[id(tensor)] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    data = client.data.train
+    shape = data.data.size if data.are_arrays else (3, *data.data.size)
+    try:
+        model = deepcopy(client.personal.model).to("meta").train()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            model(torch.empty(data.batch_size, *shape, device="meta"))
+    except Exception:  # a model of a user's own may do anything
+        return None
+    return sum(found.values())

@@ -1,0 +1,107 @@
+"""Who helps whom: what each client's encoder update would do for the others, measured after some rounds."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import nan
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedhca2.aggregation import Member, Rows
+from fedhca2.clients import BatchWatch, Client, DeviceSlot
+from fedhca2.clients.evaluation import look_ahead
+from fedhca2.experiment import Diagnostics
+from fedhca2.federation.rounds import is_due
+from fedhca2.messages import Kind, Order, Reply
+from fedhca2.params import ENCODER
+from fedhca2.run_folder.event_log import EventLog
+from fedhca2.run_folder.records import ServerRecord
+
+if TYPE_CHECKING:
+    from fedhca2.federation.in_process import InProcess
+
+MANY = 100  # evaluations in a round, from which a run announces them
+log = logging.getLogger("fedhca2.diagnostics")
+
+
+@dataclass
+class LookAhead:
+    """Measures and logs the transfer Z between all pairs of clients that trained in a round.
+
+    Z_{i→j} = 1 − L_j(θ_j + Δ_i) / L_j(θ_j), where θ_j is client j's model after its own training in the round, to
+    which the server's rows are added next, Δ_i is the encoder update that client i sent, and L_j is the loss that j
+    trains on, over its validation images. Only clients whose encoders have one layout form pairs.
+    """
+
+    fleet: "InProcess"
+    settings: Diagnostics
+    seed: int
+    events: EventLog
+    watch: BatchWatch
+    sent: dict[str, tuple[Kind, Tensor]] = field(default_factory=dict)
+
+    def announce(self, rounds: int) -> None:
+        """Warn of a large number of evaluations before the first of them."""
+        pairs = sum(len(group) * (len(group) - 1) for group in self._groups(self.fleet.clients))
+        times = rounds // self.settings.every
+        if pairs > MANY and times:
+            bounds = "diagnostics.clients and diagnostics.images bound them"
+            log.warning("diagnostics: %d evaluations in each of %d rounds; %s", pairs, times, bounds)
+
+    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
+        """Batches tell nothing about transfer."""
+
+    def replied(self, order: Order, reply: Reply) -> None:
+        """Keep the row of a client that trained in a measured round."""
+        if ENCODER in reply.rows and is_due(order.round + 1, self.settings.every):
+            self.sent[reply.client] = order.upload["encoder"], reply.rows[ENCODER]
+
+    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
+        """Measure the pairs of a round, before anybody takes the server's rows."""
+        for group in self._groups(self.sent):
+            self._measure(round, group)
+        self.sent.clear()
+
+    def _groups(self, names: Iterable[str]) -> list[list[str]]:
+        """The chosen clients, grouped by the layout of their encoders; a client without a partner is left out."""
+        groups: dict[tuple[object, str], list[str]] = {}
+        for name in self.settings.choose(names, self.seed):
+            client = self.fleet.clients[name]
+            groups.setdefault((client.layouts.get(ENCODER), client.backbone), []).append(name)
+        return [group for group in groups.values() if len(group) > 1]
+
+    def _measure(self, round: int, members: list[str]) -> None:
+        began = perf_counter()
+        updates = {name: self._update(name) for name in members}
+        layout = self.fleet.clients[members[0]].layouts[ENCODER]
+        rows = Rows([Member(name, "") for name in members], layout, list(updates.values()))
+
+        def work(client: Client, place: DeviceSlot) -> tuple[float, dict[str, float]]:
+            others = {name: update for name, update in updates.items() if name != client.name}
+            return look_ahead(client, others, place, self.watch)
+
+        found = self.fleet.each(members, work)
+        losses = {name: loss for name, (loss, _) in found.items()}
+        transfer = [
+            [1 - found[to][1][giver] / losses[to] if giver != to and losses[to] > 0 else nan for to in members]
+            for giver in members
+        ]
+        self.events.log(
+            "transfer",
+            round=round,
+            members=members,
+            products=rows.products("rows", whole=True)[0].tolist(),
+            losses=[losses[name] for name in members],
+            transfer=transfer,
+            seconds=perf_counter() - began,
+        )
+
+    def _update(self, client: str) -> Tensor:
+        """What training did to a client's encoder, as the server got it."""
+        kind, row = self.sent[client]
+        if kind == "updates":
+            return row
+        return torch.sub(row, self.fleet.clients[client].exchange.start[ENCODER].to(row.device))

@@ -1,0 +1,298 @@
+"""Who helps whom: what clients gained from the server, and what their updates would do for each other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedhca2.aggregation.means import cosines
+from fedhca2.reports.figures.cast import cast_of
+from fedhca2.reports.figures.figure import (
+    COLOURS,
+    GREY,
+    LABELLED,
+    Figure,
+    Slider,
+    axes,
+    matrix,
+    matrix_layout,
+    thinned,
+)
+from fedhca2.reports.figures.mixing import by_members, spread
+from fedhca2.reports.names import gain_text
+from fedhca2.run_folder.event_log import Event
+from fedhca2.run_folder.reader import Array, RunFiles
+
+BARS = 40  # most clients that have a bar
+ARROWS = 60  # most arrows of a graph
+POINTS = 4_000  # most pairs among points
+HELPS, HARMS, INK = COLOURS[2], COLOURS[1], GREY
+SCALE = [[0.0, HARMS], [0.5, "#F7F7F7"], [1.0, HELPS]]
+WHOLE = "if its whole update were added to the other's trained encoder"
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Clients whose encoders have one layout; matrices are [giver, receiver], one for each measured round."""
+
+    members: list[str]
+    rounds: list[int]
+    transfer: list[Array]  # Z in percent; NaN if it was not measured
+    cosine: list[Array]
+    magnitude: list[Array]
+
+    @property
+    def mean(self) -> Array:
+        """The mean transfer over rounds, without the diagonal."""
+        known = ~np.isnan(self.transfer)
+        total = np.where(known, self.transfer, 0).sum(axis=0)
+        return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
+
+    def best_giver(self, receiver: str) -> tuple[str, float] | None:
+        """Whose update would help a client most, and by how much; None if nobody's was measured."""
+        if receiver not in self.members:
+            return None
+        column = self.mean[:, self.members.index(receiver)]
+        if np.isnan(column).all():
+            return None
+        giver = int(np.nanargmax(column))
+        return self.members[giver], float(column[giver])
+
+
+def magnitude_similarity(gram: Array) -> Array:
+    """2‖Δ_i‖‖Δ_j‖ / (‖Δ_i‖² + ‖Δ_j‖²) from a Gram matrix: 1 for updates of one length, 0 if one is far shorter.
+
+    >>> magnitude_similarity(np.array([[4.0, 0.0], [0.0, 1.0]])).tolist()
+    [[1.0, 0.8], [0.8, 1.0]]
+    """
+    squares = np.clip(gram.diagonal(), np.finfo(float).tiny, None)
+    return np.asarray(2 * np.sqrt(np.outer(squares, squares)) / np.add.outer(squares, squares))
+
+
+def client_gains(run: RunFiles) -> dict[str, dict[int, float]]:
+    """By client and round, how much smaller its validation loss was after the server's rows, in percent."""
+    found: dict[str, dict[int, float]] = {}
+    for event in run.of("effect"):
+        if event["before"] > 0:
+            found.setdefault(event["client"], {})[event["round"]] = 100 * (1 - event["after"] / event["before"])
+    return found
+
+
+def measured_pairs(run: RunFiles) -> list[Pairs]:
+    """The pairs of every layout. If no transfer was measured, the updates that the server compared anyway."""
+    events = run.of("transfer")
+    if not events:
+        rounds = {event["round"] - 1 for event in run.of("effect")}
+        compared = [event for event in run.of("aggregation") if event["round"] in rounds and len(event["members"]) > 1]
+        events = [event for event in compared if (event["part"], event["measure"]) == ("encoder", "rows")]
+    return [_pairs(members, found) for members, found in by_members(events, cast_of(run))]
+
+
+def _pairs(members: list[str], events: Sequence[Event]) -> Pairs:
+    def states(of: Any) -> list[Array]:
+        return [spread(np.array(of(event), dtype=float), event["members"], members) for event in events]
+
+    def unknown(event: Event) -> Array:
+        return np.full((len(event["members"]),) * 2, np.nan)
+
+    grams = {id(event): np.array(event["products"], dtype=float) for event in events}
+    return Pairs(
+        members,
+        [event["round"] + 1 for event in events],
+        states(lambda event: 100 * np.array(event["transfer"], dtype=float) if "transfer" in event else unknown(event)),
+        states(lambda event: cosines(torch.from_numpy(grams[id(event)])).numpy()),
+        states(lambda event: magnitude_similarity(grams[id(event)])),
+    )
+
+
+def transfer_sentences(run: RunFiles) -> list[str]:
+    """Say who gained and who helps, over all measured rounds; empty if the run did not ask."""
+    gains = {client: fmean(found.values()) for client, found in client_gains(run).items()}
+    pairs, sentences = measured_pairs(run), []
+    if run.config.get("diagnostics") and not gains and not pairs:
+        sentences.append("Who helps whom was not measured: in no measured round did clients share encoders.")
+    if gains:
+        most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
+        better = sum(gain > 0 for gain in gains.values())
+        giver = next((found for group in pairs if (found := group.best_giver(most)) and found[1] > 0), None)
+        source = f", and the update of {giver[0]} would help it most ({gain_text(giver[1])})" if giver else ""
+        sentences.append(
+            f"The server's rows made the validation loss of {better} of {len(gains)} clients smaller. "
+            f"{most} gains most ({gain_text(gains[most])}){source}; {least} gains least ({gain_text(gains[least])})."
+        )
+    for group in pairs:
+        given = {name: _mean_of(row) for name, row in zip(group.members, group.mean, strict=True)}
+        given = {name: mean for name, mean in given.items() if not np.isnan(mean)}
+        if given:
+            most, least = max(given, key=given.__getitem__), min(given, key=given.__getitem__)
+            sentences.append(
+                f"Added whole, the update of {most} would help the others most ({gain_text(given[most])} on average), "
+                f"and that of {least} least ({gain_text(given[least])})."
+            )
+    return sentences
+
+
+def _mean_of(values: Array) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")
+
+
+def transfer_figures(run: RunFiles) -> list[Figure]:
+    """Draw every client's gain, transfer between pairs as heat map and graph, and how pairs of updates relate."""
+    gains = client_gains(run)
+    figures = [_gain_bars(gains, " ".join(transfer_sentences(run)))] if gains else []
+    for number, pairs in enumerate(measured_pairs(run)):
+        mark = f"-{number}" if number else ""
+        if not np.isnan(pairs.mean).all():
+            figures += [_heat_map(pairs, mark), _graph(pairs, mark)]
+        figures.append(_points(pairs, mark))
+    return figures
+
+
+def _gain_bars(gains: Mapping[str, Mapping[int, float]], told: str) -> Figure:
+    """Draw a bar for every client, the mean over rounds; of many clients for those that gain most and least."""
+    means = {client: fmean(found.values()) for client, found in gains.items()}
+    names = sorted(means, key=means.__getitem__)
+    if len(names) > BARS:
+        names = names[: BARS // 2] + names[-BARS // 2 :]
+        told += f" Of {len(means)} clients, the {BARS // 2} that gain most and least are drawn."
+    by_round = [
+        ", ".join(f"round {round}: {gain_text(gain)}" for round, gain in sorted(gains[name].items())[-12:])
+        for name in names
+    ]
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "y": names,
+        "x": [means[name] for name in names],
+        "customdata": by_round,
+        "hovertemplate": "%{y}: %{x:+.2f} %<br>%{customdata}<extra></extra>",
+        "marker": {"color": [HELPS if means[name] > 0 else HARMS for name in names]},
+    }
+    layout = axes("fall of the validation loss (%)", "")
+    layout["xaxis"] |= {"zeroline": True, "zerolinecolor": INK}
+    layout["yaxis"] |= {"type": "category"}
+    height = 130 + 22 * len(names)
+    return Figure("gains", "What each client gained", told, [trace], {**layout, "height": height}, wide=True)
+
+
+def _heat_map(pairs: Pairs, mark: str) -> Figure:
+    """Draw the transfer between all pairs: by round, and the mean."""
+    count = len(pairs.members)
+    shown = thinned(len(pairs.rounds), count**2)
+    states = [*(pairs.transfer[i] for i in shown), pairs.mean]
+    reach = _reach(np.array(states))
+    trace = matrix(states[-1].tolist(), pairs.members, pairs.members, zmin=-reach, zmax=reach)
+    trace |= {"hovertemplate": "%{y} → %{x}: %{z:+.2f} %<extra></extra>", "colorbar": {"thickness": 12, "title": "%"}}
+    if count <= LABELLED:
+        trace["texttemplate"] = "%{z:+.1f}"
+    labels = [*(str(pairs.rounds[i]) for i in shown), "all, on average"]
+    slider = Slider("round", labels, len(states) - 1)
+    changes = [{"z": [state.tolist()]} for state in states]
+    note = f"How much a row's client would help a column's: by how much its loss would fall (%), {WHOLE}."
+    layout = matrix_layout(count)
+    if count > LABELLED:
+        layout |= {"height": 200 + max(360, 12 * min(count, 80))}
+        layout["xaxis"] |= {"tickangle": -90, "tickfont": {"size": 9}}
+    title = "Who would help whom"
+    return Figure(f"transfer{mark}", title, note, [trace], layout, wide=True, sliders=[slider], changes=changes)
+
+
+def _reach(values: Array) -> float:
+    """The end of a colour scale; one outlier does not fade all others."""
+    return max(float(np.nanquantile(np.abs(values), 0.98)), 1e-6)
+
+
+def _graph(pairs: Pairs, mark: str) -> Figure:
+    """Draw an arrow to each client, on the right, from the one whose update would help it most, on the left."""
+    found = {name: giver for name in pairs.members if (giver := pairs.best_giver(name)) and giver[1] > 0}
+    drawn = sorted(found, key=lambda name: found[name][1], reverse=True)[:ARROWS]
+    givers = list(dict.fromkeys(found[name][0] for name in drawn))
+    receivers = sorted(drawn, key=lambda name: givers.index(found[name][0]))  # so that few arrows cross
+    at = {name: _middle(i, len(receivers)) for i, name in enumerate(receivers)}
+    frm = {name: _middle(i, len(givers)) for i, name in enumerate(givers)}
+    most = max((value for _, value in found.values()), default=1.0)
+    arrows = [_arrow(frm[found[name][0]], at[name], found[name][1] / most) for name in receivers]
+    counts = {giver: sum(found[name][0] == giver for name in receivers) for giver in givers}
+    left = _names(0, frm, [f"would help {counts[name]} most" for name in givers], "middle left")
+    right = _names(1, at, [f"{found[name][0]}: {gain_text(found[name][1])}" for name in receivers], "middle right")
+    hidden = {"visible": False, "fixedrange": True}
+    room = 24 + 7 * max(map(len, pairs.members))
+    layout = {
+        "xaxis": {**hidden, "range": [0, 1]},
+        "yaxis": {**hidden, "range": [1, 0]},
+        "annotations": arrows,
+        "showlegend": False,
+        "height": max(300, 60 + 24 * len(receivers)),
+        "margin": {"l": min(room, 180), "r": min(room, 180), "t": 10, "b": 10},
+    }
+    note = (
+        f"To each client on the right, from the one on the left whose update would help it most, {WHOLE}, on average "
+        f"over the measured rounds; thick arrows help more. "
+        f"{len(pairs.members) - len(found)} of {len(pairs.members)} clients would be helped by nobody."
+    )
+    if len(found) > ARROWS:
+        note += f" The {ARROWS} strongest of {len(found)} arrows are drawn."
+    return Figure(f"giving{mark}", "Who gives to whom", note, [left, right], layout, wide=True)
+
+
+def _middle(number: int, count: int) -> float:
+    """The height of one of several names, between 0 and 1."""
+    return (number + 0.5) / count
+
+
+def _names(x: float, at: Mapping[str, float], told: list[str], position: str) -> dict[str, Any]:
+    """Names in a column, each with a point."""
+    text = {"text": list(at), "textposition": position, "cliponaxis": False}
+    hover = {"customdata": told, "hovertemplate": "%{text}<br>%{customdata}<extra></extra>"}
+    points = {"x": [x] * len(at), "y": list(at.values()), "marker": {"size": 9, "color": INK}}
+    return {"type": "scatter", "mode": "markers+text", **points, **text, **hover}
+
+
+def _arrow(start: float, end: float, share: float) -> dict[str, Any]:
+    """An arrow from a height on the left to one on the right, as thick as its share of the strongest."""
+    ends = {"ax": 0, "ay": start, "axref": "x", "ayref": "y", "x": 1, "y": end}
+    look = {"arrowhead": 2, "arrowwidth": 1 + 3 * share, "arrowsize": 0.8, "arrowcolor": HELPS, "opacity": 0.8}
+    return {**ends, **look, "text": "", "showarrow": True, "standoff": 8, "startstandoff": 8}
+
+
+def _points(pairs: Pairs, mark: str) -> Figure:
+    """Draw every pair by the cosine and the magnitude similarity of its updates, coloured by its transfer if known."""
+    one, other = np.triu_indices(len(pairs.members), 1)
+    kept = thinned(len(one), most=POINTS)
+    one, other = one[kept], other[kept]
+    shown = thinned(len(pairs.rounds), 3 * len(kept))
+    transfer = [(pairs.transfer[i][one, other] + pairs.transfer[i][other, one]) / 2 for i in shown]
+    changes = [
+        {"x": [pairs.cosine[i][one, other].tolist()], "y": [pairs.magnitude[i][one, other].tolist()]} for i in shown
+    ]
+    marker: dict[str, Any] = {"size": 9, "color": INK, "line": {"width": 1, "color": INK}}
+    if not np.isnan(transfer).all():
+        reach = _reach(np.array(transfer))
+        marker |= {"color": transfer[-1].tolist(), "colorscale": SCALE, "cmin": -reach, "cmax": reach}
+        marker |= {"colorbar": {"thickness": 12, "title": "%"}}
+        changes = [{**change, "marker.color": [z.tolist()]} for change, z in zip(changes, transfer, strict=True)]
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": changes[-1]["x"][0],
+        "y": changes[-1]["y"][0],
+        "text": [f"{pairs.members[i]} and {pairs.members[j]}" for i, j in zip(one, other, strict=True)],
+        "hovertemplate": "%{text}<br>cosine %{x:.3f}, magnitude similarity %{y:.3f}<extra></extra>",
+        "marker": marker,
+    }
+    reach = min(1.05, max(0.2, 1.15 * max(float(np.nanmax(np.abs(change["x"]))) for change in changes)))
+    layout = axes("cosine of the two updates", "magnitude similarity", height=430)
+    layout["xaxis"] |= {"range": [-reach, reach], "zeroline": True, "zerolinecolor": INK}
+    layout["yaxis"] |= {"range": [-0.05, 1.1]}
+    note = (
+        "Left of 0 the updates of a pair conflict, right of it they agree. Near 0, a pair at the top has updates of "
+        "one size in unrelated directions: no conflict. At the bottom, one update is far smaller than the other and "
+        "hardly counts: no interaction. Colours show how much they would help each other on average."
+    )
+    slider = Slider("round", [str(pairs.rounds[i]) for i in shown], len(shown) - 1)
+    title = "Conflict, or no interaction"
+    return Figure(f"pairs{mark}", title, note, [trace], layout, wide=True, sliders=[slider], changes=changes)

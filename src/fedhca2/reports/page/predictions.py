@@ -1,0 +1,186 @@
+"""Predictions beside labels: of training alone and of the federation, or of several methods, for the same images."""
+
+from collections.abc import Mapping, Sequence
+from math import inf, isfinite, nan
+
+import numpy as np
+import torch
+
+from fedhca2.errors import UserError
+from fedhca2.painting import FARTHEST_METRES
+from fedhca2.reports.figures.cast import cast_of
+from fedhca2.reports.names import score_text
+from fedhca2.reports.page.answer import gains_of
+from fedhca2.reports.page.blocks import Gallery, Key, Picture, address
+from fedhca2.reports.pictures import paint, paint_label, to_image
+from fedhca2.run_folder.reader import Array, RunFiles
+from fedhca2.tasks import LabelSpace, Task, get_task
+
+MOST_CLIENTS = 12  # whose pictures are on a page
+MOST_METHODS = 5  # side by side
+MOST_LINES = 5  # of a vector
+OF_A_SPLIT = {"ods_f", "map"}  # metrics that say little about a single image
+Source = Mapping[str, Array]  # a client's samples
+
+
+def run_galleries(run: RunFiles) -> list[Gallery]:
+    """Show label, Local and federated predictions of every client and task; without Local, the untrained model's."""
+    found = []
+    colours, labels = cast_of(run).colours, cast_of(run).labels
+    for client in chosen_clients(run):
+        ours, alone = run.samples(client), run.baseline.samples(client) if run.baseline.begun else {}
+        if not ours:
+            continue
+        if _same_images(ours, alone):
+            columns = {"local": (alone, "after"), run.method: (ours, "after")}
+        else:
+            columns = {"before training": (ours, "before"), run.method: (ours, "after")}
+        found += _galleries(run, client, columns, colours.get(labels.get(client, ""), ""))
+    return found
+
+
+def comparison_galleries(runs: Mapping[str, RunFiles]) -> list[Gallery]:
+    """Show labels and the predictions of every method."""
+    first, found = next(iter(runs.values())), []
+    for client in chosen_clients(first):
+        samples = {label: run.samples(client) for label, run in list(runs.items())[:MOST_METHODS]}
+        given = next((held for held in samples.values() if held), {})
+        columns = {label: (held, "after") for label, held in samples.items() if held and _same_images(given, held)}
+        if columns:
+            found += _galleries(first, client, columns, "")
+    return found
+
+
+def chosen_clients(run: RunFiles) -> list[str]:
+    """All clients or, of many, those that gained most and least, and one of each kind."""
+    clients = list(run.tasks)
+    if len(clients) <= MOST_CLIENTS:
+        return clients
+    ranked = [gain.client for gain in sorted(gains_of(run), key=lambda gain: gain.percent)]
+    ends = [*ranked[-3:], *ranked[:3]]
+    wanted = [*ends, *(held[0] for held in cast_of(run).groups.values() if held), *clients]
+    return list(dict.fromkeys(client for client in wanted if run.samples_file(client).is_file()))[:MOST_CLIENTS]
+
+
+def _same_images(one: Source, other: Source) -> bool:
+    return bool(one) and bool(other) and np.array_equal(one["image"], other["image"])
+
+
+def _galleries(run: RunFiles, client: str, columns: Mapping[str, tuple[Source, str]], colour: str) -> list[Gallery]:
+    """One gallery per task; raises UserError if the samples do not fit it."""
+    try:
+        return _drawn(run, client, columns, colour)
+    except (ValueError, KeyError, IndexError, RuntimeError) as error:
+        raise UserError([f"{run.samples_file(client)}: should fit the client's tasks, found {error}"]) from None
+
+
+def _drawn(run: RunFiles, client: str, columns: Mapping[str, tuple[Source, str]], colour: str) -> list[Gallery]:
+    """The best, the middle and the worst image of each task, by the score of the last column."""
+    given = next(iter(columns.values()))[0]
+    found = []
+    for name in [key.removeprefix("label.") for key in given if key.startswith("label.")]:
+        task, names = get_task(name), list(map(str, given.get(f"names.{name}", ())))
+        maps = {label: held[f"{when}.{name}"] for label, (held, when) in columns.items() if f"{when}.{name}" in held}
+        labels = given[f"label.{name}"]
+        scores = {label: image_scores(task, held, labels, names) for label, held in maps.items()}
+        places, rows = ranked_images(task, scores[next(reversed(scores))]), []
+        for word, i in places.items():
+            pictures = [Picture(address(to_image(given["image"][i]), photograph=True))]
+            pictures.append(_shown(task, labels[i], names, _range(task, labels[i]), label=True))
+            pictures += [_shown(task, held[i], names, _score(task, scores[label][i])) for label, held in maps.items()]
+            rows.append((word, pictures))
+        seen = [labels[list(places.values())], *(held[list(places.values())] for held in maps.values())]
+        title = client if len(run.tasks.get(client, ())) == 1 else f"{client}, {task.title}"
+        found.append(Gallery(title, ["input", "label", *maps], rows, colour, colour_key(task, seen, names)))
+    return found
+
+
+def _shown(task: Task, found: Array, names: Sequence[str], caption: str, *, label: bool = False) -> Picture:
+    """Show a map as a picture, and a vector in words."""
+    if task.output == "map":
+        return Picture(address((paint_label if label else paint)(task, found, names)), caption)
+    return Picture(caption=caption, lines=in_words(task, found, names))
+
+
+def in_words(task: Task, vector: Array, names: Sequence[str]) -> list[tuple[str, float | None]]:
+    """A vector as its class, as its largest shares, or as numbers.
+
+    >>> in_words(get_task("multilabel"), np.array([0.1, 0.9]), ["chair", "table"])
+    [('table', 0.9), ('chair', 0.1)]
+    """
+    values = [round(float(value), 3) for value in vector]
+
+    def name(number: float) -> str:
+        return names[int(number)] if isfinite(number) and 0 <= number < len(names) else f"{number:g}"
+
+    if task.grouped_by == "class":
+        return [(name(value), None) for value in values]
+    if task.label_range(LabelSpace(classes=1)) == (0, 1):
+        known = sorted((-value, i) for i, value in enumerate(values) if value > 0)
+        return [(name(i), -value) for value, i in known[:MOST_LINES]]
+    return [(f"{name(i)}: {value:.4g}", None) for i, value in enumerate(values[:MOST_LINES])]
+
+
+def image_scores(task: Task, predictions: Array, labels: Array, names: Sequence[str] = ()) -> list[float]:
+    """The task's main metric of each image, or NaN if it says little about a single one."""
+    space = LabelSpace(names=tuple(names)) if names else LabelSpace(classes=256)
+    if task.metric(space).name in OF_A_SPLIT:
+        return [nan] * len(labels)
+    found = []
+    for prediction, label in zip(predictions, labels, strict=True):
+        metric = task.metric(space)
+        truth = torch.from_numpy(label).float()
+        truth = task.ignored(truth) if task.output == "map" else truth
+        metric.update(torch.from_numpy(prediction)[None], truth[None])
+        found.append(metric.compute()[metric.name])
+    return found
+
+
+def ranked_images(task: Task, scores: Sequence[float]) -> dict[str, int]:
+    """The best, the middle and the worst image by score, or the first ones if nothing is known about them.
+
+    >>> ranked_images(get_task("depth"), [0.4, 0.1, 0.2, nan])
+    {'best of 4': 1, 'middle': 2, 'worst of 4': 0}
+    """
+    sign = -1 if task.metric(LabelSpace(classes=1)).higher_is_better else 1
+    ranked = sorted((i for i, score in enumerate(scores) if isfinite(score)), key=lambda i: sign * scores[i])
+    if len(ranked) < 2:
+        return {f"image {i + 1}": i for i in range(min(3, len(scores)))}
+    ends = {f"best of {len(scores)}": ranked[0], f"worst of {len(scores)}": ranked[-1]}
+    best, worst = ends.items()
+    return dict([best, *([("middle", ranked[len(ranked) // 2])] if len(ranked) > 2 else []), worst])
+
+
+def _score(task: Task, score: float) -> str:
+    return score_text(task.name, score) if isfinite(score) else ""
+
+
+def _range(task: Task, label: Array) -> str:
+    """The range of a label of measured values."""
+    if task.output != "map" or not task.unit or task.label_range(LabelSpace(classes=1))[1] != inf or len(label) != 1:
+        return ""
+    known = label[task.known(torch.from_numpy(label).float()).numpy()]
+    return f"{known.min():.1f} to {known.max():.1f} {task.unit}" if known.size else ""
+
+
+def colour_key(task: Task, seen: Sequence[Array], names: Sequence[str]) -> Key:
+    """What the colours of a task's maps mean: the classes that are seen, or a strip from lowest to highest."""
+    if task.output != "map":
+        return Key()
+    low, high = task.label_range(LabelSpace(names=tuple(names)) if names else LabelSpace(classes=256))
+    if task.grouped_by == "class":
+        there = sorted({int(value) for maps in seen for value in np.unique(maps) if 0 <= value <= min(high, 254)})
+        swatches = []
+        for number in there:
+            pixel = np.array(paint(task, np.full((1, 1, 1), number, np.float32), names))[0, 0]
+            swatches.append((names[number] if number < len(names) else f"class {number}", f"#{bytes(pixel).hex()}"))
+        return Key(swatches)
+    if task.label_channels == 3:
+        return Key(words="Red, green and blue are x, y and z of the normal.")
+    if not isfinite(low):
+        return Key()
+    top = high if isfinite(high) else FARTHEST_METRES
+    strip = paint(task, np.linspace(low, top, 64, dtype=np.float32)[None, None].repeat(6, axis=1), names)
+    beyond = "" if isfinite(high) else " and beyond"
+    unit = "" if isfinite(high) else f" {task.unit}"
+    return Key(strip=address(strip), ends=(f"{low:g}{unit}", f"{top:g}{unit}{beyond}"))

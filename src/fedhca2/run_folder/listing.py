@@ -1,0 +1,86 @@
+"""The runs in a folder, and the state of each."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from fedhca2.errors import UserError
+from fedhca2.run_folder.lock import in_use
+from fedhca2.run_folder.names import BASELINE_FOLDER, CONFIG
+from fedhca2.run_folder.reader import RunFiles
+
+DEEPEST = 6  # folders between the given one and a run
+State = Literal["running", "interrupted", "finished", "failed", "unreadable"]
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """What a list says about a run; unknown values are None."""
+
+    folder: Path
+    state: State
+    name: str | None = None
+    method: str | None = None
+    seed: int | None = None
+    round: int | None = None
+    rounds: int | None = None
+    delta_m: float | None = None
+    started: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to JSON data."""
+        return asdict(self) | {"folder": str(self.folder)}
+
+
+def list_runs(folder: Path) -> list[ListedRun]:
+    """All runs in a folder, the oldest first; raises UserError if there is no such folder."""
+    if not folder.is_dir():
+        raise UserError([f"{folder}: should be a folder of runs, found {'a file' if folder.exists() else 'nothing'}"])
+    return sorted(map(listed, _folders(folder, 0)), key=lambda run: (run.started or "", run.folder))
+
+
+def listed(folder: Path) -> ListedRun:
+    """Describe one run; one that cannot be read is listed as such."""
+    run = RunFiles(folder)
+    try:
+        origin = (run.result or {}).get("origin") or {}
+        begun = datetime.fromtimestamp(run.config_file.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        return ListedRun(
+            folder,
+            _state(run),
+            name=run.config.get("name"),
+            method=run.method,
+            seed=run.config.get("seed"),
+            round=max((event["round"] + 1 for event in run.of("round")), default=0),
+            rounds=run.rounds,
+            delta_m=(run.result or {}).get("delta_m"),
+            started=origin.get("started") or begun,
+        )
+    except Exception:  # a damaged file may have any shape, and the list goes on
+        return ListedRun(folder, "unreadable")
+
+
+def _state(run: RunFiles) -> State:
+    if run.finished:
+        return "failed" if run.everyone_failed else "finished"
+    return "running" if in_use(run.path) else "interrupted"
+
+
+def _folders(folder: Path, depth: int) -> Iterator[Path]:
+    """The folders of runs, without those of the baselines within them."""
+    if (folder / CONFIG).is_file():
+        yield folder
+    elif depth < DEEPEST:
+        for below in _entries(folder):
+            if below.is_dir() and not below.is_symlink() and below.name != BASELINE_FOLDER:
+                yield from _folders(below, depth + 1)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What is in a folder; nothing if we may not look."""
+    try:
+        return sorted(folder.iterdir())
+    except PermissionError:
+        return []

@@ -1,0 +1,31 @@
+"""One process at a time works in a run's folder."""
+
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from fedhca2.errors import UserError
+from fedhca2.run_folder.names import LOCK
+
+GLANCE = 0.2  # seconds: `in_use` holds a lock for a moment
+
+
+def lock_folder(folder: Path) -> FileLock:
+    """Lock a folder until the lock is released; the system releases it if the process dies."""
+    lock = FileLock(folder / LOCK, timeout=GLANCE)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError([f"{folder}: another process is working in this folder"]) from None
+    return lock
+
+
+def in_use(folder: Path) -> bool:
+    """Whether a process works in this folder, or may: a lock that we cannot try tells nothing."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            return False
+    except (Timeout, OSError):
+        return True

@@ -1,0 +1,188 @@
+"""What a run's folder may hold: a folder may come from anybody, so what is read is checked here."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedhca2.errors import UserError
+from fedhca2.experiment.errors import describe
+from fedhca2.tasks import TASKS
+
+MOST_ROUNDS = 100_000
+Round = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
+Count = Annotated[int, Field(ge=0)]
+Number = float | None  # None stands for a number that is not finite
+Matrix = list[list[Number]]
+
+
+class _Checked(BaseModel):
+    """Types are exact; what a newer version adds is left alone."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Score(_Checked):
+    round: Round
+    client: str
+    task: str
+    metric: str
+    value: Number
+
+
+class _Work(_Checked):
+    round: Round
+    client: str
+    seconds: float
+    bytes_up: Count
+    bytes_down: Count
+
+
+class _Reason(_Checked):
+    round: Round
+    client: str
+    why: str
+
+
+class _Absent(_Checked):
+    round: Round
+    clients: dict[str, str]
+
+
+class _RoundEnd(_Checked):
+    round: Round
+    seconds: float
+    refused: dict[str, str]
+
+
+class _Weights(_Checked):
+    round: Round
+    weights: dict[str, list[Number]]
+
+
+class _Profile(_Checked):
+    client: str
+    dataset: str
+    tasks: list[str]
+    samples: Count
+    parameters: dict[str, Count]
+    decoders: dict[str, list[str]]
+
+
+class _Aggregation(_Checked):
+    round: Round
+    part: str
+    members: Annotated[list[str], Field(min_length=1)]
+    measure: str
+    products: Matrix | None
+    mixing: list[Matrix | list[Matrix]]
+    gets: list[list[Count]]
+    votes: list[Matrix] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> "_Aggregation":
+        count = len(self.members)
+        if len(set(self.members)) < count:
+            raise ValueError("members should differ")
+        for blend, gets in zip(self.mixing, self.gets, strict=True):
+            stack: list[Any] = [blend] if _is_matrix(blend) else blend
+            rows = {len(matrix) for matrix in stack}
+            if len(rows) != 1 or any(len(row) != count for matrix in stack for row in matrix):
+                raise ValueError(f"mixing should have {count} columns and equal numbers of rows")
+            if len(gets) != count or max(gets) >= rows.pop():
+                raise ValueError(f"gets should name a row of the mixing for each of {count} members")
+        for square in [*([self.products] if self.products else []), *(self.votes or [])]:
+            if len(square) != count or any(len(row) != count for row in square):
+                raise ValueError(f"products and votes should be {count} by {count}")
+        return self
+
+
+def _is_matrix(blend: Any) -> bool:
+    return all(not isinstance(value, list) for row in blend for value in row)
+
+
+EVENTS: Mapping[str, type[_Checked]] = {
+    "metric": _Score,
+    "loss": _Score,
+    "client": _Work,
+    "failed": _Reason,
+    "declined": _Reason,
+    "absent": _Absent,
+    "round": _RoundEnd,
+    "weights": _Weights,
+    "profile": _Profile,
+    "aggregation": _Aggregation,
+}
+
+
+class _Method(_Checked):
+    name: str
+
+
+class _Config(_Checked):
+    name: str
+    seed: int
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
+    method: _Method
+
+
+class _Bytes(_Checked):
+    up: Count
+    down: Count
+
+
+Scores = dict[str, dict[str, dict[str, Number]]]
+
+
+class _Result(_Checked):
+    method: str
+    clients: Scores
+    baseline: Scores | None = None
+    delta_m: Number = None
+    delta_m_by_client: Number = None
+    seconds: Annotated[float, Field(ge=0)] = 0.0
+    bytes: _Bytes = _Bytes(up=0, down=0)
+    versions: dict[str, str] = {}
+    device: str = ""
+
+    @model_validator(mode="after")
+    def _scored(self) -> "_Result":
+        for scores in (self.clients, self.baseline or {}):
+            for client, tasks in scores.items():
+                for task, held in tasks.items():
+                    require_task(task)
+                    if not set(TASKS[task].metrics) & set(held):
+                        raise ValueError(f"{client}, {task}: should have one of {', '.join(TASKS[task].metrics)}")
+        return self
+
+
+def require_task(name: str) -> None:
+    """Raise ValueError for a task that nobody has declared."""
+    if name not in TASKS:
+        raise ValueError(f"should be a known task, found {name!r:.60}")
+
+
+def check_event(event: Mapping[str, Any], place: str) -> None:
+    """Raise UserError unless an event has the fields of its kind; kinds of newer versions may have any."""
+    kind = event.get("event")
+    if not isinstance(kind, str):
+        raise UserError([f"{place}: should name its event, found {kind!r:.40}"])
+    if kind in EVENTS:
+        _check(EVENTS[kind], event, f"{place}: {kind}")
+
+
+def check_config(config: Any, place: str) -> None:
+    """Raise UserError unless a config names its experiment, method, seed and rounds."""
+    _check(_Config, config, place)
+
+
+def check_result(result: Any, place: str) -> None:
+    """Raise UserError unless this is the result of a run."""
+    _check(_Result, result, place)
+
+
+def _check(model: type[_Checked], values: Any, place: str) -> None:
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        raise UserError([f"{place}: {describe(error)[0]}"]) from None

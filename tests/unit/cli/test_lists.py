@@ -1,0 +1,103 @@
+"""`fedhca2 runs`, `settings`, and the JSON of commands that list things."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.run_folder.lock import lock_folder
+from made_run import TASKS, made_run
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def as_json(*words):
+    found = invoke(*words, "--json")
+    assert found.exit_code == 0, found.output
+    return json.loads(found.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run of each state, one of them deeper, and a baseline that is no run of its own."""
+    made_run(tmp_path / "a-finished", better=1.1)
+    made_run(tmp_path / "deep" / "er" / "interrupted", finished=False)
+    made_run(tmp_path / "failed", rounds=2, refused=[(name, "NaN") for name in TASKS])
+    made_run(tmp_path / "a-finished" / "baseline", method="local")
+    made_run(tmp_path / "unreadable")
+    (tmp_path / "unreadable" / "result.json").write_text('{"method": 1, "clients": 5}')
+    return tmp_path
+
+
+def states(folder):
+    return {Path(run["folder"]).name: run["state"] for run in as_json("runs", folder)}
+
+
+def test_every_run_has_a_state(folder):
+    assert states(folder) == {
+        name: name.removeprefix("a-") for name in ("a-finished", "interrupted", "failed", "unreadable")
+    }
+
+
+def test_the_lock_tells_that_a_run_is_running(folder):
+    lock = lock_folder(folder / "deep" / "er" / "interrupted")
+    assert states(folder)["interrupted"] == "running"
+    lock.release()
+
+
+def test_a_list_has_method_rounds_and_gain(folder):
+    run = next(run for run in as_json("runs", folder) if run["folder"].endswith("a-finished"))
+    assert (run["method"], run["round"], run["rounds"], run["delta_m"]) == (
+        "fedhca2",
+        3,
+        3,
+        pytest.approx(10.0),
+    )
+
+
+def test_the_table_has_a_row_for_each_run(folder):
+    found = invoke("runs", folder).output
+    assert all(state in found for state in ("finished", "interrupted", "failed", "unreadable", "+10.0 %"))
+
+
+def test_no_runs_are_no_error(tmp_path):
+    assert invoke("runs", tmp_path).output == f"{tmp_path}: no runs in it\n"
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path):
+    found = invoke("runs", tmp_path / "nowhere")
+    assert (found.exit_code, found.output) == (
+        2,
+        f"error: {tmp_path / 'nowhere'}: should be a folder of runs, found nothing\n",
+    )
+
+
+@pytest.mark.parametrize("words", [["experiments"], ["methods"], ["methods", "fedhca2"], ["settings", "batch"]])
+def test_lists_are_json(words):
+    assert all(isinstance(entry, dict) for entry in as_json(*words))
+
+
+def test_a_run_that_is_watched_is_json(folder):
+    assert [run["state"] for run in as_json("watch", folder / "a-finished", "--once")] == ["finished"]
+
+
+def test_the_settings_page_is_up_to_date():
+    assert invoke("settings", "--markdown").output == (DOCS / "settings.md").read_text("utf-8")
+
+
+def test_settings_have_a_meaning():
+    adapted = ("(csv)", "(coco)", "(huggingface)")  # their docstrings explain them
+    found = [setting for setting in as_json("settings") if not any(kind in setting["key"] for kind in adapted)]
+    assert [setting["key"] for setting in found if not setting["meaning"]] == []
+
+
+def test_settings_are_found_by_words():
+    assert [setting["key"] for setting in as_json("settings", "warm-up", "epochs")] == [
+        "training.schedule.warmup_epochs"
+    ]

@@ -1,0 +1,130 @@
+"""`fedhca2 run --dry-run` and `sweep`, and what a result says about its origin."""
+
+import json
+import subprocess
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.run_folder import result as results
+from small_run import SETTINGS
+
+CLIENTS = [
+    {"name": "shop", "data": "outdoor", "tasks": ["sal"]},
+    {"name": "home", "data": "indoor", "tasks": ["depth"]},
+]
+TEXT = {**SETTINGS, "clients": CLIENTS, "method": "fedhca2", "rounds": 2, "evaluate_every": 0}
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "small.yaml"
+    path.write_text(yaml.safe_dump(TEXT))
+    return path
+
+
+@pytest.fixture(scope="module")
+def swept(config, tmp_path_factory):
+    """A sweep over two values, with the Local run that serves both."""
+    out = tmp_path_factory.mktemp("sweep") / "out"
+    done = invoke("sweep", config, "--over", "method.c=0.2,0.5", "--out", out, "--json")
+    assert done.exit_code == 0, done.output
+    return out, json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_a_forecast_has_the_bytes_of_the_run(config, swept):
+    lines = (swept[0] / "method.c-0.5" / "seed-0" / "metrics.jsonl").read_text().splitlines()
+    events = [event for event in map(json.loads, lines) if event["event"] == "client" and event["round"] == 1]
+    expected = {event["client"]: (event["bytes_up"], event["bytes_down"]) for event in events}
+    found = json.loads(invoke("run", config, "--dry-run", "--json").stdout)["clients"]
+    assert {client["client"]: (client["bytes_up"], client["bytes_down"]) for client in found} == expected
+
+
+def test_a_forecast_leaves_nothing(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = invoke("run", config, "--dry-run")
+    assert done.exit_code == 0
+    assert done.output.startswith("name: small\n")
+    assert "nothing was trained, and no folder was made" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forecast_of_a_mistake_is_one_line(config):
+    done = invoke("run", config, "--dry-run", "--set", "model.encoder.name=nothing")
+    assert (done.exit_code, done.output.count("\n")) == (2, 1)
+
+
+@pytest.mark.slow
+def test_a_sweep_has_a_row_for_each_value(swept):
+    out, found = swept
+    assert {row["method"] for row in found["table"]} == {"local", "fedhca2 (encoder.c=0.2)", "fedhca2 (encoder.c=0.5)"}
+    assert {"table.md", "sweep.svg", "report.html"} <= {path.name for path in out.iterdir()}
+    assert found["failed"] == {}
+
+
+@pytest.mark.slow
+def test_the_figure_of_a_sweep_names_the_setting(swept):
+    assert "Δm % ↑ over method.c: 0.2: " in (swept[0] / "sweep.svg").read_text("utf-8")
+
+
+def test_values_that_change_local_have_their_own(config, tmp_path):
+    from fedhca2.cli.compare import _variants
+    from fedhca2.federation.comparison_runs import plan_sweep
+
+    key, variants = _variants(str(config), "training.learning_rate=0.1,0.2", [])
+    named = {f"{key}={value}": variant for value, variant in variants.items()}
+    assert len({run.folder for run in plan_sweep(named, 2, tmp_path)}) == 8
+
+
+@pytest.mark.parametrize(
+    ("over", "line"),
+    [
+        ("method.c", "should be KEY=V1,V2,… with two values or more"),
+        ("method.c=0.2", "should be KEY=V1,V2,… with two values or more"),
+        ("=1,2", "should be KEY=V1,V2,… with two values or more"),
+        ("method.c=0.2,[", "the values are not valid YAML"),
+        ("method.c=0.2,0.2", "values should differ"),
+        ("method.c=0.2,5", "encoder.c should be less than 1, found 5"),
+        ("method.d=1,2", "unknown setting 'd'"),
+        ("rouds=1,2", "unknown key 'rouds'"),
+        ("seed=0,1", "'seed' cannot be swept: --seeds runs several"),
+        ("name=a,b", "'name' cannot be swept: it does not change any result"),
+        ("devices=[cpu],[cuda:9]", "'devices' cannot be swept: it does not change any result"),
+        ("clients.0.name=a,b", "should keep the clients and tasks of clients.0.name=a"),
+        ("rounds=yes,no", "rounds: should be a number, found True"),
+    ],
+)
+def test_a_wrong_sweep_is_one_line(config, tmp_path, over, line):
+    done = invoke("sweep", config, "--over", over, "--out", tmp_path / "out")
+    assert (done.exit_code, line in done.output, done.output.count("\n")) == (2, True, 1), done.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_result_says_where_it_comes_from(swept):
+    origin = json.loads((swept[0] / "local" / "seed-0" / "result.json").read_text())["origin"]
+    assert set(origin) == {"command", "started", "git"}
+
+
+def test_the_command_is_one_that_a_shell_takes(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/fedhca2", "run", "my file.yaml"])
+    assert results.origin()["command"] == "fedhca2 run 'my file.yaml'"
+
+
+def test_the_commit_is_that_of_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert results.origin()["git"] is None
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run(["git", *words], check=True)
+    clean = results.origin()["git"]
+    assert (len(clean["commit"]), clean["dirty"]) == (40, False)
+    (tmp_path / "new.py").touch()
+    assert results.origin()["git"] == clean | {"dirty": True}

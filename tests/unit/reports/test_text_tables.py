@@ -1,0 +1,62 @@
+"""Tables in a narrow terminal, and numbers in one way."""
+
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from fedhca2.reports.names import gain_text, score_text
+from fedhca2.reports.tables import TextTable, result_table
+from fedhca2.run_folder.result import Result
+
+SCORES = {"outdoor-human_parts-1": {"human_parts": {"miou": 12.46}}, "home": {"depth": {"rmse": 0.7124}}}
+BASELINE = {"outdoor-human_parts-1": {"human_parts": {"miou": 10.0}}, "home": {"depth": {"rmse": 0.7124}}}
+OUTCOME = {"rounds": 1, "seed": 0, "seconds": 1.0, "bytes": {}, "versions": {}, "device": "", "delta_m": 11.7}
+RESULT = Result(name="x", method="fedhca2", clients=SCORES, baseline=BASELINE, **OUTCOME)
+
+
+def printed(table, width):
+    console = Console(file=StringIO(), width=width)
+    console.print(table)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", range(40, 100, 5))
+def test_no_number_is_broken(width):
+    text = printed(result_table(RESULT), width)
+    assert all(number in text for number in ("12.5 %", "0.712 m", "+24.6 %", " 0.00 %"))
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_line_says_what_was_left_out():
+    text = " ".join(printed(result_table(RESULT), 40).split())
+    assert text.endswith("left out for lack of space: metric, local")
+
+
+def test_a_wide_table_has_all_columns():
+    text = printed(result_table(RESULT), 100)
+    assert "mIoU ↑" in text
+    assert "left out" not in text
+
+
+def test_one_round_is_singular():
+    assert "after 1 round\n" in printed(result_table(RESULT), 100).replace("  ", "")
+
+
+def test_a_table_that_never_fits_gives_way_to_another():
+    other = TextTable(["short"], [["1"]])
+    assert "short" in printed(TextTable(["a long heading"], [["1"]], otherwise=other), 10)
+
+
+@pytest.mark.parametrize(
+    ("gain", "text"), [(-0.001, "0.00 %"), (0.0, "0.00 %"), (-0.006, "-0.01 %"), (123.4, "+123 %")]
+)
+def test_a_gain_that_is_nothing_has_no_sign(gain, text):
+    assert gain_text(gain) == text
+
+
+@pytest.mark.parametrize(
+    ("score", "text"), [(0.7124, "0.712 m"), (9.999, "10.0 m"), (0.01234, "0.0123 m"), (0, "0.00 m")]
+)
+def test_a_score_has_three_digits(score, text):
+    assert score_text("depth", score) == text

@@ -1,0 +1,127 @@
+"""Figures and sentences about who helps whom, from events written by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedhca2.reports.figures.transfer import ARROWS, BARS, client_gains, magnitude_similarity, transfer_figures
+from fedhca2.reports.figures.transfer import transfer_sentences as sentences
+from fedhca2.run_folder.reader import RunFiles
+from made_run import made_run
+
+NAMES = ["home", "road", "shop"]
+TRANSFER = [[None, 0.02, -0.055], [0.01, None, 0.03], [-0.04, 0.01, None]]  # giver, receiver
+
+
+def effect(round, client, before, after):
+    return {"event": "effect", "round": round, "client": client, "before": before, "after": after, "seconds": 0.1}
+
+
+def transfer(round, names=NAMES, values=TRANSFER):
+    rows = np.random.default_rng(round).standard_normal((len(names), 5))
+    about = {"event": "transfer", "round": round, "members": names, "products": (rows @ rows.T).tolist()}
+    return {**about, "losses": [1.0] * len(names), "transfer": values, "seconds": 2.0}
+
+
+def with_events(path, *events, **settings):
+    run = made_run(path, **settings)
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in events)
+    return RunFiles.open(run.path)
+
+
+@pytest.fixture
+def run(tmp_path):
+    effects = [effect(1, "home", 2.0, 1.9), effect(2, "home", 1.0, 0.95), effect(2, "road", 1.0, 1.01)]
+    return with_events(tmp_path, transfer(0), transfer(1), *effects, effect(2, "shop", 1.0, 0.9))
+
+
+def figure(run, id):
+    return next(figure for figure in transfer_figures(run) if figure.id == id)
+
+
+def test_a_gain_is_the_relative_fall_of_the_loss(run):
+    assert client_gains(run)["home"] == pytest.approx({1: 5.0, 2: 5.0})
+
+
+def test_the_first_sentence_names_who_gains_most_and_from_whom(run):
+    assert sentences(run)[0] == (
+        "The server's rows made the validation loss of 2 of 3 clients smaller. "
+        "shop gains most (+10.0 %), and the update of road would help it most (+3.00 %); road gains least (-1.00 %)."
+    )
+
+
+def test_the_second_sentence_names_who_gives_most(run):
+    assert sentences(run)[1] == (
+        "Added whole, the update of road would help the others most (+2.00 % on average), "
+        "and that of home least (-1.75 %)."
+    )
+
+
+def test_a_run_that_did_not_ask_says_and_draws_nothing(tmp_path):
+    run = made_run(tmp_path)
+    assert (sentences(run), transfer_figures(run)) == ([], [])
+
+
+def test_a_run_that_asked_in_vain_says_so(tmp_path):
+    run = made_run(tmp_path)
+    run.config["diagnostics"] = {"every": 10}
+    assert "was not measured" in sentences(run)[0]
+
+
+def test_the_heat_map_has_givers_in_rows_and_receivers_in_columns(run):
+    trace = figure(run, "transfer").data[0]
+    assert trace["z"][trace["y"].index("home")][trace["x"].index("road")] == pytest.approx(2.0)
+
+
+def test_the_slider_of_the_heat_map_has_every_measured_round_and_their_mean(run):
+    assert figure(run, "transfer").sliders[0].labels == ["1", "2", "all, on average"]
+
+
+def test_each_client_gets_one_arrow_from_its_best_giver(run):
+    drawn = figure(run, "giving")
+    givers, receivers = (dict(zip(t["text"], t["y"], strict=True)) for t in drawn.data)
+    arrows = {(a["ay"], a["y"]) for a in drawn.layout["annotations"]}
+    assert arrows == {
+        (givers["road"], receivers["shop"]),
+        (givers["home"], receivers["road"]),
+        (givers["road"], receivers["home"]),
+    }
+
+
+def test_updates_of_one_length_are_alike_in_magnitude_whatever_their_direction():
+    gram = np.array([[4.0, -4.0, 0.0], [-4.0, 4.0, 0.0], [0.0, 0.0, 0.0004]])
+    found = magnitude_similarity(gram)
+    assert found[0, 1] == 1.0
+    assert found[0, 2] == pytest.approx(0.02, rel=1e-3)
+
+
+def test_a_client_that_missed_a_round_is_judged_by_the_others(tmp_path):
+    pair = transfer(1, ["home", "road"], [[None, 0.04], [0.03, None]])
+    trace = figure(with_events(tmp_path, transfer(0), pair), "transfer").data[0]
+    home = dict(zip(trace["x"], trace["z"][trace["y"].index("home")], strict=True))
+    assert home["road"] == pytest.approx(3.0)
+    assert home["shop"] == pytest.approx(-5.5)
+
+
+def test_layouts_have_figures_of_their_own(tmp_path):
+    other = transfer(0, ["x", "y"], [[None, 0.1], [0.1, None]])
+    ids = [figure.id for figure in transfer_figures(with_events(tmp_path, transfer(0), other))]
+    assert ids == ["transfer", "giving", "pairs", "transfer-1", "giving-1", "pairs-1"]
+
+
+def test_many_clients_stay_readable(tmp_path):
+    names = [f"client-{i:03}" for i in range(90)]
+    values = np.random.default_rng(0).standard_normal((90, 90))
+    effects = [effect(1, name, 1.0, 1 - float(gain)) for name, gain in zip(names, values[0], strict=True)]
+    run = with_events(tmp_path, transfer(0, names, values.tolist()), *effects)
+    assert len(figure(run, "gains").data[0]["y"]) == BARS
+    assert len(figure(run, "giving").layout["annotations"]) == ARROWS
+    assert max(figure.layout["height"] for figure in transfer_figures(run)) < 1600
+
+
+def test_a_loss_of_zero_or_a_lost_number_leaves_a_gap(tmp_path):
+    gone = transfer(0, NAMES, [[None] * 3] * 3)
+    run = with_events(tmp_path, gone, effect(1, "home", 0.0, 0.0))
+    assert [figure.id for figure in transfer_figures(run)] == ["pairs"]
