@@ -96,8 +96,8 @@ def test_a_run_that_dies_before_its_models_are_there_has_not_come_to_its_end(tmp
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
     collected = []
 
-    def fail(name, folder):
-        if folder.name == "run":
+    def fail(experiment, name, folder):
+        if folder.path.name == "run":
             raise PowerCutError
 
     with pytest.raises(PowerCutError):
@@ -106,7 +106,7 @@ def test_a_run_that_dies_before_its_models_are_there_has_not_come_to_its_end(tmp
     resume(
         tmp_path / "run",
         watcher=Watching(),
-        engine=FlowerEngine(grid, TERMS, collect=lambda name, folder: collected.append(folder.name)),
+        engine=FlowerEngine(grid, TERMS, collect=lambda experiment, name, folder: collected.append(folder.path.name)),
     )
     assert (collected, (tmp_path / "run" / "result.json").exists()) == (["run"], True)
 
