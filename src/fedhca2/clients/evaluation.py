@@ -106,7 +106,8 @@ def look_ahead(
 def sample_indices(client: "Client") -> list[int]:
     """Images spread evenly over the client's validation split; only one if sizes differ, since arrays must stack."""
     indices, data = client.data.val.indices, client.data.val.data
-    chosen = [indices[i * len(indices) // SAMPLES] for i in range(min(SAMPLES, len(indices)))]
+    count = min(SAMPLES, len(indices))
+    chosen = [indices[i * len(indices) // count] for i in range(count)]
     sizes = {data.load(index, ())["image"].shape for index in chosen}
     return chosen if len(sizes) == 1 else chosen[:1]
 
