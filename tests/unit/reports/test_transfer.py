@@ -97,6 +97,14 @@ def test_updates_of_one_length_are_alike_in_magnitude_whatever_their_direction()
     assert found[0, 2] == pytest.approx(0.02, rel=1e-3)
 
 
+def test_updates_that_help_nobody_are_not_said_to_help(tmp_path):
+    harmful = [[None, -0.01, -0.01], [-0.04, None, -0.04], [-0.02, -0.02, None]]
+    assert sentences(with_events(tmp_path, transfer(0, values=harmful))) == [
+        "Added whole, the update of home would harm the others least (-1.00 % on average), "
+        "and that of road most (-4.00 %)."
+    ]
+
+
 def test_a_client_that_missed_a_round_is_judged_by_the_others(tmp_path):
     pair = transfer(1, ["home", "road"], [[None, 0.04], [0.03, None]])
     trace = figure(with_events(tmp_path, transfer(0), pair), "transfer").data[0]

@@ -128,9 +128,10 @@ def transfer_sentences(run: RunFiles) -> list[str]:
         given = {name: mean for name, mean in given.items() if not np.isnan(mean)}
         if given:
             most, least = max(given, key=given.__getitem__), min(given, key=given.__getitem__)
+            first, last = ("help the others most", "least") if given[most] > 0 else ("harm the others least", "most")
             sentences.append(
-                f"Added whole, the update of {most} would help the others most ({gain_text(given[most])} on average), "
-                f"and that of {least} least ({gain_text(given[least])})."
+                f"Added whole, the update of {most} would {first} ({gain_text(given[most])} on average), "
+                f"and that of {least} {last} ({gain_text(given[least])})."
             )
     return sentences
 
@@ -186,6 +187,7 @@ def _heat_map(pairs: Pairs, mark: str) -> Figure:
     states = [*(pairs.transfer[i] for i in shown), pairs.mean]
     reach = _reach(np.array(states))
     trace = matrix(states[-1].tolist(), pairs.members, pairs.members, zmin=-reach, zmax=reach)
+    trace |= {"autocolorscale": False, "colorscale": SCALE}
     trace |= {"hovertemplate": "%{y} → %{x}: %{z:+.2f} %<extra></extra>", "colorbar": {"thickness": 12, "title": "%"}}
     if count <= LABELLED:
         trace["texttemplate"] = "%{z:+.1f}"
