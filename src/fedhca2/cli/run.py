@@ -80,7 +80,7 @@ def run(
 
 def _show_forecast(experiment: "Experiment", as_json: bool) -> None:
     from fedhca2.federation.forecast import forecast
-    from fedhca2.reports.console import forecast_summary
+    from fedhca2.reports.tables import forecast_summary
 
     found = forecast(experiment)
     if as_json:
@@ -249,7 +249,7 @@ def runs(
 ) -> None:
     """List the runs in a folder: method, rounds, Δm, start, and whether each is running, finished or interrupted."""
     with clear_errors():
-        from fedhca2.reports.console import runs_table
+        from fedhca2.reports.tables import runs_table
         from fedhca2.run_folder.listing import list_runs
 
         found = list_runs(folder)

@@ -1,7 +1,6 @@
 """Progress in the terminal: a run's own bars or lines, the table of a followed run, and parallel runs."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from math import isfinite
 from pathlib import Path
 from time import monotonic
@@ -27,13 +26,11 @@ from torch import Tensor
 from fedhca2.configs import embedded_file
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.comparison_runs import ComparisonRun, known_runs
-from fedhca2.federation.forecast import Forecast
 from fedhca2.federation.run_process import RunProcess, log_file
 from fedhca2.messages import Order, Reply
-from fedhca2.reports.names import UNKNOWN, decimals, gain_text, metric_heading, score_text
+from fedhca2.reports.names import UNKNOWN, duration_text, gain_text, metric_heading, score_text
 from fedhca2.reports.tables import TextTable
 from fedhca2.run_folder.event_log import Event
-from fedhca2.run_folder.listing import ListedRun
 from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord
@@ -128,19 +125,9 @@ class ConsoleWatcher:
         """After its first round, print how long the rest of a long run will take, and name a smaller experiment."""
         if not self.estimated and rounds * seconds > LONG:
             instead = f"; {self.smaller} is smaller" if embedded_file(self.smaller) else ""
-            told = f"{counted(rounds, 'more round')} will take about {duration(rounds * seconds)} on this machine"
+            told = f"{counted(rounds, 'more round')} will take about {duration_text(rounds * seconds)} on this machine"
             self.console.print(told + instead, highlight=False)
         self.estimated = True
-
-
-def duration(seconds: float) -> str:
-    """A time in minutes, or in hours and minutes.
-
-    >>> duration(720), duration(7500)
-    ('12 min', '2 h 5 min')
-    """
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def _shown(loss: float | None) -> str:
@@ -226,84 +213,6 @@ def comparison_status(folder: Path) -> ComparisonStatus:
             state = f"round {done} of {run.rounds}{'' if in_use(path) else ', stopped'}"
         rows.append([escape(path.relative_to(folder).as_posix()), state])
     return ComparisonStatus(TextTable(["run", "state"], rows, wraps={"run": 12, "state": 12}), all_finished)
-
-
-def runs_table(runs: Sequence[ListedRun], folder: Path) -> TextTable | str:
-    """A row for each run of a folder."""
-    if not runs:
-        return f"{folder}: no runs in it"
-    rows = [
-        [
-            escape(str(run.folder)),
-            escape(run.method or UNKNOWN),
-            UNKNOWN if run.rounds is None else f"{run.round}/{run.rounds}",
-            UNKNOWN if run.delta_m is None else gain_text(run.delta_m),
-            UNKNOWN if run.started is None else f"{datetime.fromisoformat(run.started).astimezone():%Y-%m-%d %H:%M}",
-            run.state,
-        ]
-        for run in runs
-    ]
-    names = ["run", "method", "rounds", "Δm", "started", "state"]
-    return TextTable(
-        names, rows, right=["rounds", "Δm"], drop=["started", "rounds", "method"], wraps={"run": 12, "method": 8}
-    )
-
-
-def forecast_summary(experiment: Experiment, found: Forecast) -> Group:
-    """What a run will do: a row for each client, and sentences about bytes and memory."""
-    rows = [
-        [
-            client.client,
-            ", ".join(client.tasks),
-            str(client.train),
-            str(client.val),
-            f"{sum(client.parameters.values()) / 1e6:.3g} M",
-            ", ".join(f"{part} ({kind})" for part, kind in client.sends.items()) or "nothing",
-            size_text(client.bytes_up),
-            size_text(client.bytes_down),
-        ]
-        for client in found.clients
-    ]
-    names = ["client", "tasks", "train", "val", "parameters", "sends", "up", "down"]
-    table = TextTable(
-        names,
-        rows,
-        title="Clients, and bytes in a round",
-        right=["train", "val", "parameters", "up", "down"],
-        drop=["parameters", "val", "sends", "tasks"],
-        wraps={"client": 7, "tasks": 8, "sends": 12},
-    )
-    total = found.to_dict()["per_round"]
-    up, down = (size_text(total[f"bytes_{way}"]) for way in ("up", "down"))
-    states, steps = (
-        "an unknown amount" if size is None else size_text(size)
-        for size in (found.memory["states"], found.memory["steps"])
-    )
-    secure = "; secure aggregation adds to that" if experiment.secure_aggregation else ""
-    return Group(
-        table,
-        Text(
-            f"{counted(len(rows), 'client')}, {counted(experiment.rounds, 'round')} of {experiment.method_name} on "
-            f"{', '.join(found.devices)}; a round with all clients sends {up} up and {down} down{secure}"
-        ),
-        Text(
-            f"memory: about {states} for the states of all clients and {steps} for training steps, "
-            "besides images and libraries"
-        ),
-        Text("nothing was trained, and no folder was made"),
-    )
-
-
-def size_text(count: int) -> str:
-    """A number of bytes in three digits.
-
-    >>> size_text(512), size_text(104_857_600)
-    ('512 B', '100 MiB')
-    """
-    value, units = float(count), ["B", "KiB", "MiB", "GiB"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{value:.{decimals(value) if units[0] != 'B' else 0}f} {units[0]}"
 
 
 class ParallelConsole:

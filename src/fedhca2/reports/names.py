@@ -1,4 +1,4 @@
-"""Formatting counts, metrics, scores and gains, in one way everywhere."""
+"""Formatting metrics, scores, gains, times and sizes, in one way everywhere."""
 
 from math import floor, isfinite, log10
 
@@ -80,3 +80,27 @@ def gain_text(gain: float) -> str:
         return UNKNOWN
     text = f"{gain:+.{min(decimals(gain), 2)}f} %"
     return text if float(text[:-2]) else "0.00 %"
+
+
+def duration_text(seconds: float) -> str:
+    """A time in the units that suit it.
+
+    >>> duration_text(4.2), duration_text(125), duration_text(7380)
+    ('4.2 s', '2 min 5 s', '2 h 3 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def size_text(count: float) -> str:
+    """A number of bytes in three digits.
+
+    >>> size_text(512), size_text(104_857_600)
+    ('512 B', '100 MiB')
+    """
+    value, units = float(count), ["B", "KiB", "MiB", "GiB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.{decimals(value) if units[0] != 'B' else 0}f} {units[0]}"

@@ -1,19 +1,28 @@
-"""Tables in the terminal, which leave out columns where it is narrow, and the outcome of a run as one."""
+"""Tables in the terminal, which leave out columns where it is narrow: a run's outcome, its forecast, all runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from fedhca2.experiment import Experiment
 from fedhca2.metrics import relative_gain
-from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text
+from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text, size_text
+from fedhca2.run_folder.listing import ListedRun
 from fedhca2.run_folder.result import Headline, Result, Scores, headline
 from fedhca2.tasks import TASKS
 from fedhca2.words import counted
+
+if TYPE_CHECKING:
+    from fedhca2.federation.forecast import Forecast
 
 ROOM = 3  # for each column: a line and two spaces
 
@@ -143,3 +152,69 @@ def _gain(ours: Headline, theirs: Headline) -> str:
     text = gain_text(gain)
     colour = {"+": "green", "-": "red"}.get(text[0])
     return f"[{colour}]{text}[/]" if colour and isfinite(gain) else text
+
+
+def runs_table(runs: Sequence[ListedRun], folder: Path) -> TextTable | str:
+    """A row for each run of a folder."""
+    if not runs:
+        return f"{folder}: no runs in it"
+    rows = [
+        [
+            escape(str(run.folder)),
+            escape(run.method or UNKNOWN),
+            UNKNOWN if run.rounds is None else f"{run.round}/{run.rounds}",
+            UNKNOWN if run.delta_m is None else gain_text(run.delta_m),
+            UNKNOWN if run.started is None else f"{datetime.fromisoformat(run.started).astimezone():%Y-%m-%d %H:%M}",
+            run.state,
+        ]
+        for run in runs
+    ]
+    names = ["run", "method", "rounds", "Δm", "started", "state"]
+    return TextTable(
+        names, rows, right=["rounds", "Δm"], drop=["started", "rounds", "method"], wraps={"run": 12, "method": 8}
+    )
+
+
+def forecast_summary(experiment: Experiment, found: "Forecast") -> Group:
+    """What a run will do: a row for each client, and sentences about bytes and memory."""
+    rows = [
+        [
+            client.client,
+            ", ".join(client.tasks),
+            str(client.train),
+            str(client.val),
+            f"{sum(client.parameters.values()) / 1e6:.3g} M",
+            ", ".join(f"{part} ({kind})" for part, kind in client.sends.items()) or "nothing",
+            size_text(client.bytes_up),
+            size_text(client.bytes_down),
+        ]
+        for client in found.clients
+    ]
+    names = ["client", "tasks", "train", "val", "parameters", "sends", "up", "down"]
+    table = TextTable(
+        names,
+        rows,
+        title="Clients, and bytes in a round",
+        right=["train", "val", "parameters", "up", "down"],
+        drop=["parameters", "val", "sends", "tasks"],
+        wraps={"client": 7, "tasks": 8, "sends": 12},
+    )
+    total = found.to_dict()["per_round"]
+    up, down = (size_text(total[f"bytes_{way}"]) for way in ("up", "down"))
+    states, steps = (
+        "an unknown amount" if size is None else size_text(size)
+        for size in (found.memory["states"], found.memory["steps"])
+    )
+    secure = "; secure aggregation adds to that" if experiment.secure_aggregation else ""
+    return Group(
+        table,
+        Text(
+            f"{counted(len(rows), 'client')}, {counted(experiment.rounds, 'round')} of {experiment.method_name} on "
+            f"{', '.join(found.devices)}; a round with all clients sends {up} up and {down} down{secure}"
+        ),
+        Text(
+            f"memory: about {states} for the states of all clients and {steps} for training steps, "
+            "besides images and libraries"
+        ),
+        Text("nothing was trained, and no folder was made"),
+    )

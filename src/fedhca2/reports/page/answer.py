@@ -13,9 +13,9 @@ from fedhca2.reports.comparison.gather import DELTA_M
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.cast import Cast, cast_of
 from fedhca2.reports.figures.figure import GREY, Trace, gain_axes, gain_bars
-from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_title, score_text
+from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, duration_text, gain_text, metric_title, score_text, size_text
 from fedhca2.reports.page.blocks import Answer, Block, Cell, Table, Tile
-from fedhca2.reports.page.tables import duration, marked, size
+from fedhca2.reports.page.tables import marked
 from fedhca2.reports.tables import how_certain
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import headline
@@ -115,13 +115,14 @@ def _cost_tiles(run: RunFiles) -> list[Tile]:
     up, down = result["bytes"]["up"], result["bytes"]["down"]
     clients, rounds = max(1, len(result["clients"])), max(1, run.rounds)
     alone = run.baseline.result if run.baseline.begun else None
-    besides = f", and {duration(alone['seconds'])} for Local" if alone else ""
+    besides = f", and {duration_text(alone['seconds'])} for Local" if alone else ""
     return [
-        Tile("Time", duration(result["seconds"]), f"{rounds} rounds on {result['device']}{besides}"),
+        Tile("Time", duration_text(result["seconds"]), f"{rounds} rounds on {result['device']}{besides}"),
         Tile(
             "Traffic",
-            size(up + down),
-            f"{size(up)} up, {size(down)} down; {size((up + down) / clients / rounds)} a client and round",
+            size_text(up + down),
+            f"{size_text(up)} up, {size_text(down)} down; "
+            f"{size_text((up + down) / clients / rounds)} a client and round",
         ),
     ]
 

@@ -6,9 +6,8 @@ from math import isfinite
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.figures.attendance import left_out
 from fedhca2.reports.figures.cast import cast_of
-from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text
+from fedhca2.reports.names import UNKNOWN, duration_text, gain_text, metric_heading, score_text, size_text
 from fedhca2.reports.page.blocks import Cell, Table
-from fedhca2.reports.tables import how_certain
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.names import EVENTS
 from fedhca2.run_folder.reader import RunFiles
@@ -80,8 +79,7 @@ def result_table(run: RunFiles) -> Table:
             else:
                 row.append(score)
             rows.append(row)
-    told = delta_note(run) if run.result else "The run is not finished."
-    return Table("Results", columns, rows, told)
+    return Table("Results", columns, rows)
 
 
 def facts_table(runs: list[RunFiles]) -> Table:
@@ -89,8 +87,8 @@ def facts_table(runs: list[RunFiles]) -> Table:
     rows = []
     for run in runs:
         result = run.result
-        traffic = [size(result["bytes"][way]) for way in ("up", "down")] if result else ["", ""]
-        seconds = duration(result["seconds"]) if result else "not finished"
+        traffic = [size_text(result["bytes"][way]) for way in ("up", "down")] if result else ["", ""]
+        seconds = duration_text(result["seconds"]) if result else "not finished"
         times = [result["seconds"], *(result["bytes"][way] for way in ("up", "down"))] if result else [None] * 3
         facts = [
             *(Cell(str(run.config[key])) for key in ("rounds", "seed")),
@@ -183,20 +181,6 @@ def latest_scores(run: RunFiles) -> dict[str, dict[str, dict[str, float]]]:
     return scores
 
 
-def delta_note(run: RunFiles) -> str:
-    """Explain Δm of a finished run."""
-    assert run.result is not None
-    if not run.result["baseline"]:
-        return "Δm needs a Local baseline, which this run does not have."
-    gain, by_client = run.result["delta_m"], run.result["delta_m_by_client"]
-    if gain is None:
-        return UNKNOWN_GAIN
-    told = f"Δm {gain_text(gain)}: the mean gain over training alone, all clients and tasks."
-    if run.several_of_a_kind and by_client is not None:
-        told += f" Clients of a kind are averaged; by client, Δm is {gain_text(by_client)}."
-    return f"{told} {how_certain(run.result['clients'], run.result['baseline'])}"
-
-
 def gain_cell(ours: Headline, theirs: Headline) -> Cell:
     """The relative gain, marked with its sign for the colour."""
     gain = relative_gain(ours.value, theirs.value, ours.higher_is_better)
@@ -211,28 +195,3 @@ def marked(gain: float) -> Cell:
     """
     mark = "" if abs(gain) < 0.05 or not isfinite(gain) else "better" if gain > 0 else "worse"
     return Cell(gain_text(gain), mark, gain)
-
-
-def duration(seconds: float) -> str:
-    """A time in the unit that suits it.
-
-    >>> duration(4.2), duration(125), duration(7380)
-    ('4.2 s', '2 min 5 s', '2 h 3 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def size(count: float) -> str:
-    """A number of bytes in the unit that suits it.
-
-    >>> size(400), size(5 * 2**20), size(3 * 2**30)
-    ('400 B', '5.0 MiB', '3.0 GiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            break
-        count /= 1024
-    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

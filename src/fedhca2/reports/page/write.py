@@ -105,7 +105,7 @@ def single_sections(run: RunFiles) -> list[Section]:
 def _results(run: RunFiles) -> list[Block]:
     """The answer, and the table of all scores, beside the bars if there are any."""
     answer = run_answer(run)
-    return [*answer, replace(result_table(run), note="", wide=len(answer) == 1)]
+    return [*answer, replace(result_table(run), wide=len(answer) == 1)]
 
 
 def _training(run: RunFiles) -> list[Block]:
