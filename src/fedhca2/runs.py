@@ -16,7 +16,7 @@ from fedhca2.federation.run import run as run_here
 from fedhca2.reports.comparison import Comparison, write_comparison
 from fedhca2.reports.console import ConsoleWatcher
 from fedhca2.reports.page.tables import result_table
-from fedhca2.run_folder.names import comparison_folder, default_folder
+from fedhca2.run_folder.names import PAGE, comparison_folder, default_folder
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result
 
@@ -107,7 +107,7 @@ class Run:
         """Write the report page, by default report.html in the run's folder."""
         from fedhca2.reports.page.write import write_page
 
-        return write_page([self.files], Path(path) if path else self.folder / "report.html")
+        return write_page([self.files], Path(path) if path else self.folder / PAGE)
 
     def picture(self, client: str, sample: int = 0) -> "Image":
         """Paint a client's sample: input, label, and the predictions before and after training."""

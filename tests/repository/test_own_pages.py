@@ -1,4 +1,4 @@
-"""The files on the pages about a user's own data and tasks run as they stand there."""
+"""The files on the pages about a user's own data, tasks and trackers run as they stand there."""
 
 import re
 from pathlib import Path
@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.experiment import Experiment
+from made_run import made_run
 from tiny_encoder import TINY
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -64,6 +65,19 @@ def test_a_data_set_takes_at_most_20_lines(tmp_path):
 
 def test_a_task_takes_at_most_15_lines(tmp_path):
     assert lines_of_code(files_of("own-task.md", tmp_path) / "my_task.py") <= 15
+
+
+def test_a_tracker_takes_at_most_20_lines(tmp_path):
+    assert lines_of_code(files_of("own-tracker.md", tmp_path) / "my_tracker.py") <= 20
+
+
+def test_the_tracker_on_the_page_writes_its_table(tmp_path):
+    files_of("own-tracker.md", tmp_path)
+    made_run(tmp_path / "run")
+    run("watch", tmp_path / "run", "--track", f"{tmp_path / 'my_tracker.py'}:Table={tmp_path / 'numbers.csv'}")
+    table = (tmp_path / "numbers.csv").read_text()
+    assert "home/depth/rmse,3,2.0" in table.splitlines()
+    assert "file,0,result.json" in table.splitlines()
 
 
 def test_the_data_set_on_the_page_is_checked_and_painted(shelves, tmp_path):

@@ -226,9 +226,10 @@ def report(
         from fedhca2.federation.comparison_runs import known_runs
         from fedhca2.reports.figures.transfer import transfer_sentences
         from fedhca2.reports.page.write import write_page
+        from fedhca2.run_folder.names import PAGE
         from fedhca2.run_folder.reader import RunFiles
 
         found = [RunFiles.open(folder) for run in runs for folder in known_runs(run) or [run]]
-        typer.echo(write_page(found, output or runs[0] / "report.html"))
+        typer.echo(write_page(found, output or runs[0] / PAGE))
         for sentence in transfer_sentences(found[0])[:1] if len(found) == 1 else ():
             typer.echo(sentence, err=True)  # standard output is the page's path alone

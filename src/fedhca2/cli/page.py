@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 def draw_page(console: Console, runs: Sequence["RunFiles"], folder: Path) -> None:
     """Write report.html into a folder and print its path, or without plotly print how to draw it later."""
     from fedhca2.reports.page.write import NoPlotly, write_page
+    from fedhca2.run_folder.names import PAGE
 
     try:
-        page = write_page(runs, folder / "report.html")
+        page = write_page(runs, folder / PAGE)
     except NoPlotly as error:
         console.print(f"{error}; then: fedhca2 report {folder}", highlight=False, soft_wrap=True)
     else:

@@ -15,18 +15,20 @@ from fedhca2.cli.app import Json, app, clear_errors, console_beside, print_json
 from fedhca2.cli.page import draw_page
 from fedhca2.words import counted
 
-TensorBoardFolder = Annotated[
-    Path | None,
-    typer.Option("--tensorboard", metavar="DIR", help="Also write TensorBoard event files to this folder."),
-]
-WandbProject = Annotated[
-    str | None, typer.Option("--wandb", metavar="PROJECT", help="Also send the numbers to this W&B project.")
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="NAME=PLACE",
+        help="Also send the numbers: tensorboard=DIR, mlflow=DIR-or-URL, wandb=PROJECT, or my.py:CLASS=PLACE.",
+    ),
 ]
 
 
 if TYPE_CHECKING:
     from fedhca2.experiment import Experiment
     from fedhca2.federation.engine import RunWatcher
+    from fedhca2.reports.tracking import Trackers
     from fedhca2.run_folder.reader import RunFiles
     from fedhca2.run_folder.result import Result
 
@@ -50,8 +52,7 @@ def run(
             help="Where clients run: in this process, in one process each over Flower, or in Flower's Ray simulation."
         ),
     ] = "in-process",
-    tensorboard: TensorBoardFolder = None,
-    wandb: WandbProject = None,
+    track: Track = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -73,9 +74,10 @@ def run(
             _show_forecast(experiment, as_json)
             return
         folder = out or default_folder(experiment.name)
-        with watched(console, folder, tensorboard, wandb) as watcher:
-            result = run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
-    conclude(console, result, folder, as_json)
+        with tracked(folder, track) as trackers:
+            with watched(console, trackers) as watcher:
+                result = run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
+            conclude(console, result, folder, as_json)
 
 
 def _show_forecast(experiment: "Experiment", as_json: bool) -> None:
@@ -91,13 +93,25 @@ def _show_forecast(experiment: "Experiment", as_json: bool) -> None:
 
 
 @contextmanager
-def watched(console: Console, run: Path, tensorboard: Path | None, wandb: str | None) -> Iterator["RunWatcher"]:
-    """Show a run's progress, and send its numbers where requested."""
-    from fedhca2.reports.console import ConsoleWatcher
-    from fedhca2.reports.tracking import Sending, Sinks
+def tracked(run: Path, track: list[str] | None) -> Iterator["Trackers"]:
+    """Open the requested trackers, send them the outcome at the end, and close them."""
+    from fedhca2.reports.tracking import Trackers
 
-    sinks = Sinks(tensorboard, wandb)
-    with ConsoleWatcher(console) as shown, Sending(shown, run, sinks) as watcher:
+    trackers = Trackers(run, track or [])
+    try:
+        yield trackers
+    finally:
+        trackers.finish()
+        trackers.close()
+
+
+@contextmanager
+def watched(console: Console, trackers: "Trackers") -> Iterator["RunWatcher"]:
+    """Show a run's progress, and send its numbers to trackers."""
+    from fedhca2.reports.console import ConsoleWatcher
+    from fedhca2.reports.tracking import Sending
+
+    with ConsoleWatcher(console) as shown, Sending(shown, trackers) as watcher:
         yield watcher
 
 
@@ -156,8 +170,7 @@ def resume(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=50, or the clients."),
     ] = None,
-    tensorboard: TensorBoardFolder = None,
-    wandb: WandbProject = None,
+    track: Track = None,
     as_json: Json = False,
 ) -> None:
     """Continue an interrupted run from its last checkpoint."""
@@ -165,17 +178,17 @@ def resume(
     with clear_errors(), stopped():
         from fedhca2.runs import resume_function
 
-        with watched(console, run, tensorboard, wandb) as watcher:
-            result = resume_function(run)(run, watcher=watcher, overrides=overrides)
-    conclude(console, result, run, as_json)
+        with tracked(run, track) as trackers:
+            with watched(console, trackers) as watcher:
+                result = resume_function(run)(run, watcher=watcher, overrides=overrides)
+            conclude(console, result, run, as_json)
 
 
 @app.command()
 def watch(
     run: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison, finished or not.")],
     once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
-    tensorboard: TensorBoardFolder = None,
-    wandb: WandbProject = None,
+    track: Track = None,
     as_json: Json = False,
 ) -> None:
     """Follow a run or a comparison in the terminal until it is finished, or nobody works on it any more."""
@@ -188,7 +201,7 @@ def watch(
         if not RunFiles(run).begun and known_runs(run):
             finished = _watch_comparison(console, run, once)
         else:
-            finished = _watch_run(console, RunFiles.open(run), once, tensorboard, wandb)
+            finished = _watch_run(console, RunFiles.open(run), once, track)
         if as_json:
             print_json([listed.to_dict() for listed in list_runs(run)])
     if not finished and not once:
@@ -197,27 +210,27 @@ def watch(
         raise typer.Exit(UNFINISHED)
 
 
-def _watch_run(console: Console, files: "RunFiles", once: bool, tensorboard: Path | None, wandb: str | None) -> bool:
+def _watch_run(console: Console, files: "RunFiles", once: bool, track: list[str] | None) -> bool:
     """Show a run, and send its numbers where requested, until no process works on it; whether it is finished."""
     from fedhca2.reports.console import LiveStatus
-    from fedhca2.reports.tracking import Sinks, follow, send
+    from fedhca2.reports.tracking import follow
 
-    with ExitStack() as stack:
+    with tracked(files.path, track) as trackers, ExitStack() as stack:
         board = LiveStatus(files)
-        sinks = Sinks(tensorboard, wandb).open(files.path.name, files.config)
-        for sink in sinks:
-            stack.callback(sink.close)
+        trackers.start()
         live = stack.enter_context(Live(board, console=console, auto_refresh=False)) if console.is_terminal else None
         for events in follow(files.path, wait=not once):
             for event in events:
                 board.add(event)
                 if event["event"] == "round" and not live and not once:
                     console.print(board.state, soft_wrap=True)
-            send(events, sinks)
+            trackers.send(events)
             if live:
                 live.refresh()
         if not live:
             console.print(board)
+    if trackers.failed:
+        raise typer.Exit(UNFINISHED)
     return files.finished
 
 

@@ -1,29 +1,29 @@
-"""Sending a run's numbers to TensorBoard and Weights & Biases."""
+"""Sending a run's numbers and files to trackers, while it goes on or afterwards."""
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
-from typing import Any, NamedTuple, Protocol
+from typing import Any
+from uuid import uuid4
 
 from torch import Tensor
 
+from fedhca2.config import suggest
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.engine import RunWatcher
+from fedhca2.imports import FORMS, is_import_path, load, told
 from fedhca2.messages import Order, Reply
+from fedhca2.reports.trackers import TRACKERS, Scalar, TrackedRun, Tracker
 from fedhca2.run_folder.event_log import Event, parse_events
 from fedhca2.run_folder.lock import in_use
+from fedhca2.run_folder.names import TRACKING
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord
-
-
-class Scalar(NamedTuple):
-    """A number of one round."""
-
-    tag: str
-    round: int
-    value: float
+from fedhca2.run_folder.strict_json import mapping, read_json, to_json
+from fedhca2.whole_files import write_whole
 
 
 def scalars(event: Event) -> Iterator[Scalar]:
@@ -86,96 +86,107 @@ def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sle
         pause(PAUSE)
 
 
-class Sink(Protocol):
-    """A receiver of numbers."""
+class Trackers:
+    """The trackers that a command asks for, as NAME=PLACE. They are checked at once, and start when the run does.
 
-    def add(self, scalar: Scalar) -> None:
-        """Take one number."""
+    A tracker that fails later does not stop the run: it gets nothing more, and a line says how to send the rest.
+    """
+
+    def __init__(self, run: Path, wanted: Sequence[str]) -> None:
+        self.run, self.failed = run, list[str]()
+        self._trackers = {text: _tracker(text) for text in wanted}
+        self._started = False
+
+    def start(self) -> None:
+        """Tell every tracker about the run, which has its folder by now; raises UserError if one cannot start."""
+        if not self._started and self._trackers:
+            files = RunFiles.open(self.run)
+            about = TrackedRun(files.path.absolute().name, _tracking_id(files.path / TRACKING), files.config)
+            for text, tracker in self._trackers.items():
+                try:
+                    tracker.start(about)
+                except Exception as error:  # other people's code raises anything
+                    raise UserError([f"--track {text}: {told(error)}"]) from error
+        self._started = True
+
+    def send(self, events: Iterable[Event]) -> None:
+        """Send the numbers of these events."""
+        numbers = [scalar for event in events for scalar in scalars(event)]
+        if self._started and numbers:
+            self._each(lambda tracker: tracker.log(numbers))
+
+    def finish(self) -> None:
+        """Send the outcome of a finished run: its Δm, settings, result, page and models."""
+        files = RunFiles(self.run)
+        if not self._started or not files.finished:
+            return
+        gain = files.finished_result["delta_m"]
+        if gain is not None:
+            self._each(lambda tracker: tracker.log([Scalar("delta_m", files.rounds, gain)]))
+        self._each(lambda tracker: tracker.keep(files.outcome_files))
 
     def close(self) -> None:
-        """Finish after the last number."""
+        """Close those that have started."""
+        if self._started:
+            self._each(lambda tracker: tracker.close(finished=RunFiles(self.run).finished))
+
+    def _each(self, act: Callable[[Tracker], None]) -> None:
+        for text, tracker in list(self._trackers.items()):
+            try:
+                act(tracker)
+            except Exception as error:
+                del self._trackers[text]
+                self.failed.append(text)
+                rest = f"send the rest later: fedhca2 watch {self.run} --track {text}"
+                print(f"--track {text}: stopped, found {told(error)}; {rest}", file=sys.stderr)
 
 
-class TensorBoard:
-    """Event files for TensorBoard."""
-
-    def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer: Any = SummaryWriter(str(folder))
-
-    def add(self, scalar: Scalar) -> None:
-        """Take one number."""
-        self._writer.add_scalar(scalar.tag, scalar.value, scalar.round)
-
-    def close(self) -> None:
-        """Write the remaining numbers."""
-        self._writer.close()
+def _tracking_id(path: Path) -> str:
+    """The run's id in trackers, from this file, which is written if it is missing."""
+    if not path.is_file():
+        write_whole(path, to_json({"id": uuid4().hex}).encode())
+    return str(mapping(path, read_json(path)).get("id", ""))
 
 
-class Wandb:
-    """A run in a project of Weights & Biases."""
-
-    def __init__(self, project: str, name: str, config: Mapping[str, Any]) -> None:
-        import wandb
-
-        self._run: Any = wandb.init(project=project, name=name, config=dict(config))
-        self._run.define_metric("*", step_metric="round")
-
-    def add(self, scalar: Scalar) -> None:
-        """Take one number, plotted against its round: W&B's own steps cannot go back, but clients' rounds do."""
-        self._run.log({scalar.tag: scalar.value, "round": scalar.round})
-
-    def close(self) -> None:
-        """Send the remaining numbers."""
-        self._run.finish()
-
-
-def send(events: Iterable[Event], sinks: Sequence[Sink]) -> None:
-    """Send the numbers of these events to every sink."""
-    for event in events:
-        for scalar in scalars(event):
-            for sink in sinks:
-                sink.add(scalar)
+def _tracker(text: str) -> Tracker:
+    """Open the tracker that NAME=PLACE asks for; raises UserError if it cannot be used."""
+    name, _, place = text.partition("=")
+    try:
+        if not name or not place:
+            raise ValueError(f"should be NAME=PLACE, found {text!r}")
+        if name in TRACKERS and find_spec(name) is None:
+            raise ValueError(f"needs another package: pip install 'fedhca2[{name}]'")
+        if name not in TRACKERS and not is_import_path(name):
+            raise ValueError(f"unknown tracker {name!r}. {suggest(name, TRACKERS)}; or {FORMS}")
+        kind = TRACKERS[name] if name in TRACKERS else load(name, "a class with start, log, keep and close", _tracks)
+        return kind(place)
+    except ValueError as error:
+        raise UserError([f"--track {text}: {error}"]) from None
+    except Exception as error:  # other people's code raises anything
+        raise UserError([f"--track {text}: {told(error)}"]) from error
 
 
-class Sinks:
-    """The sinks that a command asks for. They are checked at once, and opened when there is something to send."""
-
-    def __init__(self, tensorboard: Path | None, wandb: str | None) -> None:
-        self.tensorboard, self.wandb = tensorboard, wandb
-        missing = [name for name in ("tensorboard", "wandb") if getattr(self, name) and find_spec(name) is None]
-        if missing:
-            raise UserError([f"--{name}: needs another package: pip install 'fedhca2[{name}]'" for name in missing])
-
-    def open(self, name: str, config: Mapping[str, Any]) -> list[Sink]:
-        """Open the sinks; W&B shows the run's name and config."""
-        sinks: list[Sink] = [TensorBoard(self.tensorboard)] if self.tensorboard else []
-        return [*sinks, Wandb(self.wandb, name, config)] if self.wandb else sinks
+def _tracks(found: Any) -> bool:
+    return isinstance(found, type) and all(hasattr(found, name) for name in ("start", "log", "keep", "close"))
 
 
 class Sending:
-    """Passes everything on to another watcher, and sends the run's logged events to sinks, like `fedhca2 watch`."""
+    """Passes everything on to another watcher, and sends the run's logged events to trackers, like `fedhca2 watch`."""
 
-    def __init__(self, watcher: RunWatcher, run: Path, wanted: Sinks) -> None:
-        self.watcher, self.run, self.wanted = watcher, run, wanted
-        self.follower = Follower(run)
-        self.sinks: list[Sink] | None = None
+    def __init__(self, watcher: RunWatcher, trackers: Trackers) -> None:
+        self.watcher, self.trackers = watcher, trackers
+        self.follower = Follower(trackers.run)
 
     def __enter__(self) -> "Sending":
         return self
 
     def __exit__(self, *_: object) -> None:
         """Send the remaining events, however the run ended."""
-        if self.sinks is not None:
-            send(self.follower.look(), self.sinks)
-            for sink in self.sinks:
-                sink.close()
+        self.trackers.send(self.follower.look())
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
-        """Open the sinks, now that the run has its folder."""
-        if self.sinks is None:
-            self.sinks = self.wanted.open(self.run.name, RunFiles.open(self.run).config)
+        """Start the trackers, now that the run has its folder."""
+        self.trackers.start()
         self.watcher.started(experiment, shards)
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
@@ -188,5 +199,5 @@ class Sending:
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         """Send the logged events of the round."""
-        send(self.follower.look(), self.sinks or [])
+        self.trackers.send(self.follower.look())
         self.watcher.aggregated(round, record, seconds)

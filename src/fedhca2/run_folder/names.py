@@ -8,6 +8,8 @@ RESULT = "result.json"  # marks the run as finished
 EVENTS = "metrics.jsonl"
 PARTITION = "partition.json"
 FLOWER = "flower.json"  # of a run over Flower: the name under which sites keep their state
+TRACKING = "tracking.json"  # the run's id in trackers
+PAGE = "report.html"
 EVALUATION = "evaluation"
 BASELINE_FILES = BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics.json"  # of a baseline from another run
 BASELINE_FOLDER = "baseline"  # of a baseline trained within the run

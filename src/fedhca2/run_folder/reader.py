@@ -25,6 +25,7 @@ from fedhca2.run_folder.names import (
     EVENTS,
     FLOWER,
     MODELS,
+    PAGE,
     PARTITION,
     RESULT,
     SAMPLES,
@@ -279,6 +280,12 @@ class RunFiles:
     def model_file(self, client: str) -> Path:
         """A client's trained model in a finished run."""
         return self.path / MODELS / f"{client}.safetensors"
+
+    @property
+    def outcome_files(self) -> dict[str, Path]:
+        """The files to keep of a finished run, by their names in its folder: config, result, page, models."""
+        found = [*(self.path / name for name in (CONFIG, RESULT, PAGE)), *(self.path / MODELS).glob("*.safetensors")]
+        return {path.relative_to(self.path).as_posix(): path for path in sorted(found) if path.is_file()}
 
     def samples_file(self, client: str) -> Path:
         """The file of a client's sample images."""

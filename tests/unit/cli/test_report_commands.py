@@ -1,11 +1,7 @@
-import sys
-
-import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.reports.tracking import scalars
 from made_run import made_run
 
 
@@ -40,20 +36,3 @@ def test_picture_writes_a_panel(tmp_path):
     made_run(tmp_path)
     invoked("picture", tmp_path, "--client", "home", "--tile", 32, "-o", tmp_path / "out" / "home.png")
     assert Image.open(tmp_path / "out" / "home.png").width > 4 * 32
-
-
-def test_wandb_has_the_same_numbers(tmp_path, monkeypatch):
-    wandb = pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    run, sent, log = made_run(tmp_path / "run"), [], wandb.Run.log
-    monkeypatch.setattr(wandb.Run, "log", lambda self, row: (sent.append(row), log(self, row)))
-    assert invoked("watch", run.path, "--wandb", "project").exit_code == 0
-    assert next(tmp_path.glob("wandb/offline-run-*/run-*.wandb")).stat().st_size > 1000
-    assert sent == [{s.tag: s.value, "round": s.round} for event in run.events for s in scalars(event)]
-
-
-def test_wandb_that_is_not_installed_is_one_line(tmp_path, monkeypatch):
-    made_run(tmp_path)
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    assert "pip install 'fedhca2[wandb]'" in invoked("watch", tmp_path, "--wandb", "project").stderr

@@ -1,13 +1,13 @@
 import re
 from io import StringIO
 
-import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.reports.console import LiveStatus
-from fedhca2.reports.tracking import Scalar, follow, scalars
+from fedhca2.reports.trackers import Scalar
+from fedhca2.reports.tracking import follow, scalars
 from fedhca2.run_folder.lock import lock_folder
 from made_run import made_run
 
@@ -108,15 +108,3 @@ def test_the_command_shows_a_run(tmp_path):
 
 def test_the_command_refuses_what_is_no_run(tmp_path):
     assert CliRunner().invoke(app, ["watch", str(tmp_path)]).exit_code == 2
-
-
-def test_tensorboard_has_the_same_numbers(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    run = made_run(tmp_path / "run")
-    CliRunner().invoke(app, ["watch", str(run.path), "--tensorboard", str(tmp_path / "board")])
-    held = EventAccumulator(str(tmp_path / "board"), size_guidance={"scalars": 0}).Reload()
-    found = {(tag, s.step): s.value for tag in held.Tags()["scalars"] for s in held.Scalars(tag)}
-    expected = {(s.tag, s.round): s.value for event in run.events for s in scalars(event)}
-    assert found == pytest.approx(expected)

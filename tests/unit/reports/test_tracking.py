@@ -1,0 +1,224 @@
+"""TensorBoard, MLflow, W&B and trackers of one's own get what a run wrote down."""
+
+import sys
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.reports.tracking import Sending, Trackers, scalars
+from fedhca2.run_folder.reader import RunFiles
+from made_run import made_run
+from small_run import SETTINGS, CrashError, Silent, crash, resume_small, run_small, small
+
+
+def invoked(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def sending(run, *wanted, work):
+    """Train with these trackers as the command does."""
+    trackers = Trackers(run, wanted)
+    try:
+        with Sending(Silent(), trackers) as watcher:
+            work(watcher)
+    finally:
+        trackers.finish()
+        trackers.close()
+
+
+def logged(run):
+    """Everything that a run wrote down: {(tag, round): value}."""
+    numbers = {(s.tag, s.round): pytest.approx(s.value) for event in run.events for s in scalars(event)}
+    gain = (run.result or {}).get("delta_m")
+    return numbers | ({} if gain is None else {("delta_m", run.rounds): pytest.approx(gain)})
+
+
+def in_tensorboard(folder):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    events.Reload()
+    return {(tag, e.step): e.value for tag in events.Tags()["scalars"] for e in events.Scalars(tag)}
+
+
+class MLflowStore:
+    """What a folder of MLflow's holds, read by MLflow itself."""
+
+    def __init__(self, folder):
+        from mlflow import MlflowClient
+
+        self.client = MlflowClient(folder.as_uri())
+
+    @property
+    def runs(self):
+        return self.client.search_runs([each.experiment_id for each in self.client.search_experiments()])
+
+    def points(self):
+        """Every point of the only run, as (tag, round, value)."""
+        (run,) = self.runs
+        histories = [(tag, self.client.get_metric_history(run.info.run_id, tag)) for tag in run.data.metrics]
+        return [(tag, point.step, point.value) for tag, points in histories for point in points]
+
+    def files(self, folder=None):
+        (run,) = self.runs
+        found = self.client.list_artifacts(run.info.run_id, folder)
+        return {name for each in found for name in (self.files(each.path) if each.is_dir else [each.path])}
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return MLflowStore(tmp_path / "mlruns")
+
+
+def test_tensorboard_gets_what_a_run_wrote_down(tmp_path):
+    run = made_run(tmp_path / "run", better=1.1)
+    invoked("watch", run.path, "--track", f"tensorboard={tmp_path / 'board'}")
+    assert in_tensorboard(tmp_path / "board") == logged(run)
+
+
+def test_mlflow_gets_every_number_once(tmp_path, store):
+    run = made_run(tmp_path / "run", better=1.1)
+    for _ in range(2):
+        assert invoked("watch", run.path, "--track", f"mlflow={tmp_path / 'mlruns'}").exit_code == 0
+    points = store.points()
+    assert {(tag, step): value for tag, step, value in points} == logged(run)
+    assert len(points) == len(logged(run))
+
+
+def test_mlflow_has_the_settings_as_parameters(tmp_path, store):
+    invoked("watch", made_run(tmp_path / "run").path, "--track", f"mlflow={tmp_path / 'mlruns'}")
+    (run,) = store.runs
+    assert (run.data.params["method.name"], run.data.params["rounds"], run.info.run_name) == ("fedhca2", "3", "run")
+
+
+def test_two_runs_are_two_in_mlflow(tmp_path, store):
+    for name in ("a", "b"):
+        invoked("watch", made_run(tmp_path / name).path, "--track", f"mlflow={tmp_path / 'mlruns'}")
+    assert sorted(run.info.run_name for run in store.runs) == ["a", "b"]
+
+
+def test_wandb_gets_what_a_run_wrote_down(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    run, sent, log = made_run(tmp_path / "run", better=1.1), [], wandb.Run.log
+    monkeypatch.setattr(wandb.Run, "log", lambda self, row: (sent.append(row), log(self, row)))
+    assert invoked("watch", run.path, "--track", "wandb=project").exit_code == 0
+    assert next(tmp_path.glob("wandb/offline-run-*/run-*.wandb")).stat().st_size > 1000
+    assert {(tag, row["round"]): row[tag] for row in sent for tag in row.keys() - {"round"}} == logged(run)
+
+
+OWN = """
+class Mine:
+    def __init__(self, place): self.place = place
+    def start(self, run): print("start", run.name, run.config["rounds"])
+    def log(self, numbers): print("log", len(numbers)); assert self.place != "breaks"
+    def keep(self, files): print("keep", *files)
+    def close(self, *, finished): print("close", finished)
+class Other: pass
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The path of a file with a tracker of one's own."""
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path / "own.py"
+
+
+def test_a_tracker_of_ones_own_gets_run_numbers_and_files(tmp_path, own, capsys):
+    run = made_run(tmp_path / "run")
+    trackers = Trackers(run.path, [f"{own}:Mine=here"])
+    trackers.start()
+    trackers.send(run.events)
+    trackers.finish()
+    trackers.close()
+    numbers, kept = f"log {len(logged(run)) - 1}", "keep config.yaml result.json"
+    assert capsys.readouterr().out.splitlines() == ["start run 3", numbers, "log 1", kept, "close True"]
+
+
+def test_a_tracker_that_breaks_is_named_and_gets_nothing_more(tmp_path, own):
+    run = made_run(tmp_path / "run").path
+    done = invoked("watch", run, "--track", f"{own}:Mine=breaks")
+    assert done.exit_code == 1
+    assert f"stopped, found AssertionError: ; send the rest later: fedhca2 watch {run} --track" in done.stderr
+    assert "close" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("track", "fault"),
+    [
+        ("mlflow", "should be NAME=PLACE, found 'mlflow'"),
+        ("mflow=runs", "unknown tracker 'mflow'. Did you mean 'mlflow'? (tensorboard, wandb, mlflow); or path/to"),
+        ("wandb=project", "needs another package: pip install 'fedhca2[wandb]'"),
+        ("tensorboard={file}", "should be a folder, found the file {file}"),
+        ("mlflow={file}/below", "should be a folder, found the file {file}"),
+        ("mlflow=nowhere://at.all", "unsupported URI 'nowhere://at.all'"),
+        ("mlflow=http://127.0.0.1:9", "API request to http://127.0.0.1:9"),
+        ("{own}:Other=here", "Other should be a class with start, log, keep and close, found type"),
+        ("{own}:Nothing=here", "found nothing of that name. (Mine)"),
+    ],
+)
+def test_a_fault_is_one_line_before_the_run_has_a_folder(tmp_path, own, monkeypatch, track, fault):
+    if "mlflow=" in track:
+        pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    (file := tmp_path / "file").touch()
+    (experiment := tmp_path / "small.yaml").write_text(yaml.safe_dump({**SETTINGS, "method": "local", "rounds": 1}))
+    done = invoked("run", experiment, "--out", tmp_path / "run", "--track", track.format(file=file, own=own))
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
+    assert fault.format(file=file) in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_run_sends_while_it_goes_on_what_it_wrote_down(tmp_path):
+    board = tmp_path / "run" / "board"  # in the run's own folder, which should be empty at first
+    sending(
+        tmp_path / "run",
+        f"tensorboard={board}",
+        work=lambda watcher: run_small(small(rounds=2), tmp_path / "run", watcher),
+    )
+    assert in_tensorboard(board) == logged(RunFiles.open(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_a_resumed_run_continues_its_run_in_mlflow(tmp_path, store):
+    run, place = tmp_path / "run", f"mlflow={tmp_path / 'mlruns'}"
+    with pytest.raises(CrashError):
+        sending(run, place, work=lambda watcher: run_small(small(rounds=2), run, _Crashing(watcher)))
+    assert [each.info.status for each in store.runs] == ["KILLED"]
+    sending(run, place, work=lambda watcher: resume_small(run, watcher=watcher))
+    assert [each.info.status for each in store.runs] == ["FINISHED"]
+    assert {(tag, step): value for tag, step, value in store.points() if "seconds" not in tag} == {
+        key: value for key, value in logged(RunFiles.open(run)).items() if "seconds" not in key[0]
+    }
+    models = {f"models/{client}.safetensors" for client in ("road", "shop", "home")}
+    assert store.files() == {"config.yaml", "result.json"} | models
+
+
+class _Crashing:
+    """Passes everything on, and crashes after the second round."""
+
+    def __init__(self, watcher):
+        self.watcher = watcher
+
+    def __getattr__(self, name):
+        return getattr(self.watcher, name)
+
+    def aggregated(self, round, *rest):
+        self.watcher.aggregated(round, *rest)
+        if round == 1:
+            crash()
+
+
+def test_settings_that_are_long_fit_into_mlflow(tmp_path, store):
+    run = made_run(tmp_path / "run")
+    config = yaml.safe_load(run.config_file.read_text()) | {"title": "x" * 9000, "devices": ["cpu"] * 200}
+    run.config_file.write_text(yaml.safe_dump(config))
+    assert invoked("watch", run.path, "--track", f"mlflow={tmp_path / 'mlruns'}").exit_code == 0
+    assert len(store.runs[0].data.params["devices"]) == 500
