@@ -1,6 +1,8 @@
 """TensorBoard, MLflow, W&B and trackers of one's own get what a run wrote down."""
 
 import sys
+from pathlib import Path
+from urllib.parse import urlparse
 
 import pytest
 import yaml
@@ -60,10 +62,10 @@ class MLflowStore:
         histories = [(tag, self.client.get_metric_history(run.info.run_id, tag)) for tag in run.data.metrics]
         return [(tag, point.step, point.value) for tag, points in histories for point in points]
 
-    def files(self, folder=None):
+    def files(self):
         (run,) = self.runs
-        found = self.client.list_artifacts(run.info.run_id, folder)
-        return {name for each in found for name in (self.files(each.path) if each.is_dir else [each.path])}
+        folder = Path(urlparse(run.info.artifact_uri).path)
+        return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
