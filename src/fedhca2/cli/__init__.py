@@ -1,9 +1,9 @@
 """The command line. Each command imports the slow modules it needs."""
 
-from fedhca2.cli import catalogue, compare, data, flower, models, privacy, run, settings
+from fedhca2.cli import catalogue, compare, completion, config, data, flower, models, privacy, run
 from fedhca2.cli.app import app, print_anywhere
 
-__all__ = ["app", "catalogue", "compare", "data", "flower", "main", "models", "privacy", "run", "settings"]
+__all__ = ["app", "catalogue", "compare", "completion", "config", "data", "flower", "main", "models", "privacy", "run"]
 
 
 def main() -> None:

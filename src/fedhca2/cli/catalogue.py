@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from fedhca2.cli import completion
 from fedhca2.cli.app import Json, app, clear_errors, print_json
 from fedhca2.words import counted
 
@@ -56,7 +57,10 @@ def experiments(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method's name or location: path/to/file.py:NAME.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A method's name or location: path/to/file.py:NAME.", autocompletion=completion.methods),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the methods with the parts they share and their settings, or explain one."""

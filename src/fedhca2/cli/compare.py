@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from fedhca2.cli import completion
 from fedhca2.cli.app import Json, app, clear_errors, console_beside, print_json
+from fedhca2.cli.completion import ExperimentName, Overrides
 from fedhca2.cli.page import draw_page
 from fedhca2.cli.run import stopped
 from fedhca2.words import counted
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 SOME_FAILED = 1
 
 
-Config = Annotated[str, typer.Argument(help="A YAML file, or the name of an embedded experiment.")]
 Jobs = Annotated[
     str,
     typer.Option(
@@ -31,15 +32,14 @@ Jobs = Annotated[
         "auto: as many as cores and memory allow. On a GPU, runs wait for memory.",
     ),
 ]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=5")
-]
 
 
 @app.command()
 def compare(
-    config: Config = "demo",
-    methods: Annotated[str, typer.Option(help="Names separated by commas, or 'all'.")] = "fedavg,fedhca2",
+    config: ExperimentName = "demo",
+    methods: Annotated[
+        str, typer.Option(help="Names separated by commas, or 'all'.", autocompletion=completion.methods)
+    ] = "fedavg,fedhca2",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per method.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/compare-NAME.")] = None,
     jobs: Jobs = "1",
@@ -65,7 +65,7 @@ def compare(
 
 @app.command()
 def sweep(
-    config: Config,
+    config: ExperimentName,
     over: Annotated[
         str, typer.Option(metavar="KEY=V1,V2,…", help="The setting to vary, and its values: method.c=0.2,0.4,0.6")
     ],
@@ -214,7 +214,11 @@ def _run_all(console: Console, planned: Sequence["ComparisonRun"], most: int | N
 @app.command()
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="The folder of a run, of several runs to compare, or of a comparison.")
+        list[Path],
+        typer.Argument(
+            help="The folder of a run, of several runs to compare, or of a comparison.",
+            autocompletion=completion.run_folders,
+        ),
     ],
     output: Annotated[
         Path | None,

@@ -15,6 +15,7 @@ import typer
 from click.core import ParameterSource
 
 from fedhca2.cli.app import Json, app, clear_errors, console_beside
+from fedhca2.cli.completion import Overrides, experiments
 from fedhca2.cli.run import BY_SIGNAL, conclude, stopped
 
 flower = typer.Typer(name="flower", help="Run a federation over a network with Flower.", no_args_is_help=True)
@@ -132,7 +133,12 @@ def leave_in_time(*_: object) -> None:
 
 @flower.command()
 def serve(
-    config: Annotated[str, typer.Argument(help="A YAML file, an embedded experiment, or a run's folder to resume.")],
+    config: Annotated[
+        str,
+        typer.Argument(
+            help="A YAML file, an embedded experiment, or a run's folder to resume.", autocompletion=experiments
+        ),
+    ],
     keys: Keys,
     superlink: Annotated[
         str | None,
@@ -140,7 +146,7 @@ def serve(
     ] = None,
     listen: Listen = PUBLIC,
     quota: Quota = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting.")] = None,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; a new one under runs/ by default.")] = None,
     deadline: Annotated[float, typer.Option(help="Seconds per round; 0: no limit.")] = 3600,
     min_clients: Annotated[int | None, typer.Option(help="Replies a round needs; by default all.")] = None,

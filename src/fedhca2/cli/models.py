@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from fedhca2.cli.app import Json, app, clear_errors, console_beside, print_json
+from fedhca2.cli.completion import FinishedRun
 
 IMAGES = {"val": "validation", "train": "training"}
 
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: FinishedRun,
     split: Annotated[str, typer.Option(help="val, or train for each client's training images.")] = "val",
     thresholds: Annotated[
         int, typer.Option(min=1, max=254, help="Number of thresholds for edges; the papers use 99.")
@@ -54,7 +55,7 @@ def evaluate(
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: FinishedRun,
     images: Annotated[list[Path], typer.Argument(help="Image files of any size, and folders of them.")],
     client: Annotated[str, typer.Option(help="The client whose model to use.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("predictions"),
@@ -71,7 +72,7 @@ def predict(
 
 @app.command()
 def picture(
-    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    run: FinishedRun,
     client: Annotated[str, typer.Option(help="The client whose samples to paint.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The PNG file to write.")],
     sample: Annotated[int, typer.Option(help="Number of the sample, from 0.")] = 0,
@@ -96,7 +97,7 @@ class Format(StrEnum):
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: FinishedRun,
     client: Annotated[str, typer.Option(help="The client whose model to export.")],
     format: Annotated[Format, typer.Option(help="The file format.")] = Format.onnx,
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("exported"),

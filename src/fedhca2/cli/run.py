@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from fedhca2.cli.app import Json, app, clear_errors, console_beside, print_json
+from fedhca2.cli.completion import ExperimentName, Overrides, run_folders, trackers
 from fedhca2.cli.page import draw_page
 from fedhca2.words import counted
 
@@ -21,6 +22,7 @@ Track = Annotated[
         "--track",
         metavar="NAME=PLACE",
         help="Also send the numbers: tensorboard=DIR, mlflow=DIR-or-URL, wandb=PROJECT, or my.py:CLASS=PLACE.",
+        autocompletion=trackers,
     ),
 ]
 
@@ -39,13 +41,12 @@ BY_SIGNAL = 128  # shells add this to the number of the signal that ended a proc
 
 @app.command()
 def run(
-    config: Annotated[str, typer.Argument(help="A YAML file, or the name of an embedded experiment.")] = "demo",
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=5 --set method.c=0.2"),
-    ] = None,
+    config: ExperimentName = "demo",
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; a new one under runs/ by default.")] = None,
-    baseline: Annotated[Path | None, typer.Option(help="A finished run of 'local' to compare with.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="A finished run of 'local' to compare with.", autocompletion=run_folders)
+    ] = None,
     engine: Annotated[
         Literal["in-process", "flower-local", "flower-ray"],
         typer.Option(
@@ -165,11 +166,8 @@ def _privacy(spent: Mapping[str, Any]) -> str:
 
 @app.command()
 def resume(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: --set rounds=50, or the clients."),
-    ] = None,
+    run: Annotated[Path, typer.Argument(help="The run's folder.", autocompletion=run_folders)],
+    overrides: Overrides = None,
     track: Track = None,
     as_json: Json = False,
 ) -> None:
@@ -186,7 +184,10 @@ def resume(
 
 @app.command()
 def watch(
-    run: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison, finished or not.")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="The folder of a run or of a comparison, finished or not.", autocompletion=run_folders),
+    ],
     once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
     track: Track = None,
     as_json: Json = False,

@@ -7,6 +7,7 @@ from importlib.resources.abc import Traversable
 
 from fedhca2.strict_yaml import read_yaml
 
+SCHEMA = "schema.json"  # of experiments, as `fedhca2 config schema` prints it
 FOLDER = resources.files("fedhca2") / "configs"
 
 
@@ -26,6 +27,11 @@ def embedded_experiments() -> list[Listing]:
         values = read_yaml(file)
         listings.append(Listing(name, values.get("title", ""), tuple(values.get("belongs_to", ()))))
     return listings
+
+
+def embedded_names() -> list[str]:
+    """The names of the experiments that come with the package."""
+    return sorted(name for name, _ in _walk(FOLDER, ""))
 
 
 def embedded_file(name: str) -> Traversable | None:

@@ -1,7 +1,6 @@
 """From what a config says to a method: a name, and settings that replace its defaults."""
 
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -100,15 +99,20 @@ def _component(name: str, key: str, current: Config | None, value: object) -> Co
     kind = value.get("kind", getattr(current, "kind", None))
     if current is not None and kind == getattr(current, "kind", None):
         return _validated(type(current), f"{name}: {key}.", {**current.model_dump(), **value})
-    kinds = _kinds(aggregation, Aggregator) if key in AGGREGATED else _kinds(objectives, Objective)
+    kinds = kinds_of(key)
     if not isinstance(kind, str) or kind not in kinds:
         found = "none" if kind is None else repr(kind)
         raise ValueError(f"{name}: {key}.kind should be a known kind, found {found}. {suggest(str(kind), kinds)}")
     return _validated(kinds[kind], f"{name}: {key}.", value)
 
 
-def _kinds(module: ModuleType, base: type[Config]) -> dict[str, type[Config]]:
-    """The subclasses of this base in a module, by kind."""
+def kinds_of(component: str) -> dict[str, type[Config]]:
+    """What a component of a method may be, by kind: an aggregator for a part, an objective for `local`.
+
+    >>> sorted(kinds_of("local"))
+    ['attracted', 'frozen', 'heads_first', 'personal_copy', 'plain', 'proximal']
+    """
+    module, base = (aggregation, Aggregator) if component in AGGREGATED else (objectives, Objective)
     classes = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, base)]
     return {each.model_fields["kind"].default: each for each in classes if each.model_fields["kind"].default}
 

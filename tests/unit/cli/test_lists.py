@@ -1,4 +1,4 @@
-"""`fedhca2 runs`, `settings`, and the JSON of commands that list things."""
+"""`fedhca2 runs`, `config show`, and the JSON of commands that list things."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
+from fedhca2.experiment import Experiment
+from fedhca2.reports.trackers import flat
 from fedhca2.run_folder.lock import lock_folder
 from made_run import TASKS, made_run
 
@@ -78,7 +80,9 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path):
     )
 
 
-@pytest.mark.parametrize("words", [["experiments"], ["methods"], ["methods", "fedhca2"], ["settings", "batch"]])
+@pytest.mark.parametrize(
+    "words", [["experiments"], ["methods"], ["methods", "fedhca2"], ["config", "show", "--find", "batch"]]
+)
 def test_lists_are_json(words):
     assert all(isinstance(entry, dict) for entry in as_json(*words))
 
@@ -88,16 +92,36 @@ def test_a_run_that_is_watched_is_json(folder):
 
 
 def test_the_settings_page_is_up_to_date():
-    assert invoke("settings", "--markdown").output == (DOCS / "settings.md").read_text("utf-8")
+    assert invoke("config", "show", "--markdown").output == (DOCS / "settings.md").read_text("utf-8")
 
 
 def test_settings_have_a_meaning():
     adapted = ("(csv)", "(coco)", "(huggingface)")  # their docstrings explain them
-    found = [setting for setting in as_json("settings") if not any(kind in setting["key"] for kind in adapted)]
+    found = [setting for setting in as_json("config", "show") if not any(kind in setting["key"] for kind in adapted)]
     assert [setting["key"] for setting in found if not setting["meaning"]] == []
 
 
 def test_settings_are_found_by_words():
-    assert [setting["key"] for setting in as_json("settings", "warm-up", "epochs")] == [
+    assert [setting["key"] for setting in as_json("config", "show", "--find", "warm-up", "--find", "epochs")] == [
         "training.schedule.warmup_epochs"
     ]
+
+
+def test_every_setting_of_an_experiment_has_its_value():
+    changed = as_json("config", "show", "demo", "--set", "method.c=0.3", "--set", "clients.0.epochs=4")
+    found = {setting["key"]: (setting["value"], setting["default"]) for setting in changed}
+    assert found["method.encoder.c"] == ("0.3", "0.4")
+    assert found["clients.0.epochs"] == ("4", "1")
+    assert found["data.indoor.train"] == ("120", "200")
+    assert found["training.learning_rate"] == ("0.002", "0.0001")
+
+
+def test_the_settings_of_an_experiment_are_what_a_run_writes_down():
+    written = dict(flat(Experiment.load("demo").to_dict())).keys()
+    shown = {setting["key"] for setting in as_json("config", "show", "demo")}
+    assert sorted(key for key in written - {"method.name"} if key not in shown) == []
+
+
+def test_settings_of_nothing_cannot_be_changed():
+    found = invoke("config", "show", "--set", "rounds=3")
+    assert (found.exit_code, found.output) == (2, "error: --set: needs an experiment, found none\n")

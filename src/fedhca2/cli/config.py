@@ -1,8 +1,8 @@
-"""`fedhca2 settings`: every setting of an experiment, from the code."""
+"""`fedhca2 config`: every setting of an experiment, from the code, and the schema of its file."""
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
@@ -11,28 +11,36 @@ from rich.markup import escape
 
 from fedhca2.cli.app import Json, app, clear_errors, print_json
 from fedhca2.cli.catalogue import allowed, as_in_config
+from fedhca2.cli.completion import Overrides, experiments
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from fedhca2.config import Config
+    from fedhca2.experiment import Experiment
 
-COLUMNS = ("key", "values", "default", "meaning")
 INTRODUCTION = """\
 # Settings
 
 Every setting of an experiment: the values it may have, its default, its meaning. This page is made from the code by
-`fedhca2 settings --markdown > docs/settings.md`; `fedhca2 settings WORD` searches it in the terminal.
+`fedhca2 config show --markdown > docs/settings.md`; `fedhca2 config show --find WORD` searches it in the terminal, and
+`fedhca2 config show EXPERIMENT` prints what an experiment sets, with its method's settings.
 
 In a YAML file the steps of a key are nested; on the command line they are joined by dots, with the number of an entry
 of a list: `--set training.batch_size=4`, `--set clients.0.epochs=2`. The settings of methods are in
-`fedhca2 methods NAME`.
+`fedhca2 methods NAME`. [At the keyboard](shell.md) has the schema for editors and completion for shells.
 """
+
+config = typer.Typer(help="Show the settings of experiments, and the schema of their files.", no_args_is_help=True)
+app.add_typer(config, name="config")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a group; `default` is empty if it has to be given, and `about` says what the group is."""
+    """One setting of a group; `default` is empty if it has to be given, and `about` says what the group is.
+
+    `value` is that of an experiment, or empty where no experiment is meant.
+    """
 
     group: str
     name: str
@@ -40,45 +48,61 @@ class Setting:
     default: str
     meaning: str
     about: str
+    value: str = ""
 
     @property
     def key(self) -> str:
         """Its whole name."""
         return f"{self.group}.{self.name}" if self.group else self.name
 
-    @property
-    def cells(self) -> list[str]:
-        """What a table shows of it."""
-        return [self.key, self.values, self.default, self.meaning]
 
-
-@app.command()
-def settings(
+@config.command()
+def show(
+    experiment: Annotated[
+        str | None,
+        typer.Argument(
+            help="Also show the values in this experiment: a YAML file or an embedded one.", autocompletion=experiments
+        ),
+    ] = None,
+    overrides: Overrides = None,
     words: Annotated[
-        list[str] | None, typer.Argument(help="List only settings that mention all of these words.")
+        list[str] | None, typer.Option("--find", metavar="WORD", help="Only settings that mention this word.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/settings.md.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List the settings of an experiment: allowed values, default, meaning."""
+    """List every setting: its value in an experiment, its default, the values it may have, and its meaning."""
     with clear_errors():
+        from fedhca2.errors import UserError
         from fedhca2.experiment import Experiment
 
-        found = [
-            setting
-            for setting in settings_of(Experiment)
-            if all(word.lower() in " ".join(setting.cells).lower() for word in words or ())
-        ]
+        if overrides and not experiment:
+            raise UserError(["--set: needs an experiment, found none"])
+        if markdown and experiment:
+            raise UserError([f"--markdown: prints the page for all experiments, found {experiment!r}"])
+        loaded = Experiment.load(experiment, overrides or []) if experiment else None
+        every = values_in(loaded) if loaded else settings_of(Experiment)
+    columns = ["key", *(["value"] if loaded else []), "values", "default", "meaning"]
+    rows = [[str(getattr(setting, column)) for column in columns] for setting in every]
+    found = [row for row in rows if all(word.lower() in " ".join(row).lower() for word in words or ())]
     if as_json:
-        print_json([dict(zip(COLUMNS, setting.cells, strict=True)) for setting in found])
+        print_json([dict(zip(columns, row, strict=True)) for row in found])
     elif markdown:
-        typer.echo(to_markdown(found), nl=False)
+        typer.echo(to_markdown(every), nl=False)
     else:
         from fedhca2.reports.tables import TextTable
 
-        rows = [[escape(cell) for cell in setting.cells] for setting in found]
-        wraps = {"key": 20, "values": 10, "default": 8, "meaning": 20}
-        Console(highlight=False).print(TextTable(COLUMNS, rows, drop=["values", "default"], wraps=wraps))
+        wraps = {"value": 8, "values": 10, "default": 8, "meaning": 15} | ({} if loaded else {"key": 20})
+        shown = [[escape(cell) for cell in row] for row in found]
+        Console(highlight=False).print(TextTable(columns, shown, drop=["values", "default"], wraps=wraps))
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON Schema of an experiment's file, with which editors check it."""
+    with clear_errors():
+        from fedhca2.experiment.schema import experiment_schema
+    print_json(experiment_schema())
 
 
 def to_markdown(found: Sequence[Setting]) -> str:
@@ -108,11 +132,57 @@ def settings_of(config: "type[Config]") -> list[Setting]:
                 continue  # the group's title has it
             key = f"{place}.{name}" if place else name
             groups = [(f"{key}{step}", held) for step, held in _groups(field.annotation)]
-            meaning = field.description or (_about(groups[0][1]) if len(groups) == 1 else "")
-            found.append(Setting(place, name, _values(field, groups), _default(field, groups), meaning, _about(config)))
+            found.append(_setting(place, name, field, groups, config))
             below += groups
         waiting = below + waiting
     return found
+
+
+def values_in(experiment: "Experiment") -> list[Setting]:
+    """All settings of an experiment with their values, those of its method among them."""
+    from fedhca2.experiment.experiment import DEFAULT_METHOD
+    from fedhca2.methods import resolve
+
+    usual, method = resolve(experiment.method_name), experiment.resolved_method
+    named = Setting("", "method", "a name", DEFAULT_METHOD, "how clients are federated", "", experiment.method_name)
+    hidden = ("method.reference", "method.rounds")
+    found = [named, *(each for each in _held(method, "method", usual) if each.key not in hidden)]
+    own = [each for each in _held(experiment, "", None) if each.key != "method"]
+    place = [each.key for each in own].index("baseline")
+    return [*own[:place], *found, *own[place:]]
+
+
+def _held(config: "Config", place: str, usual: "Config | None") -> Iterator[Setting]:
+    """The settings of a config, with their values; the defaults are those of `usual` where it has them."""
+    for name, field in type(config).model_fields.items():
+        key, value = f"{place}.{name}" if place else name, getattr(config, name)
+        inside = list(_inside(value))
+        for step, held in inside:
+            yield from _held(held, f"{key}{step}", getattr(usual, name, None) if not step else None)
+        if not inside:
+            about = _setting(place, name, field, list(_groups(field.annotation)), type(config))
+            default = _plain(getattr(usual, name)) if type(usual) is type(config) else about.default
+            yield replace(about, value=_plain(value), default=default)
+
+
+def _inside(value: Any) -> "Iterator[tuple[str, Config]]":
+    """The configs within a value, each with the step that leads to it."""
+    from fedhca2.config import Config
+
+    if isinstance(value, Config):
+        yield "", value
+    steps = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, tuple) else ()
+    yield from ((f".{step}", held) for step, held in steps if isinstance(held, Config))
+
+
+def _plain(value: Any) -> str:
+    return "none" if value in ((), {}, "") else as_in_config(value)
+
+
+def _setting(place: str, name: str, field: "FieldInfo", groups: Sequence[Any], config: "type[Config]") -> Setting:
+    meaning = field.description or (_about(groups[0][1]) if len(groups) == 1 else "")
+    meaning = meaning or (_about(config) if name == "kind" else "")
+    return Setting(place, name, _values(field, groups), _default(field, groups), meaning, _about(config))
 
 
 def _about(config: "type[Config]") -> str:
@@ -183,6 +253,4 @@ def _default(field: "FieldInfo", below: Sequence[Any]) -> str:
     if field.is_required():
         return ""
     default = field.get_default(call_default_factory=True)
-    if below and default is not None:
-        return ""
-    return "none" if default in ((), {}, "") else as_in_config(default)
+    return "" if below and default is not None else _plain(default)
