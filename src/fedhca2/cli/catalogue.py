@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedhca2.methods import Method
 
 BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}
-EVERYWHERE = ("batch_norm", "common")
+EVERYWHERE = ("batch_norm",)
 
 
 @app.command()
@@ -91,7 +91,7 @@ def methods_table() -> Group:
                 f"[cyan]{escape('  '.join(f'{key}={as_in_config(value)}' for key, value in settings.items()))}[/]"
             )
         table.add_row(f"[bold]{name}[/]", "\n".join(lines))
-    hint = "fedhca2 methods NAME explains the settings. All methods also take batch_norm and common."
+    hint = "fedhca2 methods NAME explains the settings. All methods also take batch_norm."
     return Group(table, Text(hint, style="dim"))
 
 

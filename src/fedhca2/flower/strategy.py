@@ -297,8 +297,8 @@ def unsuited(method: Method) -> str:
         return "trains two models in every round, which only fedhca2's own clients do"
     if method.local.frozen or type(method.local).epochs is not Objective.epochs:
         return "freezes parts of the model in some epochs, which only fedhca2's own clients do"
-    if method.batch_norm == "recalibrate" or method.common:
-        return "batch_norm should be 'local' or 'average' and common empty, unless fedhca2's own clients train"
+    if method.batch_norm == "recalibrate":
+        return "batch_norm should be 'local' or 'average', unless fedhca2's own clients train"
     return ""
 
 

@@ -1,7 +1,7 @@
 """A method: how encoders, decoders and heads are aggregated, and what local training adds."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -23,10 +23,6 @@ class Method(Config):
     batch_norm: Annotated[
         BatchNorm, Field(description="running statistics stay local, are mixed like parameters, or are measured again")
     ] = "local"
-    common: Annotated[
-        tuple[Literal["decoder", "head"], ...],
-        Field(description="parts that start from the same values for all clients of a task"),
-    ] = ()
     reference: str = ""
     rounds: Annotated[int | None, Field(ge=1, exclude=True, description="of the run, if known")] = None
 

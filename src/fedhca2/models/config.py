@@ -129,6 +129,10 @@ class ModelConfig(Config):
     head: Annotated[Part | None, Field(description=f"by default the task's own; or a class of your own: {FORMS}")] = (
         None
     )
+    common_start: Annotated[
+        tuple[Literal["decoder", "head"], ...],
+        Field(description="parts that start from the same values for all clients of a task"),
+    ] = ()
 
     @property
     def own_parts(self) -> dict[str, Part]:
