@@ -8,6 +8,8 @@ import yaml
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
+from fedhca2.experiment import Experiment
+from fedhca2.federation.comparison_runs import plan_sweep
 from fedhca2.run_folder import result as results
 from small_run import SETTINGS
 
@@ -75,12 +77,9 @@ def test_the_figure_of_a_sweep_names_the_setting(swept):
 
 
 def test_values_that_change_local_have_their_own(config, tmp_path):
-    from fedhca2.cli.compare import _variants
-    from fedhca2.federation.comparison_runs import plan_sweep
-
-    key, variants = _variants(str(config), "training.learning_rate=0.1,0.2", [])
-    named = {f"{key}={value}": variant for value, variant in variants.items()}
-    assert len({run.folder for run in plan_sweep(named, 2, tmp_path)}) == 8
+    settings = [f"training.learning_rate={rate}" for rate in (0.1, 0.2)]
+    planned = plan_sweep({setting: Experiment.load(str(config), [setting]) for setting in settings}, 2, tmp_path)
+    assert len({run.folder for run in planned}) == 8
 
 
 @pytest.mark.parametrize(

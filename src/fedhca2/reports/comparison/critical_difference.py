@@ -1,11 +1,10 @@
 """The critical-difference figure of a comparison: average ranks, and which of them are too close to call."""
 
-from collections.abc import Sequence
-from html import escape
 from math import isfinite
 
 from fedhca2.reports.comparison.gather import Comparison
 from fedhca2.reports.comparison.significance import LEVEL, Ranking, rank
+from fedhca2.reports.comparison.svg import svg_drawing, svg_line, svg_text
 
 FILE = "critical-difference.svg"
 STEP, AXIS = 60, 720  # pixels: a rank, and the most for all of them
@@ -67,22 +66,3 @@ def to_svg(ranking: Ranking) -> str:
         parts.append(svg_text(edge + shift, y + 4, labels[number], anchor))
     height = first + ROW * half
     return svg_drawing(width, height, f"{TITLE}: {', '.join(labels)}", parts)
-
-
-def svg_drawing(width: float, height: float, told: str, parts: Sequence[str]) -> str:
-    """A drawing on white paper, so that it is readable on a dark page too, with a text for those who cannot see it."""
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}"'
-    look = 'font-family="system-ui, sans-serif" font-size="13" fill="#222" stroke="#222" role="img"'
-    paper = '<rect width="100%" height="100%" fill="#fff" stroke="none"/>'
-    head = [f'{opening} height="{height:.0f}" {look}>', f"<title>{escape(told)}</title>", paper]
-    return "\n".join([*head, *parts, "</svg>\n"])
-
-
-def svg_line(x1: float, y1: float, x2: float, y2: float, width: int = 1) -> str:
-    """A line."""
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke-width="{width}"/>'
-
-
-def svg_text(x: float, y: float, text: str, anchor: str) -> str:
-    """A text that starts, ends or has its middle at x."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" stroke="none">{escape(text)}</text>'

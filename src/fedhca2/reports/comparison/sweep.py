@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from math import ceil, floor, isfinite, log10
 
-from fedhca2.reports.comparison.critical_difference import svg_drawing, svg_line, svg_text
 from fedhca2.reports.comparison.gather import DELTA_M, Comparison, Entry
 from fedhca2.reports.comparison.layouts import heading
+from fedhca2.reports.comparison.svg import svg_drawing, svg_line, svg_text, tick_step
 
 FILE = "sweep.svg"
 WIDTH, HEIGHT = 560, 340
@@ -73,9 +73,7 @@ class _Axis:
     @property
     def ticks(self) -> list[float]:
         """Round numbers on the axis."""
-        room = self.high - self.low
-        power = 10.0 ** floor(log10(room / TICKS))
-        step = next(times * power for times in (1, 2, 5, 10) if room <= TICKS * times * power)
+        step = tick_step(self.high - self.low, TICKS)
         return [step * number for number in range(ceil(self.low / step), floor(self.high / step) + 1)]
 
     def __call__(self, value: float) -> float:

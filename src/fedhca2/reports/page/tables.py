@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from math import isfinite
 
-from fedhca2.metrics import relative_gain
 from fedhca2.reports.figures.attendance import left_out
 from fedhca2.reports.figures.cast import cast_of
 from fedhca2.reports.names import UNKNOWN, duration_text, gain_text, metric_heading, score_text, size_text
@@ -11,7 +10,7 @@ from fedhca2.reports.page.blocks import Cell, Table
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.names import EVENTS
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import Headline, headline
+from fedhca2.run_folder.result import task_scores
 
 SHOWN = 100  # most rows of a table of any length
 PARTS = ("encoder", "decoder", "head")
@@ -64,21 +63,18 @@ def result_table(run: RunFiles) -> Table:
     labels, colours = cast.labels, cast.colours
     columns = ["client", "metric", *(["local"] if baseline else []), run.method, *(["gain"] if baseline else [])]
     rows = []
-    for client, tasks in result["clients"].items():
-        for task, scores in tasks.items():
-            ours = headline(task, scores)
-            metric = metric_heading(ours.metric, ours.higher_is_better)
-            colour = colours.get(labels.get(client, ""), "")
-            row = [Cell(run.short_name(f"{client}/{task}"), colour=colour), Cell(metric)]
-            score = Cell(score_text(task, ours.value), value=ours.value)
-            if baseline and task in baseline.get(client, {}):
-                theirs = headline(task, baseline[client][task])
-                row += [Cell(score_text(task, theirs.value), value=theirs.value), score, gain_cell(ours, theirs)]
-            elif baseline:  # a site that was away during the evaluation
-                row += [Cell(UNKNOWN), score, Cell(UNKNOWN)]
-            else:
-                row.append(score)
-            rows.append(row)
+    for one in task_scores(result["clients"], baseline):
+        metric = metric_heading(one.ours.metric, one.ours.higher_is_better)
+        colour = colours.get(labels.get(one.client, ""), "")
+        row = [Cell(run.short_name(f"{one.client}/{one.task}"), colour=colour), Cell(metric)]
+        score = Cell(score_text(one.task, one.ours.value), value=one.ours.value)
+        if one.alone:
+            row += [Cell(score_text(one.task, one.alone.value), value=one.alone.value), score, marked(one.gain)]
+        elif baseline:  # a site that was away during the evaluation
+            row += [Cell(UNKNOWN), score, Cell(UNKNOWN)]
+        else:
+            row.append(score)
+        rows.append(row)
     return Table("Results", columns, rows)
 
 
@@ -179,12 +175,6 @@ def latest_scores(run: RunFiles) -> dict[str, dict[str, dict[str, float]]]:
     for event in run.of("metric"):
         scores.setdefault(event["client"], {}).setdefault(event["task"], {})[event["metric"]] = event["value"]
     return scores
-
-
-def gain_cell(ours: Headline, theirs: Headline) -> Cell:
-    """The relative gain, marked with its sign for the colour."""
-    gain = relative_gain(ours.value, theirs.value, ours.higher_is_better)
-    return marked(gain)
 
 
 def marked(gain: float) -> Cell:
