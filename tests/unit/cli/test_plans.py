@@ -1,7 +1,6 @@
 """`fedhca2 run --dry-run` and `sweep`, and what a result says about its origin."""
 
 import json
-import subprocess
 
 import pytest
 import yaml
@@ -10,7 +9,6 @@ from typer.testing import CliRunner
 from fedhca2.cli import app
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import plan_sweep
-from fedhca2.run_folder import result as results
 from small_run import SETTINGS
 
 CLIENTS = [
@@ -110,20 +108,3 @@ def test_a_wrong_sweep_is_one_line(config, tmp_path, over, line):
 def test_a_result_says_where_it_comes_from(swept):
     origin = json.loads((swept[0] / "local" / "seed-0" / "result.json").read_text())["origin"]
     assert set(origin) == {"command", "started", "git"}
-
-
-def test_the_command_is_one_that_a_shell_takes(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/usr/bin/fedhca2", "run", "my file.yaml"])
-    assert results.origin()["command"] == "fedhca2 run 'my file.yaml'"
-
-
-def test_the_commit_is_that_of_the_working_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert results.origin()["git"] is None
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    for words in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "first"]):
-        subprocess.run(["git", *words], check=True)
-    clean = results.origin()["git"]
-    assert (len(clean["commit"]), clean["dirty"]) == (40, False)
-    (tmp_path / "new.py").touch()
-    assert results.origin()["git"] == clean | {"dirty": True}
