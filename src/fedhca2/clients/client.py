@@ -21,8 +21,8 @@ from fedhca2.clients.training import Learner, Training
 from fedhca2.data.batches import Batches, one_early
 from fedhca2.data.dataset import Sample
 from fedhca2.messages import BatchNorm, Effect, Order, Profile, Reply
+from fedhca2.models.layers import draw_keep
 from fedhca2.models.multitask import MultiTaskModel, fingerprint, slot_prefix
-from fedhca2.models.stochastic_depth import draw_keep
 from fedhca2.objectives import Epoch, Objective
 from fedhca2.params import Slot, unflatten
 from fedhca2.seeds import derive

@@ -20,7 +20,7 @@ from fedhca2.data.file_errors import BrokenFileError
 from fedhca2.data.files import class_codes, read_colours, read_json, read_mat, read_normals, read_shades, read_values
 from fedhca2.data.label_spaces import PASCAL_CLASSES, PASCAL_LABELS
 from fedhca2.labels import IGNORE
-from fedhca2.metrics.edges.boundaries import boundaries
+from fedhca2.metrics.edges.ods_f import boundaries
 from fedhca2.tasks import LabelSpace, skips_empty
 
 PART_CLASS = {
