@@ -1,7 +1,7 @@
 """Which node is which client, by what each of them says."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from time import sleep
 from typing import TypeVar
@@ -22,8 +22,8 @@ T = TypeVar("T")
 class Roster:
     """The clients that were ever here, the nodes of those that are, and the nodes that are none."""
 
-    def __init__(self) -> None:
-        self.profiles: dict[str, Profile] = {}
+    def __init__(self, known: Iterable[Profile] = ()) -> None:
+        self.profiles = {profile.client: profile for profile in known}
         self.nodes: dict[int, str] = {}
         self.refused: dict[int, str] = {}  # the reasons
 

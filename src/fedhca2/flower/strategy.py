@@ -277,7 +277,7 @@ class Federated(Strategy):
         self.run, self.progress = state.values["run"], progress_from_state(state)
         self.numbers, self.taken = state.values["numbers"], state.values["taken"]
         profiles = [decode_new_profile(data) for data in state.values["profiles"]]
-        self.roster.profiles = {profile.client: profile for profile in profiles if isinstance(profile, Profile)}
+        self.roster = Roster(profile for profile in profiles if isinstance(profile, Profile))
 
     def _described(self) -> str:
         return self.method.model_dump_json()
