@@ -31,7 +31,7 @@ class TextTable:
     """A table that never breaks a number: where it is too wide, it leaves out columns, and says which.
 
     `drop` names columns in the order in which they can be left out, `right` those aligned to the right, and `wraps`
-    those with text that may take several lines, of at least so many letters. If what remains is still too wide,
+    those with text that may take several lines, each with its least width. If what remains is still too wide,
     `otherwise` is shown.
     """
 
@@ -133,11 +133,11 @@ def conclusion(result: Result) -> str:
 
 
 def how_certain(clients: Scores, baseline: Scores) -> str:
-    """Tell how many scores a run bettered, and what one run cannot tell."""
+    """Say how many scores improved, and what a single run cannot show."""
     gains = [one.gain for one in task_scores(clients, baseline) if one.alone and one.ours.counts]
     better = sum(gain > 0 for gain in gains)
     told = f"{better} of {counted(len(gains), 'score')} {'is' if better == 1 else 'are'} better than alone."
-    return f"{told} How far that varies, only more seeds can tell."
+    return f"{told} Only more seeds can tell how much that varies."
 
 
 def _coloured(gain: float) -> str:
@@ -167,7 +167,7 @@ def runs_table(runs: Sequence[ListedRun], folder: Path) -> TextTable | str:
     )
 
 
-def forecast_summary(experiment: Experiment, found: "Forecast") -> Group:
+def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
     """What a run will do: a row for each client, and sentences about bytes and memory."""
     rows = [
         [
@@ -180,7 +180,7 @@ def forecast_summary(experiment: Experiment, found: "Forecast") -> Group:
             size_text(client.bytes_up),
             size_text(client.bytes_down),
         ]
-        for client in found.clients
+        for client in forecast.clients
     ]
     names = ["client", "tasks", "train", "val", "parameters", "sends", "up", "down"]
     table = TextTable(
@@ -191,18 +191,18 @@ def forecast_summary(experiment: Experiment, found: "Forecast") -> Group:
         drop=["parameters", "val", "sends", "tasks"],
         wraps={"client": 7, "tasks": 8, "sends": 12},
     )
-    total = found.to_dict()["per_round"]
+    total = forecast.to_dict()["per_round"]
     up, down = (size_text(total[f"bytes_{way}"]) for way in ("up", "down"))
     states, steps = (
         "an unknown amount" if size is None else size_text(size)
-        for size in (found.memory["states"], found.memory["steps"])
+        for size in (forecast.memory["states"], forecast.memory["steps"])
     )
     secure = "; secure aggregation adds to that" if experiment.secure_aggregation else ""
     return Group(
         table,
         Text(
             f"{counted(len(rows), 'client')}, {counted(experiment.rounds, 'round')} of {experiment.method_name} on "
-            f"{', '.join(found.devices)}; a round with all clients sends {up} up and {down} down{secure}"
+            f"{', '.join(forecast.devices)}; a round with all clients sends {up} up and {down} down{secure}"
         ),
         Text(
             f"memory: about {states} for the states of all clients and {steps} for training steps, "

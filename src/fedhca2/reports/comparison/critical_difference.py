@@ -27,12 +27,12 @@ def ranking_of(comparison: Comparison) -> Ranking | None:
 def ranking_note(ranking: Ranking) -> str:
     """How to read the figure, and what it assumes."""
     p = "p < 0.001" if ranking.p_value < 0.001 else f"p = {ranking.p_value:.3f}"
-    found = "a difference" if ranking.p_value < LEVEL else "no difference"
+    difference = "a difference" if ranking.p_value < LEVEL else "no difference"
     return (
         f"Ranks (1 is the best) averaged over {ranking.rankings} rankings, one per column and seed. Friedman's test "
-        f"finds {found} between the methods ({p}). Methods joined by a bar are closer than the critical difference "
-        f"(Nemenyi's test at {100 * LEVEL:g} %). Both tests take the rankings as independent, but the columns of a run "
-        "share encoders and the seeds share a data set: they find differences too easily."
+        f"finds {difference} between the methods ({p}). Methods joined by a bar are closer than the critical "
+        f"difference (Nemenyi's test at {100 * LEVEL:g} %). Both tests take the rankings as independent, but the "
+        "columns of a run share encoders and the seeds share a data set: they find differences too easily."
     )
 
 

@@ -107,15 +107,15 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
     """
     rows = variants(runs)
     alone = {without_method(run): run.finished_result["clients"] for run in runs if run.method == LOCAL}
-    found = {label: _entries(same, alone) for label, same in rows.items()}
-    columns = list(next(iter(found.values())))
-    for label, row in found.items():
+    by_label = {label: _entries(same, alone) for label, same in rows.items()}
+    columns = list(next(iter(by_label.values())))
+    for label, row in by_label.items():
         if _scores(row) != _scores(columns):
             raise UserError([f"{rows[label][0].path}: should have the same clients and tasks as {runs[0].path}"])
     gains = (DELTA_M, BY_CLIENT) if any(run.several_of_a_kind for run in runs) else (DELTA_M,)
     kept = [column for column in columns if not column.is_gain]
-    kept += [gain for gain in gains if all(gain in row for row in found.values())]
-    entries = {label: {column: row[column] for column in kept} for label, row in found.items()}
+    kept += [gain for gain in gains if all(gain in row for row in by_label.values())]
+    entries = {label: {column: row[column] for column in kept} for label, row in by_label.items()}
     return Comparison(kept, entries, {label for label, same in rows.items() if same[0].method == LOCAL})
 
 

@@ -131,8 +131,8 @@ def to_data(comparison: Comparison) -> list[dict[str, Any]]:
             entry = row[column]
             about = [method, column.group, column.task, column.metric, column.higher_is_better, len(entry.values)]
             p = comparison.p_values.get(method) if column == DELTA_M else None
-            found = [*about, entry.mean, entry.deviation, comparison.is_best(method, column), p]
-            records.append(dict(zip(CSV, found, strict=True)))
+            values = [*about, entry.mean, entry.deviation, comparison.is_best(method, column), p]
+            records.append(dict(zip(CSV, values, strict=True)))
     return records
 
 

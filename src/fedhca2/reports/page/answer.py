@@ -166,8 +166,8 @@ def _ends(cast: Cast, gains: Sequence[Gain]) -> Table:
     return Table(f"The best {ENDS} and the worst {ENDS}", ["client", "scores", "gain"], rows, wide=False)
 
 
-def comparison_answer(comparison: Comparison, found: Mapping[str, Sequence[RunFiles]]) -> list[Block]:
-    """The method with the highest Δm, its spread over seeds, how the others fare, and what it cost."""
+def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFiles]]) -> list[Block]:
+    """The method with the highest Δm, its spread over seeds, the others, and what it cost."""
     others = {m: row[DELTA_M] for m, row in comparison.entries.items() if DELTA_M in row and m not in comparison.alone}
     known = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
     if not known:
@@ -186,12 +186,12 @@ def comparison_answer(comparison: Comparison, found: Mapping[str, Sequence[RunFi
         Tile(f"Δm of {method}", f"{known[method].mean:+.2f} %", _over_seeds(known[method]), _sign(known[method].mean))
         for method in ranked[1:5]
     ]
-    tiles += _cost_tiles(found[best][0])
+    tiles += _cost_tiles(runs[best][0])
     mean_gain = known[best].mean
     return [Answer(f"Δm of {best}", f"{mean_gain:+.2f} %", _over_seeds(known[best]), sentence, tiles, _sign(mean_gain))]
 
 
 def _over_seeds(entry: Entry) -> str:
     if entry.deviation is None:
-        return "one seed: how far that varies is unknown"
+        return "one seed: how much that varies is unknown"
     return f"± {entry.deviation:.2f} % from seed to seed: the standard deviation of {len(entry.values)} seeds"

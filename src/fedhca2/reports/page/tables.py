@@ -115,7 +115,7 @@ def left_out_table(run: RunFiles) -> list[Table]:
     rounds: dict[tuple[str, str], list[int]] = {}
     for one in left_out(run):
         rounds.setdefault((one.client, one.why), []).append(one.round)
-    rows = [[Cell(client), Cell(spans(found)), Cell(why)] for (client, why), found in rounds.items()]
+    rows = [[Cell(client), Cell(spans(missed)), Cell(why)] for (client, why), missed in rounds.items()]
     hidden = len(rows) - SHOWN
     note = "Each counts as absent in that round. The number after the last round is the evaluation."
     note += f" The first {SHOWN} of {len(rows)} reasons are shown; {EVENTS} has all of them." if hidden > 0 else ""
@@ -127,7 +127,7 @@ def declined_table(run: RunFiles) -> list[Table]:
     rounds: dict[tuple[str, str], list[int]] = {}
     for event in run.of("declined"):
         rounds.setdefault((event["client"], event["why"]), []).append(event["round"] + 1)
-    rows = [[Cell(client), Cell(spans(found)), Cell(why)] for (client, why), found in rounds.items()]
+    rows = [[Cell(client), Cell(spans(missed)), Cell(why)] for (client, why), missed in rounds.items()]
     note = "Each still took part, with its own model if it rejected the rows it was sent."
     return [Table("Declined", ["client", "rounds", "what and why"], rows[:SHOWN], note)] if rows else []
 
@@ -140,10 +140,10 @@ def privacy_table(run: RunFiles) -> list[Table]:
     rows = [
         [
             Cell(client),
-            Cell(str(found["updates"]), value=found["updates"]),
-            *(Cell(_epsilon(found[key]), value=found[key]) for key in ("epsilon", "dp_accounting")),
+            Cell(str(cost["updates"]), value=cost["updates"]),
+            *(Cell(_epsilon(cost[key]), value=cost[key]) for key in ("epsilon", "dp_accounting")),
         ]
-        for client, found in spent["clients"].items()
+        for client, cost in spent["clients"].items()
     ]
     note = f"Client-level differential privacy at δ = {spent['delta']:g} of the updates that were sent, with noise "
     note += f"{spent['noise']:g}. A site that adds more noise on its own has spent less than this."
@@ -160,13 +160,13 @@ def spans(rounds: Iterable[int]) -> str:
     >>> spans([1, 2, 3, 7, 9, 10])
     '1–3, 7, 9–10'
     """
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for round in rounds:
-        if found and round == found[-1][-1] + 1:
-            found[-1][1:] = [round]
+        if ranges and round == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [round]
         else:
-            found.append([round])
-    return ", ".join("–".join(map(str, span)) for span in found)
+            ranges.append([round])
+    return ", ".join("–".join(map(str, span)) for span in ranges)
 
 
 def latest_scores(run: RunFiles) -> dict[str, dict[str, dict[str, float]]]:
