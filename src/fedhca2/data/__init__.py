@@ -30,7 +30,7 @@ KINDS: dict[str, type[DataConfig]] = {
 
 
 def of_kind(values: Any, info: ValidationInfo) -> Any:
-    """The settings of a data set, built in or of a user's own, by its `kind`."""
+    """The settings of a data set by its `kind`: built in, or a user's own."""
     if not isinstance(values, dict):
         return values
     kind = str(values.get("kind", "nothing"))

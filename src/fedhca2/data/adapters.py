@@ -27,9 +27,9 @@ LONGEST = 60  # bits of a run's length
 class MapStyle:
     """Any data set with `len()` and `[index]`: torchvision's, or another of torch's kind.
 
-    `names` says what its samples are: for a tuple the names of its items, as in ("image", "semseg"), for a dict its
-    keys by our names, as in {"image": "jpg", "classification": "label"}. Class names come from `labels`, or from the
-    `features` that a Hugging Face data set has.
+    `names` describes its samples. For a tuple it lists the names of the items, as in ("image", "semseg"); for a dict it
+    gives the keys by our names, as in {"image": "jpg", "classification": "label"}. Class names come from `labels`, or
+    from the `features` that a Hugging Face data set has.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ def fill_polygon(corners: NDArray[np.float64], size: tuple[int, int]) -> Mask:
            [0, 0, 0, 0]])
     """
     if not np.all(np.abs(corners) < FARTHEST):
-        raise ValueError(f"corners should be nearer than {FARTHEST:g} pixels, found another")
+        raise ValueError(f"corners should be nearer than {FARTHEST:g} pixels, found one farther away")
     crossings = np.zeros((size[0], size[1] + 1), np.int64)  # of edges, by row and the first column to the right of them
     for (x, y), (to_x, to_y) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
         top, bottom = (int(np.clip(np.ceil(edge - 0.5), 0, size[0])) for edge in sorted((y, to_y)))
