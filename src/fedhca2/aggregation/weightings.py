@@ -231,8 +231,8 @@ def _nonnegative(matrix: Array, target: Array) -> Array:
     return weights
 
 
-def _shares(found: Array) -> Array:
-    shares: Array = found / found.sum()
+def _shares(weights: Array) -> Array:
+    shares: Array = weights / weights.sum()
     return shares
 
 

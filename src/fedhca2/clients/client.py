@@ -263,7 +263,7 @@ class Client:
         rows = self.exchange.anchors(self.shared.model, self.objective.anchor) if self.objective.pull else {}
         anchors = {slot: unflatten(row, self.layouts[slot]) for slot, row in rows.items()}
         prefix = {slot: slot_prefix(slot) for slot in anchors}
-        return [(prefix[slot] + name, anchor) for slot, found in anchors.items() for name, anchor in found.items()]
+        return [(prefix[slot] + name, anchor) for slot, by_name in anchors.items() for name, anchor in by_name.items()]
 
 
 class _Steps:

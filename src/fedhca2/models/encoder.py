@@ -28,7 +28,7 @@ SWIN = {"always_partition": True, "strict_img_size": False}
 
 
 class Encoder(nn.Module):
-    """A timm backbone, or one of a user's own, and what makes four feature maps [B, C, H, W] of its output.
+    """A backbone from timm or a user's own, and layers that turn its output into four feature maps [B, C, H, W].
 
     Channels-last backbones get a LayerNorm on each map, like the papers' Swin, and plain transformers a feature
     pyramid. With a `width`, all maps are projected to it; the projections belong to the encoder, since they depend on

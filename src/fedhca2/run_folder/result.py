@@ -117,7 +117,7 @@ def _counted(scores: Scores) -> dict[str, dict[str, float]]:
 def privacy_spent(noise: float, updates: Mapping[str, int]) -> dict[str, Any] | None:
     """The cost in client-level differential privacy of the updates that each client actually sent.
 
-    A site may add more noise than the experiment asks for without telling; its ε is then smaller than this.
+    A site may add more noise than the experiment asks for without saying so; its ε is then smaller than this.
     """
     if not noise:
         return None
