@@ -228,7 +228,7 @@ def report(
         from fedhca2.reports.page.write import write_page
         from fedhca2.run_folder.reader import RunFiles
 
-        opened = [RunFiles.open(folder) for run in runs for folder in known_runs(run) or [run]]
-        typer.echo(write_page(opened, output or runs[0] / "report.html"))
-        for sentence in transfer_sentences(opened[0])[:1] if len(opened) == 1 else ():
+        found = [RunFiles.open(folder) for run in runs for folder in known_runs(run) or [run]]
+        typer.echo(write_page(found, output or runs[0] / "report.html"))
+        for sentence in transfer_sentences(found[0])[:1] if len(found) == 1 else ():
             typer.echo(sentence, err=True)  # standard output is the page's path alone

@@ -47,7 +47,7 @@ def host_free(system: Path = Path("/")) -> int:
     limit = (group / "memory.max").read_text("utf-8").strip() if (group / "memory.max").is_file() else "max"
     if limit == "max":
         return free
-    held = _table(group / "memory.stat")  # the system frees cached files when memory is needed
+    held = _table(group / "memory.stat")  # files are cached there until somebody needs the memory
     used = int((group / "memory.current").read_text("utf-8")) - held["active_file"] - held["inactive_file"]
     return min(free, int(limit) - used)
 

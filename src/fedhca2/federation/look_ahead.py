@@ -52,7 +52,7 @@ class LookAhead:
             log.warning("diagnostics: %d evaluations in each of %d rounds; %s", pairs, times, bounds)
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        """Ignore batches."""
+        """Batches tell nothing about transfer."""
 
     def replied(self, order: Order, reply: Reply) -> None:
         """Keep the row of a client that trained in a measured round."""
@@ -60,7 +60,7 @@ class LookAhead:
             self.sent[reply.client] = order.upload["encoder"], reply.rows[ENCODER]
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """Measure the pairs of a round, before any client takes the server's rows."""
+        """Measure the pairs of a round, before anybody takes the server's rows."""
         for group in self._groups(self.sent):
             self._measure(round, group)
         self.sent.clear()
@@ -83,10 +83,10 @@ class LookAhead:
             others = {name: update for name, update in updates.items() if name != client.name}
             return look_ahead(client, others, place, self.watch)
 
-        measured = self.fleet.each(members, work)
-        losses = {name: loss for name, (loss, _) in measured.items()}
+        found = self.fleet.each(members, work)
+        losses = {name: loss for name, (loss, _) in found.items()}
         transfer = [
-            [1 - measured[to][1][giver] / losses[to] if giver != to and losses[to] > 0 else nan for to in members]
+            [1 - found[to][1][giver] / losses[to] if giver != to and losses[to] > 0 else nan for to in members]
             for giver in members
         ]
         self.events.log(
