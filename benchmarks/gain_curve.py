@@ -2,7 +2,7 @@
 
 from math import ceil, floor, log10
 
-from fedhca2.reports.comparison.svg import svg_drawing, svg_line, svg_text, tick_step
+from fedhca2.reports.comparison.drawings import svg_drawing, svg_line, svg_text, tick_step
 from fedhca2.reports.figures.figure import COLOURS
 
 LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT = 70, 130, 20, 60, 760, 420  # pixels

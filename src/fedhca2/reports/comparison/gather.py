@@ -11,6 +11,7 @@ from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.comparison.significance import LEVEL, gain_p_values
 from fedhca2.reports.comparison.variants import variants, without_method
+from fedhca2.reports.names import ARROWS, metric_title
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores, headline, overall_gain
 
@@ -30,6 +31,16 @@ class Column:
     def is_gain(self) -> bool:
         """Whether it is about all clients and tasks."""
         return not self.task
+
+    @property
+    def measure(self) -> str:
+        """Its metric, with an arrow in its better direction."""
+        return f"{metric_title(self.metric)}{' %' * self.is_gain} {ARROWS[self.higher_is_better]}"
+
+    @property
+    def heading(self) -> str:
+        """Its heading in a table."""
+        return self.measure if self.is_gain else f"{self.task} {self.measure}"
 
     def digits(self, value: float) -> int:
         """The number of decimals in the table; as in the papers, since differences are small."""

@@ -5,9 +5,9 @@ from dataclasses import replace
 from itertools import groupby
 
 from fedhca2.reports.comparison import Comparison, gather
-from fedhca2.reports.comparison.critical_difference import TITLE, ranking_note, ranking_of, to_svg
+from fedhca2.reports.comparison.drawings import RANKS_TITLE, draw_ranks, ranking_note, ranking_of
 from fedhca2.reports.comparison.gather import BY_CLIENT, DELTA_M, LOCAL, Column
-from fedhca2.reports.comparison.layouts import heading, marked_cell, marks_note
+from fedhca2.reports.comparison.layouts import marked_cell, marks_note
 from fedhca2.reports.comparison.variants import differing, flat, variants
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.cast import cast_of
@@ -79,7 +79,7 @@ def results_table(comparison: Comparison, colours: Mapping[str, str] | None = No
             " Δm uses the mean scores of clients with the same data and tasks; by client, it is the mean of all gains."
         )
     note = f"{note} {marks_note(comparison)}".strip()
-    return Table("Results", ["method", *map(heading, columns)], rows, note, _over(columns))
+    return Table("Results", ["method", *(column.heading for column in columns)], rows, note, _over(columns))
 
 
 def differences_table(comparison: Comparison, colours: Mapping[str, str]) -> Table:
@@ -91,7 +91,7 @@ def differences_table(comparison: Comparison, colours: Mapping[str, str]) -> Tab
         for method in others
     ]
     note = "In percent; higher is better for every metric."
-    return Table(f"Gain over {first}", ["method", *map(heading, columns)], rows, note, _over(columns))
+    return Table(f"Gain over {first}", ["method", *(column.heading for column in columns)], rows, note, _over(columns))
 
 
 def _over(columns: Sequence[Column]) -> list[tuple[str, int]]:
@@ -153,7 +153,7 @@ def _gains_by_column(comparison: Comparison, methods: list[str], colours: Mappin
 
 def _ranks(comparison: Comparison) -> list[Drawing]:
     ranking = ranking_of(comparison)
-    return [Drawing(TITLE, to_svg(ranking), ranking_note(ranking))] if ranking else []
+    return [Drawing(RANKS_TITLE, draw_ranks(ranking), ranking_note(ranking))] if ranking else []
 
 
 def _curves(rows: Variants, colours: Mapping[str, str]) -> list[Block]:
