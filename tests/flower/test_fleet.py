@@ -284,7 +284,7 @@ def test_a_second_key_of_the_same_name_is_refused_even_while_the_first_is_away(e
     fleet.registry._looked = float("-inf")
     for _ in range(2):
         fleet.registry.meet(Wait(60))
-    assert fleet.registry.refused == {"node 9": "home is here already, at node 3"}
+    assert fleet.registry.refused == {"node 9": "home has already joined as node 3"}
 
 
 def test_without_keys_two_sites_cannot_be_the_same_client(experiment, tmp_path):

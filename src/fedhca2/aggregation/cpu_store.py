@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhca2.aggregation.pages import MappedRow, own_pages
+from fedhca2.aggregation.rows import MappedRow, own_pages
 
 TILE = 3  # rows by rows whose products are summed at a time: nine sums and six values fit the registers
 COLUMNS = 1024  # columns whose values stay in the fastest cache while all pairs of rows use them

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedhca2.aggregation.common_update import CommonUpdate
+from fedhca2.aggregation.conflict_averse import CommonUpdate
 
 SMOOTHING = 1e-6  # of distances to the geometric median, relative to the median length
 TOLERANCE = 1e-10

@@ -1,14 +1,23 @@
-"""A stack of rows that is never stacked: inner products and mixtures, streamed over columns."""
+"""A stack of rows that is never stacked: inner products and mixtures, streamed over columns of memory or of files."""
 
+import ctypes
+import mmap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedhca2.aggregation.aggregator import Measure, Member
-from fedhca2.aggregation.pages import ask_for_large_pages
 from fedhca2.params import Layout
+
+LARGE = 1 << 22  # bytes from which large pages are worthwhile
+
+_madvise = None
+if hasattr(mmap, "MADV_DONTNEED"):  # Linux and macOS; without it, the system manages memory itself
+    _madvise = ctypes.CDLL(None, use_errno=True).madvise
+    _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Store(Protocol):
@@ -86,3 +95,48 @@ def _store(data: Sequence[Tensor], chunk: int | None) -> Store:
     from fedhca2.aggregation.gpu_store import GpuStore
 
     return GpuStore(data, chunk)
+
+
+class MappedRow(Tensor):
+    """A tensor backed by a file, which only takes memory for what was read and not yet released.
+
+    It is read-only: releasing it drops whatever was written to it.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # pieces are plain tensors
+
+    @classmethod
+    def open(cls, path: Path | str, numel: int, dtype: torch.dtype) -> "MappedRow":
+        """The first `numel` values of a file."""
+        return torch.from_file(str(path), shared=False, size=numel, dtype=dtype).as_subclass(cls)
+
+    def release(self) -> None:
+        """Release its memory; values that are read again come from the file again.
+
+        This releases everything, not only the part that was read, since the system reads ahead.
+        """
+        drop_pages(self)
+
+
+def ask_for_large_pages(tensor: Tensor) -> None:
+    """Ask for large pages for memory that was not written yet: getting small pages takes longer than writing them."""
+    if tensor.nbytes >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        _advise(tensor, mmap.MADV_HUGEPAGE)  # a system without them may refuse
+
+
+def own_pages(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """A buffer [rows, columns] that returns to the system when it is freed; an allocator might keep it."""
+    return torch.frombuffer(mmap.mmap(-1, rows * columns * dtype.itemsize), dtype=dtype).view(rows, columns)
+
+
+def drop_pages(mapped: Tensor) -> None:
+    """Release the memory of a mapped file; any other tensor would lose its values."""
+    if _advise(mapped, getattr(mmap, "MADV_DONTNEED", 0)):
+        raise OSError(ctypes.get_errno(), "madvise failed on a mapped row")
+
+
+def _advise(tensor: Tensor, advice: int) -> int:
+    if _madvise is None:
+        return 0
+    before = tensor.data_ptr() % mmap.PAGESIZE
+    return int(_madvise(tensor.data_ptr() - before, tensor.nbytes + before, advice))

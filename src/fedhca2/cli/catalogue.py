@@ -65,15 +65,15 @@ def methods(
 
     with clear_errors():
         try:
-            found = {name: resolve(name)} if name else METHODS
+            chosen = {name: resolve(name)} if name else METHODS
         except ValueError as error:
             raise UserError([str(error)]) from None
     if as_json:
-        about = {key: (method.reference, shared_parts(method), settings_of(method)) for key, method in found.items()}
+        about = {key: (method.reference, shared_parts(method), settings_of(method)) for key, method in chosen.items()}
         keys = ("reference", "shares", "settings")
         print_json([{"name": key, **dict(zip(keys, told, strict=True))} for key, told in about.items()])
     else:
-        Console(highlight=False).print(method_page(name, found[name]) if name else methods_table())
+        Console(highlight=False).print(method_page(name, chosen[name]) if name else methods_table())
 
 
 def methods_table() -> Group:

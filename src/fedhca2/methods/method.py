@@ -53,7 +53,11 @@ class Method(Config):
     def aggregators(self, round: int) -> Mapping[Part, Aggregator]:
         """The aggregators of this round (counted from 0), in their state at that point of the run."""
         done = min(1.0, round / self.rounds) if self.rounds else 0.0
-        return {part: found.at(done) for part, found in self.all_aggregators.items() if (round + 1) % found.every == 0}
+        return {
+            part: aggregator.at(done)
+            for part, aggregator in self.all_aggregators.items()
+            if (round + 1) % aggregator.every == 0
+        }
 
     def uploads(self, round: int) -> Mapping[Part, Kind]:
         """The parts that every client sends after training in this round."""

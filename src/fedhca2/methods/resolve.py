@@ -130,7 +130,7 @@ def imported(name: str) -> Method:
     if not is_import_path(name):
         raise ValueError(f"unknown method {name!r}. {suggest(name, METHODS)}; or {FORMS}")
     try:
-        method: Method = load(name, "a Method", lambda found: isinstance(found, Method))
+        method: Method = load(name, "a Method", lambda value: isinstance(value, Method))
     except ValueError as error:
         raise ValueError(f"method {name!r}: {error}") from error
     return method

@@ -148,7 +148,7 @@ class SiteRegistry:
         secret = token_hex(16)  # a message's name is the hash of its content
         try:
             names = [*self.grid.push_messages([Message(content, node, kind, ttl=lifetime, group_id=secret)])]
-        except ObjectPushError:  # it took too long, or the clock jumped meanwhile
+        except ObjectPushError:  # it took too long, or the clock jumped
             return ""
         return names[0] or "" if names else ""
 
@@ -187,7 +187,7 @@ class SiteRegistry:
             return
         self.known[profile.client], self._node_of[profile.client] = profile, sent.node
         self._refused.pop(sent.node, None)
-        log.info("%s is here: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
+        log.info("%s has joined: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
 
     def _profile(self, sent: _Sent, answer: Answer) -> Profile | Refused:
         """The profile of a node, if it is valid."""
@@ -196,7 +196,7 @@ class SiteRegistry:
             return Refused(f"client should be one of {', '.join(self._specs)}, found {shown(name)}")
         holder = self._node_of.get(name, sent.node)
         if holder != sent.node and (self.terms.named or holder in self._there):
-            return Refused(f"{name} is here already, at node {holder}")
+            return Refused(f"{name} has already joined as node {holder}")
         return decode_profile(answer.header, self.expected[name])
 
     def _refuse(self, node: int, name: str, fault: Refused) -> None:
