@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -13,6 +13,9 @@ from fedhca2.aggregation.means import group_weights
 from fedhca2.aggregation.solver import solve
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
+
+if TYPE_CHECKING:
+    from fedhca2.aggregation.rows import Rows
 
 # A combination shorter than this share of the longest update has no direction: 0 is in the updates' convex hull.
 SHORTEST = 1e-6
@@ -81,6 +84,10 @@ class CommonUpdate(Aggregator):
         "own"
     )
     rate: Annotated[float, Field(gt=0, description="factor of U")] = 1.0
+    sketch: Annotated[
+        int | None,
+        Field(ge=1024, le=2**20, description="estimate inner products from this many random sums of each update"),
+    ] = None
     memory: Annotated[
         float, Field(ge=0, lt=1, description="share of past rounds in a moving average of the weights")
     ] = 0.0
@@ -102,6 +109,10 @@ class CommonUpdate(Aggregator):
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """One α, or none."""
         return () if self.alpha is None else (self.alpha,)
+
+    def products(self, rows: "Rows", round: int) -> Tensor:
+        """Exact, or estimated by another random projection in every round."""
+        return rows.estimated_products(self.sketch, round) if self.sketch else super().products(rows, round)
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """Give all U, times α if there is one; with `groups` the group's mean update replaces the client's own."""

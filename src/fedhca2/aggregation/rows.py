@@ -3,9 +3,11 @@
 import ctypes
 import mmap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +22,30 @@ if hasattr(mmap, "MADV_DONTNEED"):  # Linux and macOS; without it, the system ma
     _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
+@dataclass(frozen=True)
+class Projection:
+    r"""A random projection of rows to `size` sums, which keeps inner products on average.
+
+    Columns are cut into blocks of `size`. A block is multiplied by random `signs`, rotated by a random `shift`, and
+    added to the sums. Two columns meet in one sum with probability 1/k at most, so for all rows x, y and k sums
+    $\langle Sx, Sy \rangle$ has the mean $\langle x, y \rangle$ and the variance
+    $\le (\lVert x\rVert^2 \lVert y\rVert^2 + \langle x, y\rangle^2) / k$.
+    """
+
+    size: int
+    signs: Tensor  # one per column, -1 or 1 in int8
+    shifts: Tensor  # one per block
+
+    @classmethod
+    def draw(cls, columns: int, size: int, seed: int) -> "Projection":
+        """The projection of rows with this many columns that belongs to a seed."""
+        dice = np.random.default_rng(seed)
+        bits = np.frombuffer(dice.bytes(-(-columns // 8)), np.uint8)
+        signs = np.unpackbits(bits, count=columns).view(np.int8)
+        signs += signs - 1
+        return cls(size, torch.from_numpy(signs), torch.from_numpy(dice.integers(0, size, -(-columns // size))))
+
+
 class Store(Protocol):
     """Where rows are stored, and what is computed there for the columns between each edge and the next."""
 
@@ -31,6 +57,9 @@ class Store(Protocol):
 
     def mix(self, weights: Tensor, edges: Sequence[int], mixed: Sequence[Tensor]) -> None:
         """Write weights [T, M, N] @ rows to M rows."""
+
+    def sketch(self, projection: Projection) -> tuple[Tensor, Tensor]:
+        """Project the rows: [N, size] in float32, and their own squared lengths, [N]. One pass over the rows."""
 
 
 class Rows:
@@ -67,6 +96,26 @@ class Rows:
             return torch.zeros(1, len(self.members), len(self.members), dtype=torch.float64)
         products = self.store.gram(self._edges(whole), measure == "differences").cpu().tril_()
         return products.add_(products.tril(-1).mT)
+
+    def sketches(self, size: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Random projections of the rows, [N, size] in float32, and the rows' own squared lengths, [N] in float64."""
+        sketches, squares = self.store.sketch(Projection.draw(self.layout.numel, size, seed))
+        return sketches, squares.cpu()
+
+    def estimated_products(self, size: int, seed: int) -> Tensor:
+        r"""Estimate products of whole rows, [1, N, N], from sketches of this size; the diagonal is exact.
+
+        The cosine of two rows is off by about $1/\sqrt{size}$. Rows that are no longer than that are measured exactly.
+        """
+        if self.layout.numel <= size:
+            return self.products("rows", whole=True)
+        sketches, squares = self.sketches(size, seed)
+        sketched = Rows(self.members, Layout(("sketch",), ((size,),)), list(sketches)).products("rows")
+        lengths = sketched[0].diagonal().sqrt()
+        scale = squares.sqrt() / lengths.where(lengths > 0, torch.ones_like(lengths))
+        products = scale[:, None] * sketched * scale
+        products[0].diagonal().copy_(squares)
+        return products
 
     def norms(self, starts: Sequence[Tensor] = ()) -> Tensor:
         """Lengths of the rows, or their distances from their own `starts`, [N], in float64."""
