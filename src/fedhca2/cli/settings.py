@@ -32,7 +32,7 @@ of a list: `--set training.batch_size=4`, `--set clients.0.epochs=2`. The settin
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a group; `default` is empty if it is required, and `about` describes the group."""
+    """One setting of a group; `default` is empty if it has to be given, and `about` says what the group is."""
 
     group: str
     name: str
@@ -64,27 +64,27 @@ def settings(
     with clear_errors():
         from fedhca2.experiment import Experiment
 
-        chosen = [
+        found = [
             setting
             for setting in settings_of(Experiment)
             if all(word.lower() in " ".join(setting.cells).lower() for word in words or ())
         ]
     if as_json:
-        print_json([dict(zip(COLUMNS, setting.cells, strict=True)) for setting in chosen])
+        print_json([dict(zip(COLUMNS, setting.cells, strict=True)) for setting in found])
     elif markdown:
-        typer.echo(to_markdown(chosen), nl=False)
+        typer.echo(to_markdown(found), nl=False)
     else:
         from fedhca2.reports.tables import TextTable
 
-        rows = [[escape(cell) for cell in setting.cells] for setting in chosen]
+        rows = [[escape(cell) for cell in setting.cells] for setting in found]
         wraps = {"key": 20, "values": 10, "default": 8, "meaning": 20}
         Console(highlight=False).print(TextTable(COLUMNS, rows, drop=["values", "default"], wraps=wraps))
 
 
-def to_markdown(settings: Sequence[Setting]) -> str:
+def to_markdown(found: Sequence[Setting]) -> str:
     """The page, with a table for each group of settings."""
     lines, group = [INTRODUCTION], None
-    for setting in settings:
+    for setting in found:
         if setting.group != group:
             group = setting.group
             lines += ["", f"## {group or 'The experiment'}", "", *([setting.about, ""] if setting.about else [])]
@@ -96,7 +96,7 @@ def to_markdown(settings: Sequence[Setting]) -> str:
 
 def settings_of(config: "type[Config]") -> list[Setting]:
     """All settings of a config: its own first, then those of its groups, each group where it is first used."""
-    settings, waiting, seen = list[Setting](), [("", config)], set[type]()
+    found, waiting, seen = list[Setting](), [("", config)], set[type]()
     while waiting:
         place, config = waiting.pop(0)
         if config in seen:
@@ -109,12 +109,10 @@ def settings_of(config: "type[Config]") -> list[Setting]:
             key = f"{place}.{name}" if place else name
             groups = [(f"{key}{step}", held) for step, held in _groups(field.annotation)]
             meaning = field.description or (_about(groups[0][1]) if len(groups) == 1 else "")
-            settings.append(
-                Setting(place, name, _values(field, groups), _default(field, groups), meaning, _about(config))
-            )
+            found.append(Setting(place, name, _values(field, groups), _default(field, groups), meaning, _about(config)))
             below += groups
         waiting = below + waiting
-    return settings
+    return found
 
 
 def _about(config: "type[Config]") -> str:
@@ -134,20 +132,20 @@ def _groups(annotation: Any, step: str = "") -> "Iterator[tuple[str, type[Config
     from fedhca2.config import Config
     from fedhca2.data import KINDS, DataConfig
 
-    parts = get_args(annotation)
+    found = get_args(annotation)
     if annotation is DataConfig:
         yield from ((f"{step} ({kind})", config) for kind, config in KINDS.items())
     elif isinstance(annotation, type) and issubclass(annotation, Config):
         kind = _fixed_kind(annotation)
         yield (f"{step} ({kind})" if kind else step), annotation
     elif get_origin(annotation) is Annotated:
-        yield from _groups(parts[0], step)
+        yield from _groups(found[0], step)
     elif get_origin(annotation) in (list, tuple):
-        yield from _groups(parts[0], f"{step}.0")
+        yield from _groups(found[0], f"{step}.0")
     elif get_origin(annotation) in (dict, Mapping):
-        yield from _groups(parts[1], f"{step}.NAME")
+        yield from _groups(found[1], f"{step}.NAME")
     else:
-        for part in parts:
+        for part in found:
             yield from _groups(part, step)
 
 
@@ -169,15 +167,15 @@ def _type(annotation: Any) -> str:
     }
     if annotation in words:
         return words[annotation]
-    parts = [part for part in get_args(annotation) if part is not ...]
+    found = [part for part in get_args(annotation) if part is not ...]
     if get_origin(annotation) is Annotated:
-        return _type(parts[0])
+        return _type(found[0])
     if get_origin(annotation) in (list, tuple):
-        return f"list of {' and '.join(dict.fromkeys(map(_type, parts)))}"
+        return f"list of {' and '.join(dict.fromkeys(map(_type, found)))}"
     if get_origin(annotation) in (dict, Mapping):
-        return f"{_type(parts[1])} by name"
-    if parts:
-        return " | ".join(dict.fromkeys(str(part) if isinstance(part, str) else _type(part) for part in parts))
+        return f"{_type(found[1])} by name"
+    if found:
+        return " | ".join(dict.fromkeys(str(part) if isinstance(part, str) else _type(part) for part in found))
     return getattr(annotation, "__name__", str(annotation)).lower()
 
 

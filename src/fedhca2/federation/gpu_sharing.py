@@ -95,7 +95,7 @@ class RunMemory:
         return rooms, host._replace(taken=sum(need.host for need in needs), active=len(active))
 
     def _free(self) -> list[int]:
-        """The free bytes of every GPU, if any, followed by those of this machine."""
+        """The free bytes of every GPU, or 0 on a CPU, followed by those of this machine."""
         gpus = gpus_free() if self.gpus else {}
         return [*([min(gpus[name] for name in group) for group in self.gpus] or [0]), host_free()]
 

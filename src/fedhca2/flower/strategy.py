@@ -150,14 +150,14 @@ class Federated(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Learn the weights and aggregate; returns every client's losses as 'client/task'."""
-        known = [reply for message in replies if (reply := self._reply(message))]
-        state, deliveries, record = self.server.step(self.progress.state, known, self.progress.pending)
+        readable = [reply for message in replies if (reply := self._reply(message))]
+        state, deliveries, record = self.server.step(self.progress.state, readable, self.progress.pending)
         for client, why in (*record.refused.items(), *record.dropped.items()):
             log.warning("round %d continues without %s: %s", record.round + 1, client, why)
         self.progress = Progress(state, {**self.progress.pending, **deliveries})
         self.numbers |= dict.fromkeys(deliveries, state.round)
         self._save()
-        used = [reply for reply in known if reply.client not in record.refused]
+        used = [reply for reply in readable if reply.client not in record.refused]
         losses = {f"{reply.client}/{task}": float(loss) for reply in used for task, loss in reply.losses.items()}
         return None, MetricRecord(dict(losses)) if losses else None
 

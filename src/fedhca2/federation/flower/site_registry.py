@@ -101,7 +101,7 @@ class SiteRegistry:
     def exchange(self, wait: Wait) -> Iterator[tuple[str, Answer | Refused | Gone]]:
         """Check for nodes and answers, after a short wait; returns answers to orders, and introduces newcomers."""
         sleep(max(self.terms.poll, PAUSE * len(self._waiting)))
-        self._look()
+        self.look()
         for message, sent in list(self._waiting.items()):
             answer = self._answers.take(message, sent.node, sent.allowance, wait.end)
             if answer is None:
@@ -156,8 +156,9 @@ class SiteRegistry:
         del self._waiting[message]
         self._answers.forget(message)
 
-    def _look(self) -> None:
-        if monotonic() - self._looked < NODES_EVERY:
+    def look(self, *, now: bool = False) -> None:
+        """Check which nodes are online, and ask new ones to introduce themselves: from time to time, or `now`."""
+        if not now and monotonic() - self._looked < NODES_EVERY:
             return
         self._looked = monotonic()
         self._there = {node.node_id: _Node(node.name, node.last_activated_at) for node in self.grid.get_nodes()}
