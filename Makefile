@@ -7,7 +7,7 @@ READY := .venv/ready
 unexport PYTHONDONTWRITEBYTECODE  # tests start many processes, and each would compile everything again
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint attack flower bench browser clean
+.PHONY: help setup demo test check lint attack flower bench docs links browser clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -51,6 +51,14 @@ flower: $(READY)  ## run the tests of Flower on another version of it: make flow
 
 bench: $(READY)  ## measure speed, memory and bytes against their bounds (4 minutes on 2 cores; longer with CUDA)
 	$(BIN)/python benchmarks/run.py --json build/bench.json
+
+docs: $(READY)  ## build the documentation site in build/docs/html and check it (2 minutes; half a minute when repeated)
+	mkdir -p build/docs/source
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -c docs/site build/docs/source build/docs/html
+	$(BIN)/python docs/site/check.py build/docs/html
+
+links: docs  ## check that the site's links to other sites lead somewhere; needs the network
+	$(BIN)/sphinx-build --builder linkcheck --quiet -c docs/site build/docs/source build/docs/links
 
 browser:
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } \
