@@ -1,5 +1,6 @@
 """Docstrings for Sphinx: our Markdown becomes its markup, and a class of settings lists them."""
 
+import inspect
 import re
 
 from fedhca2.cli.catalogue import allowed, as_in_config
@@ -18,9 +19,12 @@ def process(app, what, name, obj, options, lines):
 
 
 def shorten(app, what, name, obj, options, signature, returns):
-    """Settings by name alone: their types, defaults and bounds are listed below."""
-    if isinstance(obj, type) and issubclass(obj, Config):
-        return f"(*, {', '.join(key for key in obj.model_fields if key != 'kind')})", None
+    """Fields by name alone, if they are listed below, or have defaults that nobody can read."""
+    fields = (
+        [key for key in inspect.signature(obj).parameters if key != "kind"] if what == "class" and signature else []
+    )
+    if (isinstance(obj, type) and issubclass(obj, Config)) or (fields and " = <" in signature):
+        return f"(*, {', '.join(fields)})", None
     return None
 
 
@@ -40,7 +44,7 @@ def settings(config):
     for name, field in config.model_fields.items():
         if name != "kind":
             value = field.get_default(call_default_factory=True)
-            plain = not field.is_required() and not isinstance(value, Config)
+            plain = not field.is_required() and not isinstance(value, Config) and value != ""
             known = "; ".join(filter(None, [f"default {as_in_config(value)}" if plain else "", allowed(field)]))
             yield f":param {name}: {to_rst(field.description or '')}{f' ({known})' if known else ''}"
 
