@@ -8,12 +8,11 @@ ARG PYTHON=python:3.11-slim
 FROM ${PYTHON} AS build
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /build
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt LICENSE README.md ./
 COPY src src
-# Headers and tests of libraries are not needed to run, and Python compiles in memory what it needs.
 RUN python -m venv /opt/fedhca2 \
-    && /opt/fedhca2/bin/pip install --no-cache-dir --no-compile --extra-index-url "${TORCH_INDEX}" --constraint constraints.txt '.[flower]' \
-    && /opt/fedhca2/bin/pip uninstall --yes pip setuptools
+    && /opt/fedhca2/bin/pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" --constraint constraints.txt '.[flower]' \
+    && /opt/fedhca2/bin/pip uninstall --yes pip
 
 # hadolint ignore=DL3006
 FROM ${PYTHON}

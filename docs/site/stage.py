@@ -15,7 +15,7 @@ from fedhca2.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(?<=\]\()[^)#:\s]+(?=[)#])")
-LISTED = {".py": "python", ".yaml": "yaml"}  # files that get a page if another page links to them
+LISTED = {".py": "python", ".yaml": "yaml", "Dockerfile": "docker"}  # what gets a page if another page links to it
 ORPHAN = "---\norphan: true\n---\n\n"
 
 # The navigation: the title of a group, and its pages.
@@ -77,12 +77,10 @@ def tree(pages, options="", hidden=True):
 
 def listings(path, text):
     """A page for every source file that a page links to."""
-    files = {
-        found for link in LINK.findall(text) if (found := leads_to(path, link)).suffix in LISTED and found.is_file()
-    }
+    files = {file for link in LINK.findall(text) if language(file := leads_to(path, link))}
     return {
         f"{file.relative_to(ROOT)}.md": f"{ORPHAN}# {file.relative_to(ROOT)}\n\n"
-        f"````{LISTED[file.suffix]}\n{file.read_text('utf-8')}````\n"
+        f"````{language(file)}\n{file.read_text('utf-8')}````\n"
         for file in files
     }
 
@@ -94,9 +92,14 @@ def followed(path, text):
         file = leads_to(path, found[0])
         if file.is_dir():
             return f"{found[0].rstrip('/')}/README.md"
-        return f"{found[0]}.md" if file.suffix in LISTED and file.is_file() else found[0]
+        return f"{found[0]}.md" if language(file) else found[0]
 
     return LINK.sub(link, text)
+
+
+def language(file):
+    """The language of a file that gets a page; None for others."""
+    return LISTED.get(file.suffix or file.name) if file.is_file() else None
 
 
 def leads_to(path, link):
