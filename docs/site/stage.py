@@ -18,7 +18,7 @@ LINK = re.compile(r"(?<=\]\()[^)#:\s]+(?=[)#])")
 LISTED = {".py": "python", ".yaml": "yaml", "Dockerfile": "docker"}  # what gets a page if another page links to it
 ORPHAN = "---\norphan: true\n---\n\n"
 
-# The navigation: the title of a group, and its pages.
+# The navigation: the title of a group, and its pages. Pages that are in no group come last.
 CONTENTS = {
     "Start": ["docs/getting-started", "docs/experiments", "docs/results", "docs/gallery"],
     "Notebooks": [f"docs/notebooks/{name}" for name in ("first-federation", "own-data", "own-method", "flower")],
@@ -52,7 +52,13 @@ def written_pages():
     paths += [path for ending in ("md", "ipynb") for path in (ROOT / "docs").rglob(f"*.{ending}")]
     pages = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in paths}
     pages = {path: ORPHAN + text if path.startswith("examples/") else text for path, text in pages.items()}
-    groups = [tree([f"/{page}" for page in found], f":caption: {title}\n") for title, found in CONTENTS.items()]
+    placed = {page for group in CONTENTS.values() for page in group}
+    others = [page for path in sorted((ROOT / "docs").glob("*.md")) if (page := f"docs/{path.stem}") not in placed]
+    groups = [
+        tree([f"/{page}" for page in group], f":caption: {title}\n")
+        for title, group in {**CONTENTS, "More": others}.items()
+        if group
+    ]
     pages["index.md"] = "\n".join([pages.pop("README.md"), *groups])
     pages["docs/methods.md"] += tree([f"methods/{name}" for name in METHODS])
     pages["docs/api.md"] += tree([f"api/{module}" for module in MODULES])
