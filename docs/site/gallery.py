@@ -7,6 +7,7 @@ from fedhca2.data.check import contact_sheet
 
 SETTINGS = [
     *("rounds=4", "evaluate_every=1", "diagnostics.every=2", "method.groups=false"),
+    *("training.batch_size=4", "training.schedule.warmup_epochs=0"),
     *("data.outdoor.train=80", "data.indoor.train=40", "data.outdoor.val=24", "data.indoor.val=24"),
     "clients=[{data: outdoor, split: [semseg, sal]}, {name: home, data: indoor, tasks: [semseg, depth, normals]}]",
 ]
