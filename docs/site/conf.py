@@ -41,7 +41,6 @@ nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
-
 nb_output_stderr = "remove"  # warnings about the machine; errors stop the build
 
 autodoc_default_options = {"exclude-members": "model_config"}

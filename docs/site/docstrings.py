@@ -20,20 +20,13 @@ def process(app, what, name, obj, options, lines):
 
 def shorten(app, what, name, obj, options, signature, returns):
     """Fields by name alone, if they are listed below, or have defaults that nobody can read."""
-    fields = (
-        [key for key in inspect.signature(obj).parameters if key != "kind"] if what == "class" and signature else []
-    )
-    if (isinstance(obj, type) and issubclass(obj, Config)) or (fields and " = <" in signature):
-        return f"(*, {', '.join(fields)})", None
-    return None
+    if what != "class" or not (issubclass(obj, Config) or " = <" in (signature or "")):
+        return None
+    return f"(*, {', '.join(key for key in inspect.signature(obj).parameters if key != 'kind')})", None
 
 
 def to_rst(text):
-    r"""Code, formulas in a line, and formulas of their own.
-
-    >>> to_rst("Of `x`, $\sum_i$.")
-    'Of ``x``, :math:`\\sum_i`.'
-    """
+    """Change code, formulas in a line, and formulas of their own."""
     text = DISPLAY.sub(lambda found: ".. math::\n\n" + re.sub("^", "   ", found[1].strip(), flags=re.M), text)
     text = CODE.sub(r"``\1``", text)
     return FORMULA.sub(lambda found: f":math:`{' '.join(found[1].split())}`", text)

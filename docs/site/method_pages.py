@@ -2,42 +2,34 @@
 
 import re
 
-from fedhca2.cli.catalogue import allowed, as_in_config, shared_parts
+from fedhca2.cli.catalogue import EVERYWHERE, allowed, as_in_config, shared_parts
 from fedhca2.methods import METHODS, Method, components_of
 
-EVERY_METHOD = ("batch_norm", "common")
 WEIGHTS = "| method | weights |"  # the head of the table with rows about methods
-HEAD = ["| setting | default | values | meaning |", "| --- | --- | --- | --- |"]
 
 
 def method_page(name, overview):
     """One page; `overview` is the text of docs/methods.md, one folder up."""
     method = METHODS[name]
-    words = (
-        f"Source: {method.reference}. Shared: {shared_parts(method)}. Try it: `fedhca2 run demo --set method={name}`."
-    )
-    lines = [
-        f"# `{name}`",
-        "",
-        words,
-        "",
-        "## Formula",
-        "",
-        from_folder_below(explanation(name, overview)),
-        "",
-        "## Settings",
-        "",
-    ]
-    for part, component in components_of(method).items():
-        fields = {key: field for key, field in type(component).model_fields.items() if key != "kind"}
-        if fields:
-            offered = f"{{py:class}}`~fedhca2.methods.{type(component).__name__}`"
-            about = (type(component).__doc__ or "").partition("\n")[0]
-            lines += [f"**{part}**: {offered}. {about}", "", *HEAD, *rows(component, fields), ""]
-    lines += ["**Every method** also has", "", *HEAD]
-    lines += rows(method, {key: Method.model_fields[key] for key in EVERY_METHOD})
-    lines += ["", "[All methods](../methods.md), and how they [differ from the papers](../deviations.md).", ""]
-    return "\n".join(lines)
+    about = from_folder_below(explanation(name, overview))
+    parts = [settings_table(part, component) for part, component in components_of(method).items()]
+    everywhere = table(method, {key: Method.model_fields[key] for key in EVERYWHERE})
+    return f"""\
+# `{name}`
+
+Source: {method.reference}. Shared: {shared_parts(method)}. Try it: `fedhca2 run demo --set method={name}`.
+
+## Formula
+
+{about}
+
+## Settings
+
+{"".join(parts)}**Every method** also has
+
+{everywhere}
+[All methods](../methods.md), and how they [differ from the papers](../deviations.md).
+"""
 
 
 def explanation(name, overview):
@@ -56,11 +48,7 @@ def explanation(name, overview):
 
 
 def anchor(title):
-    """GitHub's name of a heading.
-
-    >>> anchor("One update for all")
-    'one-update-for-all'
-    """
+    """GitHub's name of a heading."""
     return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
@@ -70,8 +58,19 @@ def from_folder_below(text):
     return re.sub(r"\]\((?!\.\./methods\.md|https?:)", "](../", text)
 
 
-def rows(component, fields):
-    """A row for each setting."""
+def settings_table(part, component):
+    """What a component is, and its settings; nothing if it has none."""
+    kind = type(component)
+    fields = {key: field for key, field in kind.model_fields.items() if key != "kind"}
+    about = (kind.__doc__ or "").partition("\n")[0]
+    head = f"**{part}**: {{py:class}}`~fedhca2.methods.{kind.__name__}`. {about}\n\n"
+    return f"{head}{table(component, fields)}\n" if fields else ""
+
+
+def table(component, fields):
+    """A row for each of these fields."""
+    rows = [["setting", "default", "values", "meaning"], ["---"] * 4]
     for key, field in fields.items():
         cells = [f"`{key}`", as_in_config(getattr(component, key)), allowed(field), field.description or ""]
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        rows.append([cell.replace("|", r"\|") for cell in cells])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

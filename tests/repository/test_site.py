@@ -36,6 +36,10 @@ def test_a_methods_page_has_its_own_formula(method_page):
     assert r"\text{median}_j" in method_page("norm_clipping")
 
 
+def test_a_methods_page_leads_to_the_section_that_it_shares(method_page):
+    assert "[Robust methods](../methods.md#robust-methods)" in method_page("krum")
+
+
 def test_a_method_that_is_not_explained_is_an_error(load):
     with pytest.raises(ValueError, match=r"docs/methods\.md should explain 'fedavg'"):
         load("method_pages").method_page("fedavg", "# Methods\n\n## `fedprox`\n\nLike it.\n")
