@@ -82,11 +82,7 @@ def build_client(
 def build_client_model(
     experiment: Experiment, spec: ClientSpec, labels: Mapping[str, LabelSpace], size: tuple[int, int]
 ) -> MultiTaskModel:
-    """Build a client's model for these labels and images.
-
-    All clients of a task start with the same decoder and head if these are frozen, or if the method says so.
-    """
-    method = experiment.resolved_method
+    """Build a client's model for these labels and images."""
     with _model_faults(experiment, spec):
         return build_model(
             spec.model,
@@ -94,7 +90,7 @@ def build_client_model(
             size,
             seed=experiment.seed,
             client=spec.name,
-            common=method.local.frozen.union(method.common),
+            frozen=experiment.resolved_method.local.frozen,
         )
 
 

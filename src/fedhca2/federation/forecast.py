@@ -15,7 +15,7 @@ from fedhca2.federation.server import Deliveries, Server
 from fedhca2.messages import Order, Reply
 
 ROUNDS = 2  # in the first one, clients have nothing to take yet
-NUDGE = 1e-3  # what stands for training
+NUDGE = 1e-3  # the random change that replaces training
 VALUE = 4  # bytes of a float32
 
 
@@ -59,7 +59,7 @@ def forecast(experiment: Experiment) -> Forecast:
         clients = build_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
         server = Server(experiment.resolved_method, [client.profile for client in clients])
         traffic = _exchange(server, clients)
-    found = [
+    forecasts = [
         ClientForecast(
             client.name,
             spec.data,
@@ -72,7 +72,7 @@ def forecast(experiment: Experiment) -> Forecast:
         )
         for client, spec in zip(clients, experiment.specs, strict=True)
     ]
-    return Forecast(found, [str(device) for device in devices], _memory(clients, len(devices)))
+    return Forecast(forecasts, [str(device) for device in devices], _memory(clients, len(devices)))
 
 
 def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, tuple[int, int]]:
@@ -114,10 +114,10 @@ def _memory(clients: Sequence[Client], devices: int) -> dict[str, int | None]:
 
 def _kept_for_gradients(client: Client) -> int | None:
     """Bytes that a forward pass keeps, from shapes alone; None if the model cannot compute without values."""
-    found = dict[int, int]()
+    kept = dict[int, int]()
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        found[id(tensor)] = tensor.numel() * tensor.element_size()
+        kept[id(tensor)] = tensor.numel() * tensor.element_size()
         return tensor
 
     data = client.data.train
@@ -126,6 +126,6 @@ def _kept_for_gradients(client: Client) -> int | None:
         model = deepcopy(client.personal.model).to("meta").train()
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             model(torch.empty(data.batch_size, *shape, device="meta"))
-    except Exception:  # a model of a user's own may do anything
+    except Exception:  # a user's own model may raise anything
         return None
-    return sum(found.values())
+    return sum(kept.values())

@@ -101,12 +101,13 @@ def build_model(
     *,
     seed: int,
     client: str,
-    common: frozenset[Part] = frozenset(),
+    frozen: frozenset[Part] = frozenset(),
 ) -> MultiTaskModel:
     """Build a model. Encoders of the same settings start equal; every client has its own decoders and heads.
 
-    Decoders or heads in `common` are the same for every client that has the task.
+    Decoders or heads that are frozen or in `common_start` are the same for every client that has the task.
     """
+    common = frozen.union(config.common_start)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "encoder"))  # torch.manual_seed would seed GPUs too
         model = MultiTaskModel(config, channels, size)

@@ -14,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedhca2.experiment import Experiment
-from fedhca2.metrics import relative_gain
 from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text, size_text
 from fedhca2.run_folder.listing import ListedRun
-from fedhca2.run_folder.result import Headline, Result, Scores, headline
+from fedhca2.run_folder.result import Result, Scores, task_scores
 from fedhca2.tasks import TASKS
 from fedhca2.words import counted
 
@@ -32,7 +31,7 @@ class TextTable:
     """A table that never breaks a number: where it is too wide, it leaves out columns, and says which.
 
     `drop` names columns in the order in which they can be left out, `right` those aligned to the right, and `wraps`
-    those with text that may take several lines, of at least so many letters. If what remains is still too wide,
+    those with text that may take several lines, each with its least width. If what remains is still too wide,
     `otherwise` is shown.
     """
 
@@ -95,19 +94,19 @@ class TextTable:
 
 def result_table(result: Result) -> TextTable:
     """Make one row per client and task: its metric, the Local baseline, the relative gain."""
-    rows = []
-    for client, tasks in result.clients.items():
-        for i, (task, scores) in enumerate(tasks.items()):
-            ours = headline(task, scores)
-            cells = [client if i == 0 else "", task, metric_heading(ours.metric, ours.higher_is_better)]
-            if result.baseline and client in result.baseline:
-                theirs = headline(task, result.baseline[client][task])
-                cells += [score_text(task, theirs.value), score_text(task, ours.value), _gain(ours, theirs)]
-            elif result.baseline:  # a site that was away during the evaluation
-                cells += [UNKNOWN, score_text(task, ours.value), UNKNOWN]
-            else:
-                cells.append(score_text(task, ours.value))
-            rows.append(cells)
+    rows, named = [], set[str]()
+    for one in task_scores(result.clients, result.baseline):
+        name = "" if one.client in named else one.client
+        named.add(one.client)
+        score = score_text(one.task, one.ours.value)
+        cells = [name, one.task, metric_heading(one.ours.metric, one.ours.higher_is_better)]
+        if one.alone:
+            cells += [score_text(one.task, one.alone.value), score, _coloured(one.gain)]
+        elif result.baseline:  # a site that was away during the evaluation
+            cells += [UNKNOWN, score, UNKNOWN]
+        else:
+            cells.append(score)
+        rows.append(cells)
     scores_of = ["local", result.method, "gain"] if result.baseline else [result.method]
     return TextTable(
         ["client", "task", "metric", *scores_of],
@@ -134,21 +133,14 @@ def conclusion(result: Result) -> str:
 
 
 def how_certain(clients: Scores, baseline: Scores) -> str:
-    """Tell how many scores a run bettered, and what one run cannot tell."""
-    gains = [
-        relative_gain(ours.value, headline(task, baseline[client][task]).value, ours.higher_is_better)
-        for client, tasks in clients.items()
-        if client in baseline
-        for task, scores in tasks.items()
-        if (ours := headline(task, scores)).counts
-    ]
+    """Say how many scores improved, and what a single run cannot show."""
+    gains = [one.gain for one in task_scores(clients, baseline) if one.alone and one.ours.counts]
     better = sum(gain > 0 for gain in gains)
     told = f"{better} of {counted(len(gains), 'score')} {'is' if better == 1 else 'are'} better than alone."
-    return f"{told} How far that varies, only more seeds can tell."
+    return f"{told} Only more seeds can tell how much that varies."
 
 
-def _gain(ours: Headline, theirs: Headline) -> str:
-    gain = relative_gain(ours.value, theirs.value, ours.higher_is_better)
+def _coloured(gain: float) -> str:
     text = gain_text(gain)
     colour = {"+": "green", "-": "red"}.get(text[0])
     return f"[{colour}]{text}[/]" if colour and isfinite(gain) else text
@@ -175,7 +167,7 @@ def runs_table(runs: Sequence[ListedRun], folder: Path) -> TextTable | str:
     )
 
 
-def forecast_summary(experiment: Experiment, found: "Forecast") -> Group:
+def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
     """What a run will do: a row for each client, and sentences about bytes and memory."""
     rows = [
         [
@@ -188,7 +180,7 @@ def forecast_summary(experiment: Experiment, found: "Forecast") -> Group:
             size_text(client.bytes_up),
             size_text(client.bytes_down),
         ]
-        for client in found.clients
+        for client in forecast.clients
     ]
     names = ["client", "tasks", "train", "val", "parameters", "sends", "up", "down"]
     table = TextTable(
@@ -199,18 +191,18 @@ def forecast_summary(experiment: Experiment, found: "Forecast") -> Group:
         drop=["parameters", "val", "sends", "tasks"],
         wraps={"client": 7, "tasks": 8, "sends": 12},
     )
-    total = found.to_dict()["per_round"]
+    total = forecast.to_dict()["per_round"]
     up, down = (size_text(total[f"bytes_{way}"]) for way in ("up", "down"))
     states, steps = (
         "an unknown amount" if size is None else size_text(size)
-        for size in (found.memory["states"], found.memory["steps"])
+        for size in (forecast.memory["states"], forecast.memory["steps"])
     )
     secure = "; secure aggregation adds to that" if experiment.secure_aggregation else ""
     return Group(
         table,
         Text(
             f"{counted(len(rows), 'client')}, {counted(experiment.rounds, 'round')} of {experiment.method_name} on "
-            f"{', '.join(found.devices)}; a round with all clients sends {up} up and {down} down{secure}"
+            f"{', '.join(forecast.devices)}; a round with all clients sends {up} up and {down} down{secure}"
         ),
         Text(
             f"memory: about {states} for the states of all clients and {steps} for training steps, "
