@@ -20,12 +20,14 @@ ORPHAN = "---\norphan: true\n---\n\n"
 
 # The navigation: the title of a group, and its pages. Pages that are in no group come last.
 CONTENTS = {
-    "Start": ["docs/getting-started", "docs/experiments", "docs/results", "docs/gallery"],
+    "Start": ["docs/getting-started", "docs/experiments", "docs/results", "docs/gallery", "docs/why-this"],
     "Notebooks": [f"docs/notebooks/{name}" for name in ("first-federation", "own-data", "own-method", "flower")],
-    "Your own": [f"docs/{name}" for name in ("own-data", "own-task", "own-model", "encoders", "own-flower-app")],
+    "Your own": [
+        f"docs/{name}" for name in ("own-data", "own-task", "own-model", "encoders", "own-tracker", "own-flower-app")
+    ],
     "Methods": ["docs/methods", "docs/deviations", "docs/paper-to-code", "docs/who-helps-whom"],
     "Operation": ["docs/many-machines", "docs/reliability", "docs/security", "docs/performance"],
-    "Reference": ["docs/settings", "docs/api"],
+    "Reference": ["docs/settings", "docs/shell", "docs/api"],
     "Project": ["CONTRIBUTING", "docs/one-run", "docs/decisions", "SECURITY", "CHANGELOG"],
 }
 
