@@ -1,6 +1,7 @@
 """`fedhca2 config`: every setting of an experiment, from the code, and the schema of its file."""
 
 import inspect
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
@@ -102,7 +103,16 @@ def schema() -> None:
     """Print the JSON Schema of an experiment's file, with which editors check it."""
     with clear_errors():
         from fedhca2.experiment.schema import experiment_schema
-    print_json(experiment_schema())
+    typer.echo(_in_lines(experiment_schema(), levels=2))
+
+
+def _in_lines(values: Any, levels: int) -> str:
+    """JSON with a line for each entry of the outer levels, so that a change of the schema shows where it is."""
+    if not levels or not isinstance(values, dict):
+        return json.dumps(values, allow_nan=False)
+    return (
+        "{\n" + ",\n".join(f"{json.dumps(key)}: {_in_lines(each, levels - 1)}" for key, each in values.items()) + "\n}"
+    )
 
 
 def to_markdown(found: Sequence[Setting]) -> str:

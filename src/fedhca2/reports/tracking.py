@@ -1,5 +1,6 @@
 """Sending a run's numbers and files to trackers, while it goes on or afterwards."""
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -145,7 +146,10 @@ def _tracking_id(path: Path) -> str:
     """The run's id in trackers, from this file, which is written if it is missing."""
     if not path.is_file():
         write_whole(path, to_json({"id": uuid4().hex}).encode())
-    return str(mapping(path, read_json(path)).get("id", ""))
+    found = str(mapping(path, read_json(path)).get("id"))
+    if not re.fullmatch("[0-9a-f]{32}", found):
+        raise UserError([f"{path}: id should be 32 hexadecimal digits, found {found!r:.80}"])
+    return found
 
 
 def _tracker(text: str) -> Tracker:

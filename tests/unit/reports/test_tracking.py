@@ -218,6 +218,14 @@ class _Crashing:
             crash()
 
 
+def test_an_id_that_somebody_changed_is_one_line(tmp_path):
+    run = made_run(tmp_path / "run")
+    (run.path / "tracking.json").write_text('{"id": "\' OR 1 = 1"}')
+    done = invoked("watch", run.path, "--track", f"tensorboard={tmp_path / 'board'}")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "id should be 32 hexadecimal digits" in done.stderr
+
+
 def test_settings_that_are_long_fit_into_mlflow(tmp_path, store):
     run = made_run(tmp_path / "run")
     config = yaml.safe_load(run.config_file.read_text()) | {"title": "x" * 9000, "devices": ["cpu"] * 200}
