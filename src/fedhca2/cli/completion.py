@@ -134,9 +134,8 @@ def settings(incomplete: str) -> Iterator[Proposal]:
     """Keys of the experiment that the line names, or the values of one."""
     key, equals, value = incomplete.partition("=")
     *steps, last = [*key.split("."), *([value] if equals else [])]
-    named = split_arg_string(os.environ.get("COMP_LINE", ""))[
-        2:
-    ]  # click does not read a line whose option lacks its value
+    # Read from the line itself: click does not parse a line whose last option lacks its value.
+    named = split_arg_string(os.environ.get("COMP_LINE", ""))[2:]
     schema, place = [_schema()], next(filter(None, map(_values, named)), _values("demo"))
     for step in steps:
         schema = [below for each in _views(schema, place) for below in _below(each, step)]
