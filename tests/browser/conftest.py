@@ -4,8 +4,8 @@ import json
 from functools import cache
 
 import pytest
-from chromium import launched
 
+from browser.chromium import launched
 from fedhca2.reports.page.write import write_page
 from fedhca2.run_folder.reader import RunFiles
 from made_run import crowded_run, made_run

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from chromium import wait_until_drawn
+
+from browser.chromium import wait_until_drawn
 
 pytestmark = pytest.mark.slow
 

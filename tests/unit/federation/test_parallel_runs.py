@@ -15,6 +15,7 @@ from fedhca2.federation.run_process import RunProcess, log_file, memory_file, st
 from small_run import events, run_small, same_models, small
 from warm import Warm
 
+pytestmark = pytest.mark.slow
 GIB = 1 << 30
 # A run's process does not know the tests' own encoder.
 SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
@@ -161,7 +162,6 @@ def test_a_run_out_of_memory_on_its_own_has_failed(runs, monkeypatch):
     assert run_in_parallel(runs[:1], 2, Notes()) == {runs[0].folder: "no luck"}
 
 
-@pytest.mark.slow
 def test_runs_side_by_side_equal_runs_of_their_own(tmp_path):
     runs = plan_runs(small(rounds=1, model=SWIN), ["fedhca2"], 1, tmp_path / "parallel")
     run_in_parallel(runs, None, Notes())
@@ -172,7 +172,6 @@ def test_runs_side_by_side_equal_runs_of_their_own(tmp_path):
         assert result(run.folder) == result(alone)
 
 
-@pytest.mark.slow
 def test_a_run_ends_with_the_process_that_started_it(tmp_path, monkeypatch):
     run = plan_runs(small(rounds=1000, model=SWIN), [], 1, tmp_path)[0]
     monkeypatch.setattr(subprocess, "Popen", Warm)
@@ -184,7 +183,6 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path, monkeypatch):
     assert job.process.wait(60) == 128 + signal.SIGTERM
 
 
-@pytest.mark.slow
 def test_a_run_out_of_memory_says_so_by_its_exit_code(tmp_path, monkeypatch):
     run = plan_runs(small(model=SWIN), [], 1, tmp_path)[0]
     path = os.pathsep.join([str(_without_memory(tmp_path)), *sys.path])

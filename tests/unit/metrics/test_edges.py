@@ -226,6 +226,7 @@ def test_average_precision_of_a_straight_curve():
     assert average_precision(counts) == pytest.approx(0.51 * 0.75)
 
 
+@pytest.mark.slow
 def test_tasks_do_not_load_numba():
     code = "import sys, fedhca2.tasks; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
