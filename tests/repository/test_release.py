@@ -18,7 +18,13 @@ import fedhca2
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(fedhca2.__file__).parent
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"
-BRIEF = ["rounds=1", "method=local", "baseline=false", "training.batch_size=2", "clients=[{data: outdoor, tasks: [sal]}]"]
+BRIEF = [
+    "rounds=1",
+    "method=local",
+    "baseline=false",
+    "training.batch_size=2",
+    "clients=[{data: outdoor, tasks: [sal]}]",
+]
 BRIEF += ["data.outdoor.train=4", "data.outdoor.val=2", "data.indoor.train=4", "data.indoor.val=2"]
 
 
