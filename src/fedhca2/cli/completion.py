@@ -164,8 +164,11 @@ def _entries(incomplete: str) -> list[Path]:
     return [path for path in found if path.name.startswith(start) and not path.name.startswith(".")]
 
 
-def _values(source: str) -> Any:
-    """What an experiment's file and those that it extends say; nothing if they cannot be read."""
+def _values(source: str, below: tuple[str, ...] = ()) -> Any:
+    """What an experiment's file and those that it extends say; nothing if they cannot be read.
+
+    `below` are the files on the way here: one that extends any of them goes in circles.
+    """
     path = Path(source)
     file = path if path.suffix in SUFFIXES else path / CONFIG if (path / CONFIG).is_file() else embedded_file(source)
     try:
@@ -176,7 +179,8 @@ def _values(source: str) -> Any:
         return {}
     parent = str(values.get("extends", ""))
     beside = str(path.parent / parent) if parent.endswith(SUFFIXES) else parent
-    return _over(_values(beside), values) if parent and parent != source else values
+    last = not parent or beside in (source, *below)
+    return values if last else _over(_values(beside, (source, *below)), values)
 
 
 def _over(base: Any, changes: Any) -> Any:

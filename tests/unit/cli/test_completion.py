@@ -63,6 +63,12 @@ def test_settings_of_a_users_own_file_are_completed(tmp_path):
     assert "data.yard.root=" in proposed(f"run {path} --set data.yard.")
 
 
+def test_files_that_extend_each_other_are_completed_too(tmp_path):
+    for name, other in ("ab", "ba"):
+        (tmp_path / f"{name}.yaml").write_text(f"extends: {other}.yaml\nrounds: 1")
+    assert proposed(f"run {tmp_path}/a.yaml --set roun") == ["rounds="]
+
+
 def test_files_of_experiments_are_completed(tmp_path):
     (tmp_path / "mine.yaml").touch()
     (tmp_path / "mine.txt").touch()
