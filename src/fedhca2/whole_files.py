@@ -1,11 +1,14 @@
 """Writing files and folders that are complete or absent, and private by default."""
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK)
 PRIVATE, ORDINARY = 0o600, 0o666  # readable by the owner alone, or as the umask allows
 
 
@@ -35,6 +38,16 @@ def write_whole(path: Path, data: bytes, mode: int = PRIVATE) -> None:
         file.flush()
         os.fsync(file.fileno())
     sync_folder(path.parent)
+
+
+def link_whole(path: Path, place: Path) -> None:
+    """Give a whole file another name, or copy it where files have only one. Neither may be changed in place."""
+    try:
+        os.link(path, place)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        write_whole(place, path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
 
 
 def private_folder(path: Path) -> Path:

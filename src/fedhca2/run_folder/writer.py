@@ -96,6 +96,11 @@ class RunFolder:
         return self._log
 
     @property
+    def states(self) -> Path:
+        """A folder for the states of clients that wait for their turn. Only checkpoints outlast a run."""
+        return self.path / CHECKPOINTS / ".states"
+
+    @property
     def _position(self) -> Mapping[str, Any]:
         return self.checkpoint.notes if self.checkpoint else START
 
