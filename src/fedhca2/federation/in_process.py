@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot
-from fedhca2.clients.evaluation import sample_labels, sample_predictions
+from fedhca2.clients.evaluation import Arrays, sample_labels, sample_predictions
 from fedhca2.clients.precompile import precompile
 from fedhca2.config import suggest
 from fedhca2.cores import host_free, usable_cores
@@ -62,13 +62,19 @@ class InProcess:
         self.pool = ThreadPoolExecutor(len(places), initializer=torch.set_num_threads, initargs=(threads,))
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
-        """Carry out every order."""
+        """Carry out every order. After its last one, a client's state matters no more, since `keep` has the model."""
 
         def work(client: Client, place: DeviceSlot) -> Reply:
-            reply = client.perform(orders[client.name], watch, place)
+            order = orders[client.name]
+            reply = client.perform(order, watch, place)
+            if order.finish:
+                self.keep(client, place)
             return replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
 
-        return self.each(orders, work)
+        return self.each(orders, work, changed=not all(order.finish for order in orders.values()))
+
+    def keep(self, client: Client, place: DeviceSlot) -> None:
+        """Save the final model of a client, if somebody wants it."""
 
     def each(
         self, names: Collection[str], work: Callable[[Client, DeviceSlot], T], *, changed: bool = True
@@ -157,6 +163,7 @@ class InProcessRun(InProcess):
         memory = experiment.checkpoints.memory
         room = host_free() / 4 if memory is None else memory * GB
         super().__init__(Shelf(plans, folder.states, room), places)
+        self._predictions: dict[str, Arrays] = {name: {} for name in _spread(self.profiles.values(), SAMPLED)}
         self.progress: Progress | None = None
         checkpoint = folder.checkpoint
         if checkpoint is not None:
@@ -193,6 +200,12 @@ class InProcessRun(InProcess):
             self.shelf.close()
             raise
 
+    def keep(self, client: Client, place: DeviceSlot) -> None:
+        """Save a client's final model."""
+        self.folder.save_model(client.name, client.personal.model)
+        if client.name in self._predictions:
+            self._predictions[client.name] = sample_predictions(client, "after", place)
+
     def _look_ahead(self, watcher: RunWatcher) -> list[LookAhead]:
         """Measures who helps whom, if the experiment asks for it and clients send encoders."""
         experiment, settings = self.experiment, self.experiment.diagnostics
@@ -208,18 +221,11 @@ class InProcessRun(InProcess):
         return Server(experiment.resolved_method, self.profiles.values(), experiment.guard, Reach.of(experiment))
 
     def finish(self, outcome: Outcome) -> Outcome:
-        """Save every client's model, and the predictions of some clients for a few images."""
-        self.each(
-            list(self.profiles),
-            lambda client, place: self.folder.save_model(client.name, client.personal.model),
-            changed=False,
-        )
+        """Save the predictions of some clients for a few images, before and after training."""
         with one_thread():
-            for name in _spread(self.profiles.values(), SAMPLED):
+            for name, after in self._predictions.items():
                 first = self.shelf.plans[name].build()
-                samples = sample_labels(first) | sample_predictions(first, "before")
-                with self.shelf.taken(name, changed=False) as client:
-                    self.folder.save_samples(name, samples | sample_predictions(client, "after"))
+                self.folder.save_samples(name, sample_labels(first) | sample_predictions(first, "before") | after)
         self.shelf.close()
         return outcome
 

@@ -21,6 +21,7 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
 from fedhca2.run_folder.result import overall_gain
 from fedhca2.run_folder.strict_json import to_json
+from fedhca2.run_folder.waiting import WaitingRows
 from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
 
@@ -36,6 +37,7 @@ class RunFolder:
         self.path, self.checkpoint = path, checkpoint
         self._early, self._lock = early, lock
         self._checkpoints = Checkpoints(path / CHECKPOINTS)
+        self.waiting = WaitingRows(path / CHECKPOINTS / ".rows")
         self._log: EventLog | None = None
         self._config: Mapping[str, Any] = {}
         self._keep = 1
@@ -88,6 +90,7 @@ class RunFolder:
         for name, text in (config | others if begun else others | config).items():
             self._write(name, text)
         self._log = EventLog(self.path / EVENTS, self._position)
+        self.waiting.clear()
 
     @property
     def events(self) -> EventLog:
@@ -114,6 +117,7 @@ class RunFolder:
         self.events.position()
         self._write(RESULT, _as_json(result))
         self._checkpoints.prune(1)
+        self.waiting.clear()
 
     def _require_fresh(self) -> None:
         """Raise FileExistsError if there are files other than those of a run killed before it wrote its config."""
