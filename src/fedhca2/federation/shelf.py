@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fedhca2.clients import Client, ClientState, load_state, save_state
 from fedhca2.messages import Profile
-from fedhca2.whole_files import link_whole, private_folder
+from fedhca2.whole_files import link_whole, private_folder, sync_file
 
 
 class Plan(Protocol):
@@ -76,6 +76,7 @@ class Shelf:
         self._held: dict[str, tuple[Client, int]] = {}  # with the bytes of its state; the last used client is last
         self._changed: set[str] = set()  # whose states are newer than their files
         self._files: dict[str, tuple[Path, str]] = {}  # states and their checksums
+        self._unsynced: set[Path] = set()  # files that a crash of the system may damage; no checkpoint has them
         self._lock = Lock()
 
     def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
@@ -118,6 +119,8 @@ class Shelf:
     def save(self, folder: Path, all_of: Callable[..., Iterable[None]] = map) -> dict[str, str]:
         """Write what changed, and link all states into a folder; returns checksums, empty for first states."""
         list(all_of(self._write, [name for name in self._held if name in self._changed]))
+        list(all_of(sync_file, self._unsynced))
+        self._unsynced.clear()
         for name, (path, _) in self._files.items():
             link_whole(path, folder / _file(name))
         return {name: self._files[name][1] if name in self._files else "" for name in self.plans}
@@ -147,7 +150,8 @@ class Shelf:
         """Write the state of a client in memory."""
         assert self._folder is not None
         path = self._folder / _file(name)
-        self._files[name] = path, save_state(path, self._held[name][0].current)
+        self._files[name] = path, save_state(path, self._held[name][0].current, sync=False)
+        self._unsynced.add(path)
         self._changed.discard(name)
 
 

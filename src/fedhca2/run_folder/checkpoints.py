@@ -16,7 +16,7 @@ from fedhca2.messages import deliveries_as_data, deliveries_from_data
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import Progress, ServerState
 from fedhca2.run_folder.waiting import WaitingRow, waiting_files
-from fedhca2.whole_files import link_whole, private_folder, sync_folder
+from fedhca2.whole_files import link_whole, private_folder, sync_file, sync_folder
 
 SERVER = "server.safetensors"
 NAME = re.compile(r"round-\d{6,}")
@@ -55,6 +55,7 @@ class Checkpoints:
         try:
             checksums = dict(clients.save(private_folder(aside)))
             for file in waiting_files(progress.pending):
+                sync_file(file)
                 link_whole(file, aside / file.name)
             values = {"clients": checksums, "experiment": dict(experiment), "notes": dict(notes)}
             save_state(aside / SERVER, progress_as_state(progress, values))
