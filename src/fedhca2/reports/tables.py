@@ -1,12 +1,13 @@
 """Tables in the terminal, which leave out columns where it is narrow: a run's outcome, its forecast, all runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.markup import escape
@@ -93,8 +94,63 @@ class TextTable:
         return table
 
 
-def result_table(result: Result) -> TextTable:
-    """Make one row per client and task: its metric, the Local baseline, the relative gain."""
+MOST_ROWS = 60  # of a table of clients; more are shown by kind
+
+
+@dataclass(frozen=True)
+class KindScores:
+    """The scores of all clients of a kind in one task, the worst first."""
+
+    kind: str
+    task: str
+    metric: str
+    ranked: Sequence[tuple[float, str]]  # a score and its client
+
+    def at(self, share: float) -> float:
+        """The score that this share of the clients does not reach."""
+        return float(np.quantile([score for score, _ in self.ranked], share if self.rises else 1 - share))
+
+    @property
+    def rises(self) -> bool:
+        """Whether higher scores are better."""
+        return self.ranked[0][0] <= self.ranked[-1][0]
+
+
+def scores_by_kind(scores: Scores, kinds: Mapping[str, str]) -> list[KindScores]:
+    """Sort the finite scores of clients by kind and task."""
+    found: dict[tuple[str, str], list[tuple[Headline, str]]] = {}
+    for client, tasks in scores.items():
+        for task, held in tasks.items():
+            ours = headline(task, held)
+            if isfinite(ours.value):
+                found.setdefault((kinds.get(client, client), task), []).append((ours, client))
+    by_kind = []
+    for (kind, task), members in found.items():
+        first = members[0][0]
+        better = 1 if first.higher_is_better else -1
+        ranked = sorted(((ours.value, client) for ours, client in members), key=lambda one: better * one[0])
+        by_kind.append(KindScores(kind, task, metric_heading(first.metric, first.higher_is_better), ranked))
+    return by_kind
+
+
+def kinds_table(scores: Scores, kinds: Mapping[str, str], title: str = "") -> TextTable:
+    """One row per kind and task, with quantiles of its clients' scores."""
+    rows = []
+    for one in scores_by_kind(scores, kinds):
+        marks = [score_text(one.task, one.at(share)) for share in (0, 0.1, 0.5, 0.9, 1)]
+        rows.append([escape(one.kind), one.task, one.metric, f"{len(one.ranked):,}", *marks])
+    quantiles = ["worst", "10 %", "median", "90 %", "best"]
+    columns = ["kind", "task", "metric", "clients", *quantiles]
+    note = f"Quantiles of {counted(len(scores), 'client')}; the page and result.json have every client."
+    drop = ["metric", "10 %", "90 %", "clients"]
+    return TextTable(columns, rows, title, note, ["clients", *quantiles], drop, {"kind": 7, "task": 6})
+
+
+def result_table(result: Result, kinds: Mapping[str, str] | None = None) -> TextTable:
+    """Make one row per client and task: its metric, the Local baseline, the relative gain; of many, one per kind."""
+    title = f"{result.name}: {result.method} after {counted(result.rounds, 'round')}"
+    if kinds and sum(map(len, result.clients.values())) > MOST_ROWS:
+        return kinds_table(result.clients, kinds, title)
     rows = []
     for client, tasks in result.clients.items():
         for i, (task, scores) in enumerate(tasks.items()):
@@ -112,7 +168,7 @@ def result_table(result: Result) -> TextTable:
     return TextTable(
         ["client", "task", "metric", *scores_of],
         rows,
-        title=f"{result.name}: {result.method} after {counted(result.rounds, 'round')}",
+        title=title,
         right=scores_of,
         drop=["metric", "local"] if result.baseline else ["metric"],
         wraps={"client": 7, "task": 6},
