@@ -60,7 +60,7 @@ class Participation(Config):
         """
         there = [client for client in clients if self._is_there(client, round, seed)]
         count = ceil(self.fraction * len(there) - 1e-9)
-        asked = sorted(there, key=lambda client: derive(seed, "participation", round, client))[:count]
+        asked = set(sorted(there, key=lambda client: derive(seed, "participation", round, client))[:count])
         return [client for client in there if client in asked]
 
     def _is_there(self, client: str, round: int, seed: int) -> bool:

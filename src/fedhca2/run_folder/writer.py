@@ -117,7 +117,6 @@ class RunFolder:
         self.events.position()
         self._write(RESULT, _as_json(result))
         self._checkpoints.prune(1)
-        self.waiting.clear()
 
     def _require_fresh(self) -> None:
         """Raise FileExistsError if there are files other than those of a run killed before it wrote its config."""
@@ -138,6 +137,7 @@ class RunFolder:
         """Release the folder."""
         if self._log is not None:
             self._log.close()
+            self.waiting.clear()
         if self._lock is not None:
             self._lock.release()
 
