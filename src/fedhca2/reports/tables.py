@@ -133,24 +133,35 @@ def scores_by_kind(scores: Scores, kinds: Mapping[str, str]) -> list[KindScores]
     return by_kind
 
 
-def kinds_table(scores: Scores, kinds: Mapping[str, str], title: str = "") -> TextTable:
-    """One row per kind and task, with quantiles of its clients' scores."""
+def kinds_table(scores: Scores, kinds: Mapping[str, str], title: str = "", baseline: Scores | None = None) -> TextTable:
+    """One row per kind and task, with quantiles of its clients' scores, and their median gain over a baseline."""
     rows = []
     for one in scores_by_kind(scores, kinds):
-        marks = [score_text(one.task, one.at(share)) for share in (0, 0.1, 0.5, 0.9, 1)]
-        rows.append([escape(one.kind), one.task, one.metric, f"{len(one.ranked):,}", *marks])
-    quantiles = ["worst", "10 %", "median", "90 %", "best"]
-    columns = ["kind", "task", "metric", "clients", *quantiles]
+        cells = [score_text(one.task, one.at(share)) for share in (0, 0.1, 0.5, 0.9, 1)]
+        if baseline:
+            cells.append(_median_gain(one, scores, baseline))
+        rows.append([escape(one.kind), one.task, one.metric, f"{len(one.ranked):,}", *cells])
+    numbers = ["clients", "worst", "10 %", "median", "90 %", "best", *(["median gain"] if baseline else [])]
     note = f"Quantiles of {counted(len(scores), 'client')}; the page and result.json have every client."
-    drop = ["metric", "10 %", "90 %", "clients"]
-    return TextTable(columns, rows, title, note, ["clients", *quantiles], drop, {"kind": 7, "task": 6})
+    drop, wraps = ["metric", "10 %", "90 %", "clients", "worst"], {"kind": 7, "task": 6}
+    return TextTable(["kind", "task", "metric", *numbers], rows, title, note, numbers, drop, wraps)
+
+
+def _median_gain(of: KindScores, scores: Scores, baseline: Scores) -> str:
+    pairs = [
+        (headline(of.task, scores[client][of.task]), headline(of.task, baseline[client][of.task]))
+        for _, client in of.ranked
+        if of.task in baseline.get(client, {})
+    ]
+    gains = [relative_gain(ours.value, theirs.value, ours.higher_is_better) for ours, theirs in pairs]
+    return gain_text(float(np.median(gains))) if gains else UNKNOWN
 
 
 def result_table(result: Result, kinds: Mapping[str, str] | None = None) -> TextTable:
     """Make one row per client and task: its metric, the Local baseline, the relative gain; of many, one per kind."""
     title = f"{result.name}: {result.method} after {counted(result.rounds, 'round')}"
     if kinds and sum(map(len, result.clients.values())) > MOST_ROWS:
-        return kinds_table(result.clients, kinds, title)
+        return kinds_table(result.clients, kinds, title, result.baseline)
     rows = []
     for client, tasks in result.clients.items():
         for i, (task, scores) in enumerate(tasks.items()):
