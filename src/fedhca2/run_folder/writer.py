@@ -115,6 +115,7 @@ class RunFolder:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result as the last file: it marks the run as finished."""
         self.events.position()
+        self.waiting.clear()
         self._write(RESULT, _as_json(result))
         self._checkpoints.prune(1)
 
