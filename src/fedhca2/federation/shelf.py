@@ -9,9 +9,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
+from fedhca2.aggregation.pages import return_freed_memory
 from fedhca2.clients import Client, ClientState, load_state, save_state
 from fedhca2.messages import Profile
 from fedhca2.whole_files import link_whole, private_folder, sync_file
+
+TRIM = 2**26  # bytes that leave memory before it is returned to the system
 
 
 class Plan(Protocol):
@@ -77,6 +80,7 @@ class Shelf:
         self._changed: set[str] = set()  # whose states are newer than their files
         self._files: dict[str, tuple[Path, str]] = {}  # states and their checksums
         self._unsynced: set[Path] = set()  # files that a crash of the system may damage; no checkpoint has them
+        self._left = 0  # bytes of states that left memory since it was returned to the system
         self._lock = Lock()
 
     def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
@@ -144,7 +148,11 @@ class Shelf:
                 name = next(iter(self._held))
                 if name in self._changed or name not in self._files:
                     self._write(name)
-                size -= self._held.pop(name)[1]
+                left = self._held.pop(name)[1]
+                size, self._left = size - left, self._left + left
+            if self._left > TRIM:
+                self._left = 0
+                return_freed_memory()
 
     def _write(self, name: str) -> None:
         """Write the state of a client in memory."""

@@ -80,7 +80,7 @@ def result_table(run: RunFiles) -> Table:
             else:
                 row.append(score)
             rows.append(row)
-    return Table("Results", columns, rows, folded=len(rows) > MOST_ROWS)
+    return Table(f"All {len(rows):,} results" if len(rows) > MOST_ROWS else "Results", columns, rows)
 
 
 def kinds_tables(run: RunFiles) -> list[Table]:
