@@ -18,6 +18,7 @@ from fedhca2.experiment import Experiment
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text, size_text
 from fedhca2.run_folder.listing import ListedRun
+from fedhca2.run_folder.names import RESULT
 from fedhca2.run_folder.result import Headline, Result, Scores, headline
 from fedhca2.tasks import TASKS
 from fedhca2.words import counted
@@ -142,7 +143,7 @@ def kinds_table(scores: Scores, kinds: Mapping[str, str], title: str = "", basel
             cells.append(_median_gain(one, scores, baseline))
         rows.append([escape(one.kind), one.task, one.metric, f"{len(one.ranked):,}", *cells])
     numbers = ["clients", "worst", "10 %", "median", "90 %", "best", *(["median gain"] if baseline else [])]
-    note = f"Quantiles of {counted(len(scores), 'client')}; the page and result.json have every client."
+    note = f"Quantiles of {counted(len(scores), 'client')}; the page and {RESULT} have every client."
     drop, wraps = ["metric", "10 %", "90 %", "clients", "worst"], {"kind": 7, "task": 6}
     return TextTable(["kind", "task", "metric", *numbers], rows, title, note, numbers, drop, wraps)
 
