@@ -2,11 +2,11 @@
 
 from math import ceil, floor, log10
 
-from fedhca2.reports.comparison.critical_difference import svg_drawing, svg_line, svg_text
+from fedhca2.reports.comparison.drawings import svg_drawing, svg_line, svg_text, tick_step
 from fedhca2.reports.figures.figure import COLOURS
 
 LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT = 70, 130, 20, 60, 760, 420  # pixels
-TICKS, APART = 6, 17  # about so many marks on the y axis; pixels between names
+TICKS, APART = 6, 17  # about 6 marks on the y axis; pixels between names
 
 
 def gain_curve(curves, x_title, told):
@@ -14,7 +14,7 @@ def gain_curve(curves, x_title, told):
     places = sorted({x for points in curves.values() for x in points})
     spans = [span(entry) for points in curves.values() for entry in points.values()]
     lowest, highest = min(0, *(low for low, _ in spans)), max(0, *(high for _, high in spans))
-    step = nice(highest - lowest)
+    step = tick_step(highest - lowest or 1, TICKS)
     low, high = step * floor(lowest / step), step * ceil(highest / step)
 
     def x(value):
@@ -73,10 +73,3 @@ def names(curves, y):
 
 def painted(line, colour):
     return line.replace("<line ", f'<line stroke="{colour}" ')
-
-
-def nice(reach):
-    """A step of 1, 2 or 5 times a power of ten that divides a reach into about six."""
-    raw = (reach or 1) / TICKS
-    power = 10 ** floor(log10(raw))
-    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)

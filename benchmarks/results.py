@@ -19,7 +19,7 @@ from results_runs import ENCODER, METHOD, SIZES, Runs, departures, encoder_of, i
 
 from fedhca2.methods import METHODS
 from fedhca2.reports.comparison import Entry, gather
-from fedhca2.reports.comparison.critical_difference import ranking_note, ranking_of, to_svg
+from fedhca2.reports.comparison.drawings import draw_ranks, ranking_note, ranking_of
 from fedhca2.reports.comparison.gather import DELTA_M, LOCAL
 from fedhca2.reports.comparison.layouts import marked_cell, marks_note, shown
 from fedhca2.reports.names import ARROWS, metric_title
@@ -157,7 +157,7 @@ class Page:
         ranking = ranking_of(gather(full)) if full else None
         if not ranking:
             return f"*`{name}` was not run with three methods or more.*"
-        self.draw(f"ranks-{name}", to_svg(ranking))
+        self.draw(f"ranks-{name}", draw_ranks(ranking))
         told = ", ".join(f"{method} {place:.1f}" for method, place in ranking.ranks.items())
         return f"![Average ranks in {name}: {told}](images/ranks-{name}.svg)\n\n{ranking_note(ranking)}"
 

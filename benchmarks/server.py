@@ -2,6 +2,7 @@
 
     python benchmarks/server.py                          # 6 and 24 clients with whole rows; 100 and 1,000 with parts
     python benchmarks/server.py --clients 100 --values 5000000 --threads 2
+    python benchmarks/server.py --clients 100 --sketch 16384
     python benchmarks/server.py --device cuda --clients 24
 
 A step is everything the server does in FedHCA²'s second round: guard, learned weights, solver, aggregation. A copy
@@ -35,6 +36,7 @@ LAYERS = ((96, 96), (96, 192), (96, 384), (96, 768), (96, 384), (96,))  # weight
 TASKS = ("semseg", "normals", "edge", "depth")  # every sixth client has all of them, others have one
 MAPPED = 1000  # this many clients keep their rows in files
 DISTINCT = 16
+SKETCH = 16384
 T = TypeVar("T")
 
 
@@ -121,13 +123,15 @@ def _status(name: str) -> float:
     return next(1024.0 * int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def measure(clients: int, values: int, threads: int, device: str = "cpu", repeats: int = 5) -> list[Row]:
+def measure(
+    clients: int, values: int, threads: int, device: str = "cpu", repeats: int = 5, sketch: int | None = None
+) -> list[Row]:
     """Measure time, ratio and memory for one number of clients."""
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as folder:
         profiles = federation(clients, values)
         rows = make_rows(profiles, device, Path(folder))
-        server = Server(resolve("fedhca2"), profiles)
+        server = Server(resolve("fedhca2", {"encoder": {"sketch": sketch}}), profiles)
         state = server.step(server.start(), replies_of(profiles, rows, server.start()))[0]
         replies = replies_of(profiles, rows, state)
         updates = [row for own in rows for row in own.values()]
@@ -152,6 +156,7 @@ def measure(clients: int, values: int, threads: int, device: str = "cpu", repeat
     copied, stepped = (min(column) for column in zip(*times, strict=True))
     nbytes = sum(row.nbytes for row in updates)
     name = f"server, N = {clients}" + (f", {100 * values / ENCODER:.2g} % of each row" if values < ENCODER else "")
+    name += f", sketches of {sketch:,}" if sketch else ""
     name += f", {device}" if device != "cpu" else f", {threads} thread{'s' * (threads > 1)}"
     limit = 50.0 if device == "cuda" and clients <= 24 else None
     found = [
@@ -178,6 +183,8 @@ def rows(quick: bool = False) -> Iterator[Row]:
             yield from measure(clients, values, count, repeats=repeats)
     if quick:
         return
+    yield from measure(100, ENCODER // 10, 1, repeats=3, sketch=SKETCH)
+    yield from measure(MAPPED, ENCODER // 200, threads[-1], repeats=1, sketch=SKETCH)
     yield from measure(MAPPED, ENCODER // 200, threads[-1], repeats=1)
     if torch.cuda.is_available():
         for clients in (6, 24, 100):
@@ -191,13 +198,14 @@ def main() -> None:
     parser.add_argument("--clients", type=int, help="only this number of clients")
     parser.add_argument("--values", type=int, default=ENCODER, help="values per encoder")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--sketch", type=int, help="estimate inner products from sketches of this size")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     options = parser.parse_args()
     if options.clients:
         found: Iterable[Row] = measure(
-            options.clients, options.values, options.threads, options.device, options.repeats
+            options.clients, options.values, options.threads, options.device, options.repeats, options.sketch
         )
     else:
         found = rows(options.quick)

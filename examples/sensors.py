@@ -1,4 +1,4 @@
-"""Machines with sensors: inputs that are no images, with data, a task, and a whole model defined outside the package.
+"""Machines with sensors: inputs other than images, with data, a task, and a whole model defined outside the package.
 
 Three machines share no labels: the press has labelled faults, the pump knows how much of its life is left, and the fan
 has both. Each has its own kind of vibration. `sensors.yaml` beside this file is the experiment:

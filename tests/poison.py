@@ -18,123 +18,25 @@ from functools import cache
 from math import isfinite
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from array_client import ArrayClient
 from fedhca2.clients import Privacy, Schedule, Training
-from fedhca2.clients.reach import BETAS
 from fedhca2.experiment import GuardBounds
 from fedhca2.federation.limits import Reach
 from fedhca2.federation.server import Server
-from fedhca2.messages import Profile, Reply
+from fedhca2.messages import Reply
 from fedhca2.methods import METHODS, Method, resolve
-from fedhca2.params import Layout, Slot, unflatten
-from fedhca2.seeds import derive
+from fedhca2.params import Slot, unflatten
+from noisy_learner import LAYOUTS, RATE, Learner, drawn
 
-ROUNDS, STEPS, RATE = 6, 10, 0.02
+ROUNDS = 6
 EVE = "eve"  # the hostile one
 SITES = {"road": ("semseg",), "street": ("semseg",), EVE: ("semseg",), "home": ("semseg", "depth")}
-LAYOUTS = {
-    "encoder": Layout(("stem.weight", "block.weight", "block.bias"), ((4, 8), (8, 8), (8,))),
-    "decoder": Layout(("fuse.weight", "norm.weight"), ((8, 8), (8,))),
-    "decoder_norms": Layout(("norm.running_mean", "norm.running_var"), ((8,), (8,))),
-    "head": Layout(("last.weight",), ((2, 8),)),
-}
 TRAINING = Training(batch_size=1, learning_rate=RATE, schedule=Schedule(warmup_epochs=0, lowest=RATE, lag=False))
-DESCENDED: dict[tuple[object, ...], Tensor] = {}  # rows after training, by client, slot, round and what they were
 REACH = Reach(TRAINING, Privacy(), ROUNDS, dict.fromkeys(SITES, 1))
-
-
-@cache
-def drawn(count: int, *seed: str | int | Slot) -> Tensor:
-    """Normal numbers that depend only on the seed."""
-    return torch.randn(count, generator=torch.Generator().manual_seed(derive(*map(str, seed))))
-
-
-def slots_of(tasks: Sequence[str]) -> list[Slot]:
-    return [Slot("encoder"), *(Slot(part, task) for part in LAYOUTS if part != "encoder" for task in tasks)]
-
-
-class Learner(ArrayClient):
-    """Trains according to its method's objective: towards its own optimum, and towards its anchor."""
-
-    def __init__(self, name: str, method: Method) -> None:
-        slots = slots_of(SITES[name])
-        profile = Profile(name, "outdoor", SITES[name], STEPS, {slot: LAYOUTS[slot.part] for slot in slots})
-        rows = {slot: drawn(LAYOUTS[slot.part].numel, slot, name if slot.task else "") for slot in slots}
-        rows |= {slot: torch.cat([torch.zeros(8), torch.ones(8)]) for slot in slots if slot.part == "decoder_norms"}
-        super().__init__(profile, rows)
-        self.objective = method.local
-        self.optimum = {
-            slot: row + 0.5 * drawn(len(row), "all", slot) + 0.2 * drawn(len(row), "own", name, slot)
-            for slot, row in rows.items()
-        }
-        self.personal = rows
-        self.received: Mapping[Slot, Tensor] = {}
-
-    def answer(self, round: int, uploads: Mapping[str, str]) -> Reply:
-        """One round of training."""
-        start, anchor = self.rows, self.received if self.objective.anchor == "received" else self.rows
-        own = self.personal if self.objective.own_copy else start
-        self.personal = self._trained(own, round, anchor if self.objective.anchor != "none" else {})
-        shared = self._trained(start, round, {}) if self.objective.own_copy else self.personal
-        return self.train(round, {slot: shared[slot] - row for slot, row in start.items()}, uploads)
-
-    def receive(self, deliveries) -> None:
-        own = self.rows
-        super().receive(deliveries)
-        if not self.objective.replaces:
-            self.received, self.rows = {slot: self.rows[slot] for slot in deliveries}, own
-
-    def _trained(self, rows: Mapping[Slot, Tensor], round: int, anchors: Mapping[Slot, Tensor]) -> dict[Slot, Tensor]:
-        """The rows after the steps of a round; running statistics approach those of its own features."""
-        trained = {}
-        for slot, row in rows.items():
-            if slot.part in self.objective.frozen:
-                trained[slot] = row
-            elif slot.part == "decoder_norms":
-                trained[slot] = torch.lerp(row, self.optimum[slot].abs(), 1 - 0.9**STEPS)
-            else:
-                trained[slot] = self._descended(slot, row, round, anchors.get(slot))
-        return trained
-
-    def _descended(self, slot: Slot, row: Tensor, round: int, anchor: Tensor | None) -> Tensor:
-        """The row after a round; whoever trains from the same values again, as in many cells, gets the same row."""
-        held = row.numpy().tobytes(), None if anchor is None else anchor.numpy().tobytes()
-        key = self.profile.client, slot, round, self.objective.pull if held[1] else 0.0, *held
-        if key not in DESCENDED:
-            DESCENDED[key] = self._descend(slot, row, round, anchor)
-        return DESCENDED[key]
-
-    @np.errstate(over="ignore", invalid="ignore")  # whoever holds 1e30 has lost its model
-    def _descend(self, slot: Slot, row: Tensor, round: int, anchor: Tensor | None) -> Tensor:
-        """Adam's steps down |θ − optimum|²/2, and the pull to an anchor, with noisy gradients."""
-        noise = drawn(STEPS * len(row), "noise", self.profile.client, slot, round).view(STEPS, -1).numpy()
-        row, optimum = row.numpy(), self.optimum[slot].numpy()  # a tenth of torch's time for so few values
-        first = second = np.zeros_like(row)
-        for step in range(STEPS):
-            gradient = row - optimum + noise[step]
-            if anchor is not None:
-                gradient = gradient + self.objective.pull * (row - anchor.numpy())
-            first = BETAS[0] * first + (1 - BETAS[0]) * gradient
-            second = BETAS[1] * second + (1 - BETAS[1]) * gradient**2
-            scale = np.sqrt(second / (1 - BETAS[1] ** (step + 1))) + 1e-8
-            row = row - RATE * first / (1 - BETAS[0] ** (step + 1)) / scale
-        return torch.from_numpy(row)
-
-    @property
-    def model(self) -> Mapping[Slot, Tensor]:
-        """Its final model: the personal one, if there is one."""
-        return self.personal if self.objective.own_copy else self.rows
-
-    @property
-    def loss(self) -> float:
-        parameters = [slot for slot in self.model if slot.part != "decoder_norms"]
-        return sum(float((self.model[slot] - self.optimum[slot]).double().square().sum()) / 2 for slot in parameters)
 
 
 @dataclass(frozen=True)
@@ -258,7 +160,7 @@ class Ended:
 
 def federate(method: Method, guard: GuardBounds, attack: Attack | None) -> Ended:
     """A whole run, with an attack or without the hostile client."""
-    clients = {name: Learner(name, method) for name in SITES}
+    clients = {name: Learner(name, tasks, method) for name, tasks in SITES.items()}
     server = Server(method, [client.profile for client in clients.values()], guard, REACH)
     eve = Eve(clients[EVE], guard, method.uploads(0))
     state, sent, refused = server.start(), {}, []

@@ -63,17 +63,19 @@ def small(method="fedhca2", **changes):
 
 
 @cache
-def _opened(config):
+def opened_once(config):
+    """The data set of a config, rendered once for all tests."""
     return OpenData(config.open("train"), config.open("val"))
 
 
-def _open(experiment):
-    return {spec.data: _opened(experiment.data[spec.data]) for spec in experiment.specs}
+def open_data_once(experiment):
+    """Stands in for `open_data`."""
+    return {spec.data: opened_once(experiment.data[spec.data]) for spec in experiment.specs}
 
 
 def quickly(work, *args, **options):
     """Run with scenes that are rendered once for all tests."""
-    with patch("fedhca2.federation.in_process.open_data", _open):
+    with patch("fedhca2.federation.in_process.open_data", open_data_once):
         return work(*args, **options)
 
 
@@ -106,6 +108,6 @@ def same_models(one, other):
 
 def clients_of(experiment):
     """The clients of an experiment by name."""
-    data = _open(experiment)
+    data = open_data_once(experiment)
     clients = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
     return {client.name: client for client in clients}

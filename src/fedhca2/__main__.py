@@ -1,4 +1,4 @@
-"""The command's entry, also of `python -m fedhca2`: Ctrl-C is handled before anything else is imported."""
+"""The entry point of `fedhca2` and `python -m fedhca2`, which handles Ctrl-C before it imports anything slow."""
 
 import os
 import signal

@@ -20,7 +20,7 @@ def stay_on(cores: Iterable[int], process: int = 0) -> None:
         return
     threads = [int(thread.name) for thread in Path(f"/proc/{process}/task").glob("*")] if process else [0]
     for thread in threads:
-        with suppress(ProcessLookupError):  # it has ended meanwhile
+        with suppress(ProcessLookupError):  # it has already ended
             os.sched_setaffinity(thread, cores)
 
 

@@ -1,4 +1,4 @@
-"""The one door for what users bring along: `path/to/file.py:NAME` or `package.module:NAME`.
+"""The one way to import what users bring along: `path/to/file.py:NAME` or `package.module:NAME`.
 
 A path in a config runs code. So a path that comes over the network must be refused before it gets here.
 """
@@ -29,7 +29,7 @@ def is_import_path(name: str) -> bool:
 
 
 def folders(info: ValidationInfo) -> list[Path]:
-    """The folders that relative paths of the experiment are in."""
+    """The folders in which relative paths of the experiment are looked for."""
     return list((info.context or {}).get(FOLDERS, ()))
 
 
@@ -81,8 +81,8 @@ def told(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def _shown(found: object) -> str:
-    return "nothing of that name" if found is None else type(found).__name__
+def _shown(value: object) -> str:
+    return "nothing of that name" if value is None else type(value).__name__
 
 
 def _load_module(source: str) -> ModuleType:

@@ -84,11 +84,11 @@ def paint_heat(map: Tensor) -> Tensor:
     return paint_grey(hottest.masked_fill(nothing, IGNORE))
 
 
-def paint(found: Tensor, names: Sequence[str] = ()) -> Tensor:
+def paint(values: Tensor, names: Sequence[str] = ()) -> Tensor:
     """Paint anything: three channels as colours from −1 to 1, other maps as heat, and a vector as numbers."""
-    if found.ndim == 1:
-        return paint_numbers(found, names)
-    return paint_normals(found) if len(found) == 3 else paint_heat(found)
+    if values.ndim == 1:
+        return paint_numbers(values, names)
+    return paint_normals(values) if len(values) == 3 else paint_heat(values)
 
 
 def paint_class(vector: Tensor, names: Sequence[str] = ()) -> Tensor:

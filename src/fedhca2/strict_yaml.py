@@ -67,8 +67,8 @@ class _Loader(yaml.SafeLoader):
         tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (*(TAG + name for name in PLAIN), None)
     }
     yaml_implicit_resolvers = {  # noqa: RUF012
-        letter: [(tag, pattern) for tag, pattern in found if tag != f"{TAG}timestamp"]
-        for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        letter: [(tag, pattern) for tag, pattern in resolvers if tag != f"{TAG}timestamp"]
+        for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def __init__(self, text: str) -> None:

@@ -1,82 +1,14 @@
 """The page in a real browser: it opens without an error, draws every figure, and its tabs and sliders work."""
 
-import json
 import os
-from functools import cache
 from pathlib import Path
 
 import pytest
-from chromium import launched, wait_until_drawn
-
-from fedhca2.reports.page.write import write_page
-from fedhca2.run_folder.reader import RunFiles
-from made_run import crowded_run, made_run
+from chromium import wait_until_drawn
 
 pytestmark = pytest.mark.slow
 
-AWAY, REFUSED = ("shop", "home"), [("home", "no reply in time"), ("<b>node 7</b>", "unknown client")]
-HOSTILE = """<img src=x onerror="document.title='hurt'"> '\\"] %{x} </script><script>document.title='hurt'</script>"""
-OWN = ("file:", "data:", "blob:")
 ARTEFACTS = Path(os.environ.get("FEDHCA2_SCREENSHOTS", "build/screenshots"))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = launched(playwright)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pages")
-    runs = [made_run(folder / "local", "local"), made_run(folder / "fedhca2", better=1.1, away=AWAY, refused=REFUSED)]
-    made_run(folder / "fedhca2" / "baseline", "local", away=AWAY, refused=REFUSED)
-    several = [*runs, *(made_run(folder / str(seed), better=1 + seed / 10, seed=seed) for seed in (1, 2))]
-    found = {"single": runs[1:], "several": several, "crowd": [crowded_run(folder / "crowd")]}
-    found["hostile"] = [renamed(made_run(folder / "hostile", better=1.1), "shop", HOSTILE)]
-    return {name: write_page(runs, folder / f"{name}.html") for name, runs in found.items()}
-
-
-def renamed(run, client, name):
-    """The run with another name for a client."""
-    for file in ("metrics.jsonl", "result.json"):
-        text = (run.path / file).read_text()
-        for mark in ('"', "/"):
-            text = text.replace(f'"{client}{mark}', json.dumps(name)[:-1] + mark)
-        (run.path / file).write_text(text)
-    return RunFiles.open(run.path)
-
-
-@pytest.fixture(scope="module")
-def complaints():
-    """Errors of the browser and requests to the network."""
-    return []
-
-
-@pytest.fixture(autouse=True)
-def no_complaint(complaints):
-    yield
-    assert complaints == []
-
-
-@pytest.fixture(scope="module")
-def opened(browser, pages, complaints):
-    """A page at a width, opened once; a test may leave it at any tab."""
-
-    @cache
-    def open_page(name, width):
-        page = browser.new_page(viewport={"width": width, "height": 900}, offline=True)
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: request.url.startswith(OWN) or complaints.append(request.url))
-        page.goto(pages[name].as_uri())
-        return page
-
-    return lambda name, width=1400: open_page(name, width)
 
 
 @pytest.mark.parametrize("name", ["single", "several"])
@@ -331,12 +263,12 @@ def test_everything_has_a_name_for_those_who_cannot_see(opened):
     assert page.locator("header, nav, main, footer").count() == 4
 
 
-def test_a_hostile_name_is_only_a_name(opened):
+def test_a_hostile_name_is_only_a_name(opened, hostile_name):
     page = opened("hostile")
-    assert HOSTILE in page.locator("#results tbody").first.inner_text()
+    assert hostile_name in page.locator("#results tbody").first.inner_text()
     page.get_by_role("tab", name="Conflicts").click()
     wait_until_drawn(page)
-    assert HOSTILE in page.locator("#updates .ytick text").all_text_contents()
+    assert hostile_name in page.locator("#updates .ytick text").all_text_contents()
     page.locator("#updates [data-label]", has_text="onerror").click()
     assert "hurt" not in page.title()
     assert page.locator("img[src=x]").count() == 0

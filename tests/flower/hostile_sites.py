@@ -223,8 +223,7 @@ def pose(stage: Stage) -> Outcome:
         message = thief.receive()
         thief.reply(message, obliging(experiment, HOSTILE)(message).content)
         thief.deactivate()
-        fleet.registry._looked = float("-inf")
-        fleet.registry._look()
+        fleet.registry.look(now=True)
         thief.activate()
         wait = Wait(10)
         while not wait.is_over and OTHER not in fleet.registry.refused:

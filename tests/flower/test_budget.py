@@ -71,7 +71,7 @@ def test_a_site_whose_budget_is_spent_does_not_train_but_takes_what_it_is_sent(h
     site, invitation = home
     for round in range(2):
         site.perform(invitation, Order(round, upload=UPLOAD))
-    client = site._seat.client
+    client = site.client
     before = {name: tensor.clone() for name, tensor in client.personal.model.state_dict().items()}
     row = torch.ones(client.layouts[ENCODER].numel)
     site.perform(invitation, Order(2, {ENCODER: Delivery("trained", (Addend(row, (0.5,)),))}, upload=UPLOAD))
@@ -180,7 +180,7 @@ def test_sites_that_are_asked_the_same_have_other_keys(tmp_path):
         _, sites, fleet = flower_federation(experiment, folder)
         for site in sites.values():
             site.perform(fleet.invitation, Order(0, upload=UPLOAD))
-            keys.add(site._seat.client.exchange.noise_key)
+            keys.add(site.client.exchange.noise_key)
     assert len(keys) == 6
     assert {len(key) for key in keys} == {32}
 

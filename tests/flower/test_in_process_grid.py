@@ -32,7 +32,7 @@ def expected(method):
 
 
 def models(sites):
-    return {name: site._seat.client.personal.model.state_dict() for name, site in sites.items()}
+    return {name: site.client.personal.model.state_dict() for name, site in sites.items()}
 
 
 def assert_equal(found, wanted):

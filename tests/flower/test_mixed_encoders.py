@@ -69,7 +69,7 @@ def test_a_run_over_flower_that_crashed_equals_a_run_in_process(experiment, tmp_
     grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
     result = resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS))
     assert result.clients == scores
-    assert_equal({name: site._seat.client.personal.model.state_dict() for name, site in sites.items()}, wanted)
+    assert_equal({name: site.client.personal.model.state_dict() for name, site in sites.items()}, wanted)
 
 
 def test_a_site_with_another_frozen_backbone_is_refused():
@@ -87,7 +87,7 @@ def test_sums_without_rows_give_the_same_decoders(method, tmp_path):
     secure = mixed(**settings, secure_aggregation={"sketch": 1024})
     grid, sites, _ = flower_federation(secure, tmp_path / "sites")
     run(secure, tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, TERMS))
-    found, held = sites["home"]._seat.client, wanted["home"]
+    found, held = sites["home"].client, wanted["home"]
     for name, tensor in found.personal.model.slots()[Slot("decoder", "depth")].items():
         torch.testing.assert_close(tensor, held[f"decoders.depth.{name}"], rtol=1e-4, atol=1e-5)
 

@@ -68,7 +68,7 @@ def test_it_is_the_same_over_flower_and_after_a_crash(tmp_path):
     again, sites = grid()
     assert resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(again, TERMS)).clients == scores
     for name, tensors in wanted.items():
-        found = sites[name]._seat.client.personal.model.state_dict()
+        found = sites[name].client.personal.model.state_dict()
         assert all(tensor.equal(found[key]) for key, tensor in tensors.items())
 
 

@@ -61,7 +61,7 @@ class Federation:
 
     @property
     def clients(self):
-        return {name: site._seat.client for name, site in self.sites.items()}
+        return {name: site.client for name, site in self.sites.items()}
 
 
 def secured(method, rounds=1, privacy=None, **settings):
@@ -194,7 +194,8 @@ def test_a_sum_that_moved_farther_than_its_rows_can_is_delivered_to_nobody(tmp_p
         def perform(self, invitation, order):
             reply = super().perform(invitation, order)
             if order.round == 1:
-                save_reply(self._seat.folder / REPLY, replace(reply, rows={ENCODER: reply.rows[ENCODER] + 0.5}))
+                (saved,) = self.config.state.glob(f"*/{self.config.client}/{REPLY}")
+                save_reply(saved, replace(reply, rows={ENCODER: reply.rows[ENCODER] + 0.5}))
             return reply
 
     experiment = secured(FEDPER, rounds=2)
@@ -221,7 +222,7 @@ def test_a_round_that_was_added_up_before_a_crash_is_added_up_again_to_the_same_
     resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, terms))
     for name, site in sites.items():
         wanted = straight[name].personal.model.state_dict()
-        for key, tensor in site._seat.client.personal.model.state_dict().items():
+        for key, tensor in site.client.personal.model.state_dict().items():
             assert torch.equal(tensor, wanted[key]), (name, key)
 
 

@@ -261,7 +261,7 @@ def test_a_second_node_with_the_same_name_is_refused(tmp_path):
     grid.replace("west", lambda app: make_app("south", tmp_path, models))
     strategy = FedHCA2()
     strategy.start(grid, num_rounds=1)
-    assert list(strategy.roster.refused.values()) == ["south is here already, at another node"]
+    assert list(strategy.roster.refused.values()) == ["south has already joined as another node"]
 
 
 def test_too_few_clients_are_an_error(tmp_path):

@@ -2,10 +2,18 @@
 
 import re
 import tomllib
+import traceback
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.clients import training
+from fedhca2.federation.in_process import InProcess
+from small_run import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -43,3 +51,31 @@ def test_unit_tests_are_in_folders_like_the_packages():
 def test_no_two_files_of_tests_have_the_same_name():
     names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def called():
+    """The functions of the package that are on the stack of this thread."""
+    return [frame.name for frame in traceback.extract_stack() if "src/fedhca2/" in frame.filename]
+
+
+@pytest.mark.slow
+def test_the_walk_names_every_function_from_the_command_to_a_step(tmp_path, monkeypatch):
+    stacks = {}
+
+    def noted(name, function):
+        def call(*args, **options):
+            stacks.setdefault(name, called())
+            return function(*args, **options)
+
+        return call
+
+    monkeypatch.setattr(InProcess, "each", noted("fleet", InProcess.each))
+    monkeypatch.setattr(training, "take_step", noted("client", training.take_step))
+    clients = [{"name": "home", "data": "indoor", "tasks": ["depth"]}]
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SETTINGS, "clients": clients, "rounds": 1}))
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    own = stacks["client"]
+    way = [*stacks["fleet"], *own[own.index("perform") :], "take_step"]
+    sentence = re.search(r"Nine functions lead (?:.|\n)*?\n\n", WALK).group()
+    assert (len(way), way) == (9, re.findall(r"`(\w+)`", sentence))

@@ -31,7 +31,9 @@ def test_another_process_can_be_kept_on_cores():
     assert found == {core}
 
 
-def test_a_process_that_has_ended_is_no_matter():
+def test_a_process_that_has_ended_is_left_alone():
+    before = os.sched_getaffinity(0)
     process = subprocess.Popen(["true"])
     process.wait()
-    stay_on(usable_cores(), process.pid)
+    stay_on(usable_cores()[:1], process.pid)
+    assert os.sched_getaffinity(0) == before

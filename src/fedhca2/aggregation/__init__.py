@@ -2,8 +2,8 @@
 
 from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
 from fedhca2.aggregation.attentive import Attentive, CrossAttention, attention, attentive_weights, cross_attention
-from fedhca2.aggregation.common_update import CommonUpdate, Weighted
 from fedhca2.aggregation.conflict_averse import (
+    CommonUpdate,
     ConflictAverse,
     conflict_averse,
     conflict_averse_mixing,
@@ -22,10 +22,10 @@ from fedhca2.aggregation.means import (
     pull_weights,
     voting_weights,
 )
-from fedhca2.aggregation.pages import MappedRow
 from fedhca2.aggregation.robust import Robust
-from fedhca2.aggregation.rows import Rows
+from fedhca2.aggregation.rows import MappedRow, Rows
 from fedhca2.aggregation.solver import relative_gap
+from fedhca2.aggregation.weightings import Weighted
 
 __all__ = [
     "Aggregator",

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -12,6 +12,9 @@ from torch import Tensor
 from fedhca2.config import Config
 from fedhca2.messages import Base, Kind
 from fedhca2.params import Layout
+
+if TYPE_CHECKING:
+    from fedhca2.aggregation.rows import Rows
 
 # Which inner products a mixing needs: none, of the rows, or of the rows minus the first of them (which keeps all
 # digits of the differences between parameters that are close together).
@@ -114,6 +117,10 @@ class Aggregator(Config, ABC):
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """Initial values of a member's learned weights: one for the row, one per layer, or none."""
         return ()
+
+    def products(self, rows: "Rows", round: int) -> Tensor:
+        """The inner products that its mixing needs, of the rows of this round."""
+        return rows.products(self.measure, self.whole)
 
     @abstractmethod
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:

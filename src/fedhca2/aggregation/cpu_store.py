@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedhca2.aggregation.pages import MappedRow, own_pages
+from fedhca2.aggregation.rows import MappedRow, Projection, own_pages
 
 TILE = 3  # rows by rows whose products are summed at a time: nine sums and six values fit the registers
 COLUMNS = 1024  # columns whose values stay in the fastest cache while all pairs of rows use them
@@ -114,6 +114,25 @@ def _write_mixed(rows, weights, columns, stored, mixed):  # type: ignore[no-unty
             _values(mixed[m], start, stop, np.float32)[:] = totals[: stop - start]
 
 
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def _fold(row, columns, stored, first, signs, shifts, sums):  # type: ignore[no-untyped-def]
+    """Add a row's columns from `first` on to the sums of its projection; returns their squared length."""
+    values, size, total = _values(row, 0, columns, stored), len(sums), 0.0
+    column = first
+    while column < first + columns:
+        place = column % size
+        target = (place + shifts[column // size]) % size
+        count = min(size - place, size - target, first + columns - column)
+        part, sign, folded = values[column - first :], signs[column:], sums[target:]
+        square = 0.0
+        for k in range(count):
+            folded[k] += sign[k] * np.float32(part[k])
+            square += np.float64(part[k]) * np.float64(part[k])
+        total += square
+        column += count
+    return total
+
+
 class CpuStore:
     """float32 and float64 rows are read in place; others, and differences, go through a small buffer.
 
@@ -178,6 +197,21 @@ class CpuStore:
 
         for _ in self._each(one, edges):
             pass
+
+    def sketch(self, projection: Projection) -> tuple[Tensor, Tensor]:
+        """Project the rows, one thread per row, and measure their squared lengths."""
+        signs, shifts = projection.signs.numpy(), projection.shifts.numpy()
+        sketches = np.zeros((len(self.data), projection.size), np.float32)
+
+        def one(row: Tensor, sums: NDArray[np.float32]) -> float:
+            square = 0.0
+            for a, b, starts, stored in CpuStore([row])._blocks((0, 0, len(row))):
+                square += _fold(starts[0], b - a, stored, a, signs, shifts, sums)
+            return square
+
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            squares = list(pool.map(one, self.data, sketches))
+        return torch.from_numpy(sketches), torch.tensor(squares, dtype=torch.float64)
 
     def _each(self, work: Callable[[Piece], T], edges: Sequence[int]) -> Iterator[tuple[Piece, T]]:
         """Do the work on every piece, in order, on as many threads as torch may use."""

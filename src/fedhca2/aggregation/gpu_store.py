@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedhca2.aggregation.rows import Projection
+
 PROGRAMS = 1 << 11  # that share the work on a tensor, so that the whole GPU is busy
 LEAST = 1 << 10  # columns per program
 COLUMNS = 32  # columns whose products are summed at a time
@@ -136,6 +138,18 @@ class GpuStore:
         weights, targets = weights.to(self.device).contiguous(), _addresses(mixed)
         for begin, inside, starts, row in self._parts(edges):
             _mix(starts, row, weights, inside, targets + begin * mixed[0].itemsize)
+
+    def sketch(self, projection: Projection) -> tuple[Tensor, Tensor]:
+        """Project the rows, and measure their squared lengths."""
+        size, columns = projection.size, len(self.data[0])
+        first = torch.arange(0, columns, size, device=self.device)[:, None]
+        places = torch.arange(size, device=self.device) - projection.shifts.to(self.device)[:, None]
+        sources = (first + places % size).int()  # of each sum, one column from each block
+        there = sources < columns
+        sources = sources.where(there, torch.zeros_like(sources)).flatten()
+        signs = projection.signs.to(self.device)[sources].view_as(there) * there
+        folded = [(row.to(self.device, torch.float32)[sources].view_as(there) * signs).sum(dim=0) for row in self.data]
+        return torch.stack(folded), self.squares()
 
     def _parts(self, edges: Sequence[int]) -> Iterator[tuple[int, Sequence[int], Tensor, Tensor]]:
         """All columns in one or several parts: first column, edges inside, start of each row, and one of the rows."""

@@ -3,10 +3,10 @@
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
-from fedhca2.aggregation.common_update import CommonUpdate
+from fedhca2.aggregation.conflict_averse import CommonUpdate
 
 SMOOTHING = 1e-6  # of distances to the geometric median, relative to the median length
 TOLERANCE = 1e-10
@@ -94,6 +94,12 @@ class Robust(CommonUpdate):
         int | None, Field(ge=1, description="krum: number of updates to average; null: all but the hostile")
     ] = 1
     bound: Annotated[float, Field(gt=0, description="clipped_mean: maximum length, in median lengths")] = 1.0
+
+    @field_validator("sketch")
+    @classmethod
+    def _judges_whole_rows(cls, sketch: int | None) -> None:
+        if sketch is not None:
+            raise ValueError(f"should be null: a hostile update can hide from a random projection, found {sketch}")
 
     @property
     def reveals_rows(self) -> str:

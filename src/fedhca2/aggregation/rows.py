@@ -1,14 +1,50 @@
-"""A stack of rows that is never stacked: inner products and mixtures, streamed over columns."""
+"""A stack of rows that is never stacked: inner products and mixtures, streamed over columns of memory or of files."""
 
+import ctypes
+import mmap
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedhca2.aggregation.aggregator import Measure, Member
-from fedhca2.aggregation.pages import ask_for_large_pages
 from fedhca2.params import Layout
+
+LARGE = 1 << 22  # bytes from which large pages are worthwhile
+
+_madvise, _trim = None, None
+if hasattr(mmap, "MADV_DONTNEED"):  # Linux and macOS; without it, the system manages memory itself
+    _madvise = ctypes.CDLL(None, use_errno=True).madvise
+    _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+
+
+@dataclass(frozen=True)
+class Projection:
+    r"""A random projection of rows to `size` sums, which keeps inner products on average.
+
+    Columns are cut into blocks of `size`. A block is multiplied by random `signs`, rotated by a random `shift`, and
+    added to the sums. Two columns meet in one sum with probability 1/k at most, so for all rows x, y and k sums
+    $\langle Sx, Sy \rangle$ has the mean $\langle x, y \rangle$ and the variance
+    $\le (\lVert x\rVert^2 \lVert y\rVert^2 + \langle x, y\rangle^2) / k$.
+    """
+
+    size: int
+    signs: Tensor  # one per column, -1 or 1 in int8
+    shifts: Tensor  # one per block
+
+    @classmethod
+    def draw(cls, columns: int, size: int, seed: int) -> "Projection":
+        """The projection of rows with this many columns that belongs to a seed."""
+        dice = np.random.default_rng(seed)
+        bits = np.frombuffer(dice.bytes(-(-columns // 8)), np.uint8)
+        signs = np.unpackbits(bits, count=columns).view(np.int8)
+        signs += signs - 1
+        return cls(size, torch.from_numpy(signs), torch.from_numpy(dice.integers(0, size, -(-columns // size))))
 
 
 class Store(Protocol):
@@ -22,6 +58,9 @@ class Store(Protocol):
 
     def mix(self, weights: Tensor, edges: Sequence[int], mixed: Sequence[Tensor]) -> None:
         """Write weights [T, M, N] @ rows to M rows."""
+
+    def sketch(self, projection: Projection) -> tuple[Tensor, Tensor]:
+        """Project the rows: [N, size] in float32, and their own squared lengths, [N]. One pass over the rows."""
 
 
 class Rows:
@@ -59,6 +98,26 @@ class Rows:
         products = self.store.gram(self._edges(whole), measure == "differences").cpu().tril_()
         return products.add_(products.tril(-1).mT)
 
+    def sketches(self, size: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Random projections of the rows, [N, size] in float32, and the rows' own squared lengths, [N] in float64."""
+        sketches, squares = self.store.sketch(Projection.draw(self.layout.numel, size, seed))
+        return sketches, squares.cpu()
+
+    def estimated_products(self, size: int, seed: int) -> Tensor:
+        r"""Estimate products of whole rows, [1, N, N], from sketches of this size; the diagonal is exact.
+
+        The cosine of two rows is off by about $1/\sqrt{size}$. Rows that are no longer than that are measured exactly.
+        """
+        if self.layout.numel <= size:
+            return self.products("rows", whole=True)
+        sketches, squares = self.sketches(size, seed)
+        sketched = Rows(self.members, Layout(("sketch",), ((size,),)), list(sketches)).products("rows")
+        lengths = sketched[0].diagonal().sqrt()
+        scale = squares.sqrt() / lengths.where(lengths > 0, torch.ones_like(lengths))
+        products = scale[:, None] * sketched * scale
+        products[0].diagonal().copy_(squares)
+        return products
+
     def norms(self, starts: Sequence[Tensor] = ()) -> Tensor:
         """Lengths of the rows, or their distances from their own `starts`, [N], in float64."""
         return self.store.squares(starts).cpu().sqrt()
@@ -86,3 +145,54 @@ def _store(data: Sequence[Tensor], chunk: int | None) -> Store:
     from fedhca2.aggregation.gpu_store import GpuStore
 
     return GpuStore(data, chunk)
+
+
+class MappedRow(Tensor):
+    """A tensor backed by a file, which only takes memory for what was read and not yet released.
+
+    It is read-only: releasing it drops whatever was written to it.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # pieces are plain tensors
+
+    @classmethod
+    def open(cls, path: Path | str, numel: int, dtype: torch.dtype) -> "MappedRow":
+        """The first `numel` values of a file."""
+        return torch.from_file(str(path), shared=False, size=numel, dtype=dtype).as_subclass(cls)
+
+    def release(self) -> None:
+        """Release its memory; values that are read again come from the file again.
+
+        This releases everything, not only the part that was read, since the system reads ahead.
+        """
+        drop_pages(self)
+
+
+def ask_for_large_pages(tensor: Tensor) -> None:
+    """Ask for large pages for memory that was not written yet: getting small pages takes longer than writing them."""
+    if tensor.nbytes >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        _advise(tensor, mmap.MADV_HUGEPAGE)  # a system without them may refuse
+
+
+def own_pages(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """A buffer [rows, columns] that returns to the system when it is freed; an allocator might keep it."""
+    return torch.frombuffer(mmap.mmap(-1, rows * columns * dtype.itemsize), dtype=dtype).view(rows, columns)
+
+
+def drop_pages(mapped: Tensor) -> None:
+    """Release the memory of a mapped file; any other tensor would lose its values."""
+    if _advise(mapped, getattr(mmap, "MADV_DONTNEED", 0)):
+        raise OSError(ctypes.get_errno(), "madvise failed on a mapped row")
+
+
+def return_freed_memory() -> None:
+    """Return to the system what was freed: glibc keeps much of it if tensors of many sizes come and go."""
+    if _trim is not None:
+        _trim(0)
+
+
+def _advise(tensor: Tensor, advice: int) -> int:
+    if _madvise is None:
+        return 0
+    before = tensor.data_ptr() % mmap.PAGESIZE
+    return int(_madvise(tensor.data_ptr() - before, tensor.nbytes + before, advice))

@@ -7,9 +7,15 @@ Solutions are exact to `TOLERANCE`, relative to the lengths of the updates. At l
 from collections.abc import Callable
 from itertools import permutations
 from math import ceil
+from typing import Annotated, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from fedhca2.aggregation.conflict_averse import CommonUpdate
 
 Array = NDArray[np.float64]
 Weighting = Callable[[Array], Array]
@@ -225,8 +231,8 @@ def _nonnegative(matrix: Array, target: Array) -> Array:
     return weights
 
 
-def _shares(found: Array) -> Array:
-    shares: Array = found / found.sum()
+def _shares(weights: Array) -> Array:
+    shares: Array = weights / weights.sum()
     return shares
 
 
@@ -255,3 +261,34 @@ def _orders(n: int) -> NDArray[np.int64]:
 WEIGHTINGS: dict[str, Weighting] = {
     each.__name__: each for each in (mean, mgda, pcgrad, upgrad, dualproj, imtl_g, aligned_mtl, nash_mtl)
 }
+
+
+class Weighted(CommonUpdate):
+    """One update for all, by a weighting from multi-task learning."""
+
+    kind: Literal["weighted"] = "weighted"
+    weighting: Annotated[
+        Literal["mean", "mgda", "pcgrad", "upgrad", "dualproj", "imtl_g", "aligned_mtl", "nash_mtl", "fairgrad"],
+        Field(description="how inner products of updates become weights"),
+    ] = "mean"
+    unit: Annotated[bool, Field(description="divide every update by its length first")] = False
+    fairness: Annotated[float, Field(gt=0, le=10, description="α of fairgrad: 1 is nash_mtl, the limit is mgda")] = 2.0
+
+    @property
+    def reveals_rows(self) -> str:
+        """Some weights can be negative, or nearly 0 for all rows but one."""
+        if self.weighting in ("mean", "pcgrad", "upgrad", "dualproj"):  # no weight is below 1/N
+            return super().reveals_rows
+        return "which can give one row nearly all the weight, and the sum then reveals it"
+
+    def weights(self, gram: Tensor) -> Tensor:
+        """Apply the chosen function to the Gram matrix, scaled; equal weights if all updates are 0."""
+        squares = gram.double().diagonal().clamp(min=0)
+        if not squares.any():
+            return torch.full((len(gram),), 1 / len(gram), dtype=torch.float64)
+        lengths = torch.where(squares > 0, squares, 1).sqrt() if self.unit else squares.max().sqrt().expand(len(gram))
+        scaled = (gram.double() / lengths[:, None] / lengths).numpy()
+        weights = (
+            fairgrad(scaled, self.fairness) if self.weighting == "fairgrad" else WEIGHTINGS[self.weighting](scaled)
+        )
+        return torch.from_numpy(weights) / (lengths if self.unit else 1)

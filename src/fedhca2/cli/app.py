@@ -34,7 +34,7 @@ PLAIN = str.maketrans(
 
 
 def print_anywhere() -> None:
-    """Write letters that the terminal's encoding lacks in plain ones, so that no result is lost over a Δ."""
+    """Replace letters that the terminal's encoding lacks, such as Δ, so that printing a result never fails."""
     codecs.register_error("plain", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedhca2.methods import Method
 
 BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}"}
-EVERYWHERE = ("batch_norm", "common")
+EVERYWHERE = ("batch_norm",)
 
 
 @app.command()
@@ -65,15 +65,15 @@ def methods(
 
     with clear_errors():
         try:
-            found = {name: resolve(name)} if name else METHODS
+            chosen = {name: resolve(name)} if name else METHODS
         except ValueError as error:
             raise UserError([str(error)]) from None
     if as_json:
-        about = {key: (method.reference, shared_parts(method), settings_of(method)) for key, method in found.items()}
+        about = {key: (method.reference, shared_parts(method), settings_of(method)) for key, method in chosen.items()}
         keys = ("reference", "shares", "settings")
         print_json([{"name": key, **dict(zip(keys, told, strict=True))} for key, told in about.items()])
     else:
-        Console(highlight=False).print(method_page(name, found[name]) if name else methods_table())
+        Console(highlight=False).print(method_page(name, chosen[name]) if name else methods_table())
 
 
 def methods_table() -> Group:
@@ -91,7 +91,7 @@ def methods_table() -> Group:
                 f"[cyan]{escape('  '.join(f'{key}={as_in_config(value)}' for key, value in settings.items()))}[/]"
             )
         table.add_row(f"[bold]{name}[/]", "\n".join(lines))
-    hint = "fedhca2 methods NAME explains the settings. All methods also take batch_norm and common."
+    hint = "fedhca2 methods NAME explains the settings. All methods also take batch_norm."
     return Group(table, Text(hint, style="dim"))
 
 

@@ -126,7 +126,7 @@ def _draw_sweep(
     key: str, rows: Mapping[str, Path], runs: Sequence["RunFiles"], table: "Comparison", folder: Path
 ) -> list[str]:
     """Write the figure of the values that have finished; returns its name."""
-    from fedhca2.reports.comparison.sweep import FILE, to_svg
+    from fedhca2.reports.comparison.drawings import SWEEP_FILE, draw_sweep
     from fedhca2.reports.comparison.variants import variants
     from fedhca2.whole_files import ORDINARY, write_whole
 
@@ -134,8 +134,8 @@ def _draw_sweep(
     labels = {value: label_of[row] for value, row in rows.items() if row in label_of}
     if not labels:
         return []
-    write_whole(folder / FILE, to_svg(key, labels, table).encode(), ORDINARY)
-    return [FILE]
+    write_whole(folder / SWEEP_FILE, draw_sweep(key, labels, table).encode(), ORDINARY)
+    return [SWEEP_FILE]
 
 
 def _carry_out(
@@ -148,7 +148,7 @@ def _carry_out(
     """Run what is not finished, then show the table of all; `draw` writes further files."""
     from fedhca2.federation.comparison_runs import complete
     from fedhca2.reports.comparison import write_comparison
-    from fedhca2.reports.comparison.critical_difference import FILE
+    from fedhca2.reports.comparison.drawings import RANKS_FILE
     from fedhca2.reports.comparison.layouts import comparison_table, to_data
     from fedhca2.run_folder.lock import lock_folder
     from fedhca2.run_folder.reader import RunFiles
@@ -166,7 +166,7 @@ def _carry_out(
     table = write_comparison(runs, folder) if runs else None
     if table is not None:
         console.print(comparison_table(table))
-        figures = [*([FILE] if (folder / FILE).exists() else []), *draw(runs, table)]
+        figures = [*([RANKS_FILE] if (folder / RANKS_FILE).exists() else []), *draw(runs, table)]
         written = ", ".join(["table.md", "table.csv", "table.tex", *figures])
         console.print(f"{written} are in {folder}/", highlight=False, soft_wrap=True)
         draw_page(console, runs, folder)

@@ -94,8 +94,8 @@ def link(
         from fedhca2.federation.flower.link import Link
 
         options = ["--database", str(database)] if database else []
-        with Link(keys, listen, superlink, quota=quota, options=options) as found:
-            found.keep()
+        with Link(keys, listen, superlink, quota=quota, options=options) as link:
+            link.keep()
 
 
 @flower.command()
@@ -217,14 +217,14 @@ def write_app(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> 
 
 
 def _given(besides: Container[str]) -> list[str]:
-    """The options that this command was started with, as its line had them, besides some."""
+    """The options that were given on the command line, except some."""
     context = click.get_current_context()
-    found = []
+    words = []
     for option in context.command.params:
         name, value = option.name or "", context.params.get(option.name or "")
         if name not in besides and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            found += [option.opts[0]] if value is True else [option.opts[0], str(value)]
-    return found
+            words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return words
 
 
 def network_settings(**values: Any) -> Any:

@@ -36,7 +36,7 @@ def evaluate(
         wanted = Evaluation("train" if split == "train" else "val", thresholds, client)
         with console.status("evaluating") as status:
             result = evaluated(run, wanted, lambda name: status.update(f"evaluating {name}"))
-        found = {
+        evaluation = {
             "split": split,
             "thresholds": thresholds,
             "clients": result.clients,
@@ -44,12 +44,12 @@ def evaluate(
             "delta_m": result.delta_m,
             "delta_m_by_client": result.delta_m_by_client,
         }
-        written = write_evaluation(run, split, client, found)
+        written = write_evaluation(run, split, client, evaluation)
     console.print(result_table(result))
     console.print(conclusion(result))
     console.print(f"on the {IMAGES[split]} images; the scores are in {written}", highlight=False, soft_wrap=True)
     if as_json:
-        print_json(found)
+        print_json(evaluation)
 
 
 @app.command()

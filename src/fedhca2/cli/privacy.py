@@ -72,26 +72,26 @@ def spent(
         rows = [
             {
                 "run": run,
-                "updates": sum(entry.kind == "update" for entry in found),
-                "scores": sum(entry.kind == "scores" for entry in found),
+                "updates": sum(entry.kind == "update" for entry in spent_in_run),
+                "scores": sum(entry.kind == "scores" for entry in spent_in_run),
                 "delta": budget.delta,
-                "epsilon": cost(found, budget.delta),
-                "dp_accounting": audited_epsilon(Counter(entry.noise for entry in found), budget.delta),
+                "epsilon": cost(spent_in_run, budget.delta),
+                "dp_accounting": audited_epsilon(Counter(entry.noise for entry in spent_in_run), budget.delta),
                 "budget": budget.epsilon if run == ALL else None,
             }
-            for run, found in [*runs.items(), (ALL, entries)]
+            for run, spent_in_run in [*runs.items(), (ALL, entries)]
         ]
     _show(rows, as_json)
 
 
-def _show(found: Row | list[Row], as_json: bool) -> None:
+def _show(figures: Row | list[Row], as_json: bool) -> None:
     """Print figures as a table or as JSON; unknown ones, as without the extra 'privacy', stay empty."""
     if as_json:
-        print_json(found)
+        print_json(figures)
         return
     from fedhca2.reports.tables import TextTable
 
-    rows = found if isinstance(found, list) else [found]
+    rows = figures if isinstance(figures, list) else [figures]
     names = [TITLES.get(key, key) for key in rows[0]]
     cells = [[escape(_text(value)) for value in row.values()] for row in rows]
     Console().print(TextTable(names, cells, right=names, drop=[TITLES["dp_accounting"], "scores", TITLES["delta"]]))

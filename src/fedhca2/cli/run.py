@@ -82,12 +82,12 @@ def _show_forecast(experiment: "Experiment", as_json: bool) -> None:
     from fedhca2.federation.forecast import forecast
     from fedhca2.reports.tables import forecast_summary
 
-    found = forecast(experiment)
+    planned = forecast(experiment)
     if as_json:
-        print_json({"config": experiment.to_dict(), **found.to_dict()})
+        print_json({"config": experiment.to_dict(), **planned.to_dict()})
     else:
         typer.echo(experiment.to_yaml())
-        Console(highlight=False).print(forecast_summary(experiment, found))
+        Console(highlight=False).print(forecast_summary(experiment, planned))
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def watch(
     wandb: WandbProject = None,
     as_json: Json = False,
 ) -> None:
-    """Follow a run or a comparison in the terminal until it is finished, or nobody works on it any more."""
+    """Follow a run or a comparison in the terminal until it is finished or no process works on it."""
     console = console_beside(as_json)
     with clear_errors():
         from fedhca2.federation.comparison_runs import known_runs
@@ -252,8 +252,8 @@ def runs(
         from fedhca2.reports.tables import runs_table
         from fedhca2.run_folder.listing import list_runs
 
-        found = list_runs(folder)
+        runs = list_runs(folder)
     if as_json:
-        print_json([run.to_dict() for run in found])
+        print_json([run.to_dict() for run in runs])
     else:
-        Console(highlight=False).print(runs_table(found, folder), soft_wrap=not found)
+        Console(highlight=False).print(runs_table(runs, folder), soft_wrap=not runs)

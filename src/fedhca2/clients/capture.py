@@ -93,7 +93,7 @@ class CapturedStep:
             for task, value in losses.items():
                 self.losses[task].copy_(value)
 
-        self.graph = _capture(run, captures.pool)
+        self.graph = capture_graph(run, captures.pool)
 
     def __call__(self, batch: Sample) -> Losses:
         """Take one step on this batch; the next step overwrites the losses."""
@@ -154,7 +154,7 @@ class CapturedForward:
                     prediction = predict(task, self.model.heads[task], decoder(features), self.image.shape[-2:])
                     self.predictions.setdefault(task, torch.empty_like(prediction)).copy_(prediction)
 
-        self.graph = _capture(run, captures.pool)
+        self.graph = capture_graph(run, captures.pool)
 
     def __call__(self, image: Tensor) -> Mapping[str, Tensor]:
         """Predict every task in its final form; the next call overwrites the result."""
@@ -163,7 +163,8 @@ class CapturedForward:
         return self.predictions
 
 
-def _capture(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
+def capture_graph(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
+    """Record the work that `run` starts on the GPU, after it has warmed up."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

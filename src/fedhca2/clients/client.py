@@ -21,8 +21,8 @@ from fedhca2.clients.training import Learner, Training
 from fedhca2.data.batches import Batches, one_early
 from fedhca2.data.dataset import Sample
 from fedhca2.messages import BatchNorm, Effect, Order, Profile, Reply
+from fedhca2.models.layers import draw_keep
 from fedhca2.models.multitask import MultiTaskModel, fingerprint, slot_prefix
-from fedhca2.models.stochastic_depth import draw_keep
 from fedhca2.objectives import Epoch, Objective
 from fedhca2.params import Slot, unflatten
 from fedhca2.seeds import derive
@@ -283,7 +283,7 @@ class Client:
         rows = self.exchange.anchors(self.shared.model, self.objective.anchor) if self.objective.pull else {}
         anchors = {slot: unflatten(row, self.layouts[slot]) for slot, row in rows.items()}
         prefix = {slot: slot_prefix(slot) for slot in anchors}
-        return [(prefix[slot] + name, anchor) for slot, found in anchors.items() for name, anchor in found.items()]
+        return [(prefix[slot] + name, anchor) for slot, by_name in anchors.items() for name, anchor in by_name.items()]
 
 
 class _Steps:

@@ -79,7 +79,7 @@ def mean_loss(client: "Client", place: DeviceSlot) -> float:
 def look_ahead(
     client: "Client", updates: Mapping[str, Tensor], place: DeviceSlot, watch: "BatchWatch | None" = None
 ) -> tuple[float, dict[str, float]]:
-    """The same of a client, and by name what it would be with each of these updates added to its encoder.
+    """A client's validation loss, and by name the loss with each of these updates added to its encoder.
 
     Every batch is read once, and tried with one encoder after the other. The encoder is left as it was.
     """

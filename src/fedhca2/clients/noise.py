@@ -88,7 +88,7 @@ def _pieces(row: Tensor) -> Iterator[NDArray[np.float64]]:
     return (piece.double().numpy() for piece in torch.split(row.detach().cpu(), PIECE))
 
 
-class _Table(NamedTuple):
+class AliasTable(NamedTuple):
     """How bins of WIDTH steps are proposed, and how often a proposed step is accepted."""
 
     threshold: NDArray[np.uint64]  # [COLUMNS] coins below it select the column's own bin, others its alias
@@ -110,7 +110,7 @@ class Noise:
 
     def __init__(self, key: bytes, deviation: float) -> None:
         self._cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
-        self._table = _table(deviation)
+        self._table = alias_table(deviation)
 
     def draw(self, count: int) -> NDArray[np.int64]:
         """The next deviates."""
@@ -153,7 +153,7 @@ def _fill(drawn, words, threshold, alias, highest, curvature):  # type: ignore[n
 
 
 @lru_cache(maxsize=8)
-def _table(deviation: float) -> _Table:
+def alias_table(deviation: float) -> AliasTable:
     """Weight bins by the probability of their innermost steps, in whole parts of COLUMNS · CAPACITY."""
     with localcontext(prec=DIGITS):
         curvature = 1 / (2 * Decimal(deviation) ** 2)
@@ -164,7 +164,7 @@ def _table(deviation: float) -> _Table:
         factors = [weights[0] / Decimal(weight) for weight in weights]
         highest = [float(height * factor) for height, factor in zip(inner, factors, strict=True)]
         threshold, alias = _aliases(weights)
-        return _Table(threshold, alias, np.array(highest), float(curvature))
+        return AliasTable(threshold, alias, np.array(highest), float(curvature))
 
 
 def _aliases(weights: list[int]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from fedhca2.clients.optimizer import Adam
 from fedhca2.data.dataset import Sample
+from fedhca2.models.layers import dropping
 from fedhca2.models.multitask import MultiTaskModel, apply_head
-from fedhca2.models.stochastic_depth import dropping
 from fedhca2.objectives import squared_distance
 from fedhca2.params import Part
 from fedhca2.tasks import TASKS

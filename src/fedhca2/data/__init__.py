@@ -5,9 +5,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, ValidationInfo
 
 from fedhca2.config import Config, suggest
-from fedhca2.data.adapters import CsvImages, HuggingFace, MapStyle
+from fedhca2.data.adapters import CocoMasks, CsvImages, HuggingFace, MapStyle
 from fedhca2.data.archive import Archive, Paths, Size, Source
-from fedhca2.data.coco import CocoMasks
 from fedhca2.data.config import DataConfig
 from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.file_errors import BrokenFileError, FileError, MissingFileError
@@ -31,7 +30,7 @@ KINDS: dict[str, type[DataConfig]] = {
 
 
 def of_kind(values: Any, info: ValidationInfo) -> Any:
-    """The settings of a data set, built in or of a user's own, by its `kind`."""
+    """The settings of a data set by its `kind`: built in, or a user's own."""
     if not isinstance(values, dict):
         return values
     kind = str(values.get("kind", "nothing"))

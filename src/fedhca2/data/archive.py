@@ -154,7 +154,7 @@ class Archive(ABC):
     def read(self, name: str, id: str, size: Size = (0, 0)) -> Tensor:
         """Read an image, or its label for a task, which should have this size."""
         paths = self.files(name, id)
-        decode = partial(read_file, paths[0], f"good for '{name}'", lambda _: self.sources[name].read(paths, size))
+        decode = partial(read_file, paths[0], f"readable as '{name}'", lambda _: self.sources[name].read(paths, size))
         tensor = self._cache.get((id, name), decode)
         if name != "image" and tensor.shape[-2:] != size:
             height, width = tensor.shape[-2:]

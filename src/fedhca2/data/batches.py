@@ -79,7 +79,7 @@ class Batches:
 
     @property
     def are_arrays(self) -> bool:
-        """Whether inputs are arrays, which are taken as they are, and no images."""
+        """Whether inputs are arrays, which are used unchanged, rather than images."""
         return bool(getattr(self.data, "are_arrays", False))
 
     def __len__(self) -> int:

@@ -61,11 +61,11 @@ class CheckReport:
     def lines(self) -> Iterator[str]:
         """The report as text."""
         yield self.title
-        for split, found in self.splits.items():
-            sizes = ", ".join(f"{height}×{width} ({count})" for (height, width), count in found.sizes.most_common(5))
-            more = f" and {len(found.sizes) - 5} more" if len(found.sizes) > 5 else ""
-            yield f"{split}: {counted(found.images, 'image')}; sizes {sizes or 'unknown'}{more}"
-            yield from (f"  {task}: {low:g} … {high:g}" for task, (low, high) in found.ranges.items())
+        for split, report in self.splits.items():
+            sizes = ", ".join(f"{height}×{width} ({count})" for (height, width), count in report.sizes.most_common(5))
+            more = f" and {len(report.sizes) - 5} more" if len(report.sizes) > 5 else ""
+            yield f"{split}: {counted(report.images, 'image')}; sizes {sizes or 'unknown'}{more}"
+            yield from (f"  {task}: {low:g} … {high:g}" for task, (low, high) in report.ranges.items())
         yield from (f"no folder with labels for {task}" for task in self.without)
         yield from (f"missing: {path}" for path in self.missing)
         yield from (f"broken: {path}: {fault}" for path, fault in self.broken.items())
@@ -135,17 +135,17 @@ def _read_all(
     return report
 
 
-def _check_sample(data: Dataset, index: int, tasks: Sequence[str], found: SplitReport, report: CheckReport) -> None:
+def _check_sample(data: Dataset, index: int, tasks: Sequence[str], split: SplitReport, report: CheckReport) -> None:
     """Read a sample; if that fails, read its parts one by one, to find all faults."""
     try:
         samples = [data.load(index, tasks)]
     except FileError:
         samples = [sample for part in ((), *zip(tasks)) if (sample := _part(data, index, part, report))]
     if samples:
-        found.sizes[(samples[0]["image"].shape[-2], samples[0]["image"].shape[-1])] += 1
+        split.sizes[(samples[0]["image"].shape[-2], samples[0]["image"].shape[-1])] += 1
     for sample in samples:
         for task in sample.keys() & tasks:
-            found.add(task, sample[task])
+            split.add(task, sample[task])
 
 
 def _part(data: Dataset, index: int, tasks: Sequence[str], report: CheckReport) -> Sample | None:

@@ -13,7 +13,7 @@ from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.imports import folders, in_folders
 from fedhca2.tasks import LabelSpace
 
-# A relative path is that of something beside the experiment's file, or in the working directory.
+# A relative path starts at the folder of the experiment's file, or at the working directory.
 Place = Annotated[Path, AfterValidator(lambda path, info: in_folders(path, folders(info)))]
 Size = tuple[PositiveInt, PositiveInt]
 SIZE = "height and width of the network's input"
@@ -33,7 +33,7 @@ class DataConfig(Config):
 
     @property
     def are_arrays(self) -> bool:
-        """Whether inputs are arrays, and no images."""
+        """Whether inputs are arrays rather than images."""
         return False
 
     @property

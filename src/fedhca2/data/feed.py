@@ -46,7 +46,7 @@ class DeviceFeed:
         while waiting:
             yield _on(current, *waiting.popleft())
 
-    @torch.inference_mode(False)  # always the same kind of tensors, whoever calls: code is compiled per kind
+    @torch.inference_mode(False)  # the same kind of tensors for every caller: code is compiled per kind
     @torch.no_grad()
     def prepared(
         self, packed: Sample, planned: Plan, size: tuple[int, int], classes: int, prepare: "Preparation"
@@ -79,9 +79,9 @@ def _read_ahead(raw: Iterable[Raw], size: tuple[int, int]) -> Iterator[tuple[Sam
 
     def packed() -> Iterator[tuple[Sample, Plan]]:
         with pool:
-            while (found := waiting.popleft().result()) is not None:
+            while (batch := waiting.popleft().result()) is not None:
                 waiting.append(pool.submit(pack))
-                yield found
+                yield batch
 
     return packed()
 

@@ -1,10 +1,10 @@
-"""Data sets of a user's own, by import path: a class (or function) that takes `split` and settings.
+"""A user's own data sets, by import path: a class (or function) that takes `split` and settings.
 
 What it makes needs three members: `labels`, the class names by task; `len()`; and `[index]`, which gives one sample as
 {"image": …, task: …}. `size`, the height and width of the network's input, is its fourth, or a setting. The class's
 parameters are the data set's settings in an experiment, with their types and defaults.
 
-Inputs that are no images are arrays of two dimensions, such as channels × readings: the class then has their `shape`
+Inputs other than images are arrays of two dimensions, such as channels × readings: the class then has their `shape`
 instead of `size`, and a sample is {"input": …, task: …}. They are neither normalised nor augmented.
 """
 
@@ -26,7 +26,7 @@ from fedhca2.tasks import LabelSpace
 
 
 class OwnData(DataConfig):
-    """The settings of a data set of a user's own."""
+    """The settings of a user's own data set."""
 
     cache: Annotated[bool, Field(description=CACHE)] = False
     made_by: ClassVar[Callable[..., Any]]
@@ -37,7 +37,7 @@ class OwnData(DataConfig):
 
     @property
     def are_arrays(self) -> bool:
-        """Whether inputs are arrays, and no images."""
+        """Whether inputs are arrays rather than images."""
         return hasattr(self.made_by, "shape")
 
     @cached_property
@@ -105,9 +105,9 @@ def _fields(kind: str, made_by: Any) -> dict[str, Any]:
     return fields
 
 
-def _takes_split(found: Any) -> bool:
+def _takes_split(value: Any) -> bool:
     try:
-        return callable(found) and "split" in inspect.signature(found).parameters
+        return callable(value) and "split" in inspect.signature(value).parameters
     except (TypeError, ValueError):  # some built-in functions have no signature
         return False
 

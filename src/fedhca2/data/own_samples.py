@@ -140,7 +140,7 @@ def _to_image(value: Any) -> Tensor:
 
 
 def _to_array(value: Any, shape: tuple[int, ...]) -> Tensor:
-    """An input that is no image, as float32 of this shape."""
+    """An input that is not an image, as float32 of this shape."""
     tensor = _tensor(value).float()
     if tuple(tensor.shape) != shape:
         raise ValueError(f"should be {'×'.join(map(str, shape))}, the data set's `shape`, found {_shape(tensor)}")
@@ -189,7 +189,7 @@ def _tensor(value: Any) -> Tensor:
         array = array.astype(np.int64)  # torch has few operations for larger unsigned numbers
     if array.dtype.kind == "b":
         array = array.astype(np.uint8)
-    return torch.from_numpy(np.array(array, copy=True))  # writable, and nobody else's
+    return torch.from_numpy(np.array(array, copy=True))  # writable, and not shared
 
 
 def _vector(value: Any) -> Tensor:

@@ -20,8 +20,8 @@ from fedhca2.data.file_errors import BrokenFileError
 from fedhca2.data.files import class_codes, read_colours, read_json, read_mat, read_normals, read_shades, read_values
 from fedhca2.data.label_spaces import PASCAL_CLASSES, PASCAL_LABELS
 from fedhca2.labels import IGNORE
-from fedhca2.metrics.edges.boundaries import boundaries
-from fedhca2.tasks import LabelSpace, skips_empty
+from fedhca2.metrics.edges.ods_f import boundaries
+from fedhca2.tasks import LabelSpace, get_task, skips_empty
 
 PART_CLASS = {
     **dict.fromkeys(("hair", "head", "lear", "rear", "lebrow", "rebrow", "leye", "reye", "mouth", "nose"), 1),
@@ -189,7 +189,7 @@ class PascalContext(Archive):
 
     def check_lists(self) -> None:
         """Raise an error if the list of people is needed and cannot be read."""
-        if "human_parts" in self.labels:
+        if any(get_task(task).skips_empty for task in self.labels):
             self.has_person(0)
 
     def has_person(self, index: int) -> bool:
@@ -204,8 +204,10 @@ class PascalContext(Archive):
     def load(self, index: int, tasks: Sequence[str]) -> Sample:
         """An image with the labels of these tasks, at its own size."""
         sample = super().load(index, tasks)
-        if "human_parts" in tasks and index in self._misread and not self.has_person(index):
-            sample["human_parts"].fill_(IGNORE)
+        if index in self._misread and not self.has_person(index):
+            for task in tasks:
+                if get_task(task).skips_empty:
+                    sample[task].fill_(IGNORE)
         return sample
 
 

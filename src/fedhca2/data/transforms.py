@@ -206,8 +206,8 @@ class Placement:
         """Bring predictions [B, C, H, W] of the network's size to the image's own; vectors stay as they are."""
         if task.output == "vector":
             return prediction
-        found = prediction[..., *self.inside]
-        return found if self.scale == 1 else task.rescaled(task.resized(found, self.size), 1 / self.scale)
+        cropped = prediction[..., *self.inside]
+        return cropped if self.scale == 1 else task.rescaled(task.resized(cropped, self.size), 1 / self.scale)
 
 
 def placement(own: Size, size: Size) -> Placement:
@@ -228,14 +228,14 @@ def fitted(sample: Sample, size: Size) -> Sample:
     if place.scale == 1:
         return sample
     rows, columns = ((part.stop - part.start) for part in place.inside)
-    found = {"image": resized(sample["image"][None], (rows, columns))[0]}
+    scaled = {"image": resized(sample["image"][None], (rows, columns))[0]}
     height, width = place.size
     places = axis(height, rows, 0, rows).nearest[:, None] * width + axis(width, columns, 0, columns).nearest
     for name in sample.keys() - {"image"}:
         task, label = TASKS[name], sample[name]
         whole = task.output == "vector"
-        found[name] = label if whole else task.rescaled(_taken(label.flatten(1), places, 1), place.scale)
-    return found
+        scaled[name] = label if whole else task.rescaled(_taken(label.flatten(1), places, 1), place.scale)
+    return scaled
 
 
 def own_size(sample: Sample) -> Size:

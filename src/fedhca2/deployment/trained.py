@@ -98,14 +98,14 @@ class Trained:
         return model.eval()
 
     def require_images(self) -> None:
-        """Raise UserError if its inputs are no images."""
+        """Raise UserError if its inputs are not images."""
         if self.experiment.data[self.spec.data].are_arrays:
             fault = "should have images as inputs, found arrays; `Trained.predict` takes them"
             raise UserError([f"--client {self.spec.name}: {fault}"])
 
     @torch.inference_mode()
     def predict(self, image: Array) -> dict[str, Array]:
-        """Predict an image, uint8 [3, H, W] of any size, or an input that is none: {task: [C, H, W] or [C]}."""
+        """Predict an image, uint8 [3, H, W] of any size, or another kind of input: {task: [C, H, W] or [C]}."""
         if self.experiment.data[self.spec.data].are_arrays:
             outputs = self.model()(torch.from_numpy(np.float32(image))[None])
             return {task: get_task(task).predict(output)[0].numpy() for task, output in outputs.items()}
@@ -175,8 +175,8 @@ def _images_in(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place]
     known = {suffix for suffix, format in Image.registered_extensions().items() if format in Image.OPEN}
-    if found := sorted(path for path in place.iterdir() if path.suffix.lower() in known and path.is_file()):
-        return found
+    if images := sorted(path for path in place.iterdir() if path.suffix.lower() in known and path.is_file()):
+        return images
     raise UserError([f"{place}: should have images in it, such as .jpg or .png files, found none"])
 
 

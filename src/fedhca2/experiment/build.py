@@ -69,7 +69,7 @@ class ClientPlan:
     def build(self) -> Client:
         """Build the client with the decoders and heads that it starts with. Nothing else may draw meanwhile."""
         model, method = deepcopy(self.common.model), self.experiment.resolved_method
-        parts = method.local.frozen.union(method.common)
+        parts = method.local.frozen.union(self.spec.model.common_start)
         draw_own_parts(model, seed=self.experiment.seed, client=self.spec.name, common=parts)
         client = self._client(model)
         self._first = client.first
@@ -148,11 +148,7 @@ def build_client(experiment: Experiment, spec: ClientSpec, data: OpenData, shard
 def build_client_model(
     experiment: Experiment, spec: ClientSpec, labels: Mapping[str, LabelSpace], size: tuple[int, int]
 ) -> MultiTaskModel:
-    """Build a client's model for these labels and images.
-
-    All clients of a task start with the same decoder and head if these are frozen, or if the method says so.
-    """
-    method = experiment.resolved_method
+    """Build a client's model for these labels and images."""
     with _model_faults(experiment, spec):
         return build_model(
             spec.model,
@@ -160,7 +156,7 @@ def build_client_model(
             size,
             seed=experiment.seed,
             client=spec.name,
-            common=method.local.frozen.union(method.common),
+            frozen=experiment.resolved_method.local.frozen,
         )
 
 

@@ -225,9 +225,9 @@ def _unequal_starts(specs: Sequence[ClientSpec]) -> list[str]:
     for spec in specs:
         weights.setdefault(spec.model.encoder.title, set()).add(spec.model.encoder.weights)
     return [
-        f"clients: encoder {name!r} should start from the same weights at all clients, found {', '.join(sorted(found))}"
-        for name, found in weights.items()
-        if len(found) > 1
+        f"clients: encoder {name!r} should start from the same weights at all clients, found {', '.join(sorted(files))}"
+        for name, files in weights.items()
+        if len(files) > 1
     ]
 
 

@@ -66,4 +66,4 @@ class SecureAggregation(Config):
 
     def sketched(self, method: Method) -> frozenset[Part]:
         """The parts whose sketches the server gets."""
-        return frozenset(part for part, found in method.all_aggregators.items() if found.measure != "nothing")
+        return frozenset(part for part, aggregator in method.all_aggregators.items() if aggregator.measure != "nothing")

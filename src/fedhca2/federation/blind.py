@@ -4,11 +4,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedhca2.aggregation import Mixing, Rows
+from fedhca2.aggregation import Member, Mixing, Rows
 from fedhca2.experiment import Experiment
 from fedhca2.federation.gate import Expected
 from fedhca2.federation.limits import NO_LIMIT, Reach
@@ -19,9 +18,6 @@ from fedhca2.messages import Delivery, Profile, Reply
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.run_folder.records import ServerState
 from fedhca2.seeds import derive
-
-BLOCKS = 8  # how many sums of a sketch each value of a row goes into
-PIECE = 2**20  # values at a time
 
 
 @dataclass(frozen=True)
@@ -62,31 +58,15 @@ def seen_of(profile: Profile, experiment: Experiment) -> Profile:
 
 @dataclass(frozen=True)
 class Sketcher:
-    r"""Sketches of rows by sparse random projections, the same for all clients and new in every round.
-
-    Each value of a row goes, with a random sign, into one random bucket of each of the blocks (Kane and Nelson 2014).
-    For all rows x, y, and k numbers in a sketch, $\langle Sx, Sy \rangle$ has the mean $\langle x, y \rangle$ and
-    the variance $\le (\lVert x\rVert^2 \lVert y\rVert^2 + \langle x, y\rangle^2) / k$.
-    """
+    """Sketches of rows by a random projection that is the same for all clients and new in every round."""
 
     size: int
     seed: int
 
     def sketch(self, row: Tensor, slot: Slot, round: int) -> Tensor:
-        """A row's sketch, [size].
-
-        >>> Sketcher(16, seed=0).sketch(torch.full((1,), 8**0.5), Slot("encoder"), round=0).abs().sum()
-        tensor(8.)
-        """
-        dice = np.random.default_rng(derive(self.seed, "sketch", round, str(slot)))
-        width = self.size // BLOCKS
-        sums = np.zeros((BLOCKS, width))
-        for piece in torch.split(row.detach().cpu().double(), PIECE):
-            values = piece.numpy()
-            for block in sums:
-                drawn = dice.integers(0, 2 * width, len(values))
-                block += np.bincount(drawn >> 1, np.where(drawn & 1, values, -values), width)
-        return torch.from_numpy(sums.reshape(-1) / BLOCKS**0.5).float()
+        """A row's sketch, [size]."""
+        rows = Rows([Member("", "")], Layout(("row",), ((len(row),),)), [row])
+        return rows.sketches(self.size, derive(self.seed, "sketch", round, str(slot)))[0][0].cpu()
 
 
 class BlindServer(Server):
@@ -115,8 +95,7 @@ class BlindServer(Server):
                 rows = Rows(
                     [entry.member for entry in entries], Layout(("sketch",), ((size,),)), [e.row for e in entries]
                 )
-                products = rows.products(aggregator.measure, aggregator.whole)
-                stacks.append(Stack(part, layout, aggregator, entries, rows, products))
+                stacks.append(Stack(part, layout, aggregator, entries, rows, aggregator.products(rows, round)))
         return stacks
 
     def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:

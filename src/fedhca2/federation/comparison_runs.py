@@ -59,8 +59,8 @@ class ComparisonStopped(Interrupted):
 def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: Path) -> list[ComparisonRun]:
     """All runs, Local first: every other run is compared with Local at the same seed, once both have finished.
 
-    With the same seed, all methods have the same data, shards, initial values, shuffling and evaluation. Only decoders
-    and heads that a method freezes (FedBABU) or lists in `common` differ: they are the same for all clients of a task.
+    With the same seed, all methods have the same data, shards, initial values, shuffling and evaluation. Only parts
+    that a method freezes (FedBABU's decoders and heads) start differently: the same for all clients of a task.
     """
     unknown = [name for name in methods if name not in METHODS and ":" not in name]
     if unknown:

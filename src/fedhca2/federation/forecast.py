@@ -17,7 +17,7 @@ from fedhca2.params import Layout, Slot
 
 PAIR = 2  # clients of a kind, which exchange what more would
 ROUNDS = 2  # in the first one, clients have nothing to take yet
-NUDGE = 1e-3  # what stands for training
+NUDGE = 1e-3  # the random change that replaces training
 VALUE = 4  # bytes of a float32
 
 
@@ -65,7 +65,7 @@ def forecast(experiment: Experiment) -> Forecast:
             kinds.setdefault(id(plan.common), []).append(plan)
         tried = {kind: [plan.build() for plan in members[:PAIR]] for kind, members in kinds.items()}
         traffic = _exchange(server, [client for clients in tried.values() for client in clients])
-    found = [
+    forecasts = [
         ClientForecast(
             plan.profile.client,
             plan.spec.data,
@@ -79,7 +79,7 @@ def forecast(experiment: Experiment) -> Forecast:
         for plan in plans
     ]
     counts = [(tried[kind][0], len(members)) for kind, members in kinds.items()]
-    return Forecast(found, [str(device) for device in devices], _memory(counts, len(devices)))
+    return Forecast(forecasts, [str(device) for device in devices], _memory(counts, len(devices)))
 
 
 def _parts(plan: ClientPlan) -> list[tuple[Slot, Layout]]:
@@ -128,10 +128,10 @@ def _memory(clients: Sequence[tuple[Client, int]], devices: int) -> dict[str, in
 
 def _kept_for_gradients(client: Client) -> int | None:
     """Bytes that a forward pass keeps, from shapes alone; None if the model cannot compute without values."""
-    found = dict[int, int]()
+    kept = dict[int, int]()
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        found[id(tensor)] = tensor.numel() * tensor.element_size()
+        kept[id(tensor)] = tensor.numel() * tensor.element_size()
         return tensor
 
     data = client.data.train
@@ -140,6 +140,6 @@ def _kept_for_gradients(client: Client) -> int | None:
         model = deepcopy(client.personal.model).to("meta").train()
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             model(torch.empty(data.batch_size, *shape, device="meta"))
-    except Exception:  # a model of a user's own may do anything
+    except Exception:  # a user's own model may raise anything
         return None
-    return sum(found.values())
+    return sum(kept.values())

@@ -34,7 +34,7 @@ class Expected:
     profiles: Mapping[str, Profile]
     parts: Mapping[str, Container[Part]]  # that each client sends
     weights: Mapping[str, Weights]  # by 'client/slot'
-    final: bool = False  # after the last round every task must be scored, and a failure is no excuse
+    final: bool = False  # after the last round every task must be scored, and a client may not report a failure
 
 
 def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:

@@ -66,7 +66,7 @@ class RunMemory:
     def rooms(self, active: Sequence[tuple[ComparisonRun, int]]) -> tuple[list[Room], Room]:
         """The room on every GPU and on this machine beside the active runs, each with the number of its GPU."""
         free = self._free()
-        self.before = [max(pair) for pair in zip(self.before, free, strict=True)]  # somebody else may have left
+        self.before = [max(pair) for pair in zip(self.before, free, strict=True)]  # another program may have ended
         needs = [need or NOTHING for need in self.needs([run for run, _ in active])]
         rooms = []
         for number, (before, now) in enumerate(zip(self.before, free, strict=True)):
@@ -76,7 +76,7 @@ class RunMemory:
         return rooms, host._replace(taken=sum(need.host for need in needs), active=len(active))
 
     def _free(self) -> list[int]:
-        """The free bytes of every GPU, or of none on a CPU, and of this machine in the end."""
+        """The free bytes of every GPU, or 0 on a CPU, followed by those of this machine."""
         gpus = gpus_free() if self.gpus else {}
         return [*([min(gpus[name] for name in group) for group in self.gpus] or [0]), host_free()]
 
@@ -91,11 +91,11 @@ PATIENCE = 30  # seconds for the daemon to start or stop
 def shared_gpus(names: Sequence[str], usual: Path = USUAL) -> Iterator[tuple[Mapping[str, str], str]]:
     """Run MPS's daemon for GPUs with these UUIDs; yields the variables for its clients, and how GPUs are shared.
 
-    A daemon that somebody else started is used and never stopped. Without the program, processes take turns.
+    A daemon that is already running is used and never stopped. Without the program, processes take turns.
     """
     program = shutil.which(PROGRAM)
     if {PIPE, LOG} & set(os.environ) or _is_alive(usual / f"{PROGRAM}.pid"):
-        yield {}, "with the MPS daemon that is there"
+        yield {}, "with the MPS daemon that is already running"
         return
     if program is None:
         yield {}, f"without MPS, since there is no {PROGRAM}: runs take turns"

@@ -211,9 +211,9 @@ class InProcessRun(InProcess):
         experiment, settings = self.experiment, self.experiment.diagnostics
         if settings is None or experiment.resolved_method.encoder is None:
             return []
-        found = LookAhead(self, settings, experiment.seed, self.folder.events, watcher.batch)
-        found.announce(experiment.rounds)
-        return [found]
+        look_ahead = LookAhead(self, settings, experiment.seed, self.folder.events, watcher.batch)
+        look_ahead.announce(experiment.rounds)
+        return [look_ahead]
 
     def server(self) -> Server:
         """The server for these clients."""

@@ -63,9 +63,9 @@ def shards_after(
     if not new and len(kept) == len(experiment.specs):
         return assign_shards(experiment, data)
     shards = {
-        spec.name: _kept_shard(data[spec.data], found)
+        spec.name: _kept_shard(data[spec.data], record)
         for spec in experiment.specs
-        if (found := kept.get(spec.name)) is not None
+        if (record := kept.get(spec.name)) is not None
     }
     lines: list[str] = []
     for spec in new:

@@ -56,7 +56,7 @@ def everyone(clients: Iterable[str], round: int) -> Iterable[str]:
 
 
 def is_due(done: int, every: int) -> bool:
-    """Whether something that happens every so many rounds happens after this many; never if it is 0."""
+    """Whether something that happens every `every` rounds is due after `done` rounds; never if `every` is 0."""
     return done > 0 and every > 0 and done % every == 0
 
 

@@ -50,7 +50,7 @@ class RunProcess:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether its process ended for want of memory."""
+        """Whether its process ran out of memory."""
         return not self.run.finished and self.process.returncode == OUT_OF_MEMORY
 
     def remember_others(self) -> None:

@@ -113,11 +113,11 @@ class Server:
         stacks = []
         for part, aggregator in self.method.aggregators(round).items():
             for (layout, _), entries in self._entries(part, replies).items():
-                stack = Stack.of(layout, aggregator, entries)
-                stacks.append(replace(stack, statistics=self._statistics(stack, replies)))
+                stack = Stack.of(layout, aggregator, entries, round)
+                stacks.append(replace(stack, statistics=self._statistics(stack, replies, round)))
         return stacks
 
-    def _statistics(self, stack: Stack, replies: Mapping[str, Reply]) -> Stack | None:
+    def _statistics(self, stack: Stack, replies: Mapping[str, Reply], round: int) -> Stack | None:
         """The running statistics that clients sent with the rows of a stack."""
         entries = [
             replace(entry, slot=slot, row=replies[entry.client].rows[slot])
@@ -127,7 +127,8 @@ class Server:
         if not entries:
             return None
         aggregator = stack.aggregator if stack.aggregator.compares_models else Mean()
-        return Stack.of(self.profiles[entries[0].client].layouts[entries[0].slot], aggregator, entries)
+        layout = self.profiles[entries[0].client].layouts[entries[0].slot]
+        return Stack.of(layout, aggregator, entries, round)
 
     def _moves(
         self, round: int, stacks: Iterable[Stack], sent: Mapping[str, Mapping[Slot, Delivery]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
-from fedhca2.aggregation.pages import return_freed_memory
+from fedhca2.aggregation.rows import return_freed_memory
 from fedhca2.clients import Client, ClientState, load_state, save_state
 from fedhca2.messages import Profile
 from fedhca2.whole_files import link_whole, private_folder, sync_file

@@ -36,11 +36,10 @@ class Stack:
     statistics: "Stack | None" = None
 
     @classmethod
-    def of(cls, layout: Layout, aggregator: Aggregator, entries: list[Entry]) -> "Stack":
+    def of(cls, layout: Layout, aggregator: Aggregator, entries: list[Entry], round: int) -> "Stack":
         """Build a stack of these rows, with the inner products that the aggregator needs: one pass over all rows."""
         rows = Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
-        products = rows.products(aggregator.measure, aggregator.whole)
-        return cls(entries[0].slot.part, layout, aggregator, entries, rows, products)
+        return cls(entries[0].slot.part, layout, aggregator, entries, rows, aggregator.products(rows, round))
 
     @property
     def compared(self) -> Tensor:

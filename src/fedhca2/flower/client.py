@@ -81,9 +81,9 @@ class NamedParts:
     def _claim(self, slot: Slot, prefix: str, names: list[str]) -> None:
         taken = {name for inner in self._names.values() for name in inner.values()}
         start = f"{prefix}." if prefix else ""
-        found = {name.removeprefix(start): name for name in names if name.startswith(start) and name not in taken}
-        if found:
-            self._names[slot] = found
+        members = {name.removeprefix(start): name for name in names if name.startswith(start) and name not in taken}
+        if members:
+            self._names[slot] = members
 
     def tensors(self) -> dict[str, Tensor]:
         """All parameters and buffers by name; tied ones once."""
@@ -212,7 +212,7 @@ class FlowerClient:
         rows = self._exchange.anchors(self.parts, anchor)
         anchors = {slot: unflatten(row, self.profile.layouts[slot]) for slot, row in rows.items()}
         held = self.parts.slots()
-        return [(held[slot][name], anchor) for slot, found in anchors.items() for name, anchor in found.items()]
+        return [(held[slot][name], anchor) for slot, by_name in anchors.items() for name, anchor in by_name.items()]
 
     def _save(self) -> None:
         tensors = {f"model/{name}": tensor for name, tensor in self.parts.tensors().items()}

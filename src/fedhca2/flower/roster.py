@@ -1,7 +1,7 @@
-"""Which node is which client, by what each of them says."""
+"""Which node is which client, as the nodes themselves say."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from time import sleep
 from typing import TypeVar
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class Roster:
-    """The clients that were ever here, the nodes of those that are, and the nodes that are none."""
+    """All clients that ever joined, the nodes of those that are connected, and the nodes that were refused."""
 
-    def __init__(self) -> None:
-        self.profiles: dict[str, Profile] = {}
+    def __init__(self, known: Iterable[Profile] = ()) -> None:
+        self.profiles = {profile.client: profile for profile in known}
         self.nodes: dict[int, str] = {}
         self.refused: dict[int, str] = {}  # the reasons
 
@@ -57,7 +57,7 @@ class Roster:
         if isinstance(profile, Profile):
             known = self.profiles.get(profile.client, profile)
             if profile.client in self.nodes.values():
-                profile = Refused(f"{profile.client} is here already, at another node")
+                profile = Refused(f"{profile.client} has already joined as another node")
             elif replace(known, samples=profile.samples) != profile:
                 profile = Refused(f"{profile.client} should have the tasks and parameters that it had before")
         if isinstance(profile, Refused):
@@ -65,7 +65,7 @@ class Roster:
             self.refused[node] = profile.why
             return
         self.profiles[profile.client], self.nodes[node] = profile, profile.client
-        log.info("%s is here: %s, %d samples", profile.client, ", ".join(profile.tasks), profile.samples)
+        log.info("%s has joined: %s, %d samples", profile.client, ", ".join(profile.tasks), profile.samples)
 
 
 def read(get: Callable[[], T | Refused]) -> T | Refused:

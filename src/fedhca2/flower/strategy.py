@@ -150,14 +150,14 @@ class Federated(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Learn the weights and aggregate; returns every client's losses as 'client/task'."""
-        found = [reply for message in replies if (reply := self._reply(message))]
-        state, deliveries, record = self.server.step(self.progress.state, found, self.progress.pending)
+        readable = [reply for message in replies if (reply := self._reply(message))]
+        state, deliveries, record = self.server.step(self.progress.state, readable, self.progress.pending)
         for client, why in (*record.refused.items(), *record.dropped.items()):
-            log.warning("round %d goes without %s: %s", record.round + 1, client, why)
+            log.warning("round %d continues without %s: %s", record.round + 1, client, why)
         self.progress = Progress(state, {**self.progress.pending, **deliveries})
         self.numbers |= dict.fromkeys(deliveries, state.round)
         self._save()
-        used = [reply for reply in found if reply.client not in record.refused]
+        used = [reply for reply in readable if reply.client not in record.refused]
         losses = {f"{reply.client}/{task}": float(loss) for reply in used for task, loss in reply.losses.items()}
         return None, MetricRecord(dict(losses)) if losses else None
 
@@ -254,7 +254,7 @@ class Federated(Strategy):
         node = message.metadata.src_node_id
         client = self.roster.nodes.get(node)
         if message.has_error() or client is None:
-            why = plain(str(message.error.reason)) if message.has_error() else "it is no client"
+            why = plain(str(message.error.reason)) if message.has_error() else "it is not a client"
             log.warning("%s is left out: %s", client or f"node {node}", why)
             return None
         taken = message.content.config_records.get(RUN, ConfigRecord()).get("taken")
@@ -277,7 +277,7 @@ class Federated(Strategy):
         self.run, self.progress = state.values["run"], progress_from_state(state)
         self.numbers, self.taken = state.values["numbers"], state.values["taken"]
         profiles = [decode_new_profile(data) for data in state.values["profiles"]]
-        self.roster.profiles = {profile.client: profile for profile in profiles if isinstance(profile, Profile)}
+        self.roster = Roster(profile for profile in profiles if isinstance(profile, Profile))
 
     def _described(self) -> str:
         return self.method.model_dump_json()
@@ -297,8 +297,8 @@ def unsuited(method: Method) -> str:
         return "trains two models in every round, which only fedhca2's own clients do"
     if method.local.frozen or type(method.local).epochs is not Objective.epochs:
         return "freezes parts of the model in some epochs, which only fedhca2's own clients do"
-    if method.batch_norm == "recalibrate" or method.common:
-        return "batch_norm should be 'local' or 'average' and common empty, unless fedhca2's own clients train"
+    if method.batch_norm == "recalibrate":
+        return "batch_norm should be 'local' or 'average', unless fedhca2's own clients train"
     return ""
 
 

@@ -1,7 +1,7 @@
 """A method: how encoders, decoders and heads are aggregated, and what local training adds."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, SerializeAsAny, model_validator
 
@@ -23,10 +23,6 @@ class Method(Config):
     batch_norm: Annotated[
         BatchNorm, Field(description="running statistics stay local, are mixed like parameters, or are measured again")
     ] = "local"
-    common: Annotated[
-        tuple[Literal["decoder", "head"], ...],
-        Field(description="parts that start from the same values for all clients of a task"),
-    ] = ()
     reference: str = ""
     rounds: Annotated[int | None, Field(ge=1, exclude=True, description="of the run, if known")] = None
 
@@ -57,7 +53,11 @@ class Method(Config):
     def aggregators(self, round: int) -> Mapping[Part, Aggregator]:
         """The aggregators of this round (counted from 0), in their state at that point of the run."""
         done = min(1.0, round / self.rounds) if self.rounds else 0.0
-        return {part: found.at(done) for part, found in self.all_aggregators.items() if (round + 1) % found.every == 0}
+        return {
+            part: aggregator.at(done)
+            for part, aggregator in self.all_aggregators.items()
+            if (round + 1) % aggregator.every == 0
+        }
 
     def uploads(self, round: int) -> Mapping[Part, Kind]:
         """The parts that every client sends after training in this round."""

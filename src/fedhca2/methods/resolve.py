@@ -16,7 +16,7 @@ from fedhca2.objectives import Objective
 
 AGGREGATED = ("encoder", "decoder", "head")
 COMPONENTS = (*AGGREGATED, "local", "weights")
-OWN = ("batch_norm", "common", "reference")
+OWN = ("batch_norm", "reference")
 
 C = TypeVar("C", bound=Config)
 
@@ -59,13 +59,13 @@ def settings_of(method: Method) -> dict[str, Any]:
     """The settings that can be written beside the method's name without naming a component, and their values.
 
     >>> settings_of(METHODS["fedper"])
-    {'by': 'clients', 'batch_norm': 'local', 'common': ()}
+    {'by': 'clients', 'batch_norm': 'local'}
     """
     settings: dict[str, Any] = {}
     for component in components_of(method).values():
         values = component.model_dump(exclude={"kind", "every"})
         settings |= {key: value for key, value in values.items() if key not in settings}
-    return {**settings, "batch_norm": method.batch_norm, "common": method.common}
+    return {**settings, "batch_norm": method.batch_norm}
 
 
 def _set_everywhere(
@@ -77,7 +77,7 @@ def _set_everywhere(
     if not holders:
         fields = {field for held in active.values() for field in type(held).model_fields} - {"kind"}
         raise ValueError(
-            f"{name}: unknown setting {key!r}. {suggest(key, [*COMPONENTS, 'batch_norm', 'common', *sorted(fields)])}"
+            f"{name}: unknown setting {key!r}. {suggest(key, [*COMPONENTS, 'batch_norm', *sorted(fields)])}"
         )
     holders = [part for part in holders if not (isinstance(nested.get(part), Mapping) and key in nested[part])]
     if len({repr(getattr(parts[part], key)) for part in holders}) > 1:
@@ -130,7 +130,7 @@ def imported(name: str) -> Method:
     if not is_import_path(name):
         raise ValueError(f"unknown method {name!r}. {suggest(name, METHODS)}; or {FORMS}")
     try:
-        method: Method = load(name, "a Method", lambda found: isinstance(found, Method))
+        method: Method = load(name, "a Method", lambda value: isinstance(value, Method))
     except ValueError as error:
         raise ValueError(f"method {name!r}: {error}") from error
     return method

@@ -15,7 +15,7 @@ WIDEST = 8192  # of any layer: a server cannot make a site build a model of any 
 
 
 class Part(Config):
-    """A part of a model: a built-in kind, or a class of a user's own by import path with its settings."""
+    """A part of a model: a built-in kind, or a user's own class by import path with its settings."""
 
     built_in: ClassVar[tuple[str, ...]] = ()
 
@@ -37,12 +37,12 @@ class Part(Config):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a class of a user's own."""
+        """Whether it is a user's own class."""
         return is_import_path(self.kind)
 
 
 class DecoderConfig(Part):
-    """FedHCA²'s decoder, MaT-FL's, or one of a user's own."""
+    """FedHCA²'s decoder, MaT-FL's, or a user's own."""
 
     built_in: ClassVar[tuple[str, ...]] = ("fcn", "deeplab")
 
@@ -129,10 +129,14 @@ class ModelConfig(Config):
     head: Annotated[Part | None, Field(description=f"by default the task's own; or a class of your own: {FORMS}")] = (
         None
     )
+    common_start: Annotated[
+        tuple[Literal["decoder", "head"], ...],
+        Field(description="parts that start from the same values for all clients of a task"),
+    ] = ()
 
     @property
     def own_parts(self) -> dict[str, Part]:
-        """The parts that are classes of a user's own."""
+        """The parts that are a user's own classes."""
         parts: dict[str, Part | None] = {name: getattr(self, name) for name in PARTS}
         return {name: part for name, part in parts.items() if part and part.is_own}
 
@@ -142,12 +146,12 @@ class ModelConfig(Config):
         return self.model_copy(update={"encoder": self.encoder.model_copy(update={"weights": "none", "sha256": None})})
 
 
-def with_classes(model: Mapping[str, Any], found: Callable[[str], str]) -> dict[str, Any]:
-    """Settings of a model, or some of them, with other import paths of classes: `found` gives them."""
+def with_classes(model: Mapping[str, Any], replacement: Callable[[str], str]) -> dict[str, Any]:
+    """Settings of a model, or some of them, in which `replacement` has replaced the import paths of classes."""
 
     def replaced(part: Any) -> Any:
         if isinstance(part, str) and is_import_path(part):
-            return found(part)
+            return replacement(part)
         return {**part, "kind": replaced(part["kind"])} if isinstance(part, Mapping) and "kind" in part else part
 
     return {key: replaced(value) if key in PARTS else value for key, value in model.items()}

@@ -8,16 +8,13 @@ from typing import Any
 
 import timm
 import torch
-from timm.models.swin_transformer import SwinTransformerBlock, window_partition, window_reverse
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fedhca2.models.config import SWIN_T, EncoderConfig
 from fedhca2.models.features import STRIDES, FeatureNorms, FeaturePyramid, Projections
-from fedhca2.models.lora import add_adapters, called_linears, linears
+from fedhca2.models.layers import add_adapters, as_released, called_linears, linears, take_over_drop_paths
 from fedhca2.models.own import make
 from fedhca2.models.pretrained import digest, load_weights
-from fedhca2.models.stochastic_depth import take_over_drop_paths
 
 PYRAMID_WIDTH = 128  # of maps made from a single one
 
@@ -31,7 +28,7 @@ SWIN = {"always_partition": True, "strict_img_size": False}
 
 
 class Encoder(nn.Module):
-    """A timm backbone, or one of a user's own, and what makes four feature maps [B, C, H, W] of its output.
+    """A backbone from timm or a user's own, and layers that turn its output into four feature maps [B, C, H, W].
 
     Channels-last backbones get a LayerNorm on each map, like the papers' Swin, and plain transformers a feature
     pyramid. With a `width`, all maps are projected to it; the projections belong to the encoder, since they depend on
@@ -169,55 +166,3 @@ def _feature_info(body: nn.Module) -> Any:
 def _check_digest(config: EncoderConfig) -> None:
     if config.sha256 is not None and (found := digest(config.weights)) != config.sha256:
         raise ValueError(f"weights {config.weights!r} should have sha256 {config.sha256}, found {found}")
-
-
-Size = tuple[int, int]
-APART = -100.0  # added to the score of two positions that only the roll brought together
-
-
-class ReleasedBlock(SwinTransformerBlock):
-    """timm's block as mmseg computes it: a map is padded to whole windows before it is rolled.
-
-    timm rolls first, which gives different results if a map is not a multiple of the window.
-    """
-
-    def _attn(self, x: Tensor) -> Tensor:
-        _, height, width, channels = x.shape
-        window, shift = self.window_size, self.shift_size
-        x = functional.pad(x, (0, 0, 0, -width % window[1], 0, -height % window[0]))
-        size = (x.shape[1], x.shape[2])
-        mask = None
-        if any(shift):
-            x = x.roll((-shift[0], -shift[1]), dims=(1, 2))
-            mask = roll_mask(size, window, shift, x.device)
-        windows = window_partition(x, window).view(-1, self.window_area, channels)
-        attended = self.attn(windows, mask=mask).view(-1, *window, channels)
-        x = window_reverse(attended, window, *size)
-        if any(shift):
-            x = x.roll(shift, dims=(1, 2))
-        return x[:, :height, :width]
-
-
-def roll_mask(size: Size, window: Size, shift: Size, device: torch.device) -> Tensor:
-    """What to add to the scores [windows, places, places] of a map of this size that was rolled up and left.
-
-    >>> roll_mask((2, 2), (2, 2), (1, 0), torch.device("cpu"))
-    tensor([[[   0.,    0., -100., -100.],
-             [   0.,    0., -100., -100.],
-             [-100., -100.,    0.,    0.],
-             [-100., -100.,    0.,    0.]]])
-    """
-    below, right = (torch.arange(n, device=device) >= n - s for n, s in zip(size, shift, strict=True))
-    corner = 2 * below[:, None] + right  # which of the map's four corners a position came from
-    corner = window_partition(corner[None, ..., None], window).view(-1, window[0] * window[1])
-    return torch.where(corner[:, :, None] == corner[:, None], 0.0, APART)
-
-
-def as_released(body: nn.Module) -> None:
-    """Make a timm Swin transformer compute what mmseg's does, in place; other backbones are unchanged."""
-    blocks = [module for module in body.modules() if type(module) is SwinTransformerBlock]
-    for block in blocks:
-        block.__class__ = ReleasedBlock
-    if blocks:
-        embedding = body.get_submodule("patch_embed")
-        embedding.dynamic_img_pad = True  # type: ignore[assignment]  # an image to whole patches

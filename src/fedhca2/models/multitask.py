@@ -101,14 +101,14 @@ def build_model(
     *,
     seed: int,
     client: str,
-    common: frozenset[Part] = frozenset(),
+    frozen: frozenset[Part] = frozenset(),
 ) -> MultiTaskModel:
     """Build a model. Encoders of the same settings start equal; every client has its own decoders and heads.
 
-    Decoders or heads in `common` are the same for every client that has the task.
+    Decoders or heads that are frozen or in `common_start` are the same for every client that has the task.
     """
     model = common_model(config, channels, size, seed=seed)
-    draw_own_parts(model, seed=seed, client=client, common=common)
+    draw_own_parts(model, seed=seed, client=client, common=frozen.union(config.common_start))
     return model
 
 

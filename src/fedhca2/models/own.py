@@ -1,4 +1,4 @@
-"""Encoders, decoders and heads of a user's own: classes of torch.nn.Module by import path.
+"""A user's own encoders, decoders and heads: classes of torch.nn.Module by import path.
 
 An encoder has `channels`, the widths of its maps, and gives these maps, from fine to coarse, with channels second. A
 decoder is made with (channels, width) and turns the maps into features of that width. A head is made with (width,
@@ -34,12 +34,12 @@ def make(name: str, part: Part, *given: Any) -> nn.Module:
     return made  # type: ignore[no-any-return]
 
 
-def _is_module(found: Any) -> bool:
-    return isinstance(found, type) and issubclass(found, nn.Module)
+def _is_module(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, nn.Module)
 
 
-def _are_widths(found: Any) -> bool:
-    return isinstance(found, Sequence) and len(found) > 0 and all(isinstance(width, int) for width in found)
+def _are_widths(value: Any) -> bool:
+    return isinstance(value, Sequence) and len(value) > 0 and all(isinstance(width, int) for width in value)
 
 
 _KNOWN = set[tuple[str, tuple[int, ...]]]()  # timm's encoders that were tried, with the shape of their input
@@ -99,15 +99,15 @@ def _check_maps(config: ModelConfig, maps: Any, channels: Sequence[int], shape: 
         raise ValueError(f"encoder {config.encoder.kind} should give a list of maps {needed}, found {shown}")
 
 
-def _is_float(found: Any) -> bool:
-    return isinstance(found, Tensor) and found.is_floating_point()
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _listed(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape))
 
 
-def _shown(found: Any) -> str:
-    if isinstance(found, Tensor):
-        return _listed(found.shape) + ("" if found.is_floating_point() else f" of {found.dtype}")
-    return type(found).__name__
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return _listed(value.shape) + ("" if value.is_floating_point() else f" of {value.dtype}")
+    return type(value).__name__

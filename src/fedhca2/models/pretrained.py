@@ -64,7 +64,7 @@ def read_weights(name: str, source: str) -> dict[str, Tensor]:
             raise ValueError(f"weights 'scenes' exist for swin_micro, found encoder {name!r}")
         return load_bytes(embedded.read_bytes())
     if source == "timm":
-        return _from_timm(name)
+        return timm_tensors(name)
     path = _existing(Path(source))
     return _from_file(path, path.stat().st_mtime_ns)
 
@@ -78,7 +78,8 @@ def digest(source: str) -> str | None:
 
 
 @lru_cache(maxsize=1)  # all clients of an experiment read the same file
-def _from_timm(name: str) -> dict[str, Tensor]:
+def timm_tensors(name: str) -> dict[str, Tensor]:
+    """The tensors of timm's own weights for a model, from its cache or its hub."""
     try:
         return dict(timm.create_model(name, pretrained=True).state_dict())
     except Exception as error:  # an unreachable hub raises anything

@@ -17,10 +17,10 @@ GAP, MARGIN, LINE = 6, 8, 26  # pixels between tiles, around the panel, and for 
 INK, PAPER = (34, 34, 34), (255, 255, 255)
 
 
-def paint(task: Task, found: Array, names: Sequence[str] = ()) -> Image.Image:
+def paint(task: Task, values: Array, names: Sequence[str] = ()) -> Image.Image:
     """Paint a map [C, H, W] in the task's colours, with ignored pixels in grey, or a vector [C] as text and bars."""
     space = LabelSpace(names=tuple(map(str, names)))
-    return to_image(task.paint(torch.from_numpy(np.ascontiguousarray(found)).float(), space).numpy())
+    return to_image(task.paint(torch.from_numpy(np.ascontiguousarray(values)).float(), space).numpy())
 
 
 def paint_label(task: Task, label: Array, names: Sequence[str] = ()) -> Image.Image:
@@ -66,11 +66,11 @@ def sample_tiles(run: RunFiles, client: str, index: int) -> dict[str, dict[str, 
         raise UserError([f"sample: should be below {len(arrays['image'])}, found {index}"])
     tiles: dict[str, dict[str, Image.Image]] = {}
     for task in [name.removeprefix("label.") for name in arrays if name.startswith("label.")]:
-        found = {when: arrays[f"{when}.{task}"][index] for when in ("label", "before", "after")}
+        maps = {when: arrays[f"{when}.{task}"][index] for when in ("label", "before", "after")}
         names = list(arrays.get(f"names.{task}", ()))
-        label = paint_label(get_task(task), found["label"], names)
+        label = paint_label(get_task(task), maps["label"], names)
         tiles[task] = {"image": to_image(arrays["image"][index]), "label": label}
-        tiles[task] |= {when: paint(get_task(task), found[when], names) for when in ("before", "after")}
+        tiles[task] |= {when: paint(get_task(task), maps[when], names) for when in ("before", "after")}
     return tiles
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,11 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedhca2.experiment import Experiment
-from fedhca2.metrics import relative_gain
 from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text, size_text
 from fedhca2.run_folder.listing import ListedRun
 from fedhca2.run_folder.names import RESULT
-from fedhca2.run_folder.result import Headline, Result, Scores, headline
+from fedhca2.run_folder.result import Result, Scores, TaskScore, task_scores
 from fedhca2.tasks import TASKS
 from fedhca2.words import counted
 
@@ -34,7 +34,7 @@ class TextTable:
     """A table that never breaks a number: where it is too wide, it leaves out columns, and says which.
 
     `drop` names columns in the order in which they can be left out, `right` those aligned to the right, and `wraps`
-    those with text that may take several lines, of at least so many letters. If what remains is still too wide,
+    those with text that may take several lines, each with its least width. If what remains is still too wide,
     `otherwise` is shown.
     """
 
@@ -106,6 +106,7 @@ class KindScores:
     task: str
     metric: str
     ranked: Sequence[tuple[float, str]]  # a score and its client
+    gain: float  # the median over training alone in %; NaN if it is unknown
 
     def at(self, share: float) -> float:
         """The score that this share of the clients does not reach."""
@@ -117,30 +118,30 @@ class KindScores:
         return self.ranked[0][0] <= self.ranked[-1][0]
 
 
-def scores_by_kind(scores: Scores, kinds: Mapping[str, str]) -> list[KindScores]:
+def scores_by_kind(scores: Scores, kinds: Mapping[str, str], baseline: Scores | None = None) -> list[KindScores]:
     """Sort the finite scores of clients by kind and task."""
-    found: dict[tuple[str, str], list[tuple[Headline, str]]] = {}
-    for client, tasks in scores.items():
-        for task, held in tasks.items():
-            ours = headline(task, held)
-            if isfinite(ours.value):
-                found.setdefault((kinds.get(client, client), task), []).append((ours, client))
+    found: dict[tuple[str, str], list[TaskScore]] = {}
+    for one in task_scores(scores, baseline):
+        if isfinite(one.ours.value):
+            found.setdefault((kinds.get(one.client, one.client), one.task), []).append(one)
     by_kind = []
     for (kind, task), members in found.items():
-        first = members[0][0]
+        first = members[0].ours
         better = 1 if first.higher_is_better else -1
-        ranked = sorted(((ours.value, client) for ours, client in members), key=lambda one: better * one[0])
-        by_kind.append(KindScores(kind, task, metric_heading(first.metric, first.higher_is_better), ranked))
+        ranked = sorted(((one.ours.value, one.client) for one in members), key=lambda pair: better * pair[0])
+        gains = [one.gain for one in members if isfinite(one.gain)]
+        metric = metric_heading(first.metric, first.higher_is_better)
+        by_kind.append(KindScores(kind, task, metric, ranked, median(gains) if gains else nan))
     return by_kind
 
 
 def kinds_table(scores: Scores, kinds: Mapping[str, str], title: str = "", baseline: Scores | None = None) -> TextTable:
     """One row per kind and task, with quantiles of its clients' scores, and their median gain over a baseline."""
     rows = []
-    for one in scores_by_kind(scores, kinds):
+    for one in scores_by_kind(scores, kinds, baseline):
         cells = [score_text(one.task, one.at(share)) for share in (0, 0.1, 0.5, 0.9, 1)]
         if baseline:
-            cells.append(_median_gain(one, scores, baseline))
+            cells.append(gain_text(one.gain) if isfinite(one.gain) else UNKNOWN)
         rows.append([escape(one.kind), one.task, one.metric, f"{len(one.ranked):,}", *cells])
     numbers = ["clients", "worst", "10 %", "median", "90 %", "best", *(["median gain"] if baseline else [])]
     note = f"Quantiles of {counted(len(scores), 'client')}; the page and {RESULT} have every client."
@@ -148,34 +149,24 @@ def kinds_table(scores: Scores, kinds: Mapping[str, str], title: str = "", basel
     return TextTable(["kind", "task", "metric", *numbers], rows, title, note, numbers, drop, wraps)
 
 
-def _median_gain(of: KindScores, scores: Scores, baseline: Scores) -> str:
-    pairs = [
-        (headline(of.task, scores[client][of.task]), headline(of.task, baseline[client][of.task]))
-        for _, client in of.ranked
-        if of.task in baseline.get(client, {})
-    ]
-    gains = [relative_gain(ours.value, theirs.value, ours.higher_is_better) for ours, theirs in pairs]
-    return gain_text(float(np.median(gains))) if gains else UNKNOWN
-
-
 def result_table(result: Result, kinds: Mapping[str, str] | None = None) -> TextTable:
     """Make one row per client and task: its metric, the Local baseline, the relative gain; of many, one per kind."""
     title = f"{result.name}: {result.method} after {counted(result.rounds, 'round')}"
     if kinds and sum(map(len, result.clients.values())) > MOST_ROWS:
         return kinds_table(result.clients, kinds, title, result.baseline)
-    rows = []
-    for client, tasks in result.clients.items():
-        for i, (task, scores) in enumerate(tasks.items()):
-            ours = headline(task, scores)
-            cells = [client if i == 0 else "", task, metric_heading(ours.metric, ours.higher_is_better)]
-            if result.baseline and client in result.baseline:
-                theirs = headline(task, result.baseline[client][task])
-                cells += [score_text(task, theirs.value), score_text(task, ours.value), _gain(ours, theirs)]
-            elif result.baseline:  # a site that was away during the evaluation
-                cells += [UNKNOWN, score_text(task, ours.value), UNKNOWN]
-            else:
-                cells.append(score_text(task, ours.value))
-            rows.append(cells)
+    rows, named = [], set[str]()
+    for one in task_scores(result.clients, result.baseline):
+        name = "" if one.client in named else one.client
+        named.add(one.client)
+        score = score_text(one.task, one.ours.value)
+        cells = [name, one.task, metric_heading(one.ours.metric, one.ours.higher_is_better)]
+        if one.alone:
+            cells += [score_text(one.task, one.alone.value), score, _coloured(one.gain)]
+        elif result.baseline:  # a site that was away during the evaluation
+            cells += [UNKNOWN, score, UNKNOWN]
+        else:
+            cells.append(score)
+        rows.append(cells)
     scores_of = ["local", result.method, "gain"] if result.baseline else [result.method]
     return TextTable(
         ["client", "task", "metric", *scores_of],
@@ -202,21 +193,14 @@ def conclusion(result: Result) -> str:
 
 
 def how_certain(clients: Scores, baseline: Scores) -> str:
-    """Tell how many scores a run bettered, and what one run cannot tell."""
-    gains = [
-        relative_gain(ours.value, headline(task, baseline[client][task]).value, ours.higher_is_better)
-        for client, tasks in clients.items()
-        if client in baseline
-        for task, scores in tasks.items()
-        if (ours := headline(task, scores)).counts
-    ]
+    """Say how many scores improved, and what a single run cannot show."""
+    gains = [one.gain for one in task_scores(clients, baseline) if one.alone and one.ours.counts]
     better = sum(gain > 0 for gain in gains)
     told = f"{better} of {counted(len(gains), 'score')} {'is' if better == 1 else 'are'} better than alone."
-    return f"{told} How far that varies, only more seeds can tell."
+    return f"{told} Only more seeds can tell how much that varies."
 
 
-def _gain(ours: Headline, theirs: Headline) -> str:
-    gain = relative_gain(ours.value, theirs.value, ours.higher_is_better)
+def _coloured(gain: float) -> str:
     text = gain_text(gain)
     colour = {"+": "green", "-": "red"}.get(text[0])
     return f"[{colour}]{text}[/]" if colour and isfinite(gain) else text
@@ -243,7 +227,7 @@ def runs_table(runs: Sequence[ListedRun], folder: Path) -> TextTable | str:
     )
 
 
-def forecast_summary(experiment: Experiment, found: "Forecast") -> Group:
+def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
     """What a run will do: a row for each client, and sentences about bytes and memory."""
     rows = [
         [
@@ -256,7 +240,7 @@ def forecast_summary(experiment: Experiment, found: "Forecast") -> Group:
             size_text(client.bytes_up),
             size_text(client.bytes_down),
         ]
-        for client in found.clients
+        for client in forecast.clients
     ]
     names = ["client", "tasks", "train", "val", "parameters", "sends", "up", "down"]
     table = TextTable(
@@ -267,18 +251,18 @@ def forecast_summary(experiment: Experiment, found: "Forecast") -> Group:
         drop=["parameters", "val", "sends", "tasks"],
         wraps={"client": 7, "tasks": 8, "sends": 12},
     )
-    total = found.to_dict()["per_round"]
+    total = forecast.to_dict()["per_round"]
     up, down = (size_text(total[f"bytes_{way}"]) for way in ("up", "down"))
     states, steps = (
         "an unknown amount" if size is None else size_text(size)
-        for size in (found.memory["states"], found.memory["steps"])
+        for size in (forecast.memory["states"], forecast.memory["steps"])
     )
     secure = "; secure aggregation adds to that" if experiment.secure_aggregation else ""
     return Group(
         table,
         Text(
             f"{counted(len(rows), 'client')}, {counted(experiment.rounds, 'round')} of {experiment.method_name} on "
-            f"{', '.join(found.devices)}; a round with all clients sends {up} up and {down} down{secure}"
+            f"{', '.join(forecast.devices)}; a round with all clients sends {up} up and {down} down{secure}"
         ),
         Text(
             f"memory: about {states} for the states of all clients and {steps} for training steps, "

@@ -47,8 +47,8 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
 
 def other_settings(files: RunFiles, experiment: Experiment, free: Set[str]) -> list[str]:
     """The settings, apart from the free ones, in which a run differs from this experiment."""
-    found, wanted = files.config, experiment.to_dict()
-    return [key for key in sorted({*found, *wanted} - free) if found.get(key) != wanted.get(key)]
+    recorded, wanted = files.config, experiment.to_dict()
+    return [key for key in sorted({*recorded, *wanted} - free) if recorded.get(key) != wanted.get(key)]
 
 
 def baseline_files(run: Path, scores: Scores) -> dict[str, Any]:

@@ -186,10 +186,10 @@ class RunFiles:
 
     @cached_property
     def _by_kind(self) -> dict[str, list[Event]]:
-        found: dict[str, list[Event]] = {}
+        by_kind: dict[str, list[Event]] = {}
         for event in self.events:
-            found.setdefault(event["event"], []).append(event)
-        return found
+            by_kind.setdefault(event["event"], []).append(event)
+        return by_kind
 
     @property
     def method(self) -> str:
@@ -292,15 +292,15 @@ class RunFiles:
     def samples(self, client: str) -> dict[str, Array]:
         """A client's sample images, labels and predictions; empty if it has none."""
         path = self.samples_file(client)
-        if client != Path(client).name or not path.is_file():  # a name is no path
+        if client != Path(client).name or not path.is_file():  # a name is not a path
             return {}
         self._require_tasks()
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                found = {name: arrays[name] for name in arrays.files}
-            if found:  # inputs that are no images have no samples
-                _require_samples(found)
-            return found
+                samples = {name: arrays[name] for name in arrays.files}
+            if samples:  # only images have samples
+                _require_samples(samples)
+            return samples
         except Exception as error:  # readers raise anything for damaged archives
             reason = " ".join(str(error).split())[:200]
             raise UserError([f"{path}: should be samples of a run, found {type(error).__name__}: {reason}"]) from None

@@ -4,7 +4,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from fedhca2.clients.accounting import DELTA, audited_epsilon, epsilon
-from fedhca2.metrics import delta_m
+from fedhca2.metrics import delta_m, relative_gain
 from fedhca2.tasks import TASKS, LabelSpace
 from fedhca2.version import __version__
 
@@ -67,6 +67,31 @@ def headline(task: str, scores: Mapping[str, float]) -> Headline:
     return Headline(metric.name, scores[metric.name], metric.higher_is_better, TASKS[task].counts_in_delta_m)
 
 
+@dataclass(frozen=True)
+class TaskScore:
+    """A client's main score in a task, beside the one it reached by training alone."""
+
+    client: str
+    task: str
+    ours: Headline
+    alone: Headline | None  # None if the baseline does not have this client and task
+
+    @property
+    def gain(self) -> float:
+        """The relative gain over training alone in %; NaN if it is unknown."""
+        return relative_gain(self.ours.value, self.alone.value, self.ours.higher_is_better) if self.alone else nan
+
+
+def task_scores(scores: Scores, baseline: Scores | None) -> Iterator[TaskScore]:
+    """Every client's main score in every task, in order."""
+    for client, tasks in scores.items():
+        alone = (baseline or {}).get(client, {})
+        for task, values in tasks.items():
+            yield TaskScore(
+                client, task, headline(task, values), headline(task, alone[task]) if task in alone else None
+            )
+
+
 def overall_gain(scores: Scores, baseline: Scores, kinds: Mapping[str, str] | None = None) -> float | None:
     """Δm over all counting tasks of the clients that were evaluated both times; without `kinds`, by client.
 
@@ -92,7 +117,7 @@ def _counted(scores: Scores) -> dict[str, dict[str, float]]:
 def privacy_spent(noise: float, updates: Mapping[str, int]) -> dict[str, Any] | None:
     """The cost in client-level differential privacy of the updates that each client actually sent.
 
-    A site may add more noise than the experiment asks for without telling; its ε is then smaller than this.
+    A site may add more noise than the experiment asks for without saying so; its ε is then smaller than this.
     """
     if not noise:
         return None

@@ -1,4 +1,4 @@
-"""What a run's folder may hold: a folder may come from anybody, so what is read is checked here."""
+"""What a run's folder may hold: a folder may come from anyone, so everything is checked here."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -157,7 +157,7 @@ class _Result(_Checked):
 
 
 def require_task(name: str) -> None:
-    """Raise ValueError for a task that nobody has declared."""
+    """Raise ValueError for a task that is not declared."""
     if name not in TASKS:
         raise ValueError(f"should be a known task, found {name!r:.60}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedhca2.aggregation.pages import MappedRow
+from fedhca2.aggregation.rows import MappedRow
 from fedhca2.messages import Delivery
 from fedhca2.params import Slot
 from fedhca2.whole_files import link_whole, private_folder, write_whole

@@ -1,4 +1,4 @@
-"""Tasks that an experiment declares: another name for a built-in one, or one of a user's own by import path."""
+"""Tasks that an experiment declares: another name for a built-in one, or a user's own by import path."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ INPUT = "image"
 
 
 class DeclaredTask(Config):
-    """A task under a name of the experiment's own; settings replace those of its kind."""
+    """A task under a name that the experiment chooses; settings replace those of its kind."""
 
     kind: Annotated[str, Field(description=f"a built-in task, or {FORMS}")]
     title: Annotated[str | None, Field(description="its name in tables and figures")] = None

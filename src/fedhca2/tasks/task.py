@@ -92,7 +92,7 @@ class Task:
     weight: float = 1.0
     predict: Callable[[Tensor], Tensor] = as_it_is
     unit: str = ""
-    paint: Callable[[Tensor, LabelSpace], Tensor] = lambda found, space: painting.paint(found, space.names)
+    paint: Callable[[Tensor, LabelSpace], Tensor] = lambda values, space: painting.paint(values, space.names)
     other_metrics: Mapping[str, MetricFor] = field(default_factory=dict)
     fill: float = IGNORE
     rescaled: Callable[[Tensor, float | Tensor], Tensor] = unchanged
@@ -121,7 +121,7 @@ class Task:
         return self.label_channels if self.label_channels is not None else self.channels_for(space)
 
     def known(self, label: Tensor) -> Tensor:
-        """Where a label says something."""
+        """Where a label is known."""
         return self.ignored(label) != IGNORE if self.output == "map" else ~torch.isnan(label)
 
     @property

@@ -15,10 +15,10 @@ from small_run import (
     CrashError,
     OpenData,
     Silent,
-    _opened,
     clients_of,
     crash,
     events,
+    opened_once,
     resume_small,
     run_small,
     same_models,
@@ -58,10 +58,10 @@ def broken():
     """Every data set that is opened has a broken image."""
 
     def opened(experiment):
-        found = {spec.data: _opened(experiment.data[spec.data]) for spec in experiment.specs}
+        found = {spec.data: opened_once(experiment.data[spec.data]) for spec in experiment.specs}
         return {name: OpenData(Altered(data.train, break_first), data.val) for name, data in found.items()}
 
-    with patch("small_run._open", opened):
+    with patch("small_run.open_data_once", opened):
         yield
 
 

@@ -1,14 +1,14 @@
 """`fedhca2 run --dry-run` and `sweep`, and what a result says about its origin."""
 
 import json
-import subprocess
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.run_folder import result as results
+from fedhca2.experiment import Experiment
+from fedhca2.federation.comparison_runs import plan_sweep
 from small_run import SETTINGS
 
 CLIENTS = [
@@ -75,12 +75,9 @@ def test_the_figure_of_a_sweep_names_the_setting(swept):
 
 
 def test_values_that_change_local_have_their_own(config, tmp_path):
-    from fedhca2.cli.compare import _variants
-    from fedhca2.federation.comparison_runs import plan_sweep
-
-    key, variants = _variants(str(config), "training.learning_rate=0.1,0.2", [])
-    named = {f"{key}={value}": variant for value, variant in variants.items()}
-    assert len({run.folder for run in plan_sweep(named, 2, tmp_path)}) == 8
+    settings = [f"training.learning_rate={rate}" for rate in (0.1, 0.2)]
+    planned = plan_sweep({setting: Experiment.load(str(config), [setting]) for setting in settings}, 2, tmp_path)
+    assert len({run.folder for run in planned}) == 8
 
 
 @pytest.mark.parametrize(
@@ -111,20 +108,3 @@ def test_a_wrong_sweep_is_one_line(config, tmp_path, over, line):
 def test_a_result_says_where_it_comes_from(swept):
     origin = json.loads((swept[0] / "local" / "seed-0" / "result.json").read_text())["origin"]
     assert set(origin) == {"command", "started", "git"}
-
-
-def test_the_command_is_one_that_a_shell_takes(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/usr/bin/fedhca2", "run", "my file.yaml"])
-    assert results.origin()["command"] == "fedhca2 run 'my file.yaml'"
-
-
-def test_the_commit_is_that_of_the_working_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert results.origin()["git"] is None
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    for words in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "first"]):
-        subprocess.run(["git", *words], check=True)
-    clean = results.origin()["git"]
-    assert (len(clean["commit"]), clean["dirty"]) == (40, False)
-    (tmp_path / "new.py").touch()
-    assert results.origin()["git"] == clean | {"dirty": True}

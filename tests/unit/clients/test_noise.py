@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedhca2.clients.noise import CAPACITY, COLUMNS, WIDTH, Noise, _table
+from fedhca2.clients.noise import CAPACITY, COLUMNS, WIDTH, Noise, alias_table
 
 KEY = bytes(range(32))
 DEVIATIONS = [2.0**24, 1.37 * 2**24, 2.0**25 - 1]
@@ -41,7 +41,7 @@ def test_noise_has_no_memory(drawn):
 
 @pytest.mark.parametrize("deviation", DEVIATIONS)
 def test_each_bin_comes_as_often_as_the_law_says_to_the_last_bits(deviation):
-    table = _table(deviation)
+    table = alias_table(deviation)
     weights = Counter()
     for column in range(COLUMNS):
         own = int(table.threshold[column])
@@ -56,7 +56,7 @@ def test_each_bin_comes_as_often_as_the_law_says_to_the_last_bits(deviation):
 
 @pytest.mark.parametrize("deviation", DEVIATIONS)
 def test_no_step_is_wanted_more_often_than_it_is_proposed(deviation):
-    assert _table(deviation).highest.max() <= 1
+    assert alias_table(deviation).highest.max() <= 1
 
 
 def test_draws_go_on_where_they_were():

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from fedhca2.data import KINDS, FileError, MapStyle
-from fedhca2.data.coco import decode_runs, mask_of
+from fedhca2.data.adapters import decode_runs, mask_of
 from fedhca2.data.own_samples import OwnSamples
 from fedhca2.tasks.declared import DeclaredTask, declare
 

@@ -211,7 +211,7 @@ def test_a_damaged_file_is_an_error_that_names_it(root):
 
 def test_something_else_in_a_file_is_an_error_that_names_it(root):
     savemat(root / "human_parts" / f"{IDS[0]}.mat", {"anno": np.zeros((2, 2))})
-    with pytest.raises(BrokenFileError, match=rf"{IDS[0]}\.mat: should be good for 'human_parts', found"):
+    with pytest.raises(BrokenFileError, match=rf"{IDS[0]}\.mat: should be readable as 'human_parts', found"):
         load(root, "human_parts")
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -113,3 +115,36 @@ def test_decoders_of_a_multi_task_client_are_members_of_their_own():
     many = Reply("m", 0, {slot: torch.zeros(6) for slot in layouts})
     _, _, record = server.step(server.start(), [many, *all_replies()])
     assert record.aggregations[1].members == ("a/edge", "b/edge", "c/edge", "m/edge", "m/sal")
+
+
+def step_of_long_rows(method, sketch, round=0):
+    """What a server sends and records for eight clients whose encoders have 50,000 values."""
+    rng = torch.Generator().manual_seed(0)
+    profiles = [Profile(c, "outdoor", ("edge",), 1, {ENCODER: Layout(("w",), ((50_000,),))}) for c in "abcdefgh"]
+    rows = 0.3 * torch.randn(50_000, generator=rng) + torch.randn(8, 50_000, generator=rng)
+    server = Server(resolve(method, {"encoder": {"sketch": sketch}}), profiles)
+    replies = [Reply(p.client, round, {ENCODER: row}, {}) for p, row in zip(profiles, rows, strict=True)]
+    _, deliveries, record = server.step(replace(server.start(), round=round), replies)
+    return deliveries["a"][ENCODER].addends[0].row, record.aggregations[0].products
+
+
+@pytest.mark.parametrize("method", ["fedhca2", "cagrad", "mgda"])
+def test_an_update_from_sketches_is_near_the_exact_one(method):
+    exact, sketched = (step_of_long_rows(method, sketch)[0] for sketch in (None, 16384))
+    assert 0 < (sketched - exact).norm() < 0.05 * exact.norm()
+
+
+def test_every_round_has_its_own_sketches():
+    first, second = (step_of_long_rows("fedhca2", 1024, round)[0] for round in (0, 1))
+    assert not torch.equal(first, second)
+
+
+def test_lengths_of_sketched_updates_are_exact():
+    exact, sketched = (step_of_long_rows("fedhca2", sketch)[1] for sketch in (None, 1024))
+    assert_close(sketched.diagonal(), exact.diagonal(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("method", ["krum", "geometric_median", "norm_clipping"])
+def test_robust_methods_judge_whole_rows(method):
+    with pytest.raises(ValueError, match="sketch: should be null: a hostile update can hide"):
+        resolve(method, {"sketch": 1024})

@@ -10,8 +10,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from skimage.morphology import thin as skimage_thin
 
 from fedhca2.metrics import OdsF
-from fedhca2.metrics.edges.boundaries import boundaries
-from fedhca2.metrics.edges.ods_f import PRESETS, EdgeRules, average_precision, levels
+from fedhca2.metrics.edges.ods_f import PRESETS, EdgeRules, average_precision, boundaries, levels
 from fedhca2.metrics.edges.sweep import sweep
 from fedhca2.metrics.edges.thin import suppress_non_maxima, thin, triangle
 

@@ -105,11 +105,12 @@ def test_update_never_waits_for_the_gpu(kind, rng):
     p, g = (tensor.cuda() for tensor in example(rng))
     metric = make()
     metric.update(p, g)  # the first update moves the sums to the device
-    torch.cuda.set_sync_debug_mode("error")
+    torch.cuda.set_sync_debug_mode("error")  # waiting raises an error
     try:
         metric.update(p, g)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert metric.compute() == pytest.approx(score(make, (p.cpu(), g.cpu()), (p.cpu(), g.cpu())), rel=1e-9)
 
 
 def test_headline_comes_first(kind, rng):

@@ -54,10 +54,10 @@ def test_decoders_and_heads_start_different(part):
 @pytest.fixture
 def common():
     """Two models of different clients and data sets with the same decoders and heads."""
-    start = {"seed": 0, "common": frozenset({"decoder", "head"})}
+    config = MICRO.model_copy(update={"common_start": ("decoder", "head")})
     return (
-        build_model(MICRO, {"semseg": 5}, (32, 32), client="a", **start),
-        build_model(MICRO, {"depth": 1, "semseg": 9}, (64, 32), client="b", **start),
+        build_model(config, {"semseg": 5}, (32, 32), client="a", seed=0),
+        build_model(config, {"depth": 1, "semseg": 9}, (64, 32), client="b", seed=0),
     )
 
 
@@ -74,6 +74,14 @@ def test_common_heads_are_the_same_but_for_the_number_of_classes(common):
 def test_common_decoders_of_two_tasks_differ(common):
     decoders = common[1].decoders
     assert not torch.equal(decoders["semseg"].fuse.weight, decoders["depth"].fuse.weight)
+
+
+def test_frozen_heads_are_the_same_for_all_clients():
+    one, other = (
+        build_model(MICRO, {"semseg": 5}, (32, 32), client=client, seed=0, frozen=frozenset({"head"}))
+        for client in "ab"
+    )
+    assert_close(one.heads.state_dict(), other.heads.state_dict(), rtol=0, atol=0)
 
 
 def test_another_seed_starts_elsewhere():

@@ -21,7 +21,7 @@ SIZE = (64, 64)
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    pretrained._from_timm.cache_clear()
+    pretrained.timm_tensors.cache_clear()
 
 
 def encoder(name="swin_micro", **options):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhca2.reports.comparison import Column, Comparison, Entry, to_csv, to_latex, to_markdown, write_comparison
-from fedhca2.reports.comparison.critical_difference import FILE, ranking_note, ranking_of, to_svg
+from fedhca2.reports.comparison.drawings import RANKS_FILE, draw_ranks, ranking_note, ranking_of
 from fedhca2.reports.comparison.gather import DELTA_M
 from fedhca2.reports.comparison.layouts import comparison_table, marks_note
 from fedhca2.reports.comparison.significance import Ranking, gain_p_values, holm, rank
@@ -144,7 +144,7 @@ def test_groups_are_as_large_as_the_critical_difference_allows():
 
 def test_the_figure_names_every_method_and_is_xml():
     ranking = Ranking({"a<b": 1.0, "fedavg": 2.2, "fedhca2 (encoder.c=0.4)": 2.8}, 20, 0.001, 1.5)
-    texts = [node.text for node in ElementTree.fromstring(to_svg(ranking)).iter("{http://www.w3.org/2000/svg}text")]
+    texts = [node.text for node in ElementTree.fromstring(draw_ranks(ranking)).iter("{http://www.w3.org/2000/svg}text")]
     assert {"a<b 1.00", "fedavg 2.20", "fedhca2 (encoder.c=0.4) 2.80"} < set(texts)
 
 
@@ -161,13 +161,13 @@ def three(tmp_path):
 
 def test_the_figure_is_saved_beside_the_tables(three, tmp_path):
     write_comparison(three, tmp_path)
-    assert (tmp_path / FILE).read_text().startswith("<svg")
+    assert (tmp_path / RANKS_FILE).read_text().startswith("<svg")
 
 
 def test_a_figure_of_an_earlier_comparison_does_not_stay(three, tmp_path):
     write_comparison(three, tmp_path)
     write_comparison(three[:2], tmp_path)
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / RANKS_FILE).exists()
 
 
 def test_the_figure_is_on_the_page(three):

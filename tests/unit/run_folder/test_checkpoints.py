@@ -156,6 +156,8 @@ def test_a_second_process_on_a_folder_is_refused(tmp_path):
     first.release()
 
 
-def test_a_folder_is_free_again_after_its_process(tmp_path):
+def test_a_folder_can_be_locked_again_after_its_release(tmp_path):
     lock_folder(tmp_path).release()
-    lock_folder(tmp_path).release()
+    second = lock_folder(tmp_path)
+    assert second.is_locked
+    second.release()

@@ -7,7 +7,7 @@ from fedhca2.cli import app
 from fedhca2.reports.comparison import gather, to_csv, to_latex, to_markdown
 from fedhca2.run_folder.baseline import read_baseline
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import headline, overall_gain
+from fedhca2.run_folder.result import headline
 from fedhca2.run_folder.writer import RunFolder
 from made_run import made_run
 from small_run import run_small, small
@@ -48,15 +48,6 @@ def test_what_is_no_number_is_written_as_null(tmp_path, value):
     folder.close()
     assert strictly((tmp_path / "run" / "metrics.jsonl").read_text())["value"] is None
     assert strictly((tmp_path / "run" / "result.json").read_text())["clients"]["a"]["sal"]["max_f"] is None
-
-
-def test_a_gain_over_nothing_is_not_known():
-    assert overall_gain({"a": {"sal": {"max_f": 1.0}}}, {"a": {"sal": {"max_f": 0.0}}}) is None
-
-
-def test_a_client_that_was_evaluated_once_does_not_count():
-    ours = {"a": {"sal": {"max_f": 3.0}}, "b": {"sal": {"max_f": 9.0}}}
-    assert overall_gain(ours, {"a": {"sal": {"max_f": 2.0}}}, {"a": "one", "b": "one"}) == 50
 
 
 def test_a_score_that_is_null_is_read_as_one_that_is_not_known(tmp_path):

@@ -67,6 +67,7 @@ class Answers:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._arrivals: dict[str, Arrival] = {}
+        self._missing: dict[str, str] = {}  # by message, the object that had not arrived at the last attempt
 
     def take(self, message: str, node: int, allowance: Allowance, until: float) -> Answer | Refused | Gone | None:
         """The answer to a message that was sent to a node; None if it is not complete yet.
@@ -78,7 +79,7 @@ class Answers:
             if arrival is None:
                 return None
             self._arrivals[message] = arrival
-            answer = _failure(arrival, node) or self._open(arrival, allowance, until)
+            answer = _failure(arrival, node) or self._open(message, arrival, allowance, until)
         except NotYetError:
             return None
         except LostError:
@@ -92,21 +93,22 @@ class Answers:
 
     def forget(self, message: str) -> None:
         """Stop waiting for this answer."""
+        self._missing.pop(message, None)
         if arrival := self._arrivals.pop(message, None):
             self._source.drop(arrival.object)
 
-    def _open(self, arrival: Arrival, allowance: Allowance, until: float) -> Answer | Refused:
+    def _open(self, message: str, arrival: Arrival, allowance: Allowance, until: float) -> Answer | Refused:
         def pull(name: str, kind: Kind, limit: int) -> bytes:
             if monotonic() >= until:
                 raise NotYetError
-            arrival.missing = name
+            self._missing[message] = name
             content = self._source.pull(name)
             if len(content) > limit + SMALL:
                 raise MisfitError(f"{kind.__name__} should have at most {limit} B, found {len(content)} B")
             return content
 
-        if arrival.missing:
-            self._source.pull(arrival.missing)
+        if message in self._missing:
+            self._source.pull(self._missing[message])
         content = get_object_children_ids_from_object_content(pull(arrival.object, Message, SMALL))
         if len(content) != 1:
             raise MisfitError(f"message should have one content, found {len(content)}")

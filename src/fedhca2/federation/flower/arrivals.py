@@ -40,7 +40,7 @@ class MisfitError(Exception):
     """An object that is not what it should be."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Arrival:
     """An announced answer."""
 
@@ -48,7 +48,6 @@ class Arrival:
     object: str
     code: int | None = None  # the error code, if it is an error
     reason: str = ""
-    missing: str = ""  # the object that was missing at the last attempt
 
 
 class Source(Protocol):

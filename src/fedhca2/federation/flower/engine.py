@@ -41,7 +41,7 @@ def leave_everything(experiment: Experiment, run: str, folder: RunFolder) -> Non
     """Leave models and images at their sites."""
 
 
-def nobody() -> tuple[()]:
+def no_registrations() -> tuple[()]:
     """List no registrations: a simulation has no keys."""
     return ()
 
@@ -72,7 +72,7 @@ class FlowerEngine:
     terms: NetworkSettings
     name: str = "flower"  # the engine's name in the run's folder
     collect: Collect = leave_everything
-    look: Look = nobody  # lists registrations
+    look: Look = no_registrations  # lists registrations
 
     def prepare(self, experiment: Experiment, out: Path, *, resumed: bool) -> "FlowerFleets":
         """Give the run a name, under which sites keep their states, or find its existing name."""

@@ -66,7 +66,7 @@ def resume_over_flower(out: Path, *, watcher: RunWatcher, overrides: Sequence[st
 def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path | None) -> Result:
     engines = {"flower-local": run_local, "flower-ray": run_ray}
     try:
-        terms = NetworkSettings(await_refused=False)  # nobody changes these sites' settings meanwhile
+        terms = NetworkSettings(await_refused=False)  # these sites' settings cannot change
         return engines[engine](experiment, out, watcher, terms, baseline)
     except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__

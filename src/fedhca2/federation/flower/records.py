@@ -192,14 +192,14 @@ def decode_profile(header: Header, expected: Profile) -> Profile | Refused:
 
 
 def decode_new_profile(header: Header) -> Profile | Refused:
-    """Decode the profile of a client that nobody has described before."""
+    """Decode the profile of a client that is not known yet."""
     try:
         names = [header["client"], header["dataset"], *header["tasks"]]
         for name in names:
             if not isinstance(name, str) or len(name) > NAME or not PLAIN_NAME.fullmatch(name):
                 return Refused(f"names should be at most {NAME} letters, digits, '-', '_' and '.', found {shown(name)}")
         tasks = tuple(header["tasks"])
-        layouts = {Slot.parse(text): _layout(*found) for text, found in header["layouts"].items()}
+        layouts = {Slot.parse(text): _layout(*described) for text, described in header["layouts"].items()}
         if not tasks or len(set(tasks)) < len(tasks) or not {slot.task for slot in layouts} <= {"", *tasks}:
             return Refused(f"tasks should be those of the decoders and heads, each once, found {shown(tasks)}")
         profile = Profile(header["client"], header["dataset"], tasks, 1, layouts)

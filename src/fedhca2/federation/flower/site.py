@@ -60,6 +60,11 @@ class Site:
         self.config = config
         self._seat: _Seat | None = None
 
+    @property
+    def client(self) -> Client | None:
+        """Its client in the current run, in memory; None before its first order, and after one that failed."""
+        return self._seat.client if self._seat else None
+
     def describe(self, invitation: Invitation) -> Profile:
         """The profile of this site in the experiment; raises UserError if it has none."""
         return self._take_seat(invitation).client.profile

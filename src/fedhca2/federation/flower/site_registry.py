@@ -101,7 +101,7 @@ class SiteRegistry:
     def exchange(self, wait: Wait) -> Iterator[tuple[str, Answer | Refused | Gone]]:
         """Check for nodes and answers, after a short wait; returns answers to orders, and introduces newcomers."""
         sleep(max(self.terms.poll, PAUSE * len(self._waiting)))
-        self._look()
+        self.look()
         for message, sent in list(self._waiting.items()):
             answer = self._answers.take(message, sent.node, sent.allowance, wait.end)
             if answer is None:
@@ -148,7 +148,7 @@ class SiteRegistry:
         secret = token_hex(16)  # a message's name is the hash of its content
         try:
             names = [*self.grid.push_messages([Message(content, node, kind, ttl=lifetime, group_id=secret)])]
-        except ObjectPushError:  # it took too long, or the clock jumped meanwhile
+        except ObjectPushError:  # it took too long, or the clock jumped
             return ""
         return names[0] or "" if names else ""
 
@@ -156,8 +156,9 @@ class SiteRegistry:
         del self._waiting[message]
         self._answers.forget(message)
 
-    def _look(self) -> None:
-        if monotonic() - self._looked < NODES_EVERY:
+    def look(self, *, now: bool = False) -> None:
+        """Check which nodes are online, and ask new ones to introduce themselves: from time to time, or `now`."""
+        if not now and monotonic() - self._looked < NODES_EVERY:
             return
         self._looked = monotonic()
         self._there = {node.node_id: _Node(node.name, node.last_activated_at) for node in self.grid.get_nodes()}
@@ -187,7 +188,7 @@ class SiteRegistry:
             return
         self.known[profile.client], self._node_of[profile.client] = profile, sent.node
         self._refused.pop(sent.node, None)
-        log.info("%s is here: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
+        log.info("%s has joined: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
 
     def _profile(self, sent: _Sent, answer: Answer) -> Profile | Refused:
         """The profile of a node, if it is valid."""
@@ -196,7 +197,7 @@ class SiteRegistry:
             return Refused(f"client should be one of {', '.join(self._specs)}, found {shown(name)}")
         holder = self._node_of.get(name, sent.node)
         if holder != sent.node and (self.terms.named or holder in self._there):
-            return Refused(f"{name} is here already, at node {holder}")
+            return Refused(f"{name} has already joined as node {holder}")
         return decode_profile(answer.header, self.expected[name])
 
     def _refuse(self, node: int, name: str, fault: Refused) -> None:

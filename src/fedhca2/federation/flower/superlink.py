@@ -128,9 +128,9 @@ class SuperLink:
         try:
             yield
         except httpx.HTTPStatusError as error:
-            found = FlowerError.from_json(error.response.text)
-            what = found.message if found else f"{error.response.status_code} {error.response.reason_phrase}"
-            hint = "; sites connect to another port than operators" if found is None else ""
+            answer = FlowerError.from_json(error.response.text)
+            what = answer.message if answer else f"{error.response.status_code} {error.response.reason_phrase}"
+            hint = "; sites connect to another port than operators" if answer is None else ""
             raise UserError([f"{self.address}: {wanted}, found: {what}{hint}"]) from None
 
     @contextmanager

@@ -11,10 +11,27 @@ from torch import Tensor
 
 from fedhca2.cores import usable_cores
 from fedhca2.labels import IGNORE
-from fedhca2.metrics.edges.boundaries import boundaries
 from fedhca2.metrics.metric import Sums
 
 Counts = NDArray[np.int64]
+
+
+def boundaries(labels: Tensor) -> Tensor:
+    """Pixels that differ from their east, south or south-east neighbour; bool, shaped like `labels` [..., H, W].
+
+    The last row only compares east, the last column only south, and the last corner is never a boundary.
+
+    >>> boundaries(torch.tensor([[0, 0, 1], [0, 0, 1], [0, 0, 0]])).int()
+    tensor([[0, 1, 0],
+            [0, 1, 1],
+            [0, 0, 0]], dtype=torch.int32)
+    """
+    edge = torch.zeros_like(labels, dtype=torch.bool)
+    here = labels[..., :-1, :-1]
+    edge[..., :-1, :-1] = labels[..., 1:, 1:] != here
+    edge[..., :, :-1] |= labels[..., :, 1:] != labels[..., :, :-1]
+    edge[..., :-1, :] |= labels[..., 1:, :] != labels[..., :-1, :]
+    return edge
 
 
 @dataclass(frozen=True)

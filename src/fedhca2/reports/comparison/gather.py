@@ -11,6 +11,7 @@ from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.comparison.significance import LEVEL, gain_p_values
 from fedhca2.reports.comparison.variants import variants, without_method
+from fedhca2.reports.names import ARROWS, metric_title
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores, headline, overall_gain
 
@@ -30,6 +31,16 @@ class Column:
     def is_gain(self) -> bool:
         """Whether it is about all clients and tasks."""
         return not self.task
+
+    @property
+    def measure(self) -> str:
+        """Its metric, with an arrow in its better direction."""
+        return f"{metric_title(self.metric)}{' %' * self.is_gain} {ARROWS[self.higher_is_better]}"
+
+    @property
+    def heading(self) -> str:
+        """Its heading in a table."""
+        return self.measure if self.is_gain else f"{self.task} {self.measure}"
 
     def digits(self, value: float) -> int:
         """The number of decimals in the table; as in the papers, since differences are small."""
@@ -107,15 +118,15 @@ def gather(runs: Sequence[RunFiles]) -> Comparison:
     """
     rows = variants(runs)
     alone = {without_method(run): run.finished_result["clients"] for run in runs if run.method == LOCAL}
-    found = {label: _entries(same, alone) for label, same in rows.items()}
-    columns = list(next(iter(found.values())))
-    for label, row in found.items():
+    by_label = {label: _entries(same, alone) for label, same in rows.items()}
+    columns = list(next(iter(by_label.values())))
+    for label, row in by_label.items():
         if _scores(row) != _scores(columns):
             raise UserError([f"{rows[label][0].path}: should have the same clients and tasks as {runs[0].path}"])
     gains = (DELTA_M, BY_CLIENT) if any(run.several_of_a_kind for run in runs) else (DELTA_M,)
     kept = [column for column in columns if not column.is_gain]
-    kept += [gain for gain in gains if all(gain in row for row in found.values())]
-    entries = {label: {column: row[column] for column in kept} for label, row in found.items()}
+    kept += [gain for gain in gains if all(gain in row for row in by_label.values())]
+    entries = {label: {column: row[column] for column in kept} for label, row in by_label.items()}
     return Comparison(kept, entries, {label for label, same in rows.items() if same[0].method == LOCAL})
 
 

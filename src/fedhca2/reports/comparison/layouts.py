@@ -8,10 +8,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fedhca2.reports.comparison.critical_difference import FILE, ranking_of, to_svg
+from fedhca2.reports.comparison.drawings import RANKS_FILE, draw_ranks, ranking_of
 from fedhca2.reports.comparison.gather import DELTA_M, LOCAL, Column, Comparison, Entry, gather
 from fedhca2.reports.comparison.significance import FEWEST, LEVEL
-from fedhca2.reports.names import ARROWS, UNKNOWN, metric_title
+from fedhca2.reports.names import UNKNOWN
 from fedhca2.reports.tables import TextTable
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.whole_files import ORDINARY, write_whole
@@ -85,20 +85,11 @@ def marked_cell(comparison: Comparison, method: str, column: Column, bold: str =
     return text + mark * comparison.is_beyond_chance(method, column)
 
 
-def heading(column: Column) -> str:
-    """The heading of a column."""
-    return _measured(column) if column.is_gain else f"{column.task} {_measured(column)}"
-
-
-def _measured(column: Column) -> str:
-    return f"{metric_title(column.metric)}{' %' * column.is_gain} {ARROWS[column.higher_is_better]}"
-
-
 def to_markdown(comparison: Comparison) -> str:
     """Write a Markdown table with the best value of each column in bold."""
     top = [
         "method",
-        *(f"{column.group}: {heading(column)}" if column.group else heading(column) for column in comparison.columns),
+        *(f"{column.group}: {column.heading}" if column.group else column.heading for column in comparison.columns),
     ]
     lines = [_line(top), _line(["---", *("---:" for _ in comparison.columns)])]
     for method in comparison.entries:
@@ -131,8 +122,8 @@ def to_data(comparison: Comparison) -> list[dict[str, Any]]:
             entry = row[column]
             about = [method, column.group, column.task, column.metric, column.higher_is_better, len(entry.values)]
             p = comparison.p_values.get(method) if column == DELTA_M else None
-            found = [*about, entry.mean, entry.deviation, comparison.is_best(method, column), p]
-            records.append(dict(zip(CSV, found, strict=True)))
+            values = [*about, entry.mean, entry.deviation, comparison.is_best(method, column), p]
+            records.append(dict(zip(CSV, values, strict=True)))
     return records
 
 
@@ -146,7 +137,7 @@ def to_latex(comparison: Comparison) -> str:
     groups = [(group, len(list(columns))) for group, columns in groupby(comparison.columns, key=lambda c: c.group)]
     spans = " & ".join(rf"\multicolumn{{{count}}}{{c}}{{{_tex(group)}}}" for group, count in groups)
     tasks = " & ".join(_tex(column.task) for column in comparison.columns)
-    metrics = " & ".join(_tex(_measured(column)) for column in comparison.columns)
+    metrics = " & ".join(_tex(column.measure) for column in comparison.columns)
     lines = [rf"\begin{{tabular}}{{l{'c' * len(comparison.columns)}}}", r"\toprule"]
     lines += [rf" & {spans} \\", rf" & {tasks} \\", rf"Method & {metrics} \\", r"\midrule"]
     for method in comparison.entries:
@@ -168,7 +159,7 @@ def comparison_table(comparison: Comparison) -> TextTable:
     rows, group = [], ""
     for column in comparison.columns:
         cells = [marked_cell(comparison, method, column, "[bold]{}[/]") for method in comparison.entries]
-        rows.append([column.group if column.group != group else "", heading(column), *cells])
+        rows.append([column.group if column.group != group else "", column.heading, *cells])
         group = column.group
     return TextTable(
         ["group", "metric", *comparison.entries],
@@ -184,7 +175,7 @@ def comparison_table(comparison: Comparison) -> TextTable:
 def _summary(comparison: Comparison) -> TextTable:
     gains = [column for column in comparison.columns if column.is_gain]
     scores = [column for column in comparison.columns if not column.is_gain]
-    names = [*map(heading, gains), f"best in, of {len(scores)}"]
+    names = [*(gain.heading for gain in gains), f"best in, of {len(scores)}"]
     best = {method: sum(comparison.is_best(method, column) for column in scores) for method in comparison.entries}
     rows = [
         [method, *(marked_cell(comparison, method, gain) for gain in gains), str(best[method])]
@@ -197,9 +188,9 @@ def write_comparison(runs: Sequence[RunFiles], folder: Path) -> Comparison:
     """Write table.md, table.csv, table.tex and, for three methods or more, critical-difference.svg into a folder."""
     comparison = gather(runs)
     if ranking := ranking_of(comparison):
-        write_whole(folder / FILE, to_svg(ranking).encode(), ORDINARY)
+        write_whole(folder / RANKS_FILE, draw_ranks(ranking).encode(), ORDINARY)
     else:
-        (folder / FILE).unlink(missing_ok=True)
+        (folder / RANKS_FILE).unlink(missing_ok=True)
     for name, written in (("table.md", to_markdown), ("table.csv", to_csv), ("table.tex", to_latex)):
         write_whole(folder / name, written(comparison).encode(), ORDINARY)
     return comparison

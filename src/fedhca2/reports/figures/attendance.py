@@ -24,16 +24,16 @@ class LeftOut(NamedTuple):
 
 def left_out(run: RunFiles) -> list[LeftOut]:
     """List all clients that were left out, round by round."""
-    found: list[LeftOut] = []
+    absences: list[LeftOut] = []
     for event in run.events:
         match event["event"]:
             case "round":
-                found += [LeftOut(event["round"] + 1, client, why) for client, why in event["refused"].items()]
+                absences += [LeftOut(event["round"] + 1, client, why) for client, why in event["refused"].items()]
             case "absent":
-                found += [LeftOut(event["round"] + 1, client, why) for client, why in event["clients"].items()]
+                absences += [LeftOut(event["round"] + 1, client, why) for client, why in event["clients"].items()]
             case "failed":
-                found.append(LeftOut(event["round"] + 1, event["client"], event["why"]))
-    return found
+                absences.append(LeftOut(event["round"] + 1, event["client"], event["why"]))
+    return absences
 
 
 def attendance_figures(run: RunFiles) -> list[Figure]:

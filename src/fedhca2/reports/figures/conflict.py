@@ -34,8 +34,10 @@ def conflict_figures(run: RunFiles) -> list[Figure]:
     """Draw cosines by round, and maps that place similar members close together, for encoders and decoders."""
     figures, cast = [], cast_of(run)
     for part in ("encoder", "decoder"):
-        found = [e for e in run.of("aggregation") if e["part"] == part and e["products"] and len(e["members"]) > 1]
-        groups = by_members(found, cast)
+        events_of_part = [
+            e for e in run.of("aggregation") if e["part"] == part and e["products"] and len(e["members"]) > 1
+        ]
+        groups = by_members(events_of_part, cast)
         for group, (members, events) in enumerate(groups):
             what, mark = WORDS.get(events[0]["measure"], "rows"), f"{part}-{group}" if group else part
             what += f", group {group + 1} of {len(groups)}" if len(groups) > 1 else ""
@@ -174,9 +176,9 @@ def map_figures(states: list[Array], points: Points, mark: str, title: str) -> l
     maps: list[Array] = []
     share = 0.0
     for state in states:
-        found, share = principal_map(state, maps[-1] if maps else None)
-        maps.append(found)
-    reach = max(1e-6, *(float(np.nanmax(np.abs(found))) for found in maps)) * 1.15
+        positions, share = principal_map(state, maps[-1] if maps else None)
+        maps.append(positions)
+    reach = max(1e-6, *(float(np.nanmax(np.abs(positions))) for positions in maps)) * 1.15
     layout = axes("first component", "second component")
     layout["xaxis"]["range"] = layout["yaxis"]["range"] = [-reach, reach]
     note = f"Principal components of the vectors at equal length, {share:.0%} of the variance in the last round."
@@ -209,7 +211,8 @@ def _map(id: str, title: str, note: str, maps: list[Array], points: Points, layo
         told = {"text": [points.names[i] for i in held], "hovertemplate": "%{text}<extra></extra>"}
         traces.append({**trace, **told, "showlegend": False})
     changes = [
-        {axis: [found[held, i].tolist() for held in members.values()] for i, axis in enumerate("xy")} for found in maps
+        {axis: [positions[held, i].tolist() for held in members.values()] for i, axis in enumerate("xy")}
+        for positions in maps
     ]
     empty = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "showlegend": True}
     legend = [{**empty, "name": mark, "marker": {"color": GREY, "size": 10, "symbol": symbols[mark]}} for mark in marks]

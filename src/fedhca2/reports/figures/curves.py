@@ -20,11 +20,11 @@ BAND = "Lines are medians of the clients of a kind, bands hold the middle 80 % o
 
 def series(events: Iterable[Event], task: str, metric: str) -> dict[str, Series]:
     """Every client's values of one metric by round; the last value counts if a round was repeated."""
-    found: dict[str, Series] = {}
+    values: dict[str, Series] = {}
     for event in events:
         if event["task"] == task and event["metric"] == metric:
-            found.setdefault(event["client"], {})[event["round"]] = event["value"]
-    return found
+            values.setdefault(event["client"], {})[event["round"]] = event["value"]
+    return values
 
 
 def drawn(
@@ -55,13 +55,13 @@ def drawn(
 
 
 def lines(
-    cast: Cast, found: Mapping[str, Series], rounds: Sequence[int], alone: Mapping[str, Series] | None = None
+    cast: Cast, federated: Mapping[str, Series], rounds: Sequence[int], alone: Mapping[str, Series] | None = None
 ) -> list[Trace]:
     """Draw the clients of each label in its colour, and dotted what they reach alone."""
     traces = []
     for label, colour in cast.colours.items():
         clients = cast.groups[label]
-        traces += drawn(label, colour, [found[client] for client in clients if client in found], rounds)
+        traces += drawn(label, colour, [federated[client] for client in clients if client in federated], rounds)
         local = [alone[client] for client in clients if client in alone] if alone else []
         when = sorted({round for one in local for round in one})
         dotted = {"color": colour, "dash": "dot", "width": 1.5}
@@ -90,11 +90,13 @@ def metric_curves(run: RunFiles) -> list[Figure]:
         if (main := headline_name(run, task)) is None:
             continue
         metric, higher = main
-        found, alone = (series(events, task, metric) for events in (run.of("metric"), run.baseline_events("metric")))
-        rounds = sorted({round for one in found.values() for round in one})
+        federated, alone = (
+            series(events, task, metric) for events in (run.of("metric"), run.baseline_events("metric"))
+        )
+        rounds = sorted({round for one in federated.values() for round in one})
         if len(rounds) < 2:
             continue
-        traces = lines(cast, found, rounds, alone)
+        traces = lines(cast, federated, rounds, alone)
         better = "higher" if higher else "lower"
         layout = round_axes(run.rounds, f"{metric_axis(task, metric)}, {better} is better", fitted(values_of(traces)))
         note = f"{metric_title(metric)} on each client's validation images. {reading(cast, alone)}"
@@ -111,11 +113,11 @@ def loss_curves(run: RunFiles) -> list[Figure]:
     """Draw one figure per task: the mean training loss of its clients, and of the same clients alone."""
     figures, cast = [], cast_of(run)
     for task in tasks_of(run):
-        found, alone = (
+        federated, alone = (
             {client: {round + 1: value for round, value in one.items()} for client, one in held.items()}
             for held in (series(events, task, "loss") for events in (run.of("loss"), run.baseline_events("loss")))
         )
-        traces = lines(cast, found, range(1, run.rounds + 1), alone)
+        traces = lines(cast, federated, range(1, run.rounds + 1), alone)
         note = f"Mean training loss in the last epoch of each round. {reading(cast, alone)}"
         layout = round_axes(run.rounds, "loss")
         figures.append(Figure(f"loss-{task}", f"{get_task(task).title}, loss", note.strip(), traces, layout))

@@ -169,8 +169,8 @@ def by_members(events: Iterable[Event], cast: Cast) -> list[tuple[list[str], lis
         else:
             known[0].update(members)
             known[1].append(event)
-    found = [(cast.ordered(members), held) for members, held in groups]
-    return sorted(found, key=lambda group: cast.places.get(cast.split(group[0][0])[0], len(cast.tasks)))
+    ordered = [(cast.ordered(members), held) for members, held in groups]
+    return sorted(ordered, key=lambda group: cast.places.get(cast.split(group[0][0])[0], len(cast.tasks)))
 
 
 def spread(values: Array, present: Sequence[str], members: Sequence[str]) -> Array:

@@ -52,7 +52,7 @@ class Pairs:
         return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
 
     def best_giver(self, receiver: str) -> tuple[str, float] | None:
-        """Whose update would help a client most, and by how much; None if nobody's was measured."""
+        """Whose update would help a client most, and by how much; None if no update was measured."""
         if receiver not in self.members:
             return None
         column = self.mean[:, self.members.index(receiver)]
@@ -74,11 +74,11 @@ def magnitude_similarity(gram: Array) -> Array:
 
 def client_gains(run: RunFiles) -> dict[str, dict[int, float]]:
     """By client and round, how much smaller its validation loss was after the server's rows, in percent."""
-    found: dict[str, dict[int, float]] = {}
+    gains: dict[str, dict[int, float]] = {}
     for event in run.of("effect"):
         if event["before"] > 0:
-            found.setdefault(event["client"], {})[event["round"]] = 100 * (1 - event["after"] / event["before"])
-    return found
+            gains.setdefault(event["client"], {})[event["round"]] = 100 * (1 - event["after"] / event["before"])
+    return gains
 
 
 def measured_pairs(run: RunFiles) -> list[Pairs]:
@@ -88,7 +88,7 @@ def measured_pairs(run: RunFiles) -> list[Pairs]:
         rounds = {event["round"] - 1 for event in run.of("effect")}
         compared = [event for event in run.of("aggregation") if event["round"] in rounds and len(event["members"]) > 1]
         events = [event for event in compared if (event["part"], event["measure"]) == ("encoder", "rows")]
-    return [_pairs(members, found) for members, found in by_members(events, cast_of(run))]
+    return [_pairs(members, group) for members, group in by_members(events, cast_of(run))]
 
 
 def _pairs(members: list[str], events: Sequence[Event]) -> Pairs:
@@ -110,14 +110,14 @@ def _pairs(members: list[str], events: Sequence[Event]) -> Pairs:
 
 def transfer_sentences(run: RunFiles) -> list[str]:
     """Say who gained and who helps, over all measured rounds; empty if the run did not ask."""
-    gains = {client: fmean(found.values()) for client, found in client_gains(run).items()}
+    gains = {client: fmean(by_round.values()) for client, by_round in client_gains(run).items()}
     pairs, sentences = measured_pairs(run), []
     if run.config.get("diagnostics") and not gains and not pairs:
         sentences.append("Who helps whom was not measured: in no measured round did clients share encoders.")
     if gains:
         most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
         better = sum(gain > 0 for gain in gains.values())
-        giver = next((found for group in pairs if (found := group.best_giver(most)) and found[1] > 0), None)
+        giver = next((best for group in pairs if (best := group.best_giver(most)) and best[1] > 0), None)
         source = f", and the update of {giver[0]} would help it most ({gain_text(giver[1])})" if giver else ""
         sentences.append(
             f"The server's rows made the validation loss of {better} of {len(gains)} clients smaller. "
@@ -155,7 +155,7 @@ def transfer_figures(run: RunFiles) -> list[Figure]:
 
 def _gain_bars(gains: Mapping[str, Mapping[int, float]], told: str) -> Figure:
     """Draw a bar for every client, the mean over rounds; of many clients for those that gain most and least."""
-    means = {client: fmean(found.values()) for client, found in gains.items()}
+    means = {client: fmean(by_round.values()) for client, by_round in gains.items()}
     names = sorted(means, key=means.__getitem__)
     if len(names) > BARS:
         names = names[: BARS // 2] + names[-BARS // 2 :]
@@ -210,17 +210,17 @@ def _reach(values: Array) -> float:
 
 def _graph(pairs: Pairs, mark: str) -> Figure:
     """Draw an arrow to each client, on the right, from the one whose update would help it most, on the left."""
-    found = {name: giver for name in pairs.members if (giver := pairs.best_giver(name)) and giver[1] > 0}
-    drawn = sorted(found, key=lambda name: found[name][1], reverse=True)[:ARROWS]
-    givers = list(dict.fromkeys(found[name][0] for name in drawn))
-    receivers = sorted(drawn, key=lambda name: givers.index(found[name][0]))  # so that few arrows cross
+    best = {name: giver for name in pairs.members if (giver := pairs.best_giver(name)) and giver[1] > 0}
+    drawn = sorted(best, key=lambda name: best[name][1], reverse=True)[:ARROWS]
+    givers = list(dict.fromkeys(best[name][0] for name in drawn))
+    receivers = sorted(drawn, key=lambda name: givers.index(best[name][0]))  # so that few arrows cross
     at = {name: _middle(i, len(receivers)) for i, name in enumerate(receivers)}
     frm = {name: _middle(i, len(givers)) for i, name in enumerate(givers)}
-    most = max((value for _, value in found.values()), default=1.0)
-    arrows = [_arrow(frm[found[name][0]], at[name], found[name][1] / most) for name in receivers]
-    counts = {giver: sum(found[name][0] == giver for name in receivers) for giver in givers}
+    most = max((value for _, value in best.values()), default=1.0)
+    arrows = [_arrow(frm[best[name][0]], at[name], best[name][1] / most) for name in receivers]
+    counts = {giver: sum(best[name][0] == giver for name in receivers) for giver in givers}
     left = _names(0, frm, [f"would help {counts[name]} most" for name in givers], "middle left")
-    right = _names(1, at, [f"{found[name][0]}: {gain_text(found[name][1])}" for name in receivers], "middle right")
+    right = _names(1, at, [f"{best[name][0]}: {gain_text(best[name][1])}" for name in receivers], "middle right")
     hidden = {"visible": False, "fixedrange": True}
     room = 24 + 7 * max(map(len, pairs.members))
     layout = {
@@ -234,10 +234,10 @@ def _graph(pairs: Pairs, mark: str) -> Figure:
     note = (
         f"To each client on the right, from the one on the left whose update would help it most, {WHOLE}, on average "
         f"over the measured rounds; thick arrows help more. "
-        f"{len(pairs.members) - len(found)} of {len(pairs.members)} clients would be helped by nobody."
+        f"{len(pairs.members) - len(best)} of {len(pairs.members)} clients would not be helped by any."
     )
-    if len(found) > ARROWS:
-        note += f" The {ARROWS} strongest of {len(found)} arrows are drawn."
+    if len(best) > ARROWS:
+        note += f" The {ARROWS} strongest of {len(best)} arrows are drawn."
     return Figure(f"giving{mark}", "Who gives to whom", note, [left, right], layout, wide=True)
 
 

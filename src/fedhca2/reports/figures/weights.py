@@ -27,14 +27,14 @@ def weight_figures(run: RunFiles) -> list[Figure]:
     if not events:
         return []
     cast = cast_of(run)
-    found: dict[str, dict[str, Series]] = {}  # by slot and client
+    weights: dict[str, dict[str, Series]] = {}  # by slot and client
     for event in events:
         for key, values in event["weights"].items():
             client, _, slot = key.rpartition("/")
-            found.setdefault(slot, {}).setdefault(client, {})[event["round"] + 1] = float(np.mean(numbers(values)))
+            weights.setdefault(slot, {}).setdefault(client, {})[event["round"] + 1] = float(np.mean(numbers(values)))
     figures = []
     for slot in ("encoder", *(f"decoder.{task}" for task in tasks_of(run))):
-        if (held := found.get(slot)) is None:
+        if (held := weights.get(slot)) is None:
             continue
         traces = lines(cast, held, range(1, run.rounds + 1))
         part, _, task = slot.partition(".")

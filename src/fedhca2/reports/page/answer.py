@@ -7,7 +7,6 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from fedhca2.metrics import relative_gain
 from fedhca2.reports.comparison import Comparison, Entry
 from fedhca2.reports.comparison.gather import DELTA_M
 from fedhca2.reports.figures import Figure
@@ -18,7 +17,7 @@ from fedhca2.reports.page.blocks import Answer, Block, Cell, Table, Tile
 from fedhca2.reports.page.tables import marked
 from fedhca2.reports.tables import how_certain
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import headline
+from fedhca2.run_folder.result import task_scores
 from fedhca2.tasks import get_task
 
 MOST_BARS = 40  # more scores than this are drawn as boxes, one per kind and task
@@ -41,19 +40,13 @@ class Gain:
 def gains_of(run: RunFiles) -> list[Gain]:
     """The gains that are known, in the order of the clients and their tasks."""
     result = run.result or {"clients": {}, "baseline": None}
-    alone = result["baseline"] or {}
-    found = []
-    for client, tasks in result["clients"].items():
-        for task, scores in tasks.items():
-            if task not in alone.get(client, {}):
-                continue
-            ours, theirs = headline(task, scores), headline(task, alone[client][task])
-            percent = relative_gain(ours.value, theirs.value, ours.higher_is_better)
-            told = f"{score_text(task, theirs.value)} alone, {score_text(task, ours.value)} with {run.method}"
-            name = run.short_name(f"{client}/{task}")
-            if isfinite(percent):
-                found.append(Gain(client, task, name, percent, f"{metric_title(ours.metric)} {told}"))
-    return found
+    gains = []
+    for one in task_scores(result["clients"], result["baseline"]):
+        if one.alone and isfinite(one.gain):
+            alone, ours = (score_text(one.task, score.value) for score in (one.alone, one.ours))
+            told = f"{metric_title(one.ours.metric)} {alone} alone, {ours} with {run.method}"
+            gains.append(Gain(one.client, one.task, run.short_name(f"{one.client}/{one.task}"), one.gain, told))
+    return gains
 
 
 def run_answer(run: RunFiles) -> list[Block]:
@@ -173,8 +166,8 @@ def _ends(cast: Cast, gains: Sequence[Gain]) -> Table:
     return Table(f"The best {ENDS} and the worst {ENDS}", ["client", "scores", "gain"], rows, wide=False)
 
 
-def comparison_answer(comparison: Comparison, found: Mapping[str, Sequence[RunFiles]]) -> list[Block]:
-    """The method with the highest Δm, its spread over seeds, how the others fare, and what it cost."""
+def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFiles]]) -> list[Block]:
+    """The method with the highest Δm, its spread over seeds, the others, and what it cost."""
     others = {m: row[DELTA_M] for m, row in comparison.entries.items() if DELTA_M in row and m not in comparison.alone}
     known = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
     if not known:
@@ -193,12 +186,12 @@ def comparison_answer(comparison: Comparison, found: Mapping[str, Sequence[RunFi
         Tile(f"Δm of {method}", f"{known[method].mean:+.2f} %", _over_seeds(known[method]), _sign(known[method].mean))
         for method in ranked[1:5]
     ]
-    tiles += _cost_tiles(found[best][0])
+    tiles += _cost_tiles(runs[best][0])
     mean_gain = known[best].mean
     return [Answer(f"Δm of {best}", f"{mean_gain:+.2f} %", _over_seeds(known[best]), sentence, tiles, _sign(mean_gain))]
 
 
 def _over_seeds(entry: Entry) -> str:
     if entry.deviation is None:
-        return "one seed: how far that varies is unknown"
+        return "one seed: how much that varies is unknown"
     return f"± {entry.deviation:.2f} % from seed to seed: the standard deviation of {len(entry.values)} seeds"

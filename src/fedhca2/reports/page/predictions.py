@@ -25,7 +25,7 @@ Source = Mapping[str, Array]  # a client's samples
 
 def run_galleries(run: RunFiles) -> list[Gallery]:
     """Show label, Local and federated predictions of every client and task; without Local, the untrained model's."""
-    found = []
+    galleries = []
     colours, labels = cast_of(run).colours, cast_of(run).labels
     for client in chosen_clients(run):
         ours, alone = run.samples(client), run.baseline.samples(client) if run.baseline.begun else {}
@@ -35,20 +35,20 @@ def run_galleries(run: RunFiles) -> list[Gallery]:
             columns = {"local": (alone, "after"), run.method: (ours, "after")}
         else:
             columns = {"before training": (ours, "before"), run.method: (ours, "after")}
-        found += _galleries(run, client, columns, colours.get(labels.get(client, ""), ""))
-    return found
+        galleries += _galleries(run, client, columns, colours.get(labels.get(client, ""), ""))
+    return galleries
 
 
 def comparison_galleries(runs: Mapping[str, RunFiles]) -> list[Gallery]:
     """Show labels and the predictions of every method."""
-    first, found = next(iter(runs.values())), []
+    first, galleries = next(iter(runs.values())), []
     for client in chosen_clients(first):
         samples = {label: run.samples(client) for label, run in list(runs.items())[:MOST_METHODS]}
         given = next((held for held in samples.values() if held), {})
         columns = {label: (held, "after") for label, held in samples.items() if held and _same_images(given, held)}
         if columns:
-            found += _galleries(first, client, columns, "")
-    return found
+            galleries += _galleries(first, client, columns, "")
+    return galleries
 
 
 def chosen_clients(run: RunFiles) -> list[str]:
@@ -77,7 +77,7 @@ def _galleries(run: RunFiles, client: str, columns: Mapping[str, tuple[Source, s
 def _drawn(run: RunFiles, client: str, columns: Mapping[str, tuple[Source, str]], colour: str) -> list[Gallery]:
     """The best, the middle and the worst image of each task, by the score of the last column."""
     given = next(iter(columns.values()))[0]
-    found = []
+    galleries = []
     for name in [key.removeprefix("label.") for key in given if key.startswith("label.")]:
         task, names = get_task(name), list(map(str, given.get(f"names.{name}", ())))
         maps = {label: held[f"{when}.{name}"] for label, (held, when) in columns.items() if f"{when}.{name}" in held}
@@ -91,15 +91,15 @@ def _drawn(run: RunFiles, client: str, columns: Mapping[str, tuple[Source, str]]
             rows.append((word, pictures))
         seen = [labels[list(places.values())], *(held[list(places.values())] for held in maps.values())]
         title = client if len(run.tasks.get(client, ())) == 1 else f"{client}, {task.title}"
-        found.append(Gallery(title, ["input", "label", *maps], rows, colour, colour_key(task, seen, names)))
-    return found
+        galleries.append(Gallery(title, ["input", "label", *maps], rows, colour, colour_key(task, seen, names)))
+    return galleries
 
 
-def _shown(task: Task, found: Array, names: Sequence[str], caption: str, *, label: bool = False) -> Picture:
+def _shown(task: Task, values: Array, names: Sequence[str], caption: str, *, label: bool = False) -> Picture:
     """Show a map as a picture, and a vector in words."""
     if task.output == "map":
-        return Picture(address((paint_label if label else paint)(task, found, names)), caption)
-    return Picture(caption=caption, lines=in_words(task, found, names))
+        return Picture(address((paint_label if label else paint)(task, values, names)), caption)
+    return Picture(caption=caption, lines=in_words(task, values, names))
 
 
 def in_words(task: Task, vector: Array, names: Sequence[str]) -> list[tuple[str, float | None]]:
@@ -126,14 +126,14 @@ def image_scores(task: Task, predictions: Array, labels: Array, names: Sequence[
     space = LabelSpace(names=tuple(names)) if names else LabelSpace(classes=256)
     if task.metric(space).name in OF_A_SPLIT:
         return [nan] * len(labels)
-    found = []
+    scores = []
     for prediction, label in zip(predictions, labels, strict=True):
         metric = task.metric(space)
         truth = torch.from_numpy(label).float()
         truth = task.ignored(truth) if task.output == "map" else truth
         metric.update(torch.from_numpy(prediction)[None], truth[None])
-        found.append(metric.compute()[metric.name])
-    return found
+        scores.append(metric.compute()[metric.name])
+    return scores
 
 
 def ranked_images(task: Task, scores: Sequence[float]) -> dict[str, int]:

@@ -5,9 +5,9 @@ from dataclasses import replace
 from itertools import groupby
 
 from fedhca2.reports.comparison import Comparison, gather
-from fedhca2.reports.comparison.critical_difference import TITLE, ranking_note, ranking_of, to_svg
+from fedhca2.reports.comparison.drawings import RANKS_TITLE, draw_ranks, ranking_note, ranking_of
 from fedhca2.reports.comparison.gather import BY_CLIENT, DELTA_M, LOCAL, Column
-from fedhca2.reports.comparison.layouts import heading, marked_cell, marks_note
+from fedhca2.reports.comparison.layouts import marked_cell, marks_note
 from fedhca2.reports.comparison.variants import differing, flat, variants
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.cast import cast_of
@@ -31,27 +31,27 @@ Variants = Mapping[str, Sequence[RunFiles]]  # the seeds of each row of the tabl
 
 def several_sections(runs: list[RunFiles]) -> list[Section]:
     """Compare runs: results with differences, curves, predictions, weights, conflicts, cost, and settings."""
-    comparison, found = gather(runs), variants(runs)
-    firsts = {label: same[0] for label, same in found.items()}
-    colours = method_colours(found)
+    comparison, rows = gather(runs), variants(runs)
+    firsts = {label: same[0] for label, same in rows.items()}
+    colours = method_colours(rows)
     tables = [results_table(comparison, colours), differences_table(comparison, colours)]
-    results = [*comparison_answer(comparison, found), *_gains(comparison, colours), *tables, *_ranks(comparison)]
+    results = [*comparison_answer(comparison, rows), *_gains(comparison, colours), *tables, *_ranks(comparison)]
     sections = [
         Section("results", "Results", results, colours),
-        Section("training", "Training", _curves(found, colours), colours),
+        Section("training", "Training", _curves(rows, colours), colours),
         Section("predictions", "Predictions", comparison_galleries(firsts)),
         Section("weights", "α and β", *_of_each(firsts, weight_figures)),
         Section("updates", "Conflicts", *_of_each(firsts, conflict_figures)),
-        Section("cost", "Cost", [*_costs(found, colours), facts_table(runs)], colours),
+        Section("cost", "Cost", [*_costs(rows, colours), facts_table(runs)], colours),
         Section("settings", "Settings", [settings_table(firsts), common_table(firsts), versions_table(runs)]),
     ]
     return [section for section in sections if section.blocks]
 
 
-def method_colours(found: Variants) -> dict[str, str]:
+def method_colours(rows: Variants) -> dict[str, str]:
     """A colour for each row of the table, and grey for Local."""
-    others = [label for label, same in found.items() if same[0].method != LOCAL]
-    return {label: COLOURS[others.index(label) % len(COLOURS)] if label in others else GREY for label in found}
+    others = [label for label, same in rows.items() if same[0].method != LOCAL]
+    return {label: COLOURS[others.index(label) % len(COLOURS)] if label in others else GREY for label in rows}
 
 
 def results_table(comparison: Comparison, colours: Mapping[str, str] | None = None) -> Table:
@@ -79,7 +79,7 @@ def results_table(comparison: Comparison, colours: Mapping[str, str] | None = No
             " Δm uses the mean scores of clients with the same data and tasks; by client, it is the mean of all gains."
         )
     note = f"{note} {marks_note(comparison)}".strip()
-    return Table("Results", ["method", *map(heading, columns)], rows, note, _over(columns))
+    return Table("Results", ["method", *(column.heading for column in columns)], rows, note, _over(columns))
 
 
 def differences_table(comparison: Comparison, colours: Mapping[str, str]) -> Table:
@@ -91,7 +91,7 @@ def differences_table(comparison: Comparison, colours: Mapping[str, str]) -> Tab
         for method in others
     ]
     note = "In percent; higher is better for every metric."
-    return Table(f"Gain over {first}", ["method", *map(heading, columns)], rows, note, _over(columns))
+    return Table(f"Gain over {first}", ["method", *(column.heading for column in columns)], rows, note, _over(columns))
 
 
 def _over(columns: Sequence[Column]) -> list[tuple[str, int]]:
@@ -153,14 +153,14 @@ def _gains_by_column(comparison: Comparison, methods: list[str], colours: Mappin
 
 def _ranks(comparison: Comparison) -> list[Drawing]:
     ranking = ranking_of(comparison)
-    return [Drawing(TITLE, to_svg(ranking), ranking_note(ranking))] if ranking else []
+    return [Drawing(RANKS_TITLE, draw_ranks(ranking), ranking_note(ranking))] if ranking else []
 
 
-def _curves(found: Variants, colours: Mapping[str, str]) -> list[Block]:
+def _curves(rows: Variants, colours: Mapping[str, str]) -> list[Block]:
     """Draw the scores of every method by client, or by kind of many clients: means and ranges over seeds."""
     figures: list[Block] = []
-    first = next(iter(found.values()))[0]
-    most = max(len(same) for same in found.values())
+    first = next(iter(rows.values()))[0]
+    most = max(len(same) for same in rows.values())
     note = f"Lines are means of up to {most} seeds, bands reach from the lowest to the highest." if most > 1 else ""
     for number, (label, clients) in enumerate(cast_of(first).groups.items()):
         for task in dict.fromkeys(task for client in clients for task in first.tasks.get(client, ())):
@@ -168,7 +168,7 @@ def _curves(found: Variants, colours: Mapping[str, str]) -> list[Block]:
                 continue
             metric, higher = main
             traces = []
-            for method, same in found.items():
+            for method, same in rows.items():
                 held = [mean_series(series(run.of("metric"), task, metric), clients) for run in same]
                 rounds = sorted({round for one in held for round in one})
                 traces += drawn(method, colours[method], held, rounds, band="seeds")
@@ -181,7 +181,7 @@ def _curves(found: Variants, colours: Mapping[str, str]) -> list[Block]:
     return figures or [Note(ONE_EVALUATION)]
 
 
-def mean_series(found: Mapping[str, Series], clients: Sequence[str]) -> Series:
+def mean_series(values: Mapping[str, Series], clients: Sequence[str]) -> Series:
     """The mean of some clients by round.
 
     >>> mean_series({"a": {1: 2.0, 2: 3.0}, "b": {1: 4.0}}, ["a", "b", "c"])
@@ -189,7 +189,7 @@ def mean_series(found: Mapping[str, Series], clients: Sequence[str]) -> Series:
     """
     held: dict[int, list[float]] = {}
     for client in clients:
-        for round, value in found.get(client, {}).items():
+        for round, value in values.get(client, {}).items():
             held.setdefault(round, []).append(value)
     return {round: sum(values) / len(values) for round, values in held.items()}
 
@@ -198,21 +198,21 @@ def _of_each(
     runs: Mapping[str, RunFiles], draw: Callable[[RunFiles], list[Figure]]
 ) -> tuple[list[Block], dict[str, str]]:
     """The figures of every run that has them, and the colours of the clients."""
-    found: list[Block] = []
+    figures: list[Block] = []
     for number, (label, run) in enumerate(runs.items()):
         for figure in draw(run):
             told = f"{figure.note} Seed {run.config['seed']}."
-            found.append(replace(figure, id=f"{figure.id}-of-{number}", title=f"{label}: {figure.title}", note=told))
-    return found, cast_of(next(iter(runs.values()))).colours
+            figures.append(replace(figure, id=f"{figure.id}-of-{number}", title=f"{label}: {figure.title}", note=told))
+    return figures, cast_of(next(iter(runs.values()))).colours
 
 
-def _costs(found: Variants, colours: Mapping[str, str]) -> list[Figure]:
-    first = next(iter(found.values()))[0]
+def _costs(rows: Variants, colours: Mapping[str, str]) -> list[Figure]:
+    first = next(iter(rows.values()))[0]
     seconds = []
-    for label, same in found.items():
+    for label, same in rows.items():
         held = [{event["round"] + 1: event["seconds"] for event in run.of("round")} for run in same]
         seconds += drawn(label, colours[label], held, range(1, first.rounds + 1), band="seeds")
-    finished = {label: same[0].result["bytes"] for label, same in found.items() if same[0].result}
+    finished = {label: same[0].result["bytes"] for label, same in rows.items() if same[0].result}
     bars = [
         {
             "type": "bar",

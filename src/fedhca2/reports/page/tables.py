@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from math import isfinite
 
-from fedhca2.metrics import relative_gain
 from fedhca2.reports.figures.attendance import left_out
 from fedhca2.reports.figures.cast import cast_of
 from fedhca2.reports.names import UNKNOWN, duration_text, gain_text, metric_heading, score_text, size_text
@@ -12,7 +11,7 @@ from fedhca2.reports.tables import MOST_ROWS, scores_by_kind
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.names import EVENTS
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import Headline, headline
+from fedhca2.run_folder.result import task_scores
 
 SHOWN = 100  # most rows of a table of any length
 PARTS = ("encoder", "decoder", "head")
@@ -65,21 +64,18 @@ def result_table(run: RunFiles) -> Table:
     labels, colours = cast.labels, cast.colours
     columns = ["client", "metric", *(["local"] if baseline else []), run.method, *(["gain"] if baseline else [])]
     rows = []
-    for client, tasks in result["clients"].items():
-        for task, scores in tasks.items():
-            ours = headline(task, scores)
-            metric = metric_heading(ours.metric, ours.higher_is_better)
-            colour = colours.get(labels.get(client, ""), "")
-            row = [Cell(run.short_name(f"{client}/{task}"), colour=colour), Cell(metric)]
-            score = Cell(score_text(task, ours.value), value=ours.value)
-            if baseline and task in baseline.get(client, {}):
-                theirs = headline(task, baseline[client][task])
-                row += [Cell(score_text(task, theirs.value), value=theirs.value), score, gain_cell(ours, theirs)]
-            elif baseline:  # a site that was away during the evaluation
-                row += [Cell(UNKNOWN), score, Cell(UNKNOWN)]
-            else:
-                row.append(score)
-            rows.append(row)
+    for one in task_scores(result["clients"], baseline):
+        metric = metric_heading(one.ours.metric, one.ours.higher_is_better)
+        colour = colours.get(labels.get(one.client, ""), "")
+        row = [Cell(run.short_name(f"{one.client}/{one.task}"), colour=colour), Cell(metric)]
+        score = Cell(score_text(one.task, one.ours.value), value=one.ours.value)
+        if one.alone:
+            row += [Cell(score_text(one.task, one.alone.value), value=one.alone.value), score, marked(one.gain)]
+        elif baseline:  # a site that was away during the evaluation
+            row += [Cell(UNKNOWN), score, Cell(UNKNOWN)]
+        else:
+            row.append(score)
+        rows.append(row)
     return Table(f"All {len(rows):,} results" if len(rows) > MOST_ROWS else "Results", columns, rows)
 
 
@@ -140,7 +136,7 @@ def left_out_table(run: RunFiles) -> list[Table]:
     rounds: dict[tuple[str, str], list[int]] = {}
     for one in left_out(run):
         rounds.setdefault((one.client, one.why), []).append(one.round)
-    rows = [[Cell(client), Cell(spans(found)), Cell(why)] for (client, why), found in rounds.items()]
+    rows = [[Cell(client), Cell(spans(missed)), Cell(why)] for (client, why), missed in rounds.items()]
     hidden = len(rows) - SHOWN
     note = "Each counts as absent in that round. The number after the last round is the evaluation."
     note += f" The first {SHOWN} of {len(rows)} reasons are shown; {EVENTS} has all of them." if hidden > 0 else ""
@@ -152,7 +148,7 @@ def declined_table(run: RunFiles) -> list[Table]:
     rounds: dict[tuple[str, str], list[int]] = {}
     for event in run.of("declined"):
         rounds.setdefault((event["client"], event["why"]), []).append(event["round"] + 1)
-    rows = [[Cell(client), Cell(spans(found)), Cell(why)] for (client, why), found in rounds.items()]
+    rows = [[Cell(client), Cell(spans(missed)), Cell(why)] for (client, why), missed in rounds.items()]
     note = "Each still took part, with its own model if it rejected the rows it was sent."
     return [Table("Declined", ["client", "rounds", "what and why"], rows[:SHOWN], note)] if rows else []
 
@@ -165,10 +161,10 @@ def privacy_table(run: RunFiles) -> list[Table]:
     rows = [
         [
             Cell(client),
-            Cell(str(found["updates"]), value=found["updates"]),
-            *(Cell(_epsilon(found[key]), value=found[key]) for key in ("epsilon", "dp_accounting")),
+            Cell(str(cost["updates"]), value=cost["updates"]),
+            *(Cell(_epsilon(cost[key]), value=cost[key]) for key in ("epsilon", "dp_accounting")),
         ]
-        for client, found in spent["clients"].items()
+        for client, cost in spent["clients"].items()
     ]
     note = f"Client-level differential privacy at δ = {spent['delta']:g} of the updates that were sent, with noise "
     note += f"{spent['noise']:g}. A site that adds more noise on its own has spent less than this."
@@ -185,13 +181,13 @@ def spans(rounds: Iterable[int]) -> str:
     >>> spans([1, 2, 3, 7, 9, 10])
     '1–3, 7, 9–10'
     """
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for round in rounds:
-        if found and round == found[-1][-1] + 1:
-            found[-1][1:] = [round]
+        if ranges and round == ranges[-1][-1] + 1:
+            ranges[-1][1:] = [round]
         else:
-            found.append([round])
-    return ", ".join("–".join(map(str, span)) for span in found)
+            ranges.append([round])
+    return ", ".join("–".join(map(str, span)) for span in ranges)
 
 
 def latest_scores(run: RunFiles) -> dict[str, dict[str, dict[str, float]]]:
@@ -200,12 +196,6 @@ def latest_scores(run: RunFiles) -> dict[str, dict[str, dict[str, float]]]:
     for event in run.of("metric"):
         scores.setdefault(event["client"], {}).setdefault(event["task"], {})[event["metric"]] = event["value"]
     return scores
-
-
-def gain_cell(ours: Headline, theirs: Headline) -> Cell:
-    """The relative gain, marked with its sign for the colour."""
-    gain = relative_gain(ours.value, theirs.value, ours.higher_is_better)
-    return marked(gain)
 
 
 def marked(gain: float) -> Cell:

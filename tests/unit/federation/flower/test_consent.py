@@ -53,8 +53,12 @@ def test_no_data_set_has_a_file_that_a_server_could_name(kind):
     assert path_settings(KINDS[kind]) <= OWN_FILES
 
 
-def test_a_server_names_no_data_set_that_looks_for_files_by_its_settings():
-    assert TOLD_KINDS == ["scenes", "pascal_context", "nyud"]
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {*TOLD_KINDS}))
+def test_a_data_set_that_looks_for_files_by_its_settings_is_refused(kind):
+    told = Invitation.to(experiment(), "run1").experiment
+    asked = Invitation("run1", {**told, "data": {"rooms": {"kind": kind, "columns": {"image": "/etc/passwd"}}}})
+    with pytest.raises(RefusalError, match=rf"\(data\.kind in site\.yaml\), found '{kind}'"):
+        asked.accept(site())
 
 
 def test_an_encoder_that_a_site_has_not_listed_is_refused():
@@ -124,19 +128,14 @@ def test_an_order_that_the_method_has_no_use_for_is_refused(order):
 @pytest.mark.parametrize("method", ["fedhca2", "fedavg", "fedper", "local", {"name": "matfl", "batch_norm": "average"}])
 def test_the_orders_of_a_run_are_accepted(method):
     agreed = accept(experiment(method=method), site())
-    for round in range(4):
-        check_order(
-            Order(
-                round, delivered("encoder") if method != "local" else {}, upload=agreed.resolved_method.uploads(round)
-            ),
-            agreed,
-            site(),
-        )
-    check_order(Order(4, evaluate=True, finish=True, train=False), agreed, site())
+    rows = delivered("encoder") if method != "local" else {}
+    orders = [Order(round, rows, upload=agreed.resolved_method.uploads(round)) for round in range(4)]
+    orders.append(Order(4, evaluate=True, finish=True, train=False))
+    assert [check_order(order, agreed, site()) for order in orders] == [None] * 5
 
 
 def test_a_server_may_ask_for_less_than_the_method_shares():
-    check_order(Order(0, upload={"decoder": "updates"}), experiment(), site())
+    assert check_order(Order(0, upload={"decoder": "updates"}), experiment(), site()) is None
 
 
 BUDGET = {"clip": 1.0, "noise": 2.0, "epsilon": 8.0}

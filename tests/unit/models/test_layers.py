@@ -5,7 +5,7 @@ from torch.testing import assert_close
 
 from fedhca2.clients.step import KEEP
 from fedhca2.models import Encoder, EncoderConfig
-from fedhca2.models.stochastic_depth import draw_keep, dropping
+from fedhca2.models.layers import draw_keep, dropping
 from small import clients, small
 
 SIZE = (32, 32)

@@ -1,0 +1,164 @@
+"""Layers that replace a backbone's own, in place: Swin's released block, stochastic depth, low-rank adapters."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from math import sqrt
+
+import numpy as np
+import torch
+from timm.layers.drop import DropPath
+from timm.models.swin_transformer import SwinTransformerBlock, window_partition, window_reverse
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedhca2.models.config import Lora
+
+Size = tuple[int, int]
+APART = -100.0  # added to the score of two positions that only the roll brought together
+
+
+class ReleasedBlock(SwinTransformerBlock):
+    """timm's block as mmseg computes it: a map is padded to whole windows before it is rolled.
+
+    timm rolls first, which gives different results if a map is not a multiple of the window.
+    """
+
+    def _attn(self, x: Tensor) -> Tensor:
+        _, height, width, channels = x.shape
+        window, shift = self.window_size, self.shift_size
+        x = functional.pad(x, (0, 0, 0, -width % window[1], 0, -height % window[0]))
+        size = (x.shape[1], x.shape[2])
+        mask = None
+        if any(shift):
+            x = x.roll((-shift[0], -shift[1]), dims=(1, 2))
+            mask = roll_mask(size, window, shift, x.device)
+        windows = window_partition(x, window).view(-1, self.window_area, channels)
+        attended = self.attn(windows, mask=mask).view(-1, *window, channels)
+        x = window_reverse(attended, window, *size)
+        if any(shift):
+            x = x.roll(shift, dims=(1, 2))
+        return x[:, :height, :width]
+
+
+def roll_mask(size: Size, window: Size, shift: Size, device: torch.device) -> Tensor:
+    """What to add to the scores [windows, places, places] of a map of this size that was rolled up and left.
+
+    >>> roll_mask((2, 2), (2, 2), (1, 0), torch.device("cpu"))
+    tensor([[[   0.,    0., -100., -100.],
+             [   0.,    0., -100., -100.],
+             [-100., -100.,    0.,    0.],
+             [-100., -100.,    0.,    0.]]])
+    """
+    below, right = (torch.arange(n, device=device) >= n - s for n, s in zip(size, shift, strict=True))
+    corner = 2 * below[:, None] + right  # which of the map's four corners a position came from
+    corner = window_partition(corner[None, ..., None], window).view(-1, window[0] * window[1])
+    return torch.where(corner[:, :, None] == corner[:, None], 0.0, APART)
+
+
+def as_released(body: nn.Module) -> None:
+    """Make a timm Swin transformer compute what mmseg's does, in place; other backbones are unchanged."""
+    blocks = [module for module in body.modules() if type(module) is SwinTransformerBlock]
+    for block in blocks:
+        block.__class__ = ReleasedBlock
+    if blocks:
+        embedding = body.get_submodule("patch_embed")
+        embedding.dynamic_img_pad = True  # type: ignore[assignment]  # an image to whole patches
+
+
+class GivenDropPath(DropPath):
+    """A residual path with stochastic depth: in training, it is dropped for some images of a batch.
+
+    timm draws these from PyTorch's global generator, which clients in threads share. Here the draws are passed in:
+    which images keep the path, and with which factor.
+    """
+
+    keep: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale the path's values image by image in training."""
+        if not self.training:
+            return x
+        if self.keep is None:
+            raise RuntimeError("stochastic depth should have draws in training, set by `dropping`, found none")
+        return x * self.keep.view(-1, *[1] * (x.ndim - 1))
+
+
+def take_over_drop_paths(body: nn.Module) -> list[GivenDropPath]:
+    """All droppable paths of a timm backbone; from now on they draw nothing themselves."""
+    for module in body.modules():
+        if type(module) is DropPath and module.drop_prob:
+            module.__class__ = GivenDropPath
+    return [module for module in body.modules() if isinstance(module, GivenDropPath)]
+
+
+def draw_keep(paths: Sequence[GivenDropPath], steps: int, images: int, dice: np.random.Generator) -> Tensor:
+    """Factors [steps, paths, images]: 0 with the probability of a path's rate, otherwise 1 / (1 − rate)."""
+    kept = 1 - np.array([[path.drop_prob] for path in paths])
+    return torch.from_numpy(np.float32((dice.random((steps, len(paths), images)) < kept) / kept))
+
+
+@contextmanager
+def dropping(paths: Sequence[GivenDropPath], keep: Tensor | None) -> Iterator[None]:
+    """Use the draws of `draw_keep` for one step; None if a model has no such paths."""
+    if keep is None:
+        yield
+        return
+    for path, factors in zip(paths, keep, strict=True):
+        path.keep = factors
+    try:
+        yield
+    finally:
+        for path in paths:
+            path.keep = None
+
+
+class LoraLinear(nn.Linear):
+    """A frozen linear layer with a low-rank adapter (Hu et al. 2022), which is 0 at first: W·x + (α/r)·B·A·x."""
+
+    down: nn.Parameter
+    up: nn.Parameter
+    scale: float
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply both."""
+        low = functional.linear(functional.linear(input, self.down), self.up)
+        return functional.linear(input, self.weight, self.bias) + self.scale * low
+
+    def extra_repr(self) -> str:
+        """Describe the layer."""
+        return f"{super().extra_repr()}, rank={len(self.down)}, scale={self.scale:g}"
+
+
+def add_adapters(body: nn.Module, names: Iterable[str], config: Lora) -> set[str]:
+    """Give these linear layers adapters, in place; returns the names of the new parameters."""
+    added = set()
+    for name in names:
+        layer = body.get_submodule(name)
+        layer.__class__ = LoraLinear
+        assert isinstance(layer, LoraLinear)
+        down = torch.empty(config.rank, layer.in_features)
+        nn.init.kaiming_uniform_(down, a=sqrt(5))
+        layer.down = nn.Parameter(down)
+        layer.up = nn.Parameter(torch.zeros(layer.out_features, config.rank))
+        layer.scale = config.alpha / config.rank
+        added |= {f"{name}.down", f"{name}.up"}
+    return added
+
+
+def linears(body: nn.Module) -> list[str]:
+    """The names of all linear layers."""
+    return [name for name, module in body.named_modules() if type(module) is nn.Linear]
+
+
+@torch.no_grad()
+def called_linears(body: nn.Module, image: Tensor) -> list[str]:
+    """The linear layers that a forward pass calls; some backbones have others, or use weights without calling them."""
+    called: dict[str, None] = {}
+    hooks = [
+        body.get_submodule(name).register_forward_pre_hook(lambda *_, name=name: called.setdefault(name))
+        for name in linears(body)
+    ]
+    body(image)
+    for hook in hooks:
+        hook.remove()
+    return list(called)

@@ -1,0 +1,183 @@
+"""Drawings of a comparison as SVG: average ranks with their critical difference, and Δm over a swept setting."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import pairwise
+from math import ceil, floor, isfinite, log10
+
+from fedhca2.reports.comparison.gather import DELTA_M, Comparison, Entry
+from fedhca2.reports.comparison.significance import LEVEL, Ranking, rank
+
+RANKS_FILE, SWEEP_FILE = "critical-difference.svg", "sweep.svg"
+RANKS_TITLE = "Average ranks and their critical difference"
+STEP, AXIS = 60, 720  # pixels: a rank, and the most for all of them
+LETTER, TOP, ROW, BAR = 7.2, 62, 22, 8  # pixels: a letter, the axis, a name, a group
+WIDTH, HEIGHT = 560, 340  # pixels of a sweep, and its margins:
+LEFT, RIGHT, ABOVE, BELOW = 70, 30, 40, 50
+TICKS = 5
+WIDE = 100  # times the smallest value, from which the axis is logarithmic
+
+
+def ranking_of(comparison: Comparison) -> Ranking | None:
+    """Rank the methods in every column with every seed that all of them have."""
+    scores: dict[str, list[float]] = {method: [] for method in comparison.entries}
+    for column in (column for column in comparison.columns if not column.is_gain):
+        cells = {method: row[column].by_seed for method, row in comparison.entries.items()}
+        for seed in sorted(set.intersection(*(set(cell) for cell in cells.values()))):
+            if all(isfinite(cell[seed]) for cell in cells.values()):
+                for method, cell in cells.items():
+                    scores[method].append(cell[seed] if column.higher_is_better else -cell[seed])
+    return rank(scores)
+
+
+def ranking_note(ranking: Ranking) -> str:
+    """How to read the figure, and what it assumes."""
+    p = "p < 0.001" if ranking.p_value < 0.001 else f"p = {ranking.p_value:.3f}"
+    difference = "a difference" if ranking.p_value < LEVEL else "no difference"
+    return (
+        f"Ranks (1 is the best) averaged over {ranking.rankings} rankings, one per column and seed. Friedman's test "
+        f"finds {difference} between the methods ({p}). Methods joined by a bar are closer than the critical "
+        f"difference (Nemenyi's test at {100 * LEVEL:g} %). Both tests take the rankings as independent, but the "
+        "columns of a run share encoders and the seeds share a data set: they find differences too easily."
+    )
+
+
+def draw_ranks(ranking: Ranking) -> str:
+    """Draw the average ranks on an axis, with a bar over methods that do not differ, as Demšar (2006) does."""
+    names, count = list(ranking.ranks), len(ranking.ranks)
+    labels = [f"{name} {value:.2f}" for name, value in ranking.ranks.items()]
+    side = 30 + LETTER * max(map(len, labels))
+    step = min(STEP, AXIS / (count - 1))
+    width = 2 * side + step * max(count - 1, ranking.critical_difference)
+
+    def x(value: float) -> float:
+        return side + step * (value - 1)
+
+    end = x(1 + ranking.critical_difference)
+    parts = [svg_line(x(1), 22, end, 22), *(svg_line(edge, 18, edge, 26) for edge in (x(1), end))]
+    parts += [svg_text(x(1), 13, f"critical difference {ranking.critical_difference:.2f}", "start")]
+    parts += [svg_line(x(1), TOP, x(count), TOP)]
+    for tick in range(1, count + 1):
+        parts += [svg_line(x(tick), TOP - 5, x(tick), TOP), svg_text(x(tick), TOP - 10, str(tick), "middle")]
+    groups = ranking.groups
+    for number, group in enumerate(groups):
+        y = TOP + BAR * (number + 1)
+        parts.append(svg_line(x(ranking.ranks[group[0]]) - 4, y, x(ranking.ranks[group[-1]]) + 4, y, 4))
+    first, half = TOP + BAR * (len(groups) + 1) + ROW, (count + 1) // 2
+    for number, name in enumerate(names):
+        at, left = x(ranking.ranks[name]), number < half
+        y = first + ROW * (number if left else count - 1 - number)
+        edge, anchor, shift = (side - 12, "end", -4) if left else (x(count) + 12, "start", 4)
+        parts += [svg_line(at, TOP, at, y), svg_line(at, y, edge, y)]
+        parts.append(svg_text(edge + shift, y + 4, labels[number], anchor))
+    height = first + ROW * half
+    return svg_drawing(width, height, f"{RANKS_TITLE}: {', '.join(labels)}", parts)
+
+
+def draw_sweep(setting: str, labels: Mapping[str, str], comparison: Comparison) -> str:
+    """Draw the mean of each value's row with its standard deviation, and a point for each seed.
+
+    `labels` has the row of the comparison by value.
+    """
+    known = DELTA_M in comparison.columns and any(
+        isfinite(comparison.entries[label][DELTA_M].mean) for label in labels.values()
+    )
+    column = DELTA_M if known else comparison.columns[0]
+    entries = {value: comparison.entries[label][column] for value, label in labels.items()}
+    title = column.heading if column.is_gain else f"{column.group}: {column.heading}"
+    x, y = _positions(list(entries)), _Axis(list(entries.values()))
+    parts = [
+        svg_text(WIDTH / 2, 22, f"{title} over {setting}", "middle"),
+        svg_text(WIDTH / 2, HEIGHT - 8, setting, "middle"),
+    ]
+    parts += [
+        svg_line(LEFT, HEIGHT - BELOW, WIDTH - RIGHT, HEIGHT - BELOW),
+        svg_line(LEFT, ABOVE, LEFT, HEIGHT - BELOW),
+    ]
+    for tick in y.ticks:
+        parts += [svg_line(LEFT - 5, y(tick), LEFT, y(tick)), svg_text(LEFT - 8, y(tick) + 4, f"{tick:.3g}", "end")]
+    means = [(x[value], y(entry.mean)) for value, entry in entries.items() if isfinite(entry.mean)]
+    parts += [svg_line(*start, *end, 2) for start, end in pairwise(means)]
+    for value, entry in entries.items():
+        parts.append(svg_text(x[value], HEIGHT - BELOW + 18, value, "middle"))
+        parts += _marks(x[value], y, entry)
+    told = "; ".join(f"{value}: {entry.mean:.4g}" for value, entry in entries.items())
+    return svg_drawing(WIDTH, HEIGHT, f"{title} over {setting}: {told}", parts)
+
+
+def _marks(x: float, y: "_Axis", entry: Entry) -> list[str]:
+    dots = [
+        f'<circle cx="{x:.1f}" cy="{y(value):.1f}" r="3" fill-opacity="0.5" stroke="none"/>'
+        for value in entry.values
+        if isfinite(value)
+    ]
+    if entry.deviation is None or not isfinite(entry.deviation):
+        return dots
+    low, high = y(entry.mean - entry.deviation), y(entry.mean + entry.deviation)
+    return [*dots, svg_line(x, low, x, high), *(svg_line(x - 5, end, x + 5, end) for end in (low, high))]
+
+
+class _Axis:
+    """Vertical positions, from the smallest to the largest mark."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        spread = [entry.deviation or 0.0 for entry in entries]
+        ends = [entry.mean + sign * each for entry, each in zip(entries, spread, strict=True) for sign in (-1, 1)]
+        known = [value for value in [*ends, *(v for entry in entries for v in entry.values)] if isfinite(value)] or [
+            0.0
+        ]
+        room = max(max(known) - min(known), 1e-3 * max(map(abs, known)), 1e-9)
+        self.low, self.high = min(known) - 0.05 * room, max(known) + 0.05 * room
+
+    @property
+    def ticks(self) -> list[float]:
+        """Round numbers on the axis."""
+        step = tick_step(self.high - self.low, TICKS)
+        return [step * number for number in range(ceil(self.low / step), floor(self.high / step) + 1)]
+
+    def __call__(self, value: float) -> float:
+        return HEIGHT - BELOW - (value - self.low) / (self.high - self.low) * (HEIGHT - ABOVE - BELOW)
+
+
+def _positions(values: list[str]) -> dict[str, float]:
+    """Horizontal positions: to scale if all values are numbers, logarithmic if they differ widely, else in order."""
+    try:
+        places = [float(value) for value in values]
+    except ValueError:
+        places = [float(number) for number in range(len(values))]
+    if not all(map(isfinite, places)) or len(set(places)) < len(places):
+        places = [float(number) for number in range(len(values))]
+    if min(places) > 0 and max(places) >= WIDE * min(places):
+        places = [log10(place) for place in places]
+    low, room = min(places), (max(places) - min(places)) or 1.0
+    inside = WIDTH - LEFT - RIGHT - 60
+    return {value: LEFT + 30 + inside * (place - low) / room for value, place in zip(values, places, strict=True)}
+
+
+def svg_drawing(width: float, height: float, told: str, parts: Sequence[str]) -> str:
+    """A drawing on white paper, so that it is readable on a dark page too, with a text for those who cannot see it."""
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}"'
+    look = 'font-family="system-ui, sans-serif" font-size="13" fill="#222" stroke="#222" role="img"'
+    paper = '<rect width="100%" height="100%" fill="#fff" stroke="none"/>'
+    head = [f'{opening} height="{height:.0f}" {look}>', f"<title>{escape(told)}</title>", paper]
+    return "\n".join([*head, *parts, "</svg>\n"])
+
+
+def svg_line(x1: float, y1: float, x2: float, y2: float, width: int = 1) -> str:
+    """A line."""
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke-width="{width}"/>'
+
+
+def svg_text(x: float, y: float, text: str, anchor: str) -> str:
+    """A text that starts, ends or has its middle at x."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" stroke="none">{escape(text)}</text>'
+
+
+def tick_step(room: float, ticks: int) -> float:
+    """The smallest 1, 2 or 5 times a power of ten that divides an axis into `ticks` steps or fewer.
+
+    >>> tick_step(17.0, 5)
+    5.0
+    """
+    power = 10.0 ** floor(log10(room / ticks))
+    return next(times * power for times in (1, 2, 5, 10) if room <= ticks * times * power)

@@ -1,0 +1,41 @@
+import subprocess
+from math import isnan
+
+from fedhca2.run_folder.result import origin, overall_gain, task_scores
+
+
+def test_a_gain_over_nothing_is_not_known():
+    assert overall_gain({"a": {"sal": {"max_f": 1.0}}}, {"a": {"sal": {"max_f": 0.0}}}) is None
+
+
+def test_a_client_that_was_evaluated_once_does_not_count():
+    ours = {"a": {"sal": {"max_f": 3.0}}, "b": {"sal": {"max_f": 9.0}}}
+    assert overall_gain(ours, {"a": {"sal": {"max_f": 2.0}}}, {"a": "one", "b": "one"}) == 50
+
+
+def test_a_gain_is_positive_where_lower_is_better_and_the_score_fell():
+    (score,) = task_scores({"a": {"depth": {"rmse": 0.5}}}, {"a": {"depth": {"rmse": 1.0}}})
+    assert score.gain == 50
+
+
+def test_a_client_without_a_baseline_keeps_its_score_but_has_no_gain():
+    (score,) = task_scores({"a": {"sal": {"max_f": 3.0}}}, {"b": {"sal": {"max_f": 2.0}}})
+    assert score.ours.value == 3
+    assert isnan(score.gain)
+
+
+def test_the_command_is_one_that_a_shell_takes(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/fedhca2", "run", "my file.yaml"])
+    assert origin()["command"] == "fedhca2 run 'my file.yaml'"
+
+
+def test_the_commit_is_that_of_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert origin()["git"] is None
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], [*who, "commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run(["git", *words], check=True)
+    clean = origin()["git"]
+    assert (len(clean["commit"]), clean["dirty"]) == (40, False)
+    (tmp_path / "new.py").touch()
+    assert origin()["git"] == clean | {"dirty": True}
