@@ -54,7 +54,7 @@ def rows(quick: bool = False, repeats: int = 7) -> Iterator[Row]:
     yield from pair("fedhca2 --help", least(["-m", "fedhca2", "--help"], repeats), 0.5)
     if not quick:
         with tempfile.TemporaryDirectory() as folder:
-            yield from pair("demo to its first batch", least(["-c", DEMO, folder], min(3, repeats), SEEN), 8.0)
+            yield from pair("demo to its first batch", least(["-c", DEMO, folder], min(3, repeats), SEEN), 4.0)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ import torch
 from kill_run import child
 from small_run import SETTINGS, events, resume_small, run_small, same_models, small
 
-STEPS = ("fsync", "rename", "replace", "unlink", "mkdir", "rmdir")
+STEPS = ("fsync", "link", "rename", "replace", "unlink", "mkdir", "rmdir")
 ALONE = SETTINGS["clients"][2:]
-EXPERIMENT = small("local", rounds=1, evaluate_every=0, clients=ALONE)
+EXPERIMENT = small("local", rounds=1, evaluate_every=0, clients=ALONE, checkpoints={"memory": 0})
 MORE = ["rounds=2", "clients=[{name: home, data: indoor, tasks: [semseg, depth], epochs: 2}]"]
 
 

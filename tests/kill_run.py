@@ -14,7 +14,8 @@ import torch
 
 from small_run import SETTINGS, events, resume_small, run_small, same_models, small
 
-EXPERIMENT = small(rounds=3, evaluate_every=2, baseline=True, clients=SETTINGS["clients"][1:])
+PARTLY = {"participation": {"fraction": 0.5}, "checkpoints": {"memory": 0}}  # states and rows wait in files
+EXPERIMENT = small(rounds=3, evaluate_every=2, baseline=True, clients=SETTINGS["clients"][1:], **PARTLY)
 
 
 def child(work):

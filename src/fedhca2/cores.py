@@ -1,6 +1,7 @@
-"""The processor cores that this process may use, on every operating system."""
+"""The processor cores and the memory that this process may use, on every operating system."""
 
 import os
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -21,3 +22,22 @@ def stay_on(cores: Iterable[int], process: int = 0) -> None:
     for thread in threads:
         with suppress(ProcessLookupError):  # it has already ended
             os.sched_setaffinity(thread, cores)
+
+
+def host_free(system: Path = Path("/")) -> int:
+    """The free bytes of the machine, or of the container if that has less; unlimited if the system does not tell."""
+    told = _table(system / "proc/meminfo")
+    free = told["MemAvailable:"] * 1024 if told else sys.maxsize
+    group = system / "sys/fs/cgroup"
+    limit = (group / "memory.max").read_text("utf-8").strip() if (group / "memory.max").is_file() else "max"
+    if limit == "max":
+        return free
+    held = _table(group / "memory.stat")  # files are cached there until somebody needs the memory
+    used = int((group / "memory.current").read_text("utf-8")) - held["active_file"] - held["inactive_file"]
+    return min(free, int(limit) - used)
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Lines of a name and a number; empty without the file."""
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    return {line.split()[0]: int(line.split()[1]) for line in lines}

@@ -1,11 +1,14 @@
 """Writing files and folders that are complete or absent, and private by default."""
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK)
 PRIVATE, ORDINARY = 0o600, 0o666  # readable by the owner alone, or as the umask allows
 
 
@@ -28,13 +31,28 @@ def put_in_place(path: Path) -> Iterator[Path]:
         raise
 
 
-def write_whole(path: Path, data: bytes, mode: int = PRIVATE) -> None:
-    """Write a file with this mode under a temporary name, fsync it, and rename it into place."""
+def write_whole(path: Path, data: bytes, mode: int = PRIVATE, *, sync: bool = True) -> None:
+    """Write a file with this mode under a temporary name, fsync it, and rename it into place.
+
+    Without `sync`, a file whose system crashes may be incomplete.
+    """
     with put_in_place(path) as aside, open(aside, "xb", opener=partial(os.open, mode=mode)) as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
-    sync_folder(path.parent)
+        if sync:
+            os.fsync(file.fileno())
+    if sync:
+        sync_folder(path.parent)
+
+
+def link_whole(path: Path, place: Path) -> None:
+    """Give a whole file another name, or copy it where files have only one. Neither may be changed in place."""
+    try:
+        os.link(path, place)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        write_whole(place, path.read_bytes(), stat.S_IMODE(path.stat().st_mode))
 
 
 def private_folder(path: Path) -> Path:
@@ -49,9 +67,13 @@ def private_folder(path: Path) -> Path:
 
 def sync_folder(folder: Path) -> None:
     """Flush a folder's entries to disk, if the system can open folders for that."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+    if os.name != "nt":
+        sync_file(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

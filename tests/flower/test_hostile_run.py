@@ -25,10 +25,11 @@ def models_without(experiment, absent):
     """Models of the same experiment in one process, without a client."""
     data = open_data(experiment)
     clients = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
-    fleet = InProcess([client for client in clients if client.name != absent])
+    others = [client for client in clients if client.name != absent]
+    fleet = InProcess(others)
     server = Server(experiment.resolved_method, fleet.profiles.values())
     run_rounds(server, fleet, experiment.rounds, 0, Nobody())
-    return {name: client.personal.model.state_dict() for name, client in fleet.clients.items()}
+    return {client.name: client.personal.model.state_dict() for client in others}
 
 
 def test_a_whole_run_leaves_the_others_where_they_would_be_without_a_hostile_site(tmp_path, tell):

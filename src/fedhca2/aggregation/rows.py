@@ -16,10 +16,11 @@ from fedhca2.params import Layout
 
 LARGE = 1 << 22  # bytes from which large pages are worthwhile
 
-_madvise = None
+_madvise, _trim = None, None
 if hasattr(mmap, "MADV_DONTNEED"):  # Linux and macOS; without it, the system manages memory itself
     _madvise = ctypes.CDLL(None, use_errno=True).madvise
     _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,12 @@ def drop_pages(mapped: Tensor) -> None:
     """Release the memory of a mapped file; any other tensor would lose its values."""
     if _advise(mapped, getattr(mmap, "MADV_DONTNEED", 0)):
         raise OSError(ctypes.get_errno(), "madvise failed on a mapped row")
+
+
+def return_freed_memory() -> None:
+    """Return to the system what was freed: glibc keeps much of it if tensors of many sizes come and go."""
+    if _trim is not None:
+        _trim(0)
 
 
 def _advise(tensor: Tensor, advice: int) -> int:

@@ -15,8 +15,8 @@ without bound.
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # imports its parts when they are used
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dpotrs, dtrtrs
 
 Array = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ class _Hull:
 
     def extended(self, j: int, k: Array) -> "_Hull | None":
         """This hull with update j, or None if j already lies in it."""
-        column, _ = dtrtrs(self.factor, k[self.index, j], lower=1)
+        column, _ = scipy.linalg.lapack.dtrtrs(self.factor, k[self.index, j], lower=1)
         pivot = k[j, j] - column @ column
         if pivot <= PIVOT * k[j, j]:
             return None
@@ -106,7 +106,7 @@ class _Problem:
         if len(hull.index) == 1:
             return np.ones(1), True
         h = self.h[hull.index]
-        both, _ = dpotrs(hull.factor, np.column_stack([np.ones_like(h), h]), lower=1)
+        both, _ = scipy.linalg.lapack.dpotrs(hull.factor, np.column_stack([np.ones_like(h), h]), lower=1)
         p, q = both.T
         w0 = p / p.sum()
         w1 = q.sum() * w0 - q

@@ -135,7 +135,7 @@ def conclude(console: Console, result: "Result", folder: Path, as_json: bool = F
     from fedhca2.run_folder.reader import RunFiles
 
     files = RunFiles.open(folder)
-    console.print(result_table(result))
+    console.print(result_table(result, files.kinds))
     console.print(conclusion(result))
     for sentence in transfer_sentences(files)[:1]:
         console.print(Text(sentence))

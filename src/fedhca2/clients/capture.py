@@ -83,9 +83,7 @@ class CapturedStep:
         self.batch = {name: value.clone() for name, value in batch.items()}
         self.terms = LocalTerms(terms.frozen, terms.pull, [(name, anchor.clone()) for name, anchor in terms.pulled])
         self.rate = torch.zeros((), device=captures.device)
-        self.optimizer = training.optimizer.build(
-            self.model.parameters(), self.rate, training.weight_decay, capturable=True
-        )
+        self.optimizer = training.optimizer.build(self.model.parameters(), self.rate, training.weight_decay)
         self.losses = {task: torch.zeros((), device=captures.device) for task in self.model.decoders}
         loss = compiled(task_loss, captures.compile)
 
@@ -108,7 +106,7 @@ class CapturedStep:
         """Load a learner's values and its learning rate."""
         _copy(_tensors(self.model), _tensors(learner.model))
         _copy([anchor for _, anchor in self.terms.pulled], [anchor for _, anchor in terms.pulled])
-        self.rate.fill_(learner.optimizer.param_groups[0]["lr"])
+        self.rate.fill_(learner.optimizer.rate)
         targets, sources = [], []
         for own, other in self._pairs(learner):
             held = learner.optimizer.state.get(other, {})

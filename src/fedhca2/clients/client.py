@@ -14,7 +14,7 @@ from fedhca2.clients.device_slot import DeviceSlot, at_work
 from fedhca2.clients.evaluation import evaluate, mean_loss, recalibrate
 from fedhca2.clients.exchange import Exchange, divergence
 from fedhca2.clients.privacy import Privacy
-from fedhca2.clients.reach import RowLimits, first_rows
+from fedhca2.clients.reach import FirstRow, RowLimits, first_rows
 from fedhca2.clients.state_file import ClientState
 from fedhca2.clients.step import KEEP, LocalTerms
 from fedhca2.clients.training import Learner, Training
@@ -66,9 +66,13 @@ class Client:
         batch_norm: BatchNorm = "local",
         privacy: Privacy = NO_PRIVACY,
         others_noise: float = 0.0,
+        first: Mapping[Slot, FirstRow] | None = None,
         device_slot: DeviceSlot,
     ) -> None:
-        """`others_noise` is the standard deviation of the noise that others may add to each value."""
+        """`others_noise` is the standard deviation of the noise that others may add to each value.
+
+        `first` has the rows of its untrained model; by default those of `model`.
+        """
         self.name = name
         self.data = data
         self.objective = objective
@@ -76,8 +80,9 @@ class Client:
         self.privacy = privacy
         self.training = training
         self.device_slot = device_slot
+        self.first = first_rows(model) if first is None else first
         limits = RowLimits(
-            first_rows(model), training, len(data.train), data.epochs, data.rounds, max(others_noise, privacy.deviation)
+            self.first, training, len(data.train), data.epochs, data.rounds, max(others_noise, privacy.deviation)
         )
         self.exchange = Exchange(model, privacy, limits, replaces=objective.replaces)
         self.layouts, self.backbone = self.exchange.layouts, fingerprint(model)
@@ -95,6 +100,11 @@ class Client:
         """A rough measure of the work in a round: images times encoder and decoders."""
         epochs = len(self.objective.epochs(0, self.data.epochs))
         return len(self.data.train.indices) * epochs * (1 + len(self.personal.model.decoders))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its state."""
+        return sum(tensor.nbytes for tensor in self.current.tensors.values())
 
     @property
     def where(self) -> torch.device:
@@ -189,19 +199,29 @@ class Client:
             learner.move(moved)
         self.exchange.move(moved)
 
-    def state(self) -> ClientState:
-        """Everything the next round depends on, except data and settings; a copy on the CPU."""
-        return self._copy(torch.device("cpu"))
-
-    def _copy(self, device: torch.device) -> ClientState:
-        """Copy its models, moments and rows to a device."""
+    @property
+    def current(self) -> ClientState:
+        """Everything the next round depends on, except data and settings: its own tensors, until it works again."""
         tensors = self.personal.tensors("personal")
         if self.shared is not self.personal:
             tensors |= self.shared.tensors("shared")
-        tensors |= self.exchange.tensors()
-        copies = {name: torch.empty_like(tensor, device=device) for name, tensor in tensors.items()}
-        torch._foreach_copy_(list(copies.values()), [tensor.detach() for tensor in tensors.values()])
-        return ClientState(copies, {"client": self.name, **self.exchange.values()})
+        return ClientState(tensors | self.exchange.tensors(), {"client": self.name, **self.exchange.values()})
+
+    def state(self) -> ClientState:
+        """A copy of its current state on the CPU."""
+        return self._copy(torch.device("cpu"))
+
+    def _copy(self, device: torch.device) -> ClientState:
+        """Copy its current state to a device."""
+        held = self.current
+        copies = {name: torch.empty_like(tensor, device=device) for name, tensor in held.tensors.items()}
+        torch._foreach_copy_(list(copies.values()), [tensor.detach() for tensor in held.tensors.values()])
+        return ClientState(copies, held.values)
+
+    def rest(self) -> None:
+        """Release what it only needs while it works."""
+        for learner in {self.personal, self.shared}:
+            learner.optimizer.zero_grad()
 
     def restore(self, state: ClientState) -> None:
         """Restore a state of this client; raises ValueError if it belongs to another or does not fit."""

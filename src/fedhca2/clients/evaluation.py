@@ -124,18 +124,18 @@ def sample_labels(client: "Client") -> Arrays:
 
 
 @torch.inference_mode()
-def sample_predictions(client: "Client", when: str) -> Arrays:
+def sample_predictions(client: "Client", when: str, place: DeviceSlot | None = None) -> Arrays:
     """The model's current predictions for the sample images, without padding: `WHEN.TASK`."""
     val = client.data.val
     if val.are_arrays:
         return {}
     indices = sample_indices(client)
     batch = next(Batches(val.data, indices, val.tasks, batch_size=SAMPLES, resize=val.resize).evaluation())
-    with at_work(client, client.device_slot):
+    with at_work(client, place or client.device_slot):
         outputs = client.personal.model.eval()(batch.image.to(client.where))
-    place = placement(own_size(val.data.load(indices[0], ())), val.data.size)  # all have one size
+    own = placement(own_size(val.data.load(indices[0], ())), val.data.size)  # all have one size
     predictions = {task: TASKS[task].predict(output).cpu() for task, output in outputs.items()}
-    restored = {task: place.restored(TASKS[task], prediction) for task, prediction in predictions.items()}
+    restored = {task: own.restored(TASKS[task], prediction) for task, prediction in predictions.items()}
     return {f"{when}.{task}": _compact(prediction).numpy() for task, prediction in restored.items()}
 
 

@@ -1,8 +1,10 @@
 """A client's optimiser, the lifetime of its moments, and the learning rate of every epoch."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from math import cos, pi
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -10,7 +12,8 @@ from torch import Tensor, nn
 
 from fedhca2.config import Config
 
-KINDS: dict[str, type[torch.optim.Adam]] = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
+BETAS = (0.9, 0.999)  # how much of the moments stays in each step
+EPSILON = 1e-8
 
 
 class OptimizerConfig(Config):
@@ -20,12 +23,60 @@ class OptimizerConfig(Config):
     amsgrad: Annotated[bool, Field(description="divide by the largest second moment so far, not the last")] = False
     reset: Annotated[Literal["never", "every_round"], Field(description="when moments and steps are reset")] = "never"
 
-    def build(
-        self, parameters: Iterable[nn.Parameter], rate: float | Tensor, weight_decay: float, *, capturable: bool = False
-    ) -> torch.optim.Optimizer:
-        """Build an optimiser; `capturable` as part of a CUDA graph."""
-        return KINDS[self.kind](
-            parameters, lr=rate, weight_decay=weight_decay, amsgrad=self.amsgrad, fused=True, capturable=capturable
+    def build(self, parameters: Iterable[nn.Parameter], rate: float | Tensor, weight_decay: float) -> "Adam":
+        """Build an optimiser of these parameters."""
+        return Adam(list(parameters), rate, weight_decay, self)
+
+
+@dataclass
+class Adam:
+    """torch's fused kernels of Adam and AdamW, with the numbers of its classes.
+
+    The classes themselves import torch's compiler before their first step, which takes 2 seconds.
+    """
+
+    parameters: Sequence[nn.Parameter]
+    rate: float | Tensor
+    weight_decay: float
+    config: OptimizerConfig
+    state: dict[nn.Parameter, dict[str, Tensor]] = field(default_factory=lambda: defaultdict(dict))
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update the parameters that have gradients."""
+        trained = [parameter for parameter in self.parameters if parameter.grad is not None]
+        for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
+            self._step([parameter for parameter in trained if parameter.dtype == dtype])
+
+    def _step(self, parameters: list[nn.Parameter]) -> None:
+        """Update parameters of one type."""
+        moments = ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if self.config.amsgrad else []))
+        for parameter in parameters:
+            if not self.state[parameter]:
+                step = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                self.state[parameter] = {"step": step, **{name: torch.zeros_like(parameter) for name in moments}}
+        held = {name: [self.state[parameter][name] for parameter in parameters] for name in ("step", *moments)}
+        torch._foreach_add_(held["step"], 1)
+        kernel: Any = torch._fused_adamw_ if self.config.kind == "adamw" else torch._fused_adam_
+        kernel(
+            parameters,
+            [parameter.grad for parameter in parameters],
+            held["exp_avg"],
+            held["exp_avg_sq"],
+            held.get("max_exp_avg_sq", []),
+            held["step"],
+            amsgrad=self.config.amsgrad,
+            lr=self.rate,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            weight_decay=self.weight_decay,
+            eps=EPSILON,
+            maximize=False,
         )
 
 

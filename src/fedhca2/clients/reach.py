@@ -7,11 +7,11 @@ from math import inf, sqrt
 import torch
 from torch import Tensor
 
+from fedhca2.clients.optimizer import BETAS
 from fedhca2.clients.training import Training
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.params import Slot
 
-BETAS = (0.9, 0.999)  # of Adam, the same for every optimiser here
 SLACK = 1.05  # for weight decay and rounding
 ALIKE = 10.0  # fresh rows of one layout come from one distribution, so their lengths are similar
 SURE = 6.0  # standard deviations from its expected length that noise practically never exceeds

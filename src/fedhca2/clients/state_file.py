@@ -34,12 +34,15 @@ class ClientState:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def save_state(path: Path, state: ClientState) -> str:
-    """Write a state so that a crash leaves either the old file or the new one; returns its checksum."""
+def save_state(path: Path, state: ClientState, *, sync: bool = True) -> str:
+    """Write a state so that a crash leaves either the old file or the new one; returns its checksum.
+
+    Without `sync` this holds for a crash of the process, but not of the system.
+    """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
     values = json.dumps(state.values)
     checksum = _checksum(tensors, values)
-    write_whole(path, save(tensors, {"format": FORMAT, "values": values, "checksum": checksum}))
+    write_whole(path, save(tensors, {"format": FORMAT, "values": values, "checksum": checksum}), sync=sync)
     return checksum
 
 

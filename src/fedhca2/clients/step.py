@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedhca2.clients.optimizer import Adam
 from fedhca2.data.dataset import Sample
 from fedhca2.models.layers import dropping
 from fedhca2.models.multitask import MultiTaskModel, apply_head
@@ -63,7 +64,7 @@ def total_loss(losses: Losses, weighted: bool) -> Tensor:
 
 def take_step(
     model: MultiTaskModel,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Adam,
     batch: Sample,
     precision: str,
     terms: LocalTerms = PLAIN,
@@ -82,7 +83,7 @@ def take_step(
         own = dict(model.named_parameters())
         values, anchors = [own[name] for name, _ in terms.pulled], [anchor for _, anchor in terms.pulled]
         total = total + 0.5 * terms.pull * squared_distance(values, anchors)
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
     torch.autograd.backward(total)
     optimizer.step()
     return {task: value.detach() for task, value in losses.items()}

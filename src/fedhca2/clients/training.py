@@ -72,8 +72,7 @@ class Learner:
     ) -> dict[str, float]:
         """Train one epoch at one learning rate on the model's device; returns each task's mean unweighted loss."""
         set_mode(self.model, terms.frozen)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        self.optimizer.rate = rate
         step: CapturedStep | Callable[[Sample], Losses] | None = None
         sums: Losses = {}
         count = 0

@@ -2,28 +2,26 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
 from math import prod
 
-from fedhca2.clients import Client, DeviceSlot, LocalData, StepKind
+from fedhca2.clients import Client, ClientState, DeviceSlot, LocalData, StepKind
+from fedhca2.clients.reach import FirstRow
 from fedhca2.data.batches import Batches
 from fedhca2.data.dataset import Dataset
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.experiment.shards import OpenData, Shard
-from fedhca2.models import MultiTaskModel, build_model
+from fedhca2.messages import Profile
+from fedhca2.models import MultiTaskModel, build_model, common_model, draw_own_parts, fingerprint
 from fedhca2.models.own import check_parts
+from fedhca2.params import Layout, Slot, layouts
 from fedhca2.tasks import TASKS, LabelSpace
 
 # Compiling pays off from this number of training pixels: it halves the time of a step, and takes a minute.
 WORTH_COMPILING = 2e10
-
-
-def build_clients(
-    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], place: DeviceSlot
-) -> list[Client]:
-    """Build all clients of an experiment at one device slot."""
-    return [build_client(experiment, spec, data[spec.data], shards[spec.name], place) for spec in experiment.specs]
 
 
 def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> StepKind:
@@ -37,46 +35,114 @@ def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapp
     return "compiled" if pixels >= WORTH_COMPILING else "captured"
 
 
-def build_client(
-    experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, device_slot: DeviceSlot
-) -> Client:
-    """Build one client with its own images, decoders and heads."""
-    training, method = experiment.training, experiment.resolved_method
-    model = build_client_model(experiment, spec, data.train.labels, data.train.size)
-    shape = data.train.size if experiment.data[spec.data].are_arrays else (3, *data.train.size)
-    _try_model(experiment, spec, model, data.train.labels, shape)
+@dataclass(frozen=True)
+class _Common:
+    """What clients with the same model, data set and tasks have in common before each draws its decoders and heads."""
 
-    def batches(split: Dataset, indices: Sequence[int]) -> Batches:
+    model: MultiTaskModel
+    layouts: Mapping[Slot, Layout]
+    backbone: str
+
+
+class ClientPlan:
+    """A client that is built when it is needed: from a model that its kind has in common, since copying is quick."""
+
+    def __init__(
+        self, experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, place: DeviceSlot, common: _Common
+    ) -> None:
+        self.experiment, self.spec, self.data, self.shard = experiment, spec, data, shard
+        self.place, self.common = place, common
+        self.profile = Profile(spec.name, spec.data, spec.tasks, len(shard.train), common.layouts, common.backbone)
+        self._first: Mapping[Slot, FirstRow] | None = None  # the rows of its first model, once it was drawn
+
+    @property
+    def load(self) -> int:
+        """A rough measure of the work in a round: images times encoder and decoders."""
+        epochs = len(self.experiment.resolved_method.local.epochs(0, self.spec.epochs))
+        return len(self.shard.train) * epochs * (1 + len(self.spec.tasks))
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the client was built before."""
+        return self._first is not None
+
+    def build(self) -> Client:
+        """Build the client with the decoders and heads that it starts with. Nothing else may draw meanwhile."""
+        model, method = deepcopy(self.common.model), self.experiment.resolved_method
+        parts = method.local.frozen.union(self.spec.model.common_start)
+        draw_own_parts(model, seed=self.experiment.seed, client=self.spec.name, common=parts)
+        client = self._client(model)
+        self._first = client.first
+        return client
+
+    def rebuild(self, state: ClientState) -> Client:
+        """Build the client in a saved state; raises ValueError if that is another's. Draws only if it never did."""
+        client = self.build() if not self.drawn else self._client(deepcopy(self.common.model))
+        client.restore(state)
+        return client
+
+    def _client(self, model: MultiTaskModel) -> Client:
+        experiment, method = self.experiment, self.experiment.resolved_method
+        data, shard, plan = self.data, self.shard, experiment.diagnostics
+        local = LocalData(
+            dataset=self.spec.data,
+            train=self._batches(data.train.for_share(shard.dealt), shard.train),
+            val=self._batches(data.val, shard.val),
+            rounds=experiment.rounds,
+            epochs=self.spec.epochs,
+            seed=experiment.seed,
+            metrics=experiment.metrics,
+            looked_at=self._batches(data.val, plan.spread(shard.val)) if plan else None,
+        )
+        return Client(
+            self.spec.name,
+            model,
+            local,
+            experiment.training,
+            objective=method.local,
+            batch_norm=method.batch_norm,
+            privacy=experiment.privacy,
+            others_noise=experiment.guard.noise,
+            first=self._first,
+            device_slot=self.place,
+        )
+
+    def _batches(self, split: Dataset, indices: Sequence[int]) -> Batches:
+        training, resize = self.experiment.training, self.experiment.data[self.spec.data].resize
         return Batches(
             split,
             indices,
-            spec.tasks,
+            self.spec.tasks,
             batch_size=training.batch_size,
             workers=training.workers,
-            resize=experiment.data[spec.data].resize,
+            resize=resize,
         )
 
-    local = LocalData(
-        dataset=spec.data,
-        train=batches(data.train.for_share(shard.dealt), shard.train),
-        val=batches(data.val, shard.val),
-        rounds=experiment.rounds,
-        epochs=spec.epochs,
-        seed=experiment.seed,
-        metrics=experiment.metrics,
-        looked_at=batches(data.val, experiment.diagnostics.spread(shard.val)) if experiment.diagnostics else None,
-    )
-    return Client(
-        spec.name,
-        model,
-        local,
-        training,
-        objective=method.local,
-        batch_norm=method.batch_norm,
-        privacy=experiment.privacy,
-        others_noise=experiment.guard.noise,
-        device_slot=device_slot,
-    )
+
+def plan_clients(
+    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], place: DeviceSlot
+) -> list[ClientPlan]:
+    """Plan all clients of an experiment at one device slot; raises UserError if a model cannot be built."""
+    known: dict[tuple[str, str, tuple[str, ...]], _Common] = {}
+    plans = []
+    for spec in experiment.specs:
+        kind = (spec.model.model_dump_json(), spec.data, spec.tasks)
+        if kind not in known:
+            known[kind] = _common(experiment, spec, data[spec.data].train)
+        plans.append(ClientPlan(experiment, spec, data[spec.data], shards[spec.name], place, known[kind]))
+    return plans
+
+
+def build_clients(
+    experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard], place: DeviceSlot
+) -> list[Client]:
+    """Build all clients of an experiment at one device slot."""
+    return [plan.build() for plan in plan_clients(experiment, data, shards, place)]
+
+
+def build_client(experiment: Experiment, spec: ClientSpec, data: OpenData, shard: Shard, place: DeviceSlot) -> Client:
+    """Build one client with its own images, decoders and heads."""
+    return ClientPlan(experiment, spec, data, shard, place, _common(experiment, spec, data.train)).build()
 
 
 def build_client_model(
@@ -94,16 +160,14 @@ def build_client_model(
         )
 
 
-def _try_model(
-    experiment: Experiment,
-    spec: ClientSpec,
-    model: MultiTaskModel,
-    labels: Mapping[str, LabelSpace],
-    shape: Sequence[int],
-) -> None:
-    """Raise UserError if a model does not work on inputs of this shape."""
+def _common(experiment: Experiment, spec: ClientSpec, data: Dataset) -> _Common:
+    """The model of a client's kind; raises UserError if it does not work on inputs of the data's shape."""
+    outputs = _outputs(spec, data.labels)
+    shape = data.size if experiment.data[spec.data].are_arrays else (3, *data.size)
     with _model_faults(experiment, spec):
-        check_parts(model, spec.model, shape, _outputs(spec, labels))
+        model = common_model(spec.model, outputs, data.size, seed=experiment.seed)
+        check_parts(model, spec.model, shape, outputs)
+    return _Common(model, layouts(model), fingerprint(model))
 
 
 def _outputs(spec: ClientSpec, labels: Mapping[str, LabelSpace]) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Clients as declared in a config, and the expanded list of them."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -132,9 +133,9 @@ def expand(
             specs += entry.expand(model)
         except UserError as error:
             lines += [f"clients[{i}].{line}" for line in error.lines]
-    names = [spec.name for spec in specs]
-    for name in dict.fromkeys(name for name in names if names.count(name) > 1):
-        lines.append(f"clients: {names.count(name)} clients are called {name!r}; give each a 'name', or use 'copies'")
+    for name, count in Counter(spec.name for spec in specs).items():
+        if count > 1:
+            lines.append(f"clients: {count} clients are called {name!r}; give each a 'name', or use 'copies'")
     if lines:
         raise UserError(lines)
     return specs

@@ -15,6 +15,14 @@ class CheckpointPlan(Config):
 
     every: Annotated[int, Field(ge=0, description="rounds between checkpoints; 0: only when a run is interrupted")] = 1
     keep: Annotated[int, Field(ge=1, description="number of latest checkpoints to keep")] = 2
+    memory: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            description="GB of states to keep in memory beside those of clients at work; others wait in files; by "
+            "default a quarter of the free memory",
+        ),
+    ] = None
 
 
 class GuardBounds(Config):
@@ -52,7 +60,7 @@ class Participation(Config):
         """
         there = [client for client in clients if self._is_there(client, round, seed)]
         count = ceil(self.fraction * len(there) - 1e-9)
-        asked = sorted(there, key=lambda client: derive(seed, "participation", round, client))[:count]
+        asked = set(sorted(there, key=lambda client: derive(seed, "participation", round, client))[:count])
         return [client for client in there if client in asked]
 
     def _is_there(self, client: str, round: int, seed: int) -> bool:

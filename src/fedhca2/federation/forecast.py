@@ -9,11 +9,13 @@ import torch
 
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data, without_broken
-from fedhca2.experiment.build import build_clients
+from fedhca2.experiment.build import ClientPlan, plan_clients
 from fedhca2.federation.in_process import choose_devices, one_thread
 from fedhca2.federation.server import Deliveries, Server
 from fedhca2.messages import Order, Reply
+from fedhca2.params import Layout, Slot
 
+PAIR = 2  # clients of a kind, which exchange what more would
 ROUNDS = 2  # in the first one, clients have nothing to take yet
 NUDGE = 1e-3  # the random change that replaces training
 VALUE = 4  # bytes of a float32
@@ -50,29 +52,38 @@ class Forecast:
 
 
 def forecast(experiment: Experiment) -> Forecast:
-    """Build the clients and let them exchange rows as in a run, with a small random change instead of training."""
+    """Let two clients of each kind exchange rows as in a run, with a small random change instead of training."""
     devices = choose_devices(experiment.devices)
     data = open_data(experiment)
     shards, _ = without_broken(experiment, data, assign_shards(experiment, data))
     with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        clients = build_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
-        server = Server(experiment.resolved_method, [client.profile for client in clients])
-        traffic = _exchange(server, clients)
+        plans = plan_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
+        server = Server(experiment.resolved_method, [plan.profile for plan in plans])
+        kinds: dict[int, list[ClientPlan]] = {}
+        for plan in plans:
+            kinds.setdefault(id(plan.common), []).append(plan)
+        tried = {kind: [plan.build() for plan in members[:PAIR]] for kind, members in kinds.items()}
+        traffic = _exchange(server, [client for clients in tried.values() for client in clients])
     forecasts = [
         ClientForecast(
-            client.name,
-            spec.data,
-            spec.tasks,
-            len(client.data.train.indices),
-            len(client.data.val.indices),
-            {str(slot): layout.numel for slot, layout in client.layouts.items() if not slot.part.endswith("_norms")},
-            {str(part): kind for part, kind in server.uploads(client.name, ROUNDS - 1).items()},
-            *traffic[client.name],
+            plan.profile.client,
+            plan.spec.data,
+            plan.spec.tasks,
+            len(plan.shard.train),
+            len(plan.shard.val),
+            {str(slot): layout.numel for slot, layout in _parts(plan)},
+            {str(part): kind for part, kind in server.uploads(plan.profile.client, ROUNDS - 1).items()},
+            *traffic[tried[id(plan.common)][0].name],
         )
-        for client, spec in zip(clients, experiment.specs, strict=True)
+        for plan in plans
     ]
-    return Forecast(forecasts, [str(device) for device in devices], _memory(clients, len(devices)))
+    counts = [(tried[kind][0], len(members)) for kind, members in kinds.items()]
+    return Forecast(forecasts, [str(device) for device in devices], _memory(counts, len(devices)))
+
+
+def _parts(plan: ClientPlan) -> list[tuple[Slot, Layout]]:
+    return [(slot, layout) for slot, layout in plan.profile.layouts.items() if not slot.part.endswith("_norms")]
 
 
 def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, tuple[int, int]]:
@@ -97,19 +108,22 @@ def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, tuple[int,
     return traffic
 
 
-def _memory(clients: Sequence[Client], devices: int) -> dict[str, int | None]:
+def _memory(clients: Sequence[tuple[Client, int]], devices: int) -> dict[str, int | None]:
     """Bytes of the clients' states, and of one step at a time on each device.
 
-    A state is the models with two moments and the rows of exchanges; a step needs gradients, and what the forward
-    pass keeps for them.
+    `clients` has one of each kind, and how many there are of it. A state is the models with two moments and the rows of
+    exchanges; a step needs gradients, and what the forward pass keeps for them.
     """
-    learners = [learner for client in clients for learner in dict.fromkeys((client.personal, client.shared))]
-    values = [sum(parameter.numel() for parameter in learner.model.parameters()) for learner in learners]
-    rows = sum(row.nbytes for client in clients for row in client.exchange.tensors().values())
-    kept = [_kept_for_gradients(client) for client in clients]
-    known = [each for each in kept if each is not None]
-    step = VALUE * max(values) + max(known) if len(known) == len(kept) else None
-    return {"states": 3 * VALUE * sum(values) + rows, "steps": None if step is None else devices * step}
+    states, steps = 0, list[int | None]()
+    for client, count in clients:
+        learners = dict.fromkeys((client.personal, client.shared))
+        values = [sum(parameter.numel() for parameter in learner.model.parameters()) for learner in learners]
+        rows = sum(row.nbytes for row in client.exchange.tensors().values())
+        kept = _kept_for_gradients(client)
+        states += count * (3 * VALUE * sum(values) + rows)
+        steps.append(None if kept is None else VALUE * max(values) + kept)
+    known = [step for step in steps if step is not None]
+    return {"states": states, "steps": devices * max(known) if len(known) == len(steps) else None}
 
 
 def _kept_for_gradients(client: Client) -> int | None:

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from fedhca2.cores import host_free
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import ComparisonRun
 from fedhca2.federation.in_process import choose_devices
@@ -37,25 +37,6 @@ def gpus_free(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
             break  # as CUDA does, which ignores what follows an unknown name
         free[row[1]] = int(row[2]) * MIB
     return free
-
-
-def host_free(system: Path = Path("/")) -> int:
-    """The free bytes of the machine, or of the container if that has less; unlimited if the system does not tell."""
-    told = _table(system / "proc/meminfo")
-    free = told["MemAvailable:"] * 1024 if told else sys.maxsize
-    group = system / "sys/fs/cgroup"
-    limit = (group / "memory.max").read_text("utf-8").strip() if (group / "memory.max").is_file() else "max"
-    if limit == "max":
-        return free
-    held = _table(group / "memory.stat")  # files are cached there until somebody needs the memory
-    used = int((group / "memory.current").read_text("utf-8")) - held["active_file"] - held["inactive_file"]
-    return min(free, int(limit) - used)
-
-
-def _table(path: Path) -> dict[str, int]:
-    """Lines of a name and a number; empty without the file."""
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
-    return {line.split()[0]: int(line.split()[1]) for line in lines}
 
 
 def gpus_of(experiment: Experiment) -> list[list[str]]:

@@ -1,9 +1,10 @@
 """The engine within this process: one thread per GPU, or per core of the CPU."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ClassVar, TypeVar
@@ -11,20 +12,22 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot, load_state, save_state
-from fedhca2.clients.evaluation import sample_labels, sample_predictions
+from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot
+from fedhca2.clients.evaluation import Arrays, sample_labels, sample_predictions
 from fedhca2.clients.precompile import precompile
 from fedhca2.config import suggest
-from fedhca2.cores import usable_cores
+from fedhca2.cores import host_free, usable_cores
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
-from fedhca2.experiment.build import build_clients, step_kind
+from fedhca2.experiment.build import plan_clients, step_kind
+from fedhca2.experiment.clients import client_kind
 from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.limits import Reach
 from fedhca2.federation.look_ahead import LookAhead
 from fedhca2.federation.membership import shards_after, without_strangers
 from fedhca2.federation.rounds import Outcome, Watcher
 from fedhca2.federation.server import Server
+from fedhca2.federation.shelf import Built, Shelf
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.checkpoints import unusable
 from fedhca2.run_folder.names import PARTITION
@@ -34,17 +37,23 @@ from fedhca2.run_folder.result import device_name
 from fedhca2.run_folder.writer import RunFolder
 
 T = TypeVar("T")
+GB = 1e9
+SAMPLED = 24  # clients whose predictions a run keeps
 
 
 class InProcess:
-    """Clients as objects in memory. Their results do not depend on the device slot or on how many work in parallel."""
+    """Clients on a shelf. Their results do not depend on the device slot or on how many work in parallel."""
 
-    def __init__(self, clients: Sequence[Client], places: Sequence[DeviceSlot] = ()) -> None:
-        self.clients = {client.name: client for client in clients}
-        places = places or [clients[0].device_slot]
+    def __init__(self, clients: Shelf | Sequence[Client], places: Sequence[DeviceSlot] = ()) -> None:
+        """`places` are by default that of the first client."""
+        if not isinstance(clients, Shelf):
+            places = places or [clients[0].device_slot]
+            clients = Shelf([Built(client) for client in clients])
+        self.shelf = clients
+        self.profiles: Mapping[str, Profile] = {name: plan.profile for name, plan in self.shelf.plans.items()}
         self.home = places[0].device
         if len(places) == 1 and self.home.type == "cpu":
-            places = [*places] * max(1, min(len(usable_cores()), len(clients)))
+            places = [*places] * max(1, min(len(usable_cores()), len(self.profiles)))
         self.free: SimpleQueue[DeviceSlot] = SimpleQueue()
         for place in places:
             self.free.put(place)
@@ -52,67 +61,50 @@ class InProcess:
         threads = 1 if len(places) > 1 else torch.get_num_threads()
         self.pool = ThreadPoolExecutor(len(places), initializer=torch.set_num_threads, initargs=(threads,))
 
-    @property
-    def profiles(self) -> Mapping[str, Profile]:
-        """The clients that take part."""
-        return {name: client.profile for name, client in self.clients.items()}
-
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
-        """Carry out every order."""
+        """Carry out every order. After its last one, a client's state matters no more, since `keep` has the model."""
 
         def work(client: Client, place: DeviceSlot) -> Reply:
-            reply = client.perform(orders[client.name], watch, place)
+            order = orders[client.name]
+            reply = client.perform(order, watch, place)
+            if order.finish:
+                self.keep(client, place)
             return replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
 
-        return self.each(orders, work)
+        return self.each(orders, work, changed=not all(order.finish for order in orders.values()))
 
-    def each(self, names: Iterable[str], work: Callable[[Client, DeviceSlot], T]) -> dict[str, T]:
-        """Do some work for each of these clients, in parallel, starting with those that have the most images."""
-        busiest = sorted((self.clients[name] for name in names), key=lambda client: client.load, reverse=True)
-        waiting = {client.name: self.pool.submit(self._at_free_slot, client, work) for client in busiest}
+    def keep(self, client: Client, place: DeviceSlot) -> None:
+        """Save the final model of a client, if somebody wants it."""
+
+    def each(
+        self, names: Collection[str], work: Callable[[Client, DeviceSlot], T], *, changed: bool = True
+    ) -> dict[str, T]:
+        """Do some work for each of these clients, in parallel, starting with those that have the most images.
+
+        `changed` says whether it changes their states.
+        """
+        self.shelf.prepare(names)
+        busiest = sorted(names, key=lambda name: self.shelf.plans[name].load, reverse=True)
+        waiting = {name: self.pool.submit(self._at_free_slot, name, work, changed) for name in busiest}
         return {name: waiting[name].result() for name in names}
 
     def save(self, folder: Path) -> Mapping[str, str]:
         """Write every client's state and return the checksums."""
-        return {name: save_state(folder / _file(name), client.state()) for name, client in self.clients.items()}
+        return self.shelf.save(folder, self.pool.map)
 
-    def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
-        """Restore the clients that have a state; others are new and stay unchanged."""
-        for name, client in self.clients.items():
-            if name in checksums:
-                try:
-                    client.restore(load_state(folder / _file(name), checksums[name]))
-                except (ValueError, KeyError) as error:
-                    raise unusable(folder, error) from None
-
-    def _at_free_slot(self, client: Client, work: Callable[[Client, DeviceSlot], T]) -> T:
+    def _at_free_slot(self, name: str, work: Callable[[Client, DeviceSlot], T], changed: bool) -> T:
         """Work for a client at the next free device slot."""
         place = self.free.get()
         try:
-            return work(client, place)
-        except torch.OutOfMemoryError:
-            batch = client.training.batch_size
-            raise UserError(
-                [
-                    f"client {client.name!r}: {place.device} is out of memory. Lower training.batch_size "
-                    f"(now {batch}), the size of the images or the encoder"
-                ]
-            ) from None
-        except CompilingError as error:
-            raise UserError(
-                [f"training.step: could not be compiled: {error}. --set training.step=captured avoids compiling"]
-            ) from error
+            with self.shelf.taken(name, changed=changed) as client, _explained(client, place):
+                return work(client, place)
         finally:
             self.free.put(place)
 
 
-def _file(client: str) -> str:
-    return f"client-{client}.safetensors"
-
-
 @dataclass(frozen=True)
 class InProcessEngine:
-    """Opens the data sets here, and builds every client in memory."""
+    """Opens the data sets here."""
 
     file_names: ClassVar[Sequence[str]] = (PARTITION,)
     settings_stay: ClassVar[bool] = False
@@ -139,7 +131,7 @@ class InProcessFleets:
     files: Mapping[str, Any]
 
     def open(self, experiment: Experiment, folder: RunFolder, *, baseline: bool) -> "InProcessRun":
-        """Build the clients and restore them."""
+        """Plan the clients, and check their saved states."""
         if experiment.secure_aggregation:
             fault = "hides rows from a remote server, and there is none here"
             raise UserError([f"secure_aggregation: {fault}; it should be null, or --engine flower-local"])
@@ -155,14 +147,19 @@ class InProcessRun(InProcess):
         self._step = step_kind(experiment, given.data, given.shards)
         places = [DeviceSlot(device, self._step) for device in self._devices]
         with one_thread():
-            clients = build_clients(experiment, given.data, given.shards, places[0])
-            self._samples = {one.name: sample_labels(one) | sample_predictions(one, "before") for one in clients}
-        super().__init__(clients, places)
+            plans = plan_clients(experiment, given.data, given.shards, places[0])
+        memory = experiment.checkpoints.memory
+        room = host_free() / 4 if memory is None else memory * GB
+        super().__init__(Shelf(plans, folder.states, room), places)
+        self._predictions: dict[str, Arrays] = {name: {} for name in _spread(self.profiles.values(), SAMPLED)}
         self.progress: Progress | None = None
         checkpoint = folder.checkpoint
         if checkpoint is not None:
-            self.restore(checkpoint.path, checkpoint.clients)
-            self.progress = without_strangers(checkpoint.progress, list(self.clients))
+            try:
+                self.shelf.restore(checkpoint.path, checkpoint.clients)
+            except (ValueError, KeyError) as error:
+                raise unusable(checkpoint.path, error) from None
+            self.progress = without_strangers(checkpoint.progress, list(self.profiles))
         # A client's noise key only exists here, so it is saved before any noised update leaves.
         self.checkpoint_first = checkpoint is None and bool(experiment.privacy.noise)
         self.checkpoint_every = experiment.checkpoints.every
@@ -175,13 +172,27 @@ class InProcessRun(InProcess):
     @contextmanager
     def begin(self, watcher: RunWatcher) -> Iterator[Watcher]:
         """Introduce new clients, and compile their steps."""
+        self.shelf.open()
+        if self.checkpoint_first:
+            self.each(list(self.profiles), lambda client, place: None)
         watcher.started(self.experiment, self.shards)
         known = self.folder.checkpoint.clients if self.folder.checkpoint else {}
         self.folder.events.introduced(profile for name, profile in self.profiles.items() if name not in known)
         if self.home.type == "cuda" and self._step == "compiled":
             models = {spec.name: spec.model for spec in self.experiment.specs}
-            precompile(models, list(self.clients.values()), self.home)
-        yield _All([self.folder.events, *self._look_ahead(watcher), watcher])
+            kinds = {spec.kind: spec.name for spec in self.experiment.specs}
+            precompile(models, [self.shelf.plans[name].build() for name in kinds.values()], self.home)
+        try:
+            yield _All([self.folder.events, *self._look_ahead(watcher), watcher])
+        except BaseException:
+            self.shelf.close()
+            raise
+
+    def keep(self, client: Client, place: DeviceSlot) -> None:
+        """Save a client's final model."""
+        self.folder.save_model(client.name, client.personal.model)
+        if client.name in self._predictions:
+            self._predictions[client.name] = sample_predictions(client, "after", place)
 
     def _look_ahead(self, watcher: RunWatcher) -> list[LookAhead]:
         """Measures who helps whom, if the experiment asks for it and clients send encoders."""
@@ -198,12 +209,40 @@ class InProcessRun(InProcess):
         return Server(experiment.resolved_method, self.profiles.values(), experiment.guard, Reach.of(experiment))
 
     def finish(self, outcome: Outcome) -> Outcome:
-        """Save every client's model, and its predictions for a few images."""
+        """Save the predictions of some clients for a few images, before and after training."""
         with one_thread():
-            for name, client in self.clients.items():
-                self.folder.save_model(name, client.personal.model)
-                self.folder.save_samples(name, self._samples[name] | sample_predictions(client, "after"))
+            for name, after in self._predictions.items():
+                first = self.shelf.plans[name].build()
+                self.folder.save_samples(name, sample_labels(first) | sample_predictions(first, "before") | after)
+        self.shelf.close()
         return outcome
+
+
+@contextmanager
+def _explained(client: Client, place: DeviceSlot) -> Iterator[None]:
+    """Say what a user can do about a device that is too small, or a step that cannot be compiled."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise UserError(
+            [
+                f"client {client.name!r}: {place.device} is out of memory. Lower training.batch_size "
+                f"(now {client.training.batch_size}), the size of the images or the encoder"
+            ]
+        ) from None
+    except CompilingError as error:
+        raise UserError(
+            [f"training.step: could not be compiled: {error}. --set training.step=captured avoids compiling"]
+        ) from error
+
+
+def _spread(profiles: Iterable[Profile], count: int) -> list[str]:
+    """At most this many clients, of all kinds alike: the first of each, then the second, and so on."""
+    kinds: dict[str, list[str]] = {}
+    for profile in profiles:
+        kinds.setdefault(client_kind(profile.dataset, profile.tasks), []).append(profile.client)
+    turns = zip_longest(*kinds.values())
+    return [name for turn in turns for name in turn if name is not None][:count]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class LookAhead:
 
     def announce(self, rounds: int) -> None:
         """Warn of a large number of evaluations before the first of them."""
-        pairs = sum(len(group) * (len(group) - 1) for group in self._groups(self.fleet.clients))
+        pairs = sum(len(group) * (len(group) - 1) for group in self._groups(self.fleet.profiles))
         times = rounds // self.settings.every
         if pairs > MANY and times:
             bounds = "diagnostics.clients and diagnostics.images bound them"
@@ -69,21 +69,21 @@ class LookAhead:
         """The chosen clients, grouped by the layout of their encoders; a client without a partner is left out."""
         groups: dict[tuple[object, str], list[str]] = {}
         for name in self.settings.choose(names, self.seed):
-            client = self.fleet.clients[name]
-            groups.setdefault((client.layouts.get(ENCODER), client.backbone), []).append(name)
+            profile = self.fleet.profiles[name]
+            groups.setdefault((profile.layouts.get(ENCODER), profile.backbone), []).append(name)
         return [group for group in groups.values() if len(group) > 1]
 
     def _measure(self, round: int, members: list[str]) -> None:
         began = perf_counter()
         updates = {name: self._update(name) for name in members}
-        layout = self.fleet.clients[members[0]].layouts[ENCODER]
+        layout = self.fleet.profiles[members[0]].layouts[ENCODER]
         rows = Rows([Member(name, "") for name in members], layout, list(updates.values()))
 
         def work(client: Client, place: DeviceSlot) -> tuple[float, dict[str, float]]:
             others = {name: update for name, update in updates.items() if name != client.name}
             return look_ahead(client, others, place, self.watch)
 
-        found = self.fleet.each(members, work)
+        found = self.fleet.each(members, work, changed=False)
         losses = {name: loss for name, (loss, _) in found.items()}
         transfer = [
             [1 - found[to][1][giver] / losses[to] if giver != to and losses[to] > 0 else nan for to in members]
@@ -104,4 +104,5 @@ class LookAhead:
         kind, row = self.sent[client]
         if kind == "updates":
             return row
-        return torch.sub(row, self.fleet.clients[client].exchange.start[ENCODER].to(row.device))
+        with self.fleet.shelf.taken(client, changed=False) as found:
+            return torch.sub(row, found.exchange.start[ENCODER].to(row.device))

@@ -13,6 +13,7 @@ from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.records import Progress, ServerRecord
 from fedhca2.run_folder.result import Scores
+from fedhca2.run_folder.waiting import Pending
 
 Choose = Callable[[Iterable[str], int], Iterable[str]]  # selects the clients of this round
 
@@ -70,11 +71,12 @@ def run_rounds(
     compare_every: int = 0,
     progress: Progress | None = None,
     passed: Callable[[Progress], None] = lambda progress: None,
+    wait: Callable[[Pending], Pending] = lambda pending: pending,
 ) -> Outcome:
     """Train up to this many rounds, from the start or from a saved state, and evaluate the final models.
 
     Every `compare_every` rounds clients also report what the server's rows did to their losses. `passed` gets the state
-    of the run after every round. Rows for a client wait until it takes part again.
+    of the run after every round. Rows for a client wait until it takes part again, where `wait` puts them.
     """
     progress = progress or Progress(server.start())
     for round in range(progress.state.round, rounds):
@@ -92,7 +94,7 @@ def run_rounds(
         replies = fleet.perform(orders, watcher.batch)
         state, deliveries, record = server.step(progress.state, replies.values(), progress.pending)
         _tell(watcher, orders, replies, record.refused)
-        waiting = {client: rows for client, rows in progress.pending.items() if client not in orders}
+        waiting = wait({client: rows for client, rows in progress.pending.items() if client not in orders})
         progress = Progress(state, {**waiting, **deliveries})
         watcher.aggregated(round, record, perf_counter() - began)
         passed(progress)

@@ -202,6 +202,7 @@ class ResumableRun:
                     compare_every=experiment.diagnostics.every if experiment.diagnostics else 0,
                     progress=fleet.progress,
                     passed=passed,
+                    wait=self.folder.waiting.keep,
                 )
         return self._conclude(fleet.finish(outcome), baseline)
 

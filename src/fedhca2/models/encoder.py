@@ -126,6 +126,8 @@ def _backbone(wanted: str, output_stride: int) -> Backbone:
     """Find out how to build a timm backbone by building it on the meta device."""
     name = SWIN_T if wanted in SMALL else wanted
     options: dict[str, Any] = {"output_stride": output_stride} if output_stride != STRIDES[-1] else {}
+    if name == SWIN_T and not options:  # known, and building on the meta device imports torch's compiler
+        return Backbone(name, range(len(STRIDES)), 0, True, options)
     if ":" not in name and not timm.is_model(name):
         close = get_close_matches(name, [*SMALL, *timm.list_models()], n=1)
         hint = f"Did you mean {close[0]!r}? " if close else ""

@@ -107,17 +107,29 @@ def build_model(
 
     Decoders or heads that are frozen or in `common_start` are the same for every client that has the task.
     """
-    common = frozen.union(config.common_start)
+    model = common_model(config, channels, size, seed=seed)
+    draw_own_parts(model, seed=seed, client=client, common=frozen.union(config.common_start))
+    return model
+
+
+def common_model(
+    config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int], *, seed: int
+) -> MultiTaskModel:
+    """The model that clients of these settings have before each draws its own decoders and heads."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "encoder"))  # torch.manual_seed would seed GPUs too
-        model = MultiTaskModel(config, channels, size)
-        for task in channels:
+        return MultiTaskModel(config, channels, size)
+
+
+def draw_own_parts(model: MultiTaskModel, *, seed: int, client: str, common: frozenset[Part]) -> None:
+    """Draw a client's own decoders and heads; uses torch's only generator, so nothing else may draw meanwhile."""
+    with torch.random.fork_rng(devices=[]):
+        for task in model.decoders:
             for part, module in (("decoder", model.decoders[task]), ("head", model.heads[task])):
                 torch.default_generator.manual_seed(derive(seed, part, "" if part in common else client, task))
                 for layer in module.modules():
                     if reset := getattr(layer, "reset_parameters", None):
                         reset()
-    return model
 
 
 class Decoder(nn.Module):

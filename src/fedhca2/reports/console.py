@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
+from statistics import median
 from time import monotonic
 from typing import NamedTuple
 
@@ -25,11 +26,12 @@ from torch import Tensor
 
 from fedhca2.configs import embedded_file
 from fedhca2.experiment import Experiment, Shard
+from fedhca2.experiment.clients import client_kind
 from fedhca2.federation.comparison_runs import ComparisonRun, known_runs
 from fedhca2.federation.run_process import RunProcess, log_file
 from fedhca2.messages import Order, Reply
 from fedhca2.reports.names import UNKNOWN, duration_text, gain_text, metric_heading, score_text
-from fedhca2.reports.tables import TextTable
+from fedhca2.reports.tables import MOST_ROWS, TextTable, kinds_table
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.reader import RunFiles
@@ -41,6 +43,7 @@ LONG = 300.0  # seconds from which a run says how long it will take
 EVERY = 60.0  # seconds between lines about parallel runs, without a terminal
 REFRESH = 0.2  # seconds between reading losses, since reading one from a GPU waits for it
 WIDTH = 60
+MOST_BARS = 12  # clients that are shown one by one
 
 
 class ConsoleWatcher:
@@ -86,18 +89,18 @@ class ConsoleWatcher:
         self.smaller = f"{experiment.name}_small"
         self.estimated = False
         self.rounds = self.progress.add_task(f"{name}: rounds", total=experiment.rounds, note="")
-        self.clients = {
-            client: self.progress.add_task(f"  {client}", total=None, note="", visible=False) for client in shards
-        }
+        self.clients = {}
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        """Move a client's bar."""
+        """Move a client's bar; of many clients, those that have finished leave."""
         if not self.console.is_terminal or (monotonic() - self.read < REFRESH and done < total):
             return
         self.read = monotonic()
-        self.progress.update(
-            self.clients[client], completed=done, total=total, visible=True, note=f"loss {float(loss):.3f}"
-        )
+        if client not in self.clients:
+            self.clients[client] = self.progress.add_task(f"  {client}", total=total, note="")
+        self.progress.update(self.clients[client], completed=done, total=total, note=f"loss {float(loss):.3f}")
+        if done == total and len(self.clients) > MOST_BARS:
+            self.progress.remove_task(self.clients.pop(client))
 
     def replied(self, order: Order, reply: Reply) -> None:
         """Remember a client's loss, and print what it declined."""
@@ -111,14 +114,16 @@ class ConsoleWatcher:
         if self.rounds is not None:
             self.progress.update(self.rounds, completed=round + 1)
         for bar in self.clients.values():
-            self.progress.update(bar, visible=False)
+            self.progress.remove_task(bar)
+        self.clients.clear()
         for client, why in record.refused.items():
             self.console.print(Text(f"round {round + 1}: {client} was left out: {why}", "yellow"))
         if not self.console.is_terminal:
-            losses = "  ".join(f"{client} {loss:.3f}" for client, loss in self.losses.items())
             self.console.print(
-                f"{self.label} round {round + 1}/{self.total}  {seconds:.1f} s  loss: {losses}", soft_wrap=True
+                f"{self.label} round {round + 1}/{self.total}  {seconds:.1f} s  loss: {loss_text(self.losses)}",
+                soft_wrap=True,
             )
+        self.losses.clear()
         self._estimate(self.total - round - 1, seconds)
 
     def _estimate(self, rounds: int, seconds: float) -> None:
@@ -128,6 +133,22 @@ class ConsoleWatcher:
             told = f"{counted(rounds, 'more round')} will take about {duration_text(rounds * seconds)} on this machine"
             self.console.print(told + instead, highlight=False)
         self.estimated = True
+
+
+def loss_text(losses: Mapping[str, float]) -> str:
+    """The losses of a round's clients in a line: each, or of many the median and both ends.
+
+    >>> loss_text({"road": 0.5, "home": 2})
+    'road 0.500  home 2.000'
+    >>> loss_text({f"site-{number}": number / 10 for number in range(13)})
+    '13 clients, median 0.600, lowest 0.000 (site-0), highest 1.200 (site-12)'
+    """
+    if len(losses) <= MOST_BARS:
+        return "  ".join(f"{client} {loss:.3f}" for client, loss in losses.items())
+    ranked = sorted(losses, key=lambda client: losses[client])
+    middle, low, high = median(losses.values()), losses[ranked[0]], losses[ranked[-1]]
+    ends = f"lowest {low:.3f} ({ranked[0]}), highest {high:.3f} ({ranked[-1]})"
+    return f"{len(losses):,} clients, median {middle:.3f}, {ends}"
 
 
 def _shown(loss: float | None) -> str:
@@ -147,10 +168,13 @@ class LiveStatus:
         self.losses: dict[tuple[str, str], float] = {}
         self.scores: dict[tuple[str, str], dict[str, float]] = {}
         self.refused: dict[str, str] = {}
+        self.kinds: dict[str, str] = {}
 
     def add(self, event: Event) -> None:
         """Process an event."""
         match event["event"]:
+            case "profile":
+                self.kinds[event["client"]] = client_kind(event["dataset"], event["tasks"])
             case "loss":
                 self.losses[event["client"], event["task"]] = event["value"]
             case "metric":
@@ -170,8 +194,24 @@ class LiveStatus:
 
     def __rich__(self) -> Group:
         """Build what the terminal shows."""
+        away = [Text(f"{client} was left out: {why}", "yellow") for client, why in self.refused.items()]
+        bar = ProgressBar(self.run.rounds, self.done, width=WIDTH)
+        return Group(Text(self.state, "bold"), bar, *self._before(), *self._clients(), *away)
+
+    def _clients(self) -> list[Text | TextTable]:
+        """A table of all clients or, if they are many, of their kinds and a line about their losses."""
+        members = list(dict.fromkeys([*self.losses, *self.scores]))
+        if len(members) > MOST_ROWS:
+            by_client: dict[str, dict[str, dict[str, float]]] = {}
+            for (client, task), held in self.scores.items():
+                by_client.setdefault(client, {})[task] = held
+            losses = {f"{client}/{task}": loss for (client, task), loss in self.losses.items()}
+            return [
+                Text(f"last losses: {loss_text(losses)}"),
+                *([kinds_table(by_client, self.kinds)] if by_client else []),
+            ]
         rows = []
-        for client, task in dict.fromkeys([*self.losses, *self.scores]):
+        for client, task in members:
             loss, scores = self.losses.get((client, task)), self.scores.get((client, task))
             cells = ["", ""]
             if scores:
@@ -180,10 +220,7 @@ class LiveStatus:
             rows.append([client, task, _shown(loss), *cells])
         names = ["client", "task", "loss", "metric", "score"]
         drop, wraps = ["metric", "loss"], {"client": 7, "task": 6}
-        table = TextTable(names, rows, right=["loss", "score"], drop=drop, wraps=wraps)
-        away = [Text(f"{client} was left out: {why}", "yellow") for client, why in self.refused.items()]
-        bar = ProgressBar(self.run.rounds, self.done, width=WIDTH)
-        return Group(Text(self.state, "bold"), bar, *self._before(), table, *away)
+        return [TextTable(names, rows, right=["loss", "score"], drop=drop, wraps=wraps)]
 
     def _before(self) -> list[Text]:
         """What to show before the first event."""

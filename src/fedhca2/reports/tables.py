@@ -1,12 +1,14 @@
 """Tables in the terminal, which leave out columns where it is narrow: a run's outcome, its forecast, all runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.markup import escape
@@ -16,7 +18,8 @@ from rich.text import Text
 from fedhca2.experiment import Experiment
 from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text, size_text
 from fedhca2.run_folder.listing import ListedRun
-from fedhca2.run_folder.result import Result, Scores, task_scores
+from fedhca2.run_folder.names import RESULT
+from fedhca2.run_folder.result import Result, Scores, TaskScore, task_scores
 from fedhca2.tasks import TASKS
 from fedhca2.words import counted
 
@@ -92,8 +95,65 @@ class TextTable:
         return table
 
 
-def result_table(result: Result) -> TextTable:
-    """Make one row per client and task: its metric, the Local baseline, the relative gain."""
+MOST_ROWS = 60  # of a table of clients; more are shown by kind
+
+
+@dataclass(frozen=True)
+class KindScores:
+    """The scores of all clients of a kind in one task, the worst first."""
+
+    kind: str
+    task: str
+    metric: str
+    ranked: Sequence[tuple[float, str]]  # a score and its client
+    gain: float  # the median over training alone in %; NaN if it is unknown
+
+    def at(self, share: float) -> float:
+        """The score that this share of the clients does not reach."""
+        return float(np.quantile([score for score, _ in self.ranked], share if self.rises else 1 - share))
+
+    @property
+    def rises(self) -> bool:
+        """Whether higher scores are better."""
+        return self.ranked[0][0] <= self.ranked[-1][0]
+
+
+def scores_by_kind(scores: Scores, kinds: Mapping[str, str], baseline: Scores | None = None) -> list[KindScores]:
+    """Sort the finite scores of clients by kind and task."""
+    found: dict[tuple[str, str], list[TaskScore]] = {}
+    for one in task_scores(scores, baseline):
+        if isfinite(one.ours.value):
+            found.setdefault((kinds.get(one.client, one.client), one.task), []).append(one)
+    by_kind = []
+    for (kind, task), members in found.items():
+        first = members[0].ours
+        better = 1 if first.higher_is_better else -1
+        ranked = sorted(((one.ours.value, one.client) for one in members), key=lambda pair: better * pair[0])
+        gains = [one.gain for one in members if isfinite(one.gain)]
+        metric = metric_heading(first.metric, first.higher_is_better)
+        by_kind.append(KindScores(kind, task, metric, ranked, median(gains) if gains else nan))
+    return by_kind
+
+
+def kinds_table(scores: Scores, kinds: Mapping[str, str], title: str = "", baseline: Scores | None = None) -> TextTable:
+    """One row per kind and task, with quantiles of its clients' scores, and their median gain over a baseline."""
+    rows = []
+    for one in scores_by_kind(scores, kinds, baseline):
+        cells = [score_text(one.task, one.at(share)) for share in (0, 0.1, 0.5, 0.9, 1)]
+        if baseline:
+            cells.append(gain_text(one.gain) if isfinite(one.gain) else UNKNOWN)
+        rows.append([escape(one.kind), one.task, one.metric, f"{len(one.ranked):,}", *cells])
+    numbers = ["clients", "worst", "10 %", "median", "90 %", "best", *(["median gain"] if baseline else [])]
+    note = f"Quantiles of {counted(len(scores), 'client')}; the page and {RESULT} have every client."
+    drop, wraps = ["metric", "10 %", "90 %", "clients", "worst"], {"kind": 7, "task": 6}
+    return TextTable(["kind", "task", "metric", *numbers], rows, title, note, numbers, drop, wraps)
+
+
+def result_table(result: Result, kinds: Mapping[str, str] | None = None) -> TextTable:
+    """Make one row per client and task: its metric, the Local baseline, the relative gain; of many, one per kind."""
+    title = f"{result.name}: {result.method} after {counted(result.rounds, 'round')}"
+    if kinds and sum(map(len, result.clients.values())) > MOST_ROWS:
+        return kinds_table(result.clients, kinds, title, result.baseline)
     rows, named = [], set[str]()
     for one in task_scores(result.clients, result.baseline):
         name = "" if one.client in named else one.client
@@ -111,7 +171,7 @@ def result_table(result: Result) -> TextTable:
     return TextTable(
         ["client", "task", "metric", *scores_of],
         rows,
-        title=f"{result.name}: {result.method} after {counted(result.rounds, 'round')}",
+        title=title,
         right=scores_of,
         drop=["metric", "local"] if result.baseline else ["metric"],
         wraps={"client": 7, "task": 6},

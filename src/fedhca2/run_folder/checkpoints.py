@@ -15,7 +15,8 @@ from fedhca2.experiment import Experiment
 from fedhca2.messages import deliveries_as_data, deliveries_from_data
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import Progress, ServerState
-from fedhca2.whole_files import private_folder, sync_folder
+from fedhca2.run_folder.waiting import WaitingRow, waiting_files
+from fedhca2.whole_files import link_whole, private_folder, sync_file, sync_folder
 
 SERVER = "server.safetensors"
 NAME = re.compile(r"round-\d{6,}")
@@ -53,6 +54,9 @@ class Checkpoints:
         shutil.rmtree(aside, ignore_errors=True)
         try:
             checksums = dict(clients.save(private_folder(aside)))
+            for file in waiting_files(progress.pending):
+                sync_file(file)
+                link_whole(file, aside / file.name)
             values = {"clients": checksums, "experiment": dict(experiment), "notes": dict(notes)}
             save_state(aside / SERVER, progress_as_state(progress, values))
         except OSError:
@@ -76,7 +80,7 @@ class Checkpoints:
         try:
             state = load_state(folders[-1] / SERVER)
             values = state.values
-            progress = progress_from_state(state)
+            progress = progress_from_state(state, folders[-1])
             if progress.state.round != _round(folders[-1]):
                 raise ValueError(
                     f"{folders[-1]}: should be of round {_round(folders[-1])}, found {progress.state.round}"
@@ -106,11 +110,16 @@ def unusable(checkpoint: Path, error: object) -> UserError:
 
 
 def progress_as_state(progress: Progress, beside: Mapping[str, Any]) -> ClientState:
-    """Convert to tensors and JSON, with other values beside; a row that several clients get is stored once."""
+    """Convert to tensors and JSON, with other values beside; a row that several clients get is stored once.
+
+    Rows that wait in files are only named.
+    """
     tensors: dict[str, Tensor] = {}
     names: dict[int, str] = {}
 
-    def place(row: Tensor) -> dict[str, str]:
+    def place(row: Tensor) -> dict[str, Any]:
+        if isinstance(row, WaitingRow):
+            return {"file": row.path.name, "numel": row.numel(), "dtype": str(row.dtype).removeprefix("torch.")}
         if id(row) not in names:
             names[id(row)] = f"row/{len(names)}"
             tensors[names[id(row)]] = row.detach().cpu().clone()
@@ -120,11 +129,17 @@ def progress_as_state(progress: Progress, beside: Mapping[str, Any]) -> ClientSt
     return ClientState(tensors, {"server": progress.state.to_dict(), "pending": pending, **beside})
 
 
-def progress_from_state(state: ClientState) -> Progress:
-    """Restore what `progress_as_state` converted."""
+def progress_from_state(state: ClientState, folder: Path = Path()) -> Progress:
+    """Restore what `progress_as_state` converted, with waiting rows in this folder."""
+    opened: dict[str, WaitingRow] = {}
 
     def row(slot: Slot, each: Mapping[str, Any]) -> Tensor:
-        return state.tensors[each["row"]]
+        name = each.get("file")
+        if name is None:
+            return state.tensors[each["row"]]
+        if name not in opened:
+            opened[name] = WaitingRow.read(folder / Path(name).name, each["numel"], each["dtype"])
+        return opened[name]
 
     pending = {client: deliveries_from_data(data, row) for client, data in state.values["pending"].items()}
     return Progress(ServerState.from_dict(state.values["server"]), pending)

@@ -21,6 +21,7 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
 from fedhca2.run_folder.result import overall_gain
 from fedhca2.run_folder.strict_json import to_json
+from fedhca2.run_folder.waiting import WaitingRows
 from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
 
@@ -36,6 +37,7 @@ class RunFolder:
         self.path, self.checkpoint = path, checkpoint
         self._early, self._lock = early, lock
         self._checkpoints = Checkpoints(path / CHECKPOINTS)
+        self.waiting = WaitingRows(path / CHECKPOINTS / ".rows")
         self._log: EventLog | None = None
         self._config: Mapping[str, Any] = {}
         self._keep = 1
@@ -88,12 +90,18 @@ class RunFolder:
         for name, text in (config | others if begun else others | config).items():
             self._write(name, text)
         self._log = EventLog(self.path / EVENTS, self._position)
+        self.waiting.clear()
 
     @property
     def events(self) -> EventLog:
         """The log of events, in a folder that was rewound."""
         assert self._log is not None
         return self._log
+
+    @property
+    def states(self) -> Path:
+        """A folder for the states of clients that wait for their turn. Only checkpoints outlast a run."""
+        return self.path / CHECKPOINTS / ".states"
 
     @property
     def _position(self) -> Mapping[str, Any]:
@@ -107,6 +115,7 @@ class RunFolder:
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result as the last file: it marks the run as finished."""
         self.events.position()
+        self.waiting.clear()
         self._write(RESULT, _as_json(result))
         self._checkpoints.prune(1)
 
@@ -129,6 +138,7 @@ class RunFolder:
         """Release the folder."""
         if self._log is not None:
             self._log.close()
+            self.waiting.clear()
         if self._lock is not None:
             self._lock.release()
 

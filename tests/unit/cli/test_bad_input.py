@@ -6,10 +6,10 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from fedhca2.clients import Client
 from fedhca2.data.file_errors import BrokenFileError
 from fedhca2.data.transforms import draw_augmentation, for_evaluation, for_training
 from fedhca2.errors import UserError
-from fedhca2.federation.in_process import build_clients
 from fedhca2.messages import Order
 from small_run import (
     CrashError,
@@ -114,12 +114,13 @@ def test_a_batch_without_a_valid_label_costs_nothing(name):
 
 @pytest.mark.slow
 def test_a_client_that_diverges_is_left_out_and_named(tmp_path):
-    def spoilt(experiment, *args):
-        clients = build_clients(experiment, *args)
-        clients[0].training = clients[0].training.model_copy(update={"learning_rate": 1e38})
-        return clients
+    def spoilt(client, order, *args):
+        if client.name == "road":
+            client.training = client.training.model_copy(update={"learning_rate": 1e38})
+        return perform(client, order, *args)
 
-    with patch("fedhca2.federation.in_process.build_clients", spoilt):
+    perform = Client.perform
+    with patch.object(Client, "perform", spoilt):
         run_small(small(rounds=1), tmp_path)
     refused = [event["refused"] for event in events(tmp_path) if event["event"] == "round"]
     assert [list(each) for each in refused] == [["road"]]

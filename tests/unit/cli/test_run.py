@@ -1,6 +1,8 @@
 """Whole runs: what a user gets from `fedhca2 run`."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -136,3 +138,26 @@ def test_a_run_in_which_every_client_diverged_says_so(config, tmp_path):
     done = invoke("run", config, "--out", tmp_path / "run", *(word for rate in fast for word in ("--set", rate)))
     assert done.exit_code == 3
     assert "every client failed in the last round" in done.stderr
+
+
+FIRST_BATCH = """
+import os, sys
+from fedhca2.cli import app
+from fedhca2.reports.console import ConsoleWatcher
+ConsoleWatcher.batch = lambda *_: (print(*sys.modules, flush=True), os._exit(0))
+app(["run", "demo", "--set", "rounds=1", "--out", sys.argv[1]])
+"""
+SLOW_TO_IMPORT = {
+    *("torch._dynamo", "torch._inductor", "sympy", "scipy.linalg", "scipy.optimize", "scipy.stats", "numba", "cv2"),
+    *("plotly", "pandas", "sklearn", "skimage", "matplotlib", "flwr", "ray", "grpc", "onnx", "dp_accounting"),
+    *("tensorboard", "wandb", "fedhca2.reports.page.write", "fedhca2.reports.figures.transfer"),
+}
+
+
+def test_the_first_batch_of_the_demo_waits_for_no_import_that_it_does_without(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", FIRST_BATCH, tmp_path / "run"], capture_output=True, text=True, check=True
+    )
+    imported = set(ended.stdout.split())
+    assert "timm" in imported
+    assert imported & SLOW_TO_IMPORT == set()

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhca2.federation.gpu_sharing import gpus_free, host_free
+from fedhca2.cores import host_free
+from fedhca2.federation.gpu_sharing import gpus_free
 from fedhca2.federation.memory_room import Memory, Report, Room, choose_places, expected, read_report
 
 GIB = 1 << 30

@@ -11,6 +11,7 @@ from fedhca2.reports.figures.curves import drawn, loss_curves, metric_curves
 from fedhca2.reports.figures.figure import COLOURS, SYMBOLS, fitted
 from fedhca2.reports.figures.mixing import attention_figures, entropy, grouping_figures
 from fedhca2.reports.figures.weights import weight_figures
+from fedhca2.reports.page.tables import kinds_tables
 from fedhca2.run_folder.baseline import baseline_files
 from fedhca2.run_folder.names import BASELINE_METRICS
 from made_run import crowded_run, made_run
@@ -204,6 +205,19 @@ def test_many_clients_are_drawn_by_kind(tmp_path):
         "outdoor: semseg",
         "indoor: depth, semseg",
     }
+
+
+def test_scores_of_many_clients_are_listed_by_kind_with_their_ends(tmp_path):
+    run = crowded_run(tmp_path, 60, rounds=1)
+    (table,) = kinds_tables(run)
+    assert len(table.rows) == 4  # three kinds, one of them with two tasks
+    road = [client for client, kind in run.kinds.items() if kind == "outdoor:semseg"]
+    scores = {client: run.result["clients"][client]["semseg"]["miou"] for client in road}
+    assert max(scores, key=scores.get) in table.rows[0][-1].text
+
+
+def test_few_clients_need_no_list_by_kind(tmp_path):
+    assert kinds_tables(made_run(tmp_path)) == []
 
 
 def test_seeds_are_drawn_as_their_mean_in_a_band():

@@ -60,3 +60,22 @@ def test_a_gain_that_is_nothing_has_no_sign(gain, text):
 )
 def test_a_score_has_three_digits(score, text):
     assert score_text("depth", score) == text
+
+
+KINDS = [("road", "semseg", "miou"), ("home", "depth", "rmse")]
+MANY = {f"{kind}-{number}": {task: {metric: number / 4}} for number in range(1, 42) for kind, task, metric in KINDS}
+ALONE = {
+    client: {task: {m: v / 2 for m, v in held.items()} for task, held in own.items()} for client, own in MANY.items()
+}
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_many_clients_are_shown_by_kind(width):
+    kinds = {client: client.split("-")[0] for client in MANY}
+    result = Result(name="x", method="fedhca2", clients=MANY, baseline=ALONE, **OUTCOME)
+    lines = printed(result_table(result, kinds), width).splitlines()
+    road, home = (next(line for line in lines if kind in line) for kind in ("road", "home"))
+    assert all(number in road for number in ("5.25 %", "10.2 %", "+100 %"))  # median, best, and twice the baseline
+    assert all(number in home for number in ("5.25 m", "0.250 m", "-100 %"))  # less is better
+    assert len(lines) < 20
+    assert max(map(len, lines)) <= width

@@ -7,6 +7,7 @@ from fedhca2.reports.figures.attendance import left_out
 from fedhca2.reports.figures.cast import cast_of
 from fedhca2.reports.names import UNKNOWN, duration_text, gain_text, metric_heading, score_text, size_text
 from fedhca2.reports.page.blocks import Cell, Table
+from fedhca2.reports.tables import MOST_ROWS, scores_by_kind
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.names import EVENTS
 from fedhca2.run_folder.reader import RunFiles
@@ -75,7 +76,27 @@ def result_table(run: RunFiles) -> Table:
         else:
             row.append(score)
         rows.append(row)
-    return Table("Results", columns, rows)
+    return Table(f"All {len(rows):,} results" if len(rows) > MOST_ROWS else "Results", columns, rows)
+
+
+def kinds_tables(run: RunFiles) -> list[Table]:
+    """List quantiles of the scores of every kind and task, and the worst and the best client; empty for few clients."""
+    result = run.result or {"clients": latest_scores(run)}
+    cast = cast_of(run)
+    if sum(map(len, result["clients"].values())) <= MOST_ROWS:
+        return []
+    rows = []
+    for one in scores_by_kind(result["clients"], cast.labels):
+        ends = [f"{score_text(one.task, score)} ({client})" for score, client in (one.ranked[0], one.ranked[-1])]
+        marks = [Cell(score_text(one.task, one.at(share)), value=one.at(share)) for share in (0.1, 0.5, 0.9)]
+        worst, best = (
+            Cell(text, value=end[0]) for text, end in zip(ends, (one.ranked[0], one.ranked[-1]), strict=True)
+        )
+        name = Cell(one.kind, colour=cast.colours.get(one.kind, ""))
+        count = Cell(f"{len(one.ranked):,}", value=len(one.ranked))
+        rows.append([name, Cell(one.task), Cell(one.metric), count, worst, *marks, best])
+    columns = ["kind", "task", "metric", "clients", "worst", "10 %", "median", "90 %", "best"]
+    return [Table("Scores by kind", columns, rows, "Quantiles go from worse to better clients.")]
 
 
 def facts_table(runs: list[RunFiles]) -> Table:

@@ -25,6 +25,7 @@ from fedhca2.reports.page.tables import (
     declined_table,
     facts_table,
     federation_table,
+    kinds_tables,
     left_out_table,
     privacy_table,
     result_table,
@@ -105,7 +106,7 @@ def single_sections(run: RunFiles) -> list[Section]:
 def _results(run: RunFiles) -> list[Block]:
     """The answer, and the table of all scores, beside the bars if there are any."""
     answer = run_answer(run)
-    return [*answer, replace(result_table(run), wide=len(answer) == 1)]
+    return [*answer, *kinds_tables(run), replace(result_table(run), wide=len(answer) == 1)]
 
 
 def _training(run: RunFiles) -> list[Block]:

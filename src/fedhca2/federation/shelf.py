@@ -1,0 +1,167 @@
+"""A shelf of clients: those that worked last are in memory, and the others' states wait in files for their turn."""
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+from fedhca2.aggregation.rows import return_freed_memory
+from fedhca2.clients import Client, ClientState, load_state, save_state
+from fedhca2.messages import Profile
+from fedhca2.whole_files import link_whole, private_folder, sync_file
+
+TRIM = 2**26  # bytes that leave memory before it is returned to the system
+
+
+class Plan(Protocol):
+    """A client that can be built at any time."""
+
+    @property
+    def profile(self) -> Profile:
+        """What the server may know about it."""
+
+    @property
+    def load(self) -> int:
+        """A rough measure of its work in a round."""
+
+    @property
+    def drawn(self) -> bool:
+        """Whether its first values were drawn, so that `rebuild` draws none."""
+
+    def build(self) -> Client:
+        """Build it in its first state."""
+
+    def rebuild(self, state: ClientState) -> Client:
+        """Build it in a saved state."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """The plan of a client that exists already."""
+
+    client: Client
+    drawn: bool = True
+
+    @property
+    def profile(self) -> Profile:
+        """What the server may know about it."""
+        return self.client.profile
+
+    @property
+    def load(self) -> int:
+        """A rough measure of its work in a round."""
+        return self.client.load
+
+    def build(self) -> Client:
+        """Return the client."""
+        return self.client
+
+    def rebuild(self, state: ClientState) -> Client:
+        """Return the client in this state."""
+        self.client.restore(state)
+        return self.client
+
+
+class Shelf:
+    """Clients by name. Up to `room` bytes of states stay in memory, the last used ones, beside the clients at work.
+
+    A client that never worked has no state to save: it is built when it is needed, always in the same first state.
+    """
+
+    def __init__(self, plans: Sequence[Plan], folder: Path | None = None, room: float = inf) -> None:
+        """`folder` is where states wait, made by `open`; if there is none, all stay in memory."""
+        self.plans = {plan.profile.client: plan for plan in plans}
+        self._folder, self._room = folder, inf if folder is None else room
+        self._held: dict[str, tuple[Client, int]] = {}  # with the bytes of its state; the last used client is last
+        self._changed: set[str] = set()  # whose states are newer than their files
+        self._files: dict[str, tuple[Path, str]] = {}  # states and their checksums
+        self._unsynced: set[Path] = set()  # files that a crash of the system may damage; no checkpoint has them
+        self._left = 0  # bytes of states that left memory since it was returned to the system
+        self._lock = Lock()
+
+    def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
+        """Take the states of a checkpoint; raises ValueError if one is damaged."""
+        for name, checksum in checksums.items():
+            if name in self.plans and checksum:
+                load_state(folder / _file(name), checksum)
+                self._files[name] = folder / _file(name), checksum
+
+    def open(self) -> None:
+        """Make the folder, with the states of the checkpoint, which may be removed before they change."""
+        if self._folder is None:
+            return
+        self.close()
+        private_folder(self._folder)
+        for name, (path, checksum) in self._files.items():
+            link_whole(path, self._folder / _file(name))
+            self._files[name] = self._folder / _file(name), checksum
+
+    def close(self) -> None:
+        """Remove the folder."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Let those of these clients that never did draw their first values, one after another."""
+        for name in names:
+            if not self.plans[name].drawn:
+                self._put_back(self._take(name), changed=False)
+
+    @contextmanager
+    def taken(self, name: str, *, changed: bool = True) -> Iterator[Client]:
+        """A client to work with; `changed` says whether that changes its state."""
+        client = self._take(name)
+        try:
+            yield client
+        finally:
+            self._put_back(client, changed)
+
+    def save(self, folder: Path, all_of: Callable[..., Iterable[None]] = map) -> dict[str, str]:
+        """Write what changed, and link all states into a folder; returns checksums, empty for first states."""
+        list(all_of(self._write, [name for name in self._held if name in self._changed]))
+        list(all_of(sync_file, self._unsynced))
+        self._unsynced.clear()
+        for name, (path, _) in self._files.items():
+            link_whole(path, folder / _file(name))
+        return {name: self._files[name][1] if name in self._files else "" for name in self.plans}
+
+    def _take(self, name: str) -> Client:
+        with self._lock:
+            if name in self._held:
+                return self._held.pop(name)[0]
+            file = self._files.get(name)
+        plan = self.plans[name]
+        return plan.rebuild(load_state(*file)) if file else plan.build()
+
+    def _put_back(self, client: Client, changed: bool) -> None:
+        client.rest()
+        with self._lock:
+            self._held[client.name] = client, client.nbytes
+            if changed:
+                self._changed.add(client.name)
+            size = sum(size for _, size in self._held.values())
+            while size > self._room:
+                name = next(iter(self._held))
+                if name in self._changed or name not in self._files:
+                    self._write(name)
+                left = self._held.pop(name)[1]
+                size, self._left = size - left, self._left + left
+            if self._left > TRIM:
+                self._left = 0
+                return_freed_memory()
+
+    def _write(self, name: str) -> None:
+        """Write the state of a client in memory."""
+        assert self._folder is not None
+        path = self._folder / _file(name)
+        self._files[name] = path, save_state(path, self._held[name][0].current, sync=False)
+        self._unsynced.add(path)
+        self._changed.discard(name)
+
+
+def _file(client: str) -> str:
+    return f"client-{client}.safetensors"

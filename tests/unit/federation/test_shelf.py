@@ -1,0 +1,156 @@
+"""Many clients, of which few work at a time: their states and the rows for them wait in files."""
+
+import errno
+import os
+import shutil
+from itertools import pairwise
+from unittest.mock import patch
+from weakref import WeakSet
+
+import pytest
+
+from fedhca2.clients import Client
+from fedhca2.cores import usable_cores
+from fedhca2.errors import UserError
+from fedhca2.run_folder.checkpoints import SERVER
+from small_run import SETTINGS, CrashError, Silent, crash, events, resume_small, run_small, same_models, small
+
+pytestmark = pytest.mark.slow
+
+MANY = {
+    "rounds": 4,
+    "evaluate_every": 0,
+    "participation": {"fraction": 0.25},
+    "data": {"outdoor": {**SETTINGS["data"]["outdoor"], "partition": {"kind": "draws", "share": 0.5}}},
+    "clients": [{"data": "outdoor", "split": ["semseg", "sal"], "copies": 6}],
+}
+IN_FILES = {"every": 1, "keep": 9, "memory": 0}
+ASKED = 3  # in a round
+
+
+class Counting(Silent):
+    """Counts the clients in memory whenever one has trained on a batch, and between rounds."""
+
+    def __init__(self, clients):
+        super().__init__()
+        self.clients, self.at_work, self.between = clients, [], []
+
+    def batch(self, *_):
+        self.at_work.append(len(self.clients))
+
+    def aggregated(self, *_):
+        self.between.append(len(self.clients))
+
+
+@pytest.fixture(scope="module")
+def in_files(tmp_path_factory):
+    """A run whose states are all in files, and how many clients were in memory meanwhile."""
+    out, clients = tmp_path_factory.mktemp("files") / "run", WeakSet()
+    with patch.object(Client, "batches", noting(clients)):
+        run_small(small(**MANY, checkpoints=IN_FILES), out, counting := Counting(clients))
+    return out, counting
+
+
+def noting(clients):
+    """What a client does for its batches, and the client among the others in memory."""
+    batches = Client.batches
+
+    def noted(client, *given):
+        clients.add(client)
+        return batches(client, *given)
+
+    return noted
+
+
+@pytest.fixture
+def crashed(tmp_path_factory):
+    """A run that crashed in its third round."""
+    out = tmp_path_factory.mktemp("crashed") / "run"
+    with pytest.raises(CrashError):
+        run_small(small(**MANY, checkpoints=IN_FILES), out, Silent(2, crash))
+    return out
+
+
+@pytest.fixture(scope="module")
+def every_checkpoint(tmp_path_factory):
+    """The checkpoints of a run that stopped before its end, which removes all but the last."""
+    out = tmp_path_factory.mktemp("all") / "run"
+    with pytest.raises(CrashError):
+        run_small(small(**{**MANY, "rounds": 5}, checkpoints=IN_FILES), out, Silent(4, crash))
+    return [out / "checkpoints" / f"round-{round:06d}" for round in range(1, 5)], events(out)
+
+
+def test_states_in_files_give_the_same_models_as_states_in_memory(in_files, tmp_path):
+    run_small(small(**MANY), tmp_path / "run")
+    assert same_models(in_files[0], tmp_path / "run")
+    assert events(in_files[0]) == events(tmp_path / "run")
+
+
+def test_only_clients_at_work_are_in_memory(in_files):
+    assert 1 <= max(in_files[1].at_work) <= len(usable_cores())
+
+
+def test_between_rounds_no_client_is_in_memory(in_files):
+    assert in_files[1].between == [0] * MANY["rounds"]
+
+
+def test_a_checkpoint_writes_the_states_of_those_that_took_part_and_links_the_others(every_checkpoint):
+    checkpoints, logged = every_checkpoint
+    for round, (before, after) in enumerate(pairwise(checkpoints), 1):
+        took_part = {event["client"] for event in logged if event["event"] == "client" and event["round"] == round}
+        assert written(before, after, "client-*") == {f"client-{name}.safetensors" for name in took_part}
+
+
+def written(before, after, pattern):
+    """The files of a checkpoint that share no bytes with those of the one before it."""
+    known = {file.stat().st_ino for file in before.glob(pattern)}
+    return {file.name for file in after.glob(pattern) if file.stat().st_ino not in known}
+
+
+def test_a_client_that_never_took_part_has_no_state(every_checkpoint):
+    checkpoints, _ = every_checkpoint
+    assert len(list(checkpoints[0].glob("client-*"))) == ASKED
+
+
+def test_rows_that_wait_are_written_once(every_checkpoint):
+    checkpoints, _ = every_checkpoint
+    waiting = {file.name for file in checkpoints[1].glob("row-*")}
+    assert waiting
+    assert written(checkpoints[1], checkpoints[2], "row-*").isdisjoint(waiting)
+
+
+def test_the_servers_file_does_not_grow_with_those_that_wait(every_checkpoint):
+    checkpoints, _ = every_checkpoint
+    sizes = [(checkpoint / SERVER).stat().st_size for checkpoint in checkpoints]
+    assert sizes[-1] < 1.5 * sizes[0]
+
+
+def test_a_resumed_run_equals_a_straight_one(in_files, crashed):
+    resume_small(crashed)
+    assert same_models(in_files[0], crashed)
+    assert events(in_files[0]) == events(crashed)
+
+
+def test_a_finished_run_leaves_nothing_that_waits(in_files):
+    assert [path.name for path in (in_files[0] / "checkpoints").iterdir()] == ["round-000004"]
+
+
+def test_a_damaged_row_is_refused_with_what_to_do(crashed):
+    row = next((crashed / "checkpoints" / "round-000002").glob("row-*"))
+    row.write_bytes(row.read_bytes()[:-1] + b"?")
+    with pytest.raises(UserError, match=r"row-.*should be a row with the content of its name.*remove .*round-000002"):
+        resume_small(crashed)
+
+
+def test_files_are_copied_where_they_can_have_only_one_name(in_files, tmp_path, monkeypatch):
+    def no_links(*_):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    run_small(small(**MANY, checkpoints=IN_FILES), tmp_path / "run")
+    assert same_models(in_files[0], tmp_path / "run")
+
+
+def test_a_copied_folder_continues(in_files, crashed, tmp_path):
+    resume_small(shutil.copytree(crashed, tmp_path / "copy"))
+    assert same_models(in_files[0], tmp_path / "copy")
