@@ -10,11 +10,11 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from fedhca2.clients import Privacy, Training
 from fedhca2.config import Config, suggest
+from fedhca2.config_errors import describe
 from fedhca2.data import AnyData
 from fedhca2.data.file_errors import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
-from fedhca2.experiment.errors import describe
 from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
 from fedhca2.experiment.sources import apply_overrides, name_file, read_config
