@@ -89,7 +89,7 @@ class Run:
     folder: Path
 
     @classmethod
-    def open(cls, folder: str | Path) -> "Run":
+    def open(cls, folder: Place) -> "Run":
         """Open an existing run."""
         return cls(RunFiles.open(folder).path)
 
@@ -103,7 +103,7 @@ class Run:
         """The outcome of the run: every client's scores, Δm, time and bytes."""
         return Result(**self.files.finished_result)
 
-    def report(self, path: str | Path | None = None) -> Path:
+    def report(self, path: Place | None = None) -> Path:
         """Write the report page, by default report.html in the run's folder."""
         from fedhca2.reports.page.write import write_page
 

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from fedhca2.errors import UserError
 from fedhca2.messages import Order, Profile, Reply
-from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.records import Aggregation, ServerRecord
 from fedhca2.run_folder.schema import check_event
 from fedhca2.run_folder.strict_json import mapping, to_json
 
 Event = dict[str, Any]
 REGISTERED, EVICTED = "registered", "evicted"  # sites; these events belong to no round, so a rewind keeps them
+MOST_MEMBERS = 128  # of an aggregation whose products and weights are logged: they are as many as pairs of members
 START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}}
 
 
@@ -98,21 +99,32 @@ class EventLog:
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         """Log what the server did."""
         for aggregation in record.aggregations:
-            products = aggregation.products.tolist() if aggregation.products is not None else None
-            blends, votes = [blend.weights.tolist() for blend in aggregation.mixing.blends], aggregation.mixing.votes
-            self.log(
-                "aggregation",
-                round=round,
-                part=aggregation.part,
-                members=aggregation.members,
-                measure=aggregation.measure,
-                products=products,
-                mixing=blends,
-                gets=[blend.gets for blend in aggregation.mixing.blends],
-                votes=votes.tolist() if votes is not None else None,
-            )
+            self.log("aggregation", round=round, **_logged(aggregation))
         self.log("weights", round=round, weights=record.weights)
         self.log("round", round=round, seconds=seconds, refused=record.refused)
+
+
+def _logged(aggregation: Aggregation) -> dict[str, Any]:
+    """How rows were mixed: all numbers among at most `MOST_MEMBERS`, which stand for the others if there are more.
+
+    With more members, `of` says how many there are.
+    """
+    count = len(aggregation.members)
+    chosen = [i * count // MOST_MEMBERS for i in range(MOST_MEMBERS)] if count > MOST_MEMBERS else [*range(count)]
+    products, votes = aggregation.products, aggregation.mixing.votes
+    gets = [[blend.gets[i] for i in chosen] for blend in aggregation.mixing.blends]
+    rows = [sorted(set(each)) for each in gets]
+    weights = [blend.weights[..., kept, :] for blend, kept in zip(aggregation.mixing.blends, rows, strict=True)]
+    return {
+        "part": aggregation.part,
+        "members": [aggregation.members[i] for i in chosen],
+        "measure": aggregation.measure,
+        "products": products[chosen][:, chosen].tolist() if products is not None else None,
+        "mixing": [each[..., chosen].tolist() for each in weights],
+        "gets": [[kept.index(row) for row in each] for each, kept in zip(gets, rows, strict=True)],
+        "votes": votes[:, chosen][..., chosen].tolist() if votes is not None else None,
+        **({"of": count} if count > MOST_MEMBERS else {}),
+    }
 
 
 def _is_lasting(line: bytes) -> bool:

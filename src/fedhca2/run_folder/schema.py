@@ -78,6 +78,7 @@ class _Aggregation(_Checked):
     mixing: list[Matrix | list[Matrix]]
     gets: list[list[Count]]
     votes: list[Matrix] | None = None
+    of: Count | None = None  # the number of all members, if only some of them are logged
 
     @model_validator(mode="after")
     def _fits(self) -> "_Aggregation":

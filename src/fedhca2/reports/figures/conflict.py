@@ -20,7 +20,7 @@ from fedhca2.reports.figures.figure import (
     matrix_layout,
     thinned,
 )
-from fedhca2.reports.figures.mixing import by_members, spread
+from fedhca2.reports.figures.mixing import by_members, part_of, spread
 from fedhca2.run_folder.reader import Array, RunFiles
 
 WORDS = {"rows": "updates", "differences": "models, minus their mean"}
@@ -41,6 +41,7 @@ def conflict_figures(run: RunFiles) -> list[Figure]:
         for group, (members, events) in enumerate(groups):
             what, mark = WORDS.get(events[0]["measure"], "rows"), f"{part}-{group}" if group else part
             what += f", group {group + 1} of {len(groups)}" if len(groups) > 1 else ""
+            what += part_of(events)
             shown = [events[i] for i in thinned(len(events), len(members) ** 2)]
             states = [
                 spread(cosines(numbers(event["products"]), event["measure"]), event["members"], members)

@@ -45,8 +45,8 @@ def _attention(run: RunFiles, cast: Cast, members: list[str], events: list[Event
     shown = {"zmin": 0, "zmax": highest, "texttemplate": "%{z:.3f}" if len(rows) <= 20 else ""}
     trace = matrix(states[-1][most_telling].tolist(), list(rows), list(rows), **shown)
     note = "How much of each decoder's update (column) the decoder of a row adds. "
-    note += in_words(evenness, len(members), names)
-    title, layout = "Attention among decoders", matrix_layout(len(rows))
+    note += in_words(evenness, events[-1].get("of", len(members)), names)
+    title, layout = f"Attention among decoders{part_of(events)}", matrix_layout(len(rows))
     attention = Figure(f"attention{mark}", title, note, [trace], layout, True, [tensors, rounds], changes)
     if evenness.min() >= PLAIN_MEAN:
         return [attention]
@@ -81,6 +81,7 @@ def entropy(weights: Array) -> float:
     >>> entropy(np.full((2, 2), 0.5)), entropy(np.eye(2))
     (1.0, 0.0)
     """
+    weights = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)  # of some members, if there are many
     safe = np.where(weights > 0, weights, 1.0)
     return float(abs(-(weights * np.log(safe)).sum(axis=1).mean()) / np.log(max(weights.shape[1], 2)))
 
@@ -102,7 +103,8 @@ def _grouping(cast: Cast, members: list[str], events: list[Event], mark: str) ->
     names, layout = list(rows), matrix_layout(len(rows))
     note = "Share of their common rounds in which the client of a row got a part of the client of a column."
     trace = matrix(pooled(together, rows, itself=True).tolist(), names, names, zmin=0, zmax=1)
-    figures = [Figure(f"grouping{mark}", "Who is grouped with whom", note, [trace], layout, wide=True)]
+    title = f"Who is grouped with whom{part_of(events)}"
+    figures = [Figure(f"grouping{mark}", title, note, [trace], layout, wide=True)]
     chosen = thinned(len(events), len(rows) ** 2)
     steps = Slider("round", [str(events[i]["round"] + 1) for i in chosen], len(chosen) - 1)
     changes = [{"z": [pooled(states[i], rows, itself=True).tolist()]} for i in chosen]
@@ -111,6 +113,15 @@ def _grouping(cast: Cast, members: list[str], events: list[Event], mark: str) ->
     note = "The weight of each client (column) in what the client of a row gets."
     figures.append(Figure(f"mixing{mark}", "Weights by round", note, [trace], layout, True, [steps], changes))
     return figures + _votes(events, members, mark)
+
+
+def part_of(events: Sequence[Event]) -> str:
+    """Says in a title that a run with many members logged some of them.
+
+    >>> part_of([{"members": ["a", "b"], "of": 1000}]), part_of([{"members": ["a", "b"]}])
+    (', 2 of 1,000', '')
+    """
+    return f", {len(events[-1]['members'])} of {events[-1]['of']:,}" if "of" in events[-1] else ""
 
 
 def _mark(number: int) -> str:
