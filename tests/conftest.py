@@ -1,3 +1,4 @@
+import gc
 import os
 
 import pytest
@@ -10,6 +11,13 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels for a GPU run on a CPU, slowly; set before they are imported
 settings.load_profile("ci")  # the same examples each time; --hypothesis-profile=default draws new ones
 torch.set_num_threads(1)  # two workers run the tests, on two cores
+gc.disable()  # nothing that is imported becomes garbage: looking for it would take a third of the time to collect tests
+
+
+def pytest_collection_finish() -> None:
+    """From here on look for garbage again, but never among what was imported."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

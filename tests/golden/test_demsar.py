@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from fedhca2.reports.comparison.significance import gain_p_values, holm, rank
 
@@ -29,6 +28,14 @@ CRITICAL = {2: 1.960, 3: 2.343, 4: 2.569, 5: 2.728, 6: 2.850, 7: 2.949, 8: 3.031
 
 
 @pytest.fixture(scope="module")
+def stats():
+    """SciPy's statistics, which take a second to import; every worker collects this file."""
+    from scipy import stats
+
+    return stats
+
+
+@pytest.fixture(scope="module")
 def demsar():
     table = np.array([[float(score) for score in line.split()] for line in AUC.split("\n") if line])
     return rank(dict(zip(NAMES, table.T.tolist(), strict=True)))
@@ -40,7 +47,7 @@ def test_average_ranks_of_the_worked_example(demsar):
     assert demsar.ranks == pytest.approx(published, abs=5e-4)
 
 
-def test_friedmans_test_of_the_worked_example(demsar):
+def test_friedmans_test_of_the_worked_example(demsar, stats):
     assert demsar.p_value == pytest.approx(stats.f.sf(3.69, 3, 39), rel=0.01)  # F = 3.69, rounded, with 3 and 39
 
 
@@ -58,14 +65,14 @@ def test_critical_values_are_those_of_the_papers_table(methods):
     assert found / np.sqrt(methods * (methods + 1) / 12) == pytest.approx(CRITICAL[methods], abs=1.1e-3)
 
 
-def test_without_ties_friedmans_test_is_scipys():
+def test_without_ties_friedmans_test_is_scipys(stats):
     scores = np.random.default_rng(3).standard_normal((5, 12)) + 0.4 * np.arange(5)[:, None]
     chi_square = stats.friedmanchisquare(*scores).statistic
     f = 11 * chi_square / (12 * 4 - chi_square)
     assert rank(dict(enumerate(scores.tolist()))).p_value == pytest.approx(stats.f.sf(f, 4, 44))
 
 
-def test_one_method_is_tested_as_scipy_does():
+def test_one_method_is_tested_as_scipy_does(stats):
     ours, local = np.array([10.2, 9.9, 11.0, 10.4]), np.array([9.1, 9.6, 9.9, 9.2])
     assert gain_p_values({"ours": ours - local})["ours"] == pytest.approx(stats.ttest_rel(ours, local).pvalue)
 

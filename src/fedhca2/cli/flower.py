@@ -237,8 +237,8 @@ def network_settings(**values: Any) -> Any:
     """Build NetworkSettings from options; each mistake is one line."""
     from pydantic import ValidationError
 
+    from fedhca2.config_errors import describe
     from fedhca2.errors import UserError
-    from fedhca2.experiment.errors import describe
     from fedhca2.federation.flower.network_settings import NetworkSettings
 
     try:

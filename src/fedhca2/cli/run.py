@@ -71,11 +71,11 @@ def run(
         from fedhca2.runs import run_function
 
         experiment = Experiment.load(config, overrides or [])
-        if dry_run:
-            _show_forecast(experiment, as_json)
-            return
         folder = out or default_folder(experiment.name)
         with tracked(folder, track) as trackers:
+            if dry_run:
+                _show_forecast(experiment, as_json)
+                return
             with watched(console, trackers) as watcher:
                 result = run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
             conclude(console, result, folder, as_json)

@@ -30,6 +30,7 @@ from fedhca2.models.fast import REST, align_attention, compile_parts, parts
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.tasks import TASKS, crop_chooser
 from fedhca2.tasks.declared import DECLARED, DeclaredTask, declare
+from fedhca2.version import __version__
 
 ROOM = 6 << 30  # bytes of GPU memory per process, more than a batch of 8 images of 512×512 takes
 INPUT, LOSS = "input", "loss"  # jobs besides the parts of a model
@@ -71,8 +72,7 @@ def precompile(models: Mapping[str, ModelConfig], clients: Sequence[Client], dev
         kinds.setdefault((models[client.name].model_dump_json(), data.size), (client, {}))[1].update(own)
     by_kind = [_jobs(client, models[client.name], size, outputs) for (_, size), (client, outputs) in kinds.items()]
     jobs = [job for group in zip_longest(*by_kind) for job in group if job]
-    name = f"{torch.__version__} {torch.cuda.get_device_name(device)} {json.dumps(jobs)}"
-    done = folder / f"fedhca2-{sha256(name.encode()).hexdigest()[:16]}"
+    done = folder / mark_of(jobs, torch.cuda.get_device_name(device))
     if done.exists():
         return
     at_once = max(1, min(len(usable_cores()), torch.cuda.mem_get_info(device)[0] // ROOM))
@@ -85,6 +85,12 @@ def precompile(models: Mapping[str, ModelConfig], clients: Sequence[Client], dev
     torch._inductor.config.compile_threads = 1  # all code is on disk, so helper processes would be useless
     folder.mkdir(parents=True, exist_ok=True)
     done.touch()
+
+
+def mark_of(jobs: Sequence[Job], gpu: str) -> str:
+    """The name of the file that says that these jobs are done, by this version of the package and of torch."""
+    name = f"{__version__} {torch.__version__} {gpu} {json.dumps(jobs)}"
+    return f"fedhca2-{sha256(name.encode()).hexdigest()[:16]}"
 
 
 def _jobs(client: Client, model: ModelConfig, size: Size, outputs: Outputs) -> list[Job]:

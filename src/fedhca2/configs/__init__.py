@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 
@@ -23,7 +24,7 @@ class Listing:
 def embedded_experiments() -> list[Listing]:
     """List the experiments that come with the package."""
     listings = []
-    for name, file in sorted(_walk(FOLDER, "")):
+    for name, file in sorted(_files().items()):
         values = read_yaml(file)
         listings.append(Listing(name, values.get("title", ""), tuple(values.get("belongs_to", ()))))
     return listings
@@ -31,12 +32,18 @@ def embedded_experiments() -> list[Listing]:
 
 def embedded_names() -> list[str]:
     """The names of the experiments that come with the package."""
-    return sorted(name for name, _ in _walk(FOLDER, ""))
+    return sorted(_files())
 
 
 def embedded_file(name: str) -> Traversable | None:
     """Return the file of an embedded experiment, or None if no experiment has this name."""
-    return dict(_walk(FOLDER, "")).get(name)
+    return _files().get(name)
+
+
+@cache
+def _files() -> dict[str, Traversable]:
+    """The files of all of them, by name."""
+    return dict(_walk(FOLDER, ""))
 
 
 def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:

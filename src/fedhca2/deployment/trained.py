@@ -19,7 +19,7 @@ from fedhca2.config import suggest
 from fedhca2.data.dataset import Split
 from fedhca2.data.file_errors import FileError
 from fedhca2.data.files import open_image, read_file, to_rgb
-from fedhca2.data.transforms import for_evaluation
+from fedhca2.data.transforms import fitted, for_evaluation, own_size, placement
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, open_data
 from fedhca2.experiment.build import build_client
@@ -105,21 +105,20 @@ class Trained:
 
     @torch.inference_mode()
     def predict(self, image: Array) -> dict[str, Array]:
-        """Predict an image, uint8 [3, H, W] of any size, or another kind of input: {task: [C, H, W] or [C]}."""
-        if self.experiment.data[self.spec.data].are_arrays:
+        """Predict an image, uint8 [3, H, W] of any size, or another kind of input: {task: [C, H, W] or [C]}.
+
+        A large image is scaled down, and its prediction up again, if the data set's `resize` says so.
+        """
+        data = self.experiment.data[self.spec.data]
+        if data.are_arrays:
             outputs = self.model()(torch.from_numpy(np.float32(image))[None])
             return {task: get_task(task).predict(output)[0].numpy() for task, output in outputs.items()}
-        height, width = image.shape[-2:]
-        padded = padded_size((height, width), self.size)
-        sample = for_evaluation({"image": torch.from_numpy(np.ascontiguousarray(image))}, padded)
-        outputs = self.model(padded)(sample["image"][None])
-        top, left = (padded[0] - height) // 2, (padded[1] - width) // 2
-        inside = (0, ..., slice(top, top + height), slice(left, left + width))
-        predictions = {}
-        for task, output in outputs.items():
-            prediction = get_task(task).predict(output)
-            predictions[task] = (prediction[inside] if get_task(task).output == "map" else prediction[0]).numpy()
-        return predictions
+        sample = {"image": torch.from_numpy(np.ascontiguousarray(image))}
+        size = self.size if data.resize else padded_size(own_size(sample), self.size)
+        place = placement(own_size(sample), size)
+        outputs = self.model(size)(for_evaluation(fitted(sample, size), size)["image"][None])
+        tasks = {name: get_task(name) for name in outputs}
+        return {name: place.restored(task, task.predict(outputs[name]))[0].numpy() for name, task in tasks.items()}
 
 
 def padded_size(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedhca2.config import Config, suggest
+from fedhca2.config_errors import describe
 from fedhca2.errors import UserError
-from fedhca2.experiment.errors import describe
 from fedhca2.experiment.sources import merged
 from fedhca2.imports import folders, located
 from fedhca2.models import ModelConfig
@@ -106,7 +106,7 @@ def _own_model(model: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
     try:
         return ModelConfig.model_validate(merged(base, changes))
     except ValidationError as error:
-        raise UserError(f"model.{line}" for line in describe(error)) from None
+        raise UserError(describe(error, "model")) from None
 
 
 def expand(

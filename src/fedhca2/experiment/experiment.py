@@ -10,14 +10,14 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from fedhca2.clients import Privacy, Training
 from fedhca2.config import Config, suggest
+from fedhca2.config_errors import describe
 from fedhca2.data import AnyData
 from fedhca2.data.file_errors import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
-from fedhca2.experiment.errors import describe
 from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
-from fedhca2.experiment.sources import apply_overrides, name_file, read_config
+from fedhca2.experiment.sources import apply_overrides, name_files, read_config
 from fedhca2.imports import FOLDERS, folders, located
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
@@ -151,7 +151,7 @@ class Experiment(Config):
         except UserError as error:
             if overrides:  # which may be at fault
                 raise
-            raise UserError([name_file(line, source) for line in error.lines]) from None
+            raise UserError(name_files(error.lines, source)) from None
 
     @classmethod
     def parse(cls, values: Any, beside: Sequence[Path] = ()) -> Self:

@@ -47,15 +47,17 @@ def merged(base: Any, changes: Any) -> Any:
     return {**base, **both}
 
 
-def name_file(fault: str, source: str | Path) -> str:
-    """Add to a line about a config the file that the faulty setting was inherited from, if it was."""
-    steps = re.findall(r"[\w-]+", fault.partition(": ")[0])
-    if unknown := re.match(r"config: unknown key '([^']*)'", fault):
-        steps = [unknown[1]]
+def name_files(faults: Sequence[str], source: str | Path) -> list[str]:
+    """Add to lines about a config the file that the faulty setting was inherited from, if it was."""
     files = list(_chain(source))
-    depths = [_depth(values, steps) for _, values in files]
-    nearest = depths.index(max(depths))
-    return f"{fault} (in {files[nearest][0]})" if nearest else fault
+    lines = []
+    for fault in faults:
+        unknown = re.match(r"config: unknown key '([^']*)'", fault)
+        steps = [unknown[1]] if unknown else re.findall(r"[\w-]+", fault.partition(": ")[0])
+        depths = [_depth(values, steps) for _, values in files]
+        nearest = depths.index(max(depths))
+        lines.append(f"{fault} (in {files[nearest][0]})" if nearest else fault)
+    return lines
 
 
 def _chain(source: str | Path) -> Iterator[tuple[str, Any]]:

@@ -3,8 +3,9 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -85,13 +86,15 @@ PROGRAM = "nvidia-cuda-mps-control"
 PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 USUAL = Path("/tmp/nvidia-mps")  # where CUDA looks for a daemon if the variables are not set
 PATIENCE = 30  # seconds for the daemon to start or stop
+STOP_AT_END = 'cat; echo quit | "$0" && rm -rf "$1"'  # once the input ends, stop the daemon and remove its folder
 
 
 @contextmanager
 def shared_gpus(names: Sequence[str], usual: Path = USUAL) -> Iterator[tuple[Mapping[str, str], str]]:
     """Run MPS's daemon for GPUs with these UUIDs; yields the variables for its clients, and how GPUs are shared.
 
-    A daemon that is already running is used and never stopped. Without the program, processes take turns.
+    The daemon is stopped at the end, also if this process is killed. A daemon that is already running is used and never
+    stopped. Without the program, processes take turns.
     """
     program = shutil.which(PROGRAM)
     if {PIPE, LOG} & set(os.environ) or _is_alive(usual / f"{PROGRAM}.pid"):
@@ -107,27 +110,36 @@ def shared_gpus(names: Sequence[str], usual: Path = USUAL) -> Iterator[tuple[Map
             Path(place).mkdir()
         own["CUDA_VISIBLE_DEVICES"] = ",".join(names)  # the daemon renumbers its GPUs, but a UUID stays the same
         daemon = {**os.environ, **own}
-        fault = _call([program, "-d"], daemon)
-        if fault:
+        nowhere = subprocess.DEVNULL  # a daemon would keep pipes open
+        began = partial(subprocess.call, [program, "-d"], env=daemon, timeout=PATIENCE, stdout=nowhere, stderr=nowhere)
+        if fault := _fault(began):
             yield {}, f"without MPS, whose daemon did not start ({fault}): runs take turns"
             return
+        # Its input ends with this process, however that ends; Ctrl-C does not reach it in a session of its own.
+        stopper = subprocess.Popen(
+            ["sh", "-c", STOP_AT_END, program, folder],
+            env=daemon,
+            stdin=subprocess.PIPE,
+            stdout=nowhere,
+            stderr=nowhere,
+            start_new_session=True,
+        )
         try:
             yield own, "with MPS"
         finally:
-            if fault := _call([program], daemon, "quit\n"):
+            assert stopper.stdin is not None
+            stopper.stdin.close()
+            if fault := _fault(partial(stopper.wait, PATIENCE)):
                 print(f"{PROGRAM}: could not be stopped ({fault}); its folder was {folder}", flush=True)
 
 
-def _call(command: list[str], environment: Mapping[str, str], told: str = "") -> str:
-    """Call the program; returns what went wrong, or an empty text."""
-    nowhere = subprocess.DEVNULL  # a daemon would keep pipes open
+def _fault(call: Callable[[], int]) -> str:
+    """Call a program; returns what went wrong, or an empty text."""
     try:
-        done = subprocess.run(
-            command, env=environment, input=told, text=True, timeout=PATIENCE, stdout=nowhere, stderr=nowhere
-        )
+        code = call()
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return f"exit code {done.returncode}" if done.returncode else ""
+    return f"exit code {code}" if code else ""
 
 
 def _is_alive(pid_file: Path) -> bool:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from fedhca2 import aggregation, objectives
 from fedhca2.aggregation import Aggregator
 from fedhca2.config import Config, suggest
+from fedhca2.config_errors import describe
 from fedhca2.imports import FORMS, is_import_path, load
 from fedhca2.methods.catalogue import METHODS
 from fedhca2.methods.method import Method
@@ -39,7 +40,7 @@ def resolve(name: str, settings: Mapping[str, Any] | None = None) -> Method:
     own = {key: settings.pop(key) for key in OWN if key in settings}
     for key, value in settings.items():
         _set_everywhere(name, parts, key, value, nested)
-    return _validated(Method, f"{name}: ", {key: getattr(method, key) for key in OWN} | own | parts)
+    return _validated(Method, name, {key: getattr(method, key) for key in OWN} | own | parts)
 
 
 def components_of(method: Method) -> dict[str, Config]:
@@ -98,12 +99,12 @@ def _component(name: str, key: str, current: Config | None, value: object) -> Co
         raise ValueError(f"{name}: {key} should be settings by name, found {value!r}")
     kind = value.get("kind", getattr(current, "kind", None))
     if current is not None and kind == getattr(current, "kind", None):
-        return _validated(type(current), f"{name}: {key}.", {**current.model_dump(), **value})
+        return _validated(type(current), f"{name}: {key}", {**current.model_dump(), **value})
     kinds = kinds_of(key)
     if not isinstance(kind, str) or kind not in kinds:
         found = "none" if kind is None else repr(kind)
         raise ValueError(f"{name}: {key}.kind should be a known kind, found {found}. {suggest(str(kind), kinds)}")
-    return _validated(kinds[kind], f"{name}: {key}.", value)
+    return _validated(kinds[kind], f"{name}: {key}", value)
 
 
 def kinds_of(component: str) -> dict[str, type[Config]]:
@@ -118,15 +119,11 @@ def kinds_of(component: str) -> dict[str, type[Config]]:
 
 
 def _validated(cls: type[C], place: str, values: Mapping[str, Any]) -> C:
-    """Validate these values, or raise an error of one line."""
+    """Validate the values at this place, or raise an error of one line."""
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        where = (place + ".".join(map(str, fault["loc"]))).rstrip(".: ")
-        if fault["type"] == "value_error":
-            raise ValueError(f"{where}: {fault['ctx']['error']}") from None
-        raise ValueError(f"{where} {fault['msg'].removeprefix('Input ')}, found {fault['input']!r}") from None
+        raise ValueError(describe(error, place)[0]) from None
 
 
 def imported(name: str) -> Method:

@@ -1,6 +1,6 @@
 """Encoders: any timm backbone with feature maps at strides 4, 8, 16 and 32, or a single one, as plain transformers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -9,6 +9,7 @@ from typing import Any
 import timm
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fedhca2.models.config import SWIN_T, EncoderConfig
 from fedhca2.models.features import STRIDES, FeatureNorms, FeaturePyramid, Projections
@@ -126,7 +127,7 @@ def _backbone(wanted: str, output_stride: int) -> Backbone:
     """Find out how to build a timm backbone by building it on the meta device."""
     name = SWIN_T if wanted in SMALL else wanted
     options: dict[str, Any] = {"output_stride": output_stride} if output_stride != STRIDES[-1] else {}
-    if name == SWIN_T and not options:  # known, and building on the meta device imports torch's compiler
+    if name == SWIN_T and not options:  # known, and building it takes a while
         return Backbone(name, range(len(STRIDES)), 0, True, options)
     if ":" not in name and not timm.is_model(name):
         close = get_close_matches(name, [*SMALL, *timm.list_models()], n=1)
@@ -143,10 +144,22 @@ def _backbone(wanted: str, output_stride: int) -> Backbone:
     return Backbone(name, range(len(strides) - 4, len(strides)), 0, drops, options)
 
 
+class _Unfilled(TorchFunctionMode):
+    """Leaves new parameters unfilled: on the meta device, `normal_` and others would import torch's compiler."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name, named = getattr(func, "__name__", ""), kwargs or {}
+        if name.endswith("_") and not name.endswith("__"):  # a method of tensors, or a function of nn.init
+            return args[0] if args else named["tensor"]
+        return func(*args, **named)
+
+
 def _strides(name: str, options: Mapping[str, Any]) -> tuple[list[int], bool]:
     """The strides of a timm backbone with these options, and whether it has stochastic depth."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Unfilled():
             try:
                 return _feature_info(
                     timm.create_model(name, features_only=True, drop_path_rate=0.0, **options)

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 
@@ -48,8 +49,10 @@ def folder_at(place: str) -> Path:
     nearest = next(parent for parent in (path, *path.parents) if parent.exists())
     if not nearest.is_dir():
         raise ValueError(f"should be a folder, found the file {nearest}")
-    if not os.access(nearest, os.W_OK):
-        raise ValueError(f"should be a folder that can be written, found {nearest}, which cannot")
+    try:
+        TemporaryFile(dir=nearest).close()  # for root, the permissions of folders such as /proc promise too much
+    except OSError as error:
+        raise ValueError(f"should be a folder that can be written to, found {nearest} ({error.strerror})") from None
     return path
 
 

@@ -190,7 +190,12 @@ class Sending:
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
         """Start the trackers, now that the run has its folder."""
-        self.trackers.start()
+        try:
+            self.trackers.start()
+        except UserError as error:
+            raise UserError(
+                [f"{error}; the run has begun, continue it with: fedhca2 resume {self.trackers.run}"]
+            ) from error
         self.watcher.started(experiment, shards)
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:

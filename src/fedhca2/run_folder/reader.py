@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from fedhca2.config_errors import describe
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.clients import ClientEntry, client_kind
-from fedhca2.experiment.errors import describe
 from fedhca2.experiment.sources import read_config
 from fedhca2.imports import is_import_path
 from fedhca2.run_folder.event_log import Event, known, parse_events
@@ -243,7 +243,7 @@ class RunFiles:
         try:
             return TypeAdapter(list[ClientEntry]).validate_python(self.config.get("clients", []))
         except ValidationError as error:
-            raise UserError([f"{self.config_file}: clients.{line}" for line in describe(error)]) from None
+            raise UserError([f"{self.config_file}: {line}" for line in describe(error, "clients")]) from None
 
     def _kinds(self, tasks: Mapping[str, Iterable[str]]) -> dict[str, str]:
         return {client: client_kind(self.dataset(client), held) for client, held in tasks.items()}

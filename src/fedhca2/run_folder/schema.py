@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedhca2.config_errors import describe
 from fedhca2.errors import UserError
-from fedhca2.experiment.errors import describe
 from fedhca2.tasks import TASKS
 
 MOST_ROUNDS = 100_000

@@ -88,7 +88,7 @@ def test_values_that_change_local_have_their_own(config, tmp_path):
         ("=1,2", "should be KEY=V1,V2,… with two values or more"),
         ("method.c=0.2,[", "the values are not valid YAML"),
         ("method.c=0.2,0.2", "values should differ"),
-        ("method.c=0.2,5", "encoder.c should be less than 1, found 5"),
+        ("method.c=0.2,5", "encoder.c: should be less than 1, found 5"),
         ("method.d=1,2", "unknown setting 'd'"),
         ("rouds=1,2", "unknown key 'rouds'"),
         ("seed=0,1", "'seed' cannot be swept: --seeds runs several"),

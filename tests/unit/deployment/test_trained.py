@@ -9,13 +9,13 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.data.transforms import for_evaluation
+from fedhca2.data.transforms import fitted, for_evaluation, placement
 from fedhca2.deployment import Trained
 from fedhca2.deployment.export import Exported, export
 from fedhca2.errors import UserError
 from fedhca2.models import build_model
 from fedhca2.tasks import TASKS
-from small_run import small
+from small_run import SETTINGS, small
 
 CLIENT = "home"
 SWIN = {"encoder": {"name": "swin_micro", "drop_path": 0.2}, "decoder_width": 8}
@@ -25,7 +25,11 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}  # of an exported model's outputs compa
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """The folder of a run with an untrained model."""
-    folder, experiment = tmp_path_factory.mktemp("run"), small(model=SWIN)
+    return untrained_run(tmp_path_factory.mktemp("run"))
+
+
+def untrained_run(folder, **changes):
+    experiment = small(model=SWIN, **changes)
     (folder / "config.yaml").write_text(experiment.to_yaml())
     spec = next(spec for spec in experiment.specs if spec.name == CLIENT)
     channels = {task: TASKS[task].channels_for(experiment.data[spec.data].labels[task]) for task in spec.tasks}
@@ -56,6 +60,16 @@ def test_predictions_are_those_of_evaluation(run):
     with torch.inference_mode():
         expected = TASKS["depth"].predict(trained.model()(sample["image"][None])["depth"])[0]
     np.testing.assert_array_equal(trained.predict(image)["depth"], expected)
+
+
+def test_an_image_that_evaluation_scales_down_is_predicted_at_that_scale(tmp_path):
+    indoor = {**SETTINGS["data"]["indoor"], "resize": "fit"}
+    trained = Trained.open(untrained_run(tmp_path, data={**SETTINGS["data"], "indoor": indoor}), CLIENT)
+    image = torch.from_numpy(picture(50, 64))
+    place, sample = placement((50, 64), (32, 32)), for_evaluation(fitted({"image": image}, (32, 32)), (32, 32))
+    with torch.inference_mode():
+        small_one = TASKS["depth"].predict(trained.model()(sample["image"][None])["depth"])
+    np.testing.assert_array_equal(trained.predict(image.numpy())["depth"], place.restored(TASKS["depth"], small_one)[0])
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 70), (33, 32), (100, 40)])

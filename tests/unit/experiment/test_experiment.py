@@ -78,6 +78,10 @@ def test_another_method_is_really_another_method():
             {"data": {"indoor": {"kind": "scenes", "size": [True, 32]}}},
             "data.indoor.size: should be a number, found [True, 32]",
         ),
+        (
+            {"data": {"indoor": {"kind": "scenes", "size": [32, 32, 32]}}},
+            "data.indoor.size: should have at most 2, found [32, 32, 32]",
+        ),
         ({"training": {"learning_rat": 1}}, "training: unknown key 'learning_rat'. Did you mean 'learning_rate'?"),
         ({"method": "fedhca"}, "Did you mean 'fedhca2'?"),
         ({"method": {"name": "fedhca2", "c": 2}}, "found 2"),

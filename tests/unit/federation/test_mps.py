@@ -4,10 +4,13 @@ import json
 import os
 import sys
 from pathlib import Path
+from signal import SIGINT, SIGKILL
+from time import monotonic, sleep
 
 import pytest
 
 from fedhca2.federation.gpu_sharing import shared_gpus
+from fedhca2.federation.stopping import stop_between_rounds
 
 RECORDER = """
 import json, os, sys
@@ -46,6 +49,23 @@ def test_it_quits_when_the_runs_fail(tmp_path, calls):
     with pytest.raises(KeyError), shared_gpus(["GPU-1"], usual=tmp_path):
         raise KeyError
     assert calls()[-1]["told"] == "quit\n"
+
+
+@pytest.mark.parametrize("signal", [SIGKILL, SIGINT])
+def test_it_quits_when_the_process_is_killed(tmp_path, calls, signal):
+    child = os.fork()
+    if child == 0:
+        try:
+            with shared_gpus(["GPU-1"], usual=tmp_path), stop_between_rounds():
+                os.kill(os.getpid(), signal)
+                os.kill(os.getpid(), signal)  # a second Ctrl-C
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal
+    folder, patience = Path(calls()[0]["CUDA_MPS_PIPE_DIRECTORY"]), monotonic() + 10
+    while folder.exists() and monotonic() < patience:
+        sleep(0.02)
+    assert ([call["told"] for call in calls()], folder.exists()) == (["", "quit\n"], False)
 
 
 def test_runs_and_daemon_have_the_same_private_folders(tmp_path, calls):

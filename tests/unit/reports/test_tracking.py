@@ -9,6 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
+from fedhca2.errors import UserError
 from fedhca2.reports.tracking import Sending, Trackers, scalars
 from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run
@@ -116,7 +117,7 @@ def test_wandb_gets_what_a_run_wrote_down(tmp_path, monkeypatch):
 OWN = """
 class Mine:
     def __init__(self, place): self.place = place
-    def start(self, run): print("start", run.name, run.config["rounds"])
+    def start(self, run): print("start", run.name, run.config["rounds"]); assert self.place != "stays shut"
     def log(self, numbers): print("log", len(numbers)); assert self.place != "breaks"
     def keep(self, files): print("keep", *files)
     def close(self, *, finished): print("close", finished)
@@ -158,23 +159,34 @@ def test_a_tracker_that_breaks_is_named_and_gets_nothing_more(tmp_path, own):
         ("wandb=project", "needs another package: pip install 'fedhca2[wandb]'"),
         ("tensorboard={file}", "should be a folder, found the file {file}"),
         ("mlflow={file}/below", "should be a folder, found the file {file}"),
+        ("mlflow=/proc/none", "should be a folder that can be written to, found /proc ("),
         ("mlflow=nowhere://at.all", "unsupported URI 'nowhere://at.all'"),
         ("mlflow=http://127.0.0.1:9", "API request to http://127.0.0.1:9"),
         ("{own}:Other=here", "Other should be a class with start, log, keep and close, found type"),
         ("{own}:Nothing=here", "found nothing of that name. (Mine)"),
     ],
 )
-def test_a_fault_is_one_line_before_the_run_has_a_folder(tmp_path, own, monkeypatch, track, fault):
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_a_fault_is_one_line_before_the_run_has_a_folder(tmp_path, own, monkeypatch, track, fault, more):
     if "mlflow=" in track:
         pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setitem(sys.modules, "wandb", None)
     (file := tmp_path / "file").touch()
     (experiment := tmp_path / "small.yaml").write_text(yaml.safe_dump({**SETTINGS, "method": "local", "rounds": 1}))
-    done = invoked("run", experiment, "--out", tmp_path / "run", "--track", track.format(file=file, own=own))
+    done = invoked("run", experiment, "--out", tmp_path / "run", "--track", track.format(file=file, own=own), *more)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
     assert fault.format(file=file) in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_that_does_not_start_stops_the_run_and_says_how_to_continue(tmp_path, own):
+    run, track = tmp_path / "run", f"{own}:Mine=stays shut"
+    with pytest.raises(
+        UserError, match=f"--track {track}: AssertionError: ; the run has begun, continue it with: fedhca2 resume"
+    ):
+        sending(run, track, work=lambda watcher: run_small(small(rounds=1), run, watcher))
+    assert RunFiles(run).begun
 
 
 @pytest.mark.slow

@@ -8,10 +8,10 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from fedhca2.clients import Privacy
 from fedhca2.clients.accounting import DELTA, epsilon
 from fedhca2.config import Config
+from fedhca2.config_errors import describe
 from fedhca2.data.config import path_settings
 from fedhca2.data.own import settings_class
 from fedhca2.errors import UserError
-from fedhca2.experiment.errors import describe
 from fedhca2.imports import is_import_path, located
 from fedhca2.methods import METHODS
 from fedhca2.strict_yaml import YamlError, read_yaml

@@ -33,12 +33,12 @@ SHOULD_BE = {  # where pydantic speaks of Python
 }
 
 
-def describe(error: ValidationError) -> list[str]:
-    """Write one line for each fault."""
+def describe(error: ValidationError, inside: str = "") -> list[str]:
+    """Write one line for each fault; `inside` is the place of what was validated, if it is not a whole config."""
     lines = []
     faults = error.errors(include_url=False)
     for one in faults:
-        where = place(_written(one["loc"])) or "config"
+        where = place([*filter(None, [inside]), *_written(one["loc"])]) or "config"
         match one["type"]:
             case "missing":
                 lines.append(f"{where}: missing")
@@ -50,8 +50,9 @@ def describe(error: ValidationError) -> list[str]:
             case "too_short" if any(_below(other["loc"], one["loc"]) for other in faults):
                 pass  # its entries have faults of their own, so none was left
             case "too_short":
-                least = one["ctx"]["min_length"]
-                lines.append(f"{where}: should have at least {least}, found {one['input']!r:.200}")
+                lines.append(f"{where}: should have at least {one['ctx']['min_length']}, found {one['input']!r:.200}")
+            case "too_long":
+                lines.append(f"{where}: should have at most {one['ctx']['max_length']}, found {one['input']!r:.200}")
             case "value_error":
                 lines.append(f"{where}: {one['ctx']['error']}")
             case _:
