@@ -5,7 +5,8 @@ Local. The table has megabytes sent per client and round, seconds per round, pea
 """
 
 import argparse
-import gc
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
 
@@ -35,10 +36,6 @@ def measured(experiment, out):
     """Run once, or read what is there: scores, megabytes up per client and round, seconds per round, GPU memory."""
     peak = None
     if not RunFiles(out).finished:
-        if torch.cuda.is_available():
-            gc.collect()  # what the run before left on the GPU
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
         began = perf_counter()
         run(experiment, out)
         print(f"{out}: {perf_counter() - began:.0f} s", flush=True)
@@ -53,11 +50,14 @@ def main():
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
     experiment = Experiment.load(options.config, [*options.set, "baseline=false"])
-    local, *_ = measured(experiment.with_method("local"), options.out / "local")
+    # Each run has its own process, since workspaces of the one before would stay on the GPU.
+    alone = ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1)
+    local, *_ = alone.submit(measured, experiment.with_method("local"), options.out / "local").result()
     print("| encoder | MB up | s a round | GiB | Δm over Local |\n| --- | ---: | ---: | ---: | ---: |")
     for name, changes in VARIANTS.items():
         changed = with_encoder(experiment, changes)
-        scores, up, seconds, peak = measured(changed, options.out / name.replace(", rank ", "-").lower())
+        out = options.out / name.replace(", rank ", "-").lower()
+        scores, up, seconds, peak = alone.submit(measured, changed, out).result()
         gain = overall_gain(scores, local, experiment.kinds)
         memory = "" if peak is None else f"{peak:.2f}"
         print(f"| {name} | {up:.2f} | {seconds:.1f} | {memory} | {gain:+.2f} % |", flush=True)
