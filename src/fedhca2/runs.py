@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from PIL.Image import Image
 from rich.console import Console
 
 from fedhca2.experiment import Experiment
@@ -19,9 +20,6 @@ from fedhca2.reports.page.tables import result_table
 from fedhca2.run_folder.names import PAGE, comparison_folder, default_folder
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 Place = str | Path
 EngineName = Literal["in-process", "flower-local", "flower-ray"]
@@ -109,7 +107,7 @@ class Run:
 
         return write_page([self.files], Path(path) if path else self.folder / PAGE)
 
-    def picture(self, client: str, sample: int = 0) -> "Image":
+    def picture(self, client: str, sample: int = 0) -> Image:
         """Paint a client's sample: input, label, and the predictions before and after training."""
         from fedhca2.reports.pictures import samples_panel
 

@@ -50,11 +50,6 @@ class Outcome:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def everyone(clients: Iterable[str], round: int) -> Iterable[str]:
-    """Choose all clients in every round."""
-    return clients
-
-
 def is_due(done: int, every: int) -> bool:
     """Whether something that happens every `every` rounds is due after `done` rounds; never if `every` is 0."""
     return done > 0 and every > 0 and done % every == 0
@@ -67,7 +62,7 @@ def run_rounds(
     evaluate_every: int,
     watcher: Watcher,
     *,
-    choose: Choose = everyone,
+    choose: Choose = lambda clients, round: clients,
     compare_every: int = 0,
     progress: Progress | None = None,
     passed: Callable[[Progress], None] = lambda progress: None,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from ipaddress import ip_address
 from pathlib import Path
 from secrets import token_hex
@@ -18,14 +19,6 @@ from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CA_MAY = ("digital_signature", "key_cert_sign", "crl_sign")
-CA_MAY_NOT = (
-    "content_commitment",
-    "key_encipherment",
-    "data_encipherment",
-    "key_agreement",
-    "encipher_only",
-    "decipher_only",
-)
 
 
 def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), days: int = 365) -> None:
@@ -67,7 +60,7 @@ def make_site_keys(folder: Path, ca: bytes) -> None:
 def _authority(days: int) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedhca2 test CA")])
-    usage = x509.KeyUsage(**dict.fromkeys(CA_MAY, True), **dict.fromkeys(CA_MAY_NOT, False))
+    usage = x509.KeyUsage(**{use: use in CA_MAY for use in signature(x509.KeyUsage).parameters})
     certificate = (
         _builder(name, name, key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

@@ -14,8 +14,6 @@ from fedhca2.run_folder.result import headline
 from fedhca2.tasks import get_task
 
 Series = dict[int, float]  # values by round
-DOTTED = "Dotted: training alone."
-BAND = "Lines are medians of the clients of a kind, bands hold the middle 80 % of them."
 
 
 def series(events: Iterable[Event], task: str, metric: str) -> dict[str, Series]:
@@ -46,12 +44,9 @@ def drawn(
     low, high = np.nanquantile(values[:, there], (0, 1) if band == "seeds" else (0.1, 0.9), axis=0)
     x = [round for round, here in zip(rounds, there, strict=True) if here]
     edge = {"mode": "lines", "line": {"width": 0, "color": colour}, "hoverinfo": "skip", "hovertemplate": None}
-    filled = {"fill": "tonexty", "fillcolor": f"{colour}30"}
-    return [
-        line(label, colour, x, low.tolist(), **edge),
-        line(label, colour, x, high.tolist(), **edge, **filled),
-        *traces,
-    ]
+    lower = line(label, colour, x, low.tolist(), **edge)
+    upper = line(label, colour, x, high.tolist(), **edge, fill="tonexty", fillcolor=f"{colour}30")
+    return [lower, upper, *traces]
 
 
 def lines(
@@ -90,9 +85,8 @@ def metric_curves(run: RunFiles) -> list[Figure]:
         if (main := headline_name(run, task)) is None:
             continue
         metric, higher = main
-        federated, alone = (
-            series(events, task, metric) for events in (run.of("metric"), run.baseline_events("metric"))
-        )
+        both = (run.of("metric"), run.baseline_events("metric"))
+        federated, alone = (series(events, task, metric) for events in both)
         rounds = sorted({round for one in federated.values() for round in one})
         if len(rounds) < 2:
             continue
@@ -106,7 +100,9 @@ def metric_curves(run: RunFiles) -> list[Figure]:
 
 def reading(cast: Cast, alone: object = None) -> str:
     """How to read lines and bands."""
-    return " ".join([*([DOTTED] if alone else []), *([BAND] if cast.by_kind else [])])
+    dotted = ["Dotted: training alone."] if alone else []
+    band = ["Lines are medians of the clients of a kind, bands hold the middle 80 % of them."] if cast.by_kind else []
+    return " ".join(dotted + band)
 
 
 def loss_curves(run: RunFiles) -> list[Figure]:
