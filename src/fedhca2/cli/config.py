@@ -231,7 +231,7 @@ def _groups(annotation: Any, step: str = "") -> "Iterator[tuple[str, type[Config
 
 def _values(field: "FieldInfo", below: Sequence[Any]) -> str:
     if below:
-        return "settings of its own"
+        return "nested settings"
     return allowed(field) or _type(field.annotation)
 
 

@@ -86,7 +86,7 @@ class Schedule(Config):
     warmup_epochs: Annotated[int, Field(ge=0, description="epochs of the warm-up")] = 5
     warmup_from: Annotated[float, Field(ge=0, description="rate at the start of the warm-up")] = 1.25e-7
     lowest: Annotated[float, Field(ge=0, description="rate at the end")] = 1.25e-6
-    lag: Annotated[bool, Field(description="use the rate of the epoch before, as in the authors' code")] = True
+    lag: Annotated[bool, Field(description="use the previous epoch's rate, as the authors' code does")] = True
 
     decay: Annotated[float | None, Field(gt=0, le=1, description="factor per step, instead of the cosine")] = None
     decay_every: Annotated[int, Field(ge=1, description="epochs between steps of `decay`")] = 1

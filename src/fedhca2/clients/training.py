@@ -22,8 +22,8 @@ Watch = Callable[[Tensor], None]  # called with the loss of every batch
 class Training(Config):
     """Settings of a client's training."""
 
-    batch_size: Annotated[int, Field(ge=1, description="images in a step")] = 8
-    learning_rate: Annotated[float, Field(gt=0, description="the largest, after the warm-up")] = 1e-4
+    batch_size: Annotated[int, Field(ge=1, description="images per step")] = 8
+    learning_rate: Annotated[float, Field(gt=0, description="the highest rate, reached after the warm-up")] = 1e-4
     weight_decay: Annotated[float, Field(ge=0, description="of all parameters")] = 1e-4
     optimizer: OptimizerConfig = OptimizerConfig()
     loss_weights: Annotated[bool, Field(description="multiply each task's loss by the task's weight")] = True

@@ -78,7 +78,7 @@ class Shares(Partition):
     """Parts of a random permutation, in proportion to the clients' numbers."""
 
     kind: Literal["shares"] = "shares"
-    shares: Annotated[dict[str, PositiveFloat], Field(description="a number for every client of the data set")]
+    shares: Annotated[dict[str, PositiveFloat], Field(description="one number per client of the data set")]
 
     def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
         """Every client should have a share, and no one else."""
@@ -95,7 +95,7 @@ class Draws(Partition):
     """Every client draws its own share of all images, independently of the others."""
 
     kind: Literal["draws"] = "draws"
-    share: Annotated[float, Field(gt=0, le=1, description="of all images, that each client draws")]
+    share: Annotated[float, Field(gt=0, le=1, description="fraction of all images that each client draws")]
 
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
         """Draw parts that may overlap."""
@@ -111,9 +111,11 @@ class Dirichlet(Partition):
 
     kind: Literal["dirichlet"] = "dirichlet"
     by: Annotated[str, Field(description="the task: images are grouped by its largest class, or by its mean value")]
-    alpha: Annotated[float, Field(gt=0, description="small: very different clients; large: similar ones")] = 0.5
+    alpha: Annotated[
+        float, Field(gt=0, description="small values make clients very different, large values make them similar")
+    ] = 0.5
     at_least: Annotated[
-        int, Field(ge=1, description="images every client should have; shares are redrawn until it does")
+        int, Field(ge=1, description="fewest images a client may get; shares are redrawn until every client has them")
     ] = 8
 
     def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
@@ -151,7 +153,7 @@ class Lists(Partition):
 
     kind: Literal["lists"] = "lists"
     lists: Annotated[dict[str, list[int | str]] | None, Field(description="numbers or ids of images, by client")] = None
-    file: Annotated[Path | None, Field(description="a JSON file with such lists")] = None
+    file: Annotated[Path | None, Field(description="a JSON file with these lists")] = None
 
     @model_validator(mode="after")
     def _here_or_there(self) -> "Lists":

@@ -33,14 +33,17 @@ class Experiment(Config):
 
     name: Annotated[
         str,
-        Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="by default the file's; runs are named after it"),
+        Field(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+            description="names the experiment and its runs; by default the file's name",
+        ),
     ] = "experiment"
     title: Annotated[str, Field(description="a title of one line")] = ""
     belongs_to: Annotated[tuple[str, ...], Field(description="tables and figures of the papers")] = ()
     seed: Annotated[
-        int, Field(ge=0, lt=2**31, description="seed of partition, initial values, shuffling and augmentation")
+        int, Field(ge=0, lt=2**31, description="seed for partitioning, initial values, shuffling and augmentation")
     ] = 0
-    rounds: Annotated[int, Field(ge=1, description="of training, exchange and aggregation")] = 100
+    rounds: Annotated[int, Field(ge=1, description="number of rounds: train, exchange, aggregate")] = 100
     method: Annotated[dict[str, Any], Field(description="a name, and settings that replace its defaults")]
     baseline: Annotated[bool, Field(description="also train Local, to compare with")] = False
     evaluate_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0: only at the end")] = 0

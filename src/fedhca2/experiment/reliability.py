@@ -39,7 +39,7 @@ class GuardBounds(Config):
     noise: Annotated[
         float, Field(ge=0, description="standard deviation of the noise that sites may add to each value on their own")
     ] = 0.0
-    window: Annotated[int, Field(ge=1, description="number of a client's accepted rounds that count as recent")] = 8
+    window: Annotated[int, Field(ge=1, description="how many of a client's accepted rounds count as recent")] = 8
 
 
 class Participation(Config):

@@ -17,7 +17,10 @@ class SecureAggregation(Config):
     """The server only gets sums of rows."""
 
     clip: Annotated[
-        float, Field(ge=1e-6, le=1e6, description="largest value of a row; a client with a larger one sends nothing")
+        float,
+        Field(
+            ge=1e-6, le=1e6, description="largest value allowed in a row; a client whose row exceeds it sends nothing"
+        ),
     ] = 8.0
     threshold: Annotated[
         float, Field(gt=0.5, le=1, description="share of a round's clients needed to unmask anything")
@@ -28,7 +31,7 @@ class SecureAggregation(Config):
             ge=0,
             le=2**16,
             multiple_of=8,
-            description="how many numbers of each update are sent in the clear, for methods that compare updates",
+            description="numbers of each update that are sent in the clear, for methods that compare updates",
         ),
     ] = 0
     seconds: Annotated[

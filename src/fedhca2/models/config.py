@@ -68,7 +68,9 @@ class EncoderConfig(Part):
         str,
         Field(description="'none' for random values, 'scenes' for embedded weights, 'timm' for timm's own, or a file"),
     ] = "none"
-    sha256: Annotated[str | None, Field(description="of the file; a run records it and accepts no other")] = None
+    sha256: Annotated[str | None, Field(description="checksum of the file; a run records it and accepts no other")] = (
+        None
+    )
     drop_path: Annotated[
         float, Field(ge=0, lt=1, description="stochastic depth: rates rise from 0 to this rate in the last block")
     ] = 0.0
@@ -77,7 +79,8 @@ class EncoderConfig(Part):
         Field(description="stride of the coarsest map; below 32 only if the encoder can be dilated"),
     ] = 32
     frozen: Annotated[
-        bool, Field(description="the backbone keeps its initial weights; what lies between it and decoders trains")
+        bool,
+        Field(description="keep the backbone's initial weights; the layers between it and the decoders still train"),
     ] = False
     adapters: Annotated[
         Lora | None, Field(description="trained and exchanged instead of the backbone, which is frozen")
