@@ -32,7 +32,7 @@ class EventLog:
         self._file.write(b"".join(lasting).decode())
         self._file.flush()
         self.bytes_up, self.bytes_down = position["bytes_up"], position["bytes_down"]
-        self.updates = Counter[str](position["updates"])  # how many updates each client has sent, at most
+        self.updates = Counter[str](position["updates"])  # how many updates each client has sent
 
     def position(self) -> dict[str, Any]:
         """The position after all events so far; they are on disk."""
@@ -97,8 +97,7 @@ class EventLog:
         self.log("client", **who, seconds=round(reply.seconds, 4), bytes_up=up, bytes_down=down)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """Log what the server did. A refused update counts as sent: it has left its client."""
-        self.updates.update(list(record.refused))
+        """Log what the server did."""
         for aggregation in record.aggregations:
             self.log("aggregation", round=round, **_logged(aggregation))
         self.log("weights", round=round, weights=record.weights)

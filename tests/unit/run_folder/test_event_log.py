@@ -1,4 +1,4 @@
-"""What the log keeps of an aggregation: everything among few members, a part of many, and who sent updates."""
+"""What the log keeps of an aggregation: everything among few members, and a part of many."""
 
 import json
 
@@ -44,10 +44,3 @@ def test_of_many_members_some_are_logged_with_their_own_numbers(tmp_path):
 def test_the_log_does_not_grow_with_the_square_of_the_members(tmp_path, count):
     logged(tmp_path, count)
     assert (tmp_path / "metrics.jsonl").stat().st_size < 3 * MOST_MEMBERS**2 * 25
-
-
-def test_a_refused_update_counts_as_sent_for_it_has_left_its_client(tmp_path):
-    log = EventLog(tmp_path / "metrics.jsonl", START)
-    log.aggregated(0, ServerRecord(0, (), {}, {"road": "moved too far"}), 1.0)
-    assert log.position()["updates"] == {"road": 1}
-    log.close()
