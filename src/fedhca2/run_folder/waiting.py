@@ -14,6 +14,7 @@ from fedhca2.messages import Delivery
 from fedhca2.params import Slot
 from fedhca2.whole_files import link_whole, private_folder, write_whole
 
+TYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Pending = Mapping[str, Mapping[Slot, Delivery]]
 
 
@@ -30,12 +31,16 @@ class WaitingRow(MappedRow):
         return row
 
     @classmethod
-    def read(cls, path: Path, numel: int, dtype: str) -> "WaitingRow":
-        """The row in this file; raises ValueError if the file does not have the content that its name says."""
-        found = _name(path.read_bytes()) if path.is_file() else "no file"
-        if found != path.name:
+    def read(cls, path: Path, numel: object, dtype: object) -> "WaitingRow":
+        """The row in this file; raises ValueError if the file is not what its name, length and type say."""
+        content = path.read_bytes() if path.is_file() else None
+        if content is None or _name(content) != path.name:
+            found = "no file" if content is None else _name(content)
             raise ValueError(f"{path}: should be a row with the content of its name, found {found}")
-        return cls.at(path, numel, getattr(torch, dtype))
+        kind = TYPES.get(str(dtype))
+        if kind is None or not isinstance(numel, int) or numel * kind.itemsize != len(content):
+            raise ValueError(f"{path}: should be {numel} values of {dtype}, found {len(content)} bytes")
+        return cls.at(path, numel, kind)
 
 
 class WaitingRows:
