@@ -72,8 +72,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Flush a file to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """Flush a file or a folder to disk."""
+    descriptor = os.open(
+        path, os.O_RDWR if os.name == "nt" else os.O_RDONLY
+    )  # Windows flushes only what may be written
     try:
         os.fsync(descriptor)
     finally:

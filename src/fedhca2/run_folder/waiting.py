@@ -84,7 +84,8 @@ class WaitingRows:
             return row
         if isinstance(row, WaitingRow):  # of a checkpoint, which will be removed
             place = private_folder(self.folder) / row.path.name
-            link_whole(row.path, place)
+            if not place.exists():  # a row with the same content may be there
+                link_whole(row.path, place)
         else:
             content = row.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
             place = private_folder(self.folder) / _name(content)

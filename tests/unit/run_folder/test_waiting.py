@@ -42,3 +42,10 @@ def test_a_file_with_other_content_is_refused(file):
     file.write_bytes(bytes(32))
     with pytest.raises(ValueError, match="should be a row with the content of its name"):
         WaitingRow.read(file, 8, "float32")
+
+
+def test_a_row_of_a_checkpoint_and_a_new_one_with_the_same_content_share_a_file(file, tmp_path):
+    old, new = WaitingRow.read(file, 8, "float32"), torch.arange(8.0)
+    pending = {name: {ENCODER: Delivery("nothing", (Addend(row),))} for name, row in (("new", new), ("old", old))}
+    kept = WaitingRows(tmp_path / "later").keep(pending)
+    assert len(list(waiting_files(kept))) == 1
