@@ -265,8 +265,8 @@ def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
             f"{', '.join(forecast.devices)}; a round with all clients sends {up} up and {down} down{secure}"
         ),
         Text(
-            f"memory: about {states} for the states of all clients and {steps} for training steps, "
-            "besides images and libraries"
+            f"memory: about {states} for the states of all clients, of which those beyond checkpoints.memory wait in "
+            f"files, and {steps} for training steps, besides images and libraries"
         ),
         Text("nothing was trained, and no folder was made"),
     )
