@@ -1,7 +1,10 @@
 """A client's model: one encoder, and one decoder and one head per task."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from hashlib import blake2b
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +37,14 @@ class MultiTaskModel(nn.Module):
         features = self.encoder(image)
         size = image.shape[-2:]
         return {task: apply_head(self.heads[task], decoder(features), size) for task, decoder in self.decoders.items()}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Copy the model in half the time: each module has ten empty dicts of hooks, which Python copies slowly."""
+        every = (value for module in self.modules() for value in vars(module).values())
+        memo |= {id(value): OrderedDict() for value in every if type(value) is OrderedDict and not value}
+        twin = memo[id(self)] = self.__new__(type(self))
+        twin.__dict__.update(deepcopy(vars(self), memo))
+        return twin
 
     @property
     def fixed(self) -> dict[str, Tensor]:
