@@ -10,7 +10,8 @@ from attack_table import Line, table
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels for a GPU run on a CPU, slowly; set before they are imported
 settings.load_profile("ci")  # the same examples each time; --hypothesis-profile=default draws new ones
-torch.set_num_threads(1)  # two workers run the tests, on two cores
+torch.set_num_threads(1)  # there are as many workers as cores, or more
+os.environ["OMP_NUM_THREADS"] = "1"  # also of the processes that tests start: more threads would only wait for a core
 gc.disable()  # nothing that is imported becomes garbage: looking for it would take a third of the time to collect tests
 
 

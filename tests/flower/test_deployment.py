@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
-from deployment import Deployment, hurry, wait_for
+from deployment import Deployment, hurry, wait_for, warmed
 from federations import SWIN, in_memory, small_experiment
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from hostile import Node
@@ -81,7 +81,8 @@ def supernode(deployment, folder, *options):
     log = folder / "supernode.log"
     command = ["flower-supernode", "--superlink", deployment.public, "--isolation", "process"]
     command += ["--host", "127.0.0.1", "--port", str(free_port()), "--max-retries", "1", *options]
-    process = start(command, folder / "home", log)
+    with warmed():
+        process = start(command, folder / "home", log)
     try:
         assert process.wait(60) != 0
     except subprocess.TimeoutExpired:

@@ -1,14 +1,15 @@
 import sys
 
 import pytest
-from dp_accounting import GaussianDpEvent
-from dp_accounting.pld import PLDAccountant
 
 from fedhca2.clients.accounting import audited_epsilon, combined, epsilon, noise_for, updates_for
 
 
 @pytest.mark.parametrize(("noise", "updates"), [(1.0, 1), (4.0, 1), (4.0, 100), (10.0, 100), (30.0, 25)])
 def test_epsilon_is_what_a_kept_accountant_says(noise, updates):
+    from dp_accounting import GaussianDpEvent  # takes a second, and every worker collects this file
+    from dp_accounting.pld import PLDAccountant
+
     accountant = PLDAccountant()
     accountant.compose(GaussianDpEvent(noise), updates)
     assert epsilon(noise, updates) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-6)

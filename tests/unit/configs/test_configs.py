@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.configs import embedded_experiments
+from fedhca2.configs import embedded_names
 from fedhca2.data import ScenesData
 from fedhca2.experiment import Experiment, OpenData, assign_shards
 from fedhca2.experiment.build import build_clients
@@ -20,7 +20,7 @@ from fedhca2.tasks import TASKS
 from in_the_small import SCENES, in_the_small
 from small import SMALL, clients, small
 
-NAMES = [listing.name for listing in embedded_experiments()]
+NAMES = embedded_names()
 
 
 @cache
