@@ -145,7 +145,7 @@ def _backbone(wanted: str, output_stride: int) -> Backbone:
 
 
 class _Unfilled(TorchFunctionMode):
-    """Leaves new parameters unfilled: on the meta device, `normal_` and others would import torch's compiler."""
+    """Leaves new parameters unfilled: on the meta device, `normal_`, `mul` and others would import torch's compiler."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -153,6 +153,8 @@ class _Unfilled(TorchFunctionMode):
         name, named = getattr(func, "__name__", ""), kwargs or {}
         if name.endswith("_") and not name.endswith("__"):  # a method of tensors, or a function of nn.init
             return args[0] if args else named["tensor"]
+        if name == "mul" and not isinstance(args[1], Tensor):  # ConvNeXt scales new parameters by a number
+            return args[0]
         return func(*args, **named)
 
 
