@@ -27,10 +27,12 @@ def has_boolean_for_number(value: Any, *kinds: Any) -> bool:
     >>> has_boolean_for_number([3, True], tuple[int, int]), has_boolean_for_number(True, int | bool)
     (True, False)
     """
+    if not isinstance(value, bool | dict | list | tuple):
+        return False
     options = [option for kind in kinds for option in _options(kind)]
     if isinstance(value, bool):
         return bool not in options and (int in options or float in options)
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    items = value.values() if isinstance(value, dict) else value
     inner = [part for option in options for part in get_args(option)]
     return any(has_boolean_for_number(item, *inner) for item in items)
 

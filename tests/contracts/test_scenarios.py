@@ -1,11 +1,13 @@
 """Scenarios that break other implementations, from building the clients to their scores."""
 
+from dataclasses import replace
 from math import isfinite
 
 import pytest
 from array_federation import SCENARIOS
-from real_federation import Silent, clients_of, experiment_of
+from real_federation import Silent, clients_of, data, experiment_of
 
+from fedhca2.experiment import assign_shards
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
@@ -38,8 +40,10 @@ def clients_in(scenario):
 
 def assert_runs(method, scenario, rounds):
     clients = clients_in(scenario)
-    fleet = InProcess(clients_of(method, clients, rounds))
-    server = Server(experiment_of(method, clients).resolved_method, fleet.profiles.values())
+    experiment = experiment_of(method, clients, rounds)
+    shards = {name: replace(shard, train=shard.train[:2]) for name, shard in assign_shards(experiment, data()).items()}
+    fleet = InProcess(clients_of(method, clients, rounds, shards))  # one step each
+    server = Server(experiment.resolved_method, fleet.profiles.values())
     watcher = Refusals()
     scores = run_rounds(server, fleet, rounds, 0, watcher).scores
     assert not watcher.refused
