@@ -9,6 +9,7 @@ name experiments as NAME or, with other settings, as NAME,KEY=VALUE.
 import argparse
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
@@ -181,8 +182,11 @@ def head(column):
 
 
 def cell(comparison, method, column):
-    """A cell with its mark, in bold if it is the best and no method has more seeds."""
-    return marked_cell(comparison, method, column, "{}" if lacking(comparison, method) else "**{}**", r"\*")
+    """A cell with its mark, in bold if it is the best of the methods that were run with all seeds."""
+    whole = {name: row for name, row in comparison.entries.items() if not lacking(comparison, name)}
+    best = method in whole and replace(comparison, entries=whole).is_best(method, column)
+    text = marked_cell(comparison, method, column, mark=r"\*")
+    return f"**{text}**" if best else text
 
 
 def gain_cell(comparison, method):

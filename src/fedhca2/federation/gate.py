@@ -57,6 +57,13 @@ def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str,
     return dict(sorted(sound.items())), refused
 
 
+def sent_updates(replies: Iterable[Reply], expected: Expected) -> list[str]:
+    """The clients that sent an update, whether it can be used or not."""
+    named = [reply for reply in replies if isinstance(reply, Reply) and isinstance(reply.client, str)]
+    silent = {reply.client for reply in named if isinstance(reply.failed, str) and reply.failed}
+    return [reply.client for reply in named if expected.parts.get(reply.client) and reply.client not in silent]
+
+
 def fault_of(reply: Any, expected: Expected) -> str:
     """Why a reply cannot be used, whatever it is; empty if it can."""
     try:

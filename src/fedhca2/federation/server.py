@@ -9,7 +9,7 @@ from torch import Tensor
 from fedhca2.aggregation import Mean, Member, Mixing, Weights
 from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.reliability import GuardBounds
-from fedhca2.federation.gate import Expected, well_formed
+from fedhca2.federation.gate import Expected, sent_updates, well_formed
 from fedhca2.federation.limits import NO_LIMIT, Limit, RowReach
 from fedhca2.federation.moves import Move, Trained, admit, moves_of_parameters, moves_of_statistics, moves_of_updates
 from fedhca2.federation.stacks import Entry, Stack
@@ -74,7 +74,9 @@ class Server:
         A reply that cannot be used is left out and named in the record, and its client counts as absent: it keeps its
         weights and gets no delivery.
         """
-        sound, refused = well_formed(replies, self._expected(state))
+        replies = list(replies)
+        expected = self._expected(state)
+        sound, refused = well_formed(replies, expected)
         stacks = self._measure(state.round, sound)
         admission = admit(sound, self._moves(state.round, stacks, sent or {}), state.shares, self.guard)
         if admission.refused:  # rare: measured again, so that a refused row leaves no trace in the others' products
@@ -100,7 +102,9 @@ class Server:
             self._deliver(stack, mixing, rows, weights, deliveries)
         applied = {key: learned.applied for key, learned in weights.items()}
         aggregations = tuple(_aggregation(stack, mixing) for stack, mixing in mixings)
-        record = ServerRecord(state.round, aggregations, applied, refused | admission.refused, mixed.dropped)
+        refused |= admission.refused
+        unused = tuple(name for name in sent_updates(replies, expected) if name in refused)
+        record = ServerRecord(state.round, aggregations, applied, refused, mixed.dropped, unused)
         return ServerState(state.round + 1, weights, admission.shares, kept), deliveries, record
 
     def _expected(self, state: ServerState) -> Expected:

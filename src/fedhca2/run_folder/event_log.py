@@ -97,7 +97,8 @@ class EventLog:
         self.log("client", **who, seconds=round(reply.seconds, 4), bytes_up=up, bytes_down=down)
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """Log what the server did."""
+        """Log what the server did. An update that was refused has been sent all the same."""
+        self.updates.update(record.unused)
         for aggregation in record.aggregations:
             self.log("aggregation", round=round, **_logged(aggregation))
         self.log("weights", round=round, weights=record.weights)

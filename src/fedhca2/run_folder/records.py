@@ -1,6 +1,6 @@
 """What a federation saves after a round: the state of the run, and what the server did."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,3 +65,4 @@ class ServerRecord:
     weights: Mapping[str, tuple[float, ...]]  # the applied values, by 'client/slot'
     refused: Mapping[str, str]  # refused replies: the reason by client
     dropped: Mapping[str, str] = field(default_factory=dict)  # clients whose rows alone were refused: the reason
+    unused: Sequence[str] = ()  # clients that sent an update in a refused reply

@@ -108,6 +108,14 @@ def test_the_record_says_why_a_reply_was_refused():
     assert record.refused == {"a": "round should be 0, found 3"}
 
 
+def test_the_record_names_clients_whose_updates_came_and_were_refused():
+    server = Server(resolve("fedhca2"), PROFILES)
+    silent = Reply("b", 0, failed="the loss is not a number")
+    _, _, record = server.step(server.start(), [replace(reply("a"), failed=torch.ones(2)), silent, reply("c")])
+    assert set(record.refused) == {"a", "b"}
+    assert record.unused == ("a",)
+
+
 def test_decoders_of_a_multi_task_client_are_members_of_their_own():
     tasks = ("sal", "edge")
     layouts = {ENCODER: LAYOUT, EDGE: LAYOUT, Slot("decoder", "sal"): LAYOUT}

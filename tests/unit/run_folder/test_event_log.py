@@ -44,3 +44,13 @@ def test_of_many_members_some_are_logged_with_their_own_numbers(tmp_path):
 def test_the_log_does_not_grow_with_the_square_of_the_members(tmp_path, count):
     logged(tmp_path, count)
     assert (tmp_path / "metrics.jsonl").stat().st_size < 3 * MOST_MEMBERS**2 * 25
+
+
+def test_a_refused_update_counts_as_sent(tmp_path):
+    log = EventLog(tmp_path / "metrics.jsonl", START)
+    for round in range(2):
+        log.aggregated(
+            round, ServerRecord(round, (), {}, {"home": "too long", "office": "failed"}, unused=("home",)), 1.0
+        )
+    log.close()
+    assert log.updates == {"home": 2}
