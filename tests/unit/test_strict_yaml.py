@@ -56,7 +56,9 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("text", PLAIN)
-def test_plain_yaml_is_what_it_is_to_others(text):
+@pytest.mark.parametrize("libyaml", [True, False])
+def test_plain_yaml_is_what_it_is_to_others(text, libyaml, monkeypatch):
+    monkeypatch.setattr(yaml, "__with_libyaml__", libyaml)
     assert parse_yaml(text) == yaml.safe_load(text)
 
 

@@ -1,3 +1,5 @@
+from copy import deepcopy
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -30,6 +32,16 @@ def test_every_parameter_belongs_to_one_slot():
     model = build_model(MICRO, {"semseg": 5, "depth": 1}, (32, 32), seed=0, client="a")
     in_slots = [id(p) for slot, part in model.slots().items() if "norms" not in slot.part for p in part.values()]
     assert sorted(in_slots) == sorted(map(id, model.parameters()))
+
+
+def test_a_copy_is_a_model_of_its_own_with_the_same_tensors_and_hooks():
+    model = build_model(MICRO, {"semseg": 5}, (32, 32), seed=0, client="a")
+    model.encoder.register_forward_hook(print)
+    copy = deepcopy(model)
+    assert all(tensor.equal(model.state_dict()[name]) for name, tensor in copy.state_dict().items())
+    assert list(copy.encoder._forward_hooks.values()) == [print]
+    parts = [{id(part) for part in (*each.modules(), *each.parameters())} for each in (model, copy)]
+    assert not parts[0] & parts[1]
 
 
 def test_running_statistics_are_no_parameters():
