@@ -153,7 +153,7 @@ class _Unfilled(TorchFunctionMode):
         name, named = getattr(func, "__name__", ""), kwargs or {}
         if name.endswith("_") and not name.endswith("__"):  # a method of tensors, or a function of nn.init
             return args[0] if args else named["tensor"]
-        if name == "mul" and not isinstance(args[1], Tensor):  # ConvNeXt scales new parameters by a number
+        if name == "mul" and len(args) == 2 and isinstance(args[1], int | float):  # ConvNeXt scales new parameters
             return args[0]
         return func(*args, **named)
 
