@@ -73,9 +73,8 @@ def sync_folder(folder: Path) -> None:
 
 def sync_file(path: Path) -> None:
     """Flush a file or a folder to disk."""
-    descriptor = os.open(
-        path, os.O_RDWR if os.name == "nt" else os.O_RDONLY
-    )  # Windows flushes only what may be written
+    flags = os.O_RDWR if os.name == "nt" else os.O_RDONLY  # Windows flushes only what may be written
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

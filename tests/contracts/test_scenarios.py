@@ -41,8 +41,10 @@ def clients_in(scenario):
 def assert_runs(method, scenario, rounds):
     clients = clients_in(scenario)
     experiment = experiment_of(method, clients, rounds)
-    shards = {name: replace(shard, train=shard.train[:2]) for name, shard in assign_shards(experiment, data()).items()}
-    fleet = InProcess(clients_of(method, clients, rounds, shards))  # one step each
+    shards = {name: replace(shard, train=shard.train[:4]) for name, shard in assign_shards(experiment, data()).items()}
+    fleet = InProcess(
+        clients_of(method, clients, rounds, shards)
+    )  # two steps each: methods that pull do so from the second on
     server = Server(experiment.resolved_method, fleet.profiles.values())
     watcher = Refusals()
     scores = run_rounds(server, fleet, rounds, 0, watcher).scores

@@ -213,8 +213,7 @@ class Experiment(Config):
 
     def to_yaml(self) -> str:
         """The same as a YAML document."""
-        dumper = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper  # which differ only in speed
-        return yaml.dump(self.to_dict(), Dumper=dumper, sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
 def _encoders(values: Mapping[str, Any]) -> list[dict[str, Any]]:

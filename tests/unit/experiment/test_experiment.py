@@ -63,6 +63,10 @@ def test_the_written_config_is_read_back_as_the_same():
     assert (again.to_dict(), again.resolved_method) == (experiment.to_dict(), experiment.resolved_method)
 
 
+def test_a_saved_config_keeps_the_letters_of_its_title():
+    assert "title: Größe 😀\n" in Experiment.load("demo", ["title=Größe 😀"]).to_yaml()
+
+
 def test_another_method_is_really_another_method():
     experiment = Experiment.parse(SMALL)
     assert experiment.resolved_method != experiment.with_method("local").resolved_method
