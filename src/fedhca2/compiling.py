@@ -1,10 +1,11 @@
-"""How functions and modules are compiled for a GPU, and how others do without the compiler."""
+"""How functions and modules are compiled and captured for a GPU, and how others do without the compiler."""
 
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from threading import Lock
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
@@ -25,6 +26,30 @@ warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\._inducto
 def compiled(function: F, wanted: bool = True) -> F:
     """Compile the function on its first call, or return it unchanged if that is not wanted."""
     return cast(F, torch.compile(function, **SETTINGS)) if wanted else function
+
+
+WARM_UP = 3  # runs before a capture, which compile, choose kernels and allocate
+CAPTURING = Lock()  # torch captures one graph at a time
+
+
+def capture_graph(run: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGraph:
+    """Record the work that `run` starts on the GPU, after it has warmed up.
+
+    It is recorded on the current stream, if that is not the default one: matrix products use scratch memory of their
+    stream, so graphs from one stream must never run at the same time, and those from different streams may.
+    """
+    stream = torch.cuda.current_stream()
+    if stream == torch.cuda.default_stream():
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UP):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with CAPTURING, torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        run()
+    return graph
 
 
 COMPILER = ("torch._dynamo", "torch._dynamo.utils")  # what libraries import of torch's compiler

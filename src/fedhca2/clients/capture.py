@@ -5,24 +5,22 @@ does not grow with the number of clients, and one capture serves all clients wit
 sizes.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from fedhca2.clients.step import LocalTerms, Losses, autocast, set_mode, take_step, task_loss, task_prediction
-from fedhca2.compiling import compiled
+from fedhca2.clients.step import LocalTerms, Losses, autocast, set_mode, sum_of, take_step, task_loss, task_prediction
+from fedhca2.compiling import capture_graph, compiled
 from fedhca2.data.dataset import Sample
 from fedhca2.models.fast import align_attention, compile_parts
 from fedhca2.models.multitask import MultiTaskModel
 
 if TYPE_CHECKING:
     from fedhca2.clients.training import Learner
-
-WARM_UP = 3  # runs before a capture, which compile, choose kernels and allocate
 
 
 class CompilingError(RuntimeError):
@@ -85,6 +83,7 @@ class CapturedStep:
         self.rate = torch.zeros((), device=captures.device)
         self.optimizer = training.optimizer.build(self.model.parameters(), self.rate, training.weight_decay)
         self.losses = {task: torch.zeros((), device=captures.device) for task in self.model.decoders}
+        self.total = torch.zeros((), device=captures.device)
         loss = compiled(task_loss, captures.compile)
 
         def run() -> None:
@@ -92,11 +91,12 @@ class CapturedStep:
             losses = take_step(self.model, self.optimizer, self.batch, training.precision, self.terms, loss, weighted)
             for task, value in losses.items():
                 self.losses[task].copy_(value)
+            self.total.copy_(sum_of(losses))
 
         self.graph = capture_graph(run, captures.pool)
 
     def __call__(self, batch: Sample) -> Losses:
-        """Take one step on this batch; the next step overwrites the losses."""
+        """Take one step on this batch; the next step overwrites the losses, and their `total`."""
         for name, value in batch.items():
             self.batch[name].copy_(value, non_blocking=True)
         self.graph.replay()
@@ -161,20 +161,6 @@ class CapturedForward:
         self.image.copy_(image, non_blocking=True)
         self.graph.replay()
         return self.predictions
-
-
-def capture_graph(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
-    """Record the work that `run` starts on the GPU, after it has warmed up."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UP):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-        run()
-    return graph
 
 
 def _shapes(batch: Sample) -> Hashable:

@@ -23,7 +23,8 @@ from fedhca2.compiling import compiled
 from fedhca2.cores import usable_cores
 from fedhca2.data.batch_augmentation import plan
 from fedhca2.data.dataset import Sample
-from fedhca2.data.feed import DeviceFeed, on_canvas
+from fedhca2.data.feed import DeviceFeed
+from fedhca2.data.resident import on_canvas
 from fedhca2.data.transforms import UNCHANGED, draw_augmentation
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, align_attention, compile_parts, parts

@@ -56,10 +56,14 @@ def task_prediction(task: str, head: nn.Module, decoded: Tensor, size: torch.Siz
     return TASKS[task].predict(apply_head(head, decoded, size))
 
 
+def sum_of(losses: Losses) -> Tensor:
+    """The sum of all tasks' losses."""
+    return torch.stack(list(losses.values())).sum()
+
+
 def total_loss(losses: Losses, weighted: bool) -> Tensor:
     """The sum of all tasks' losses, each times its task's weight if they are `weighted`."""
-    weights = {task: TASKS[task].weight if weighted else 1.0 for task in losses}
-    return torch.stack([weights[task] * value for task, value in losses.items()]).sum()
+    return sum_of({task: TASKS[task].weight * value if weighted else value for task, value in losses.items()})
 
 
 def take_step(

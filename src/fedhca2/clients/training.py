@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedhca2.clients.capture import CapturedStep, Captures
 from fedhca2.clients.optimizer import OptimizerConfig, Schedule
-from fedhca2.clients.step import PLAIN, LocalTerms, Losses, set_mode, take_step
+from fedhca2.clients.step import PLAIN, LocalTerms, Losses, set_mode, sum_of, take_step
 from fedhca2.config import Config
 from fedhca2.data.dataset import Sample
 from fedhca2.data.transforms import SCALES
@@ -79,10 +79,12 @@ class Learner:
         for batch in batches:
             step = step or self._step(batch, terms, captures)
             losses = step(batch)
-            for task, loss in losses.items():
-                sums[task] = sums[task] + loss if task in sums else loss.clone()
+            if sums:
+                torch._foreach_add_(list(sums.values()), list(losses.values()))
+            else:
+                sums = {task: loss.clone() for task, loss in losses.items()}
             count += 1
-            watch(torch.stack(list(losses.values())).sum())
+            watch(step.total if isinstance(step, CapturedStep) else sum_of(losses))
         if isinstance(step, CapturedStep):
             step.store(self)
         return {task: float(sums[task]) / count if count else 0.0 for task in self.model.decoders}

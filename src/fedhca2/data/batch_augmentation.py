@@ -1,15 +1,17 @@
 """The random choices of a batch as tensors, and the image positions that it reads."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
 from fedhca2.compiling import ALIGNMENT
+from fedhca2.data.choices import Choices
 from fedhca2.data.dataset import Sample
 from fedhca2.data.photometric import Distortion
 from fedhca2.data.transforms import LARGEST_SHARE, Augmentation
@@ -29,25 +31,41 @@ class Plan:
     distorted: Tensor  # whether colours change, [B, 1, 1, 1]
     distortion: Tensor  # the fields of `Distortion`, [5, B, 1, 1, 1]
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The fields in their order."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+    def to(self, device: torch.device) -> "Plan":
+        """The plan on a device."""
+        return Plan(*(tensor.to(device, non_blocking=True) for tensor in self.tensors))
+
+    def part(self, start: int, stop: int) -> "Plan":
+        """The plan of some of the samples."""
+        *by_sample, distortion = self.tensors
+        parts = [*(tensor[start:stop] for tensor in by_sample), distortion[:, start:stop]]
+        return Plan(*parts)
+
 
 def plan(raw: Raw, size: tuple[int, int]) -> Plan:
     """Make the plan of a batch, on the CPU."""
     augmentations = [augmentation for _, augmentation in raw]
     length = np.array([sample["image"].shape[-2:] for sample, _ in raw])
-    scale = np.array([augmentation.scale for augmentation in augmentations])
-    scaled = np.maximum((length * scale[:, None]).astype(np.int64), 1)
+    return plan_all(length, Choices.of(augmentations), size)
+
+
+def plan_all(length: NDArray[np.int64], choices: Choices, size: tuple[int, int]) -> Plan:
+    """Make the plan of samples of these lengths [B, 2], on the CPU."""
+    scaled = np.maximum((length * choices.scale[:, None]).astype(np.int64), 1)
     room = np.maximum(scaled - np.array(size), 0)
-    crops = np.array([augmentation.crops for augmentation in augmentations])
-    distorted = [augmentation.distortion is not None for augmentation in augmentations]
-    distortions = [astuple(augmentation.distortion or Distortion()) for augmentation in augmentations]
     return Plan(
         length=torch.from_numpy(length),
         scaled=torch.from_numpy(scaled),
-        starts=torch.from_numpy((crops * (room[:, None] + 1)).astype(np.int64)),
-        mirrored=torch.tensor([augmentation.mirrored for augmentation in augmentations]),
-        scale=torch.from_numpy(scale).float().view(-1, 1, 1, 1),
-        distorted=torch.tensor(distorted).view(-1, 1, 1, 1),
-        distortion=torch.tensor(distortions).T.reshape(-1, len(raw), 1, 1, 1),
+        starts=torch.from_numpy((choices.crops * (room[:, None] + 1)).astype(np.int64)),
+        mirrored=torch.from_numpy(choices.mirrored),
+        scale=torch.from_numpy(choices.scale).float().view(-1, 1, 1, 1),
+        distorted=torch.from_numpy(choices.distorted).view(-1, 1, 1, 1),
+        distortion=torch.from_numpy(choices.distortion).float().view(len(fields(Distortion)), -1, 1, 1, 1),
     )
 
 

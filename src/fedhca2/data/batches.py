@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from torch import Tensor
 
+from fedhca2.data.choices import Choices, draw_choices
 from fedhca2.data.dataset import Dataset, Sample
 from fedhca2.data.feed import DeviceFeed
 from fedhca2.data.transforms import (
@@ -18,7 +19,6 @@ from fedhca2.data.transforms import (
     Augmentation,
     Placement,
     collate,
-    draw_augmentation,
     fitted,
     for_evaluation,
     for_training,
@@ -30,12 +30,6 @@ from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, crop_chooser
 
 T = TypeVar("T")
-Draw = Callable[[int], Augmentation]
-
-
-def unchanged(index: int) -> Augmentation:
-    """No randomness: the image is only normalised and padded."""
-    return UNCHANGED
 
 
 @dataclass(frozen=True)
@@ -98,10 +92,9 @@ class Batches:
     ) -> Iterator[Sample]:
         """The batches of one training epoch, on the CPU or on the GPU of a feed."""
         order = np.random.default_rng(derive(seed, "shuffle", client, epoch)).permutation(len(self.indices))
-        chosen = [self.indices[i] for i in order[: len(self) * self.batch_size]]
-        if not augment:
-            return self._batches(chosen, unchanged, feed)
-        return self._batches(chosen, lambda index: draw_augmentation(seed, client, epoch, index, scales), feed)
+        places = order[: len(self) * self.batch_size].tolist()
+        chosen = [self.indices[place] for place in places]
+        return self._batches(places, draw_choices(seed, client, epoch, chosen, scales) if augment else None, feed)
 
     def evaluation(self, feed: DeviceFeed | None = None) -> Iterator[EvaluationBatch]:
         """All images in order; the last batch may be smaller."""
@@ -111,7 +104,7 @@ class Batches:
 
     def in_order(self, feed: DeviceFeed | None = None) -> Iterator[Sample]:
         """All images in order, with labels of the network's size, as training has them."""
-        return self._batches(self.indices, unchanged, feed)
+        return self._batches(range(len(self.indices)), None, feed)
 
     def _at_own_size(self, feed: DeviceFeed | None) -> Iterator[EvaluationBatch]:
         """All images, scaled down where they are larger than the network's input, with labels at their own size."""
@@ -135,31 +128,39 @@ class Batches:
         for batch in prepared():
             yield EvaluationBatch(batch["image"], {}, waiting.popleft())
 
-    def _batches(self, indices: Sequence[int], draw: Draw, feed: DeviceFeed | None) -> Iterator[Sample]:
-        size = self.data.size
+    def _batches(self, places: Sequence[int], choices: Choices | None, feed: DeviceFeed | None) -> Iterator[Sample]:
+        """Batches of the images at these places, with random choices for each, or only normalised and padded."""
         if self.are_arrays:
-            taken = map(collate, self._grouped(indices, lambda index: self.data.load(index, self.tasks)))
+            taken = map(collate, self._grouped([self.indices[place] for place in places], self._load))
             return taken if feed is None else (_moved(batch, feed) for batch in taken)
+        read = self._load if choices else self._load_to_fit
+        size, count, numbers = self.data.size, self.batch_size, range(len(places))
 
-        def read(index: int) -> tuple[Sample, Augmentation]:
-            sample, augmentation = self.data.load(index, self.tasks), draw(index)
-            if augmentation is UNCHANGED and self.resize:
-                sample = fitted(sample, size)
-            elif augmentation is UNCHANGED:
-                require_fit(sample, size)
-            return sample, augmentation
+        def loaded(number: int) -> tuple[Sample, Augmentation]:
+            return read(self.indices[places[number]]), choices[number] if choices else UNCHANGED
 
-        def prepared(index: int) -> Sample:
-            sample, augmentation = read(index)
-            return (
-                for_evaluation(sample, size) if augmentation is UNCHANGED else for_training(sample, size, augmentation)
-            )
+        def prepared(number: int) -> Sample:
+            sample, augmentation = loaded(number)
+            return for_training(sample, size, augmentation) if choices else for_evaluation(sample, size)
 
         if feed is None:
-            return map(collate, self._grouped(indices, prepared))
+            return map(collate, self._grouped(numbers, prepared))
         chooser = crop_chooser(self.tasks)
-        classes = self.data.labels[chooser].classes if chooser else None
-        return feed.batches(self._grouped(indices, read), size, classes or 0)
+        classes = (self.data.labels[chooser].classes if chooser else None) or 0
+        if (choices or not self.resize) and (images := feed.resident(self, self.indices, read, size)):
+            return feed.from_resident(images, places, choices or Choices.none(len(places)), count, size, classes)
+        return feed.batches(self._grouped(numbers, loaded), size, classes)
+
+    def _load(self, index: int) -> Sample:
+        return self.data.load(index, self.tasks)
+
+    def _load_to_fit(self, index: int) -> Sample:
+        """Load a sample that fits into the network's input."""
+        sample = self._load(index)
+        if self.resize:
+            return fitted(sample, self.data.size)
+        require_fit(sample, self.data.size)
+        return sample
 
     def _grouped(self, indices: Sequence[int], prepare: Callable[[int], T]) -> Iterator[list[T]]:
         """Prepare each index, one batch at a time."""

@@ -1,20 +1,23 @@
-"""Batches for a GPU: a thread reads them early, and a separate stream prepares them while the GPU trains."""
+"""Batches for a GPU: from images that stay on it, or read early by a thread and prepared on a stream of their own."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import fields
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from fedhca2.compiling import compiled
-from fedhca2.data.batch_augmentation import Axes, Plan, Raw, axes, choose_starts, plan
+from fedhca2.data.batch_augmentation import Axes, Plan, Raw, axes, choose_starts, plan, plan_all
+from fedhca2.data.choices import Choices
 from fedhca2.data.dataset import Sample
 from fedhca2.data.photometric import Distortion, distort
-from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
+from fedhca2.data.resident import CapturedPreparation, ResidentImages, on_canvas
+from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Size
 from fedhca2.tasks import TASKS, crop_chooser
 
+ROOM = 2**30  # bytes of all images that stay on a GPU
 AHEAD = 3  # batches that are read early from memory or disk
 
 
@@ -26,12 +29,49 @@ class DeviceFeed:
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.prepare = Preparation(compile=compile)
         self.prepare_odd = Preparation()  # a smaller last batch is not worth compiling for
+        self.held: WeakKeyDictionary[object, ResidentImages] = WeakKeyDictionary()  # the last used ones are last
+        self.captured: dict[Hashable, CapturedPreparation] = {}
 
-    def batches(self, raw: Iterable[Raw], size: tuple[int, int], classes: int) -> Iterator[Sample]:
+    def resident(
+        self, owner: object, indices: Sequence[int], read: Callable[[int], Sample], size: Size
+    ) -> ResidentImages | None:
+        """The images with these indices, which `owner` always uses, if they are few enough to stay on the GPU."""
+        images = self.held.pop(owner, None)
+        if images is None or images.indices is not indices:
+            images = ResidentImages.if_few(indices, read, size, self.device)
+        if images is not None:
+            while self.held and sum(each.nbytes for each in self.held.values()) + images.nbytes > ROOM:
+                self.held.pop(next(iter(self.held)))
+            self.held[owner] = images
+        return images
+
+    def from_resident(
+        self, images: ResidentImages, places: Sequence[int], choices: Choices, count: int, size: Size, classes: int
+    ) -> Iterator[Sample]:
+        """Yield batches of `count` of the images at these places; each overwrites the one before."""
+        plan = plan_all(images.lengths[places], choices, size).to(self.device)
+        chosen = torch.tensor(places, device=self.device)
+        for start in range(0, len(places), count):
+            own, part = chosen[start : start + count], plan.part(start, start + count)
+            if len(own) == count:
+                yield self._preparation(images, own, part, size, classes)(images, own, part)
+            else:
+                yield self.prepare_odd(images.chosen(own), part, size, classes)
+
+    def _preparation(
+        self, images: ResidentImages, places: Tensor, plan: Plan, size: Size, classes: int
+    ) -> CapturedPreparation:
+        kind = tuple((name, canvas.shape[1:]) for name, canvas in images.canvases.items())
+        key = kind, len(places), plan.starts.shape, size, classes
+        if key not in self.captured:
+            self.captured[key] = CapturedPreparation(self.prepare, images.chosen(places), plan, size, classes)
+        return self.captured[key]
+
+    def batches(self, raw: Iterable[Raw], size: Size, classes: int) -> Iterator[Sample]:
         """Yield the batches, each ready on the current stream. Reading starts at once."""
         return self._in_turn(_read_ahead(raw, size), size, classes)
 
-    def _in_turn(self, read: Iterable[tuple[Sample, Plan]], size: tuple[int, int], classes: int) -> Iterator[Sample]:
+    def _in_turn(self, read: Iterable[tuple[Sample, Plan]], size: Size, classes: int) -> Iterator[Sample]:
         current = torch.cuda.current_stream(self.device)
         waiting: deque[tuple[Sample, torch.cuda.Event]] = deque()
         count = 0
@@ -48,13 +88,10 @@ class DeviceFeed:
 
     @torch.inference_mode(False)  # the same kind of tensors for every caller: code is compiled per kind
     @torch.no_grad()
-    def prepared(
-        self, packed: Sample, planned: Plan, size: tuple[int, int], classes: int, prepare: "Preparation"
-    ) -> Sample:
+    def prepared(self, packed: Sample, planned: Plan, size: Size, classes: int, prepare: "Preparation") -> Sample:
         """Move a batch that was packed on the CPU, and prepare it on the current stream."""
         sample = {name: value.to(self.device, non_blocking=True) for name, value in packed.items()}
-        moved = {f.name: getattr(planned, f.name).to(self.device, non_blocking=True) for f in fields(Plan)}
-        return prepare(sample, Plan(**moved), size, classes)
+        return prepare(sample, planned.to(self.device), size, classes)
 
 
 def _on(stream: torch.cuda.Stream, sample: Sample, ready: torch.cuda.Event) -> Sample:
@@ -64,7 +101,7 @@ def _on(stream: torch.cuda.Stream, sample: Sample, ready: torch.cuda.Event) -> S
     return sample
 
 
-def _read_ahead(raw: Iterable[Raw], size: tuple[int, int]) -> Iterator[tuple[Sample, Plan]]:
+def _read_ahead(raw: Iterable[Raw], size: Size) -> Iterator[tuple[Sample, Plan]]:
     """Pack batches into pinned memory, in a thread that stays a few batches ahead."""
     source = iter(raw)
 
@@ -86,23 +123,6 @@ def _read_ahead(raw: Iterable[Raw], size: tuple[int, int]) -> Iterator[tuple[Sam
     return packed()
 
 
-def on_canvas(samples: Sequence[Sample], size: tuple[int, int], *, pin: bool = False) -> Sample:
-    """Put samples of any size into the corners of canvases of one size, usually the network's."""
-    shapes = [sample["image"].shape[-2:] for sample in samples]
-    height, width = (max(length, *(shape[i] for shape in shapes)) for i, length in enumerate(size))
-    canvases = {}
-    for name, first in samples[0].items():
-        if first.ndim == 1:  # a vector
-            stacked = torch.stack([sample[name] for sample in samples])
-            canvases[name] = stacked.pin_memory() if pin else stacked
-            continue
-        canvas = torch.empty(len(samples), first.shape[0], height, width, dtype=first.dtype, pin_memory=pin)
-        for place, sample, (h, w) in zip(canvas, samples, shapes, strict=True):
-            place[:, :h, :w].copy_(sample[name])
-        canvases[name] = canvas
-    return canvases
-
-
 def _taken(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """The values [B, C, rows, columns] at these positions of each sample."""
     batch, channels, _, width = source.shape
@@ -111,7 +131,7 @@ def _taken(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     return values.view(batch, channels, rows.shape[1], columns.shape[1])
 
 
-def places(classes: Tensor | None, plan: Plan, size: tuple[int, int], count: int) -> tuple[Axes, Axes, Tensor]:
+def places(classes: Tensor | None, plan: Plan, size: Size, count: int) -> tuple[Axes, Axes, Tensor]:
     """The rows and columns that every sample reads, and where it lies outside its image."""
     starts = plan.starts[:, 0]
     if classes is not None and plan.starts.shape[1] > 1:
@@ -151,7 +171,7 @@ class Preparation:
         self.picture = compiled(picture, compile)
         self.target = compiled(target, compile)
 
-    def __call__(self, raw: Sample, plan: Plan, size: tuple[int, int], classes: int) -> Sample:
+    def __call__(self, raw: Sample, plan: Plan, size: Size, classes: int) -> Sample:
         """Prepare one batch; `classes` is the number of classes of the task that chooses crops."""
         chooser = crop_chooser(raw)
         crop_by = raw[chooser][:, 0] if chooser else None

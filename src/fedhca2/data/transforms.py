@@ -5,7 +5,7 @@ choices are drawn first, from the sample's own generator, and then applied, so t
 device or thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 from fedhca2.data.dataset import Sample
 from fedhca2.data.photometric import Distortion, distort, draw_distortion
 from fedhca2.labels import IGNORE
-from fedhca2.seeds import derive
+from fedhca2.seeds import derive_each
 from fedhca2.tasks import TASKS, Task, crop_chooser
 from fedhca2.tasks.task import resized
 
@@ -44,11 +44,16 @@ class Augmentation:
 UNCHANGED = Augmentation(scale=1.0, crops=((0.0, 0.0),), mirrored=False, distortion=None)
 
 
+def augmentation_seeds(seed: int, client: str, epoch: int, indices: Iterable[int]) -> list[int]:
+    """The seeds of the augmentation of images in one epoch of one client."""
+    return derive_each(seed, "augment", client, epoch, last=indices)
+
+
 def draw_augmentation(
     seed: int, client: str, epoch: int, index: int, scales: tuple[float, float] = SCALES
 ) -> Augmentation:
     """The augmentation of one image in one epoch of one client."""
-    rng = np.random.default_rng(derive(seed, "augment", client, epoch, index))
+    rng = np.random.default_rng(*augmentation_seeds(seed, client, epoch, [index]))
     crops = rng.uniform(size=(CROP_TRIES, 2))
     return Augmentation(
         scale=rng.uniform(*scales),

@@ -1,4 +1,4 @@
-"""The engine within this process: one thread per GPU, or per core of the CPU."""
+"""The engine within this process: a thread for each device slot of a GPU, or for each core of the CPU."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -28,6 +27,7 @@ from fedhca2.federation.membership import shards_after, without_strangers
 from fedhca2.federation.rounds import Outcome, Watcher
 from fedhca2.federation.server import Server
 from fedhca2.federation.shelf import Built, Shelf
+from fedhca2.federation.turns import MOST_SLOTS, Turns, worthwhile_slots
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.checkpoints import unusable
 from fedhca2.run_folder.names import PARTITION
@@ -51,12 +51,15 @@ class InProcess:
             clients = Shelf([Built(client) for client in clients])
         self.shelf = clients
         self.profiles: Mapping[str, Profile] = {name: plan.profile for name, plan in self.shelf.plans.items()}
+        self.kinds = {name: client_kind(profile.dataset, profile.tasks) for name, profile in self.profiles.items()}
         self.home = places[0].device
         if len(places) == 1 and self.home.type == "cpu":
             places = [*places] * max(1, min(len(usable_cores()), len(self.profiles)))
-        self.free: SimpleQueue[DeviceSlot] = SimpleQueue()
-        for place in places:
-            self.free.put(place)
+        self._work_at(places)
+
+    def _work_at(self, places: Sequence[DeviceSlot]) -> None:
+        """Let a thread for each of these device slots do the work."""
+        self.places = places
         # Small models on a CPU gain nothing from several threads in one step.
         threads = 1 if len(places) > 1 else torch.get_num_threads()
         self.pool = ThreadPoolExecutor(len(places), initializer=torch.set_num_threads, initargs=(threads,))
@@ -84,22 +87,25 @@ class InProcess:
         `changed` says whether it changes their states.
         """
         self.shelf.prepare(names)
-        busiest = sorted(names, key=lambda name: self.shelf.plans[name].load, reverse=True)
-        waiting = {name: self.pool.submit(self._at_free_slot, name, work, changed) for name in busiest}
-        return {name: waiting[name].result() for name in names}
+        turns = Turns(sorted(names, key=lambda name: self.shelf.plans[name].load, reverse=True), self.kinds)
+        done: dict[str, T] = {}
+
+        def serve(place: DeviceSlot) -> None:
+            try:
+                while (name := turns.next(place, self.places)) is not None:
+                    with self.shelf.taken(name, changed=changed) as client, _explained(client, place):
+                        done[name] = work(client, place)
+            except BaseException:
+                turns.end()
+                raise
+
+        for served in [self.pool.submit(serve, place) for place in self.places]:
+            served.result()
+        return {name: done[name] for name in names}
 
     def save(self, folder: Path) -> Mapping[str, str]:
         """Write every client's state and return the checksums."""
         return self.shelf.save(folder, self.pool.map)
-
-    def _at_free_slot(self, name: str, work: Callable[[Client, DeviceSlot], T], changed: bool) -> T:
-        """Work for a client at the next free device slot."""
-        place = self.free.get()
-        try:
-            with self.shelf.taken(name, changed=changed) as client, _explained(client, place):
-                return work(client, place)
-        finally:
-            self.free.put(place)
 
 
 @dataclass(frozen=True)
@@ -182,11 +188,23 @@ class InProcessRun(InProcess):
             models = {spec.name: spec.model for spec in self.experiment.specs}
             kinds = {spec.kind: spec.name for spec in self.experiment.specs}
             precompile(models, [self.shelf.plans[name].build() for name in kinds.values()], self.home)
+        if self.home.type == "cuda" and self._step != "plain" and not self.experiment.devices:
+            self._work_at(self._slots())
         try:
             yield _All([self.folder.events, *self._look_ahead(watcher), watcher])
         except BaseException:
             self.shelf.close()
             raise
+
+    def _slots(self) -> list[DeviceSlot]:
+        """As many device slots on every GPU as its first one gains from."""
+        one_of_each = _spread(self.profiles.values(), MOST_SLOTS)
+        clients = [self.shelf.plans[name].build() for name in one_of_each]
+        slots = worthwhile_slots(self.places[0], clients, lambda: DeviceSlot(self.home, self._step))
+        for slot, name in zip(slots, one_of_each, strict=False):
+            slot.kinds.add(self.kinds[name])
+        others = [place for place in self.places if place.device != self.home]
+        return [*slots, *(DeviceSlot(place.device, self._step) for _ in slots for place in others)]
 
     def keep(self, client: Client, place: DeviceSlot) -> None:
         """Save a client's final model."""

@@ -6,7 +6,8 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.data.batch_augmentation import plan
-from fedhca2.data.feed import Preparation, on_canvas
+from fedhca2.data.feed import Preparation
+from fedhca2.data.resident import on_canvas
 from fedhca2.data.transforms import UNCHANGED, collate, draw_augmentation, for_evaluation, for_training
 from fedhca2.tasks import BUILT_IN
 

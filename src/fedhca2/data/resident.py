@@ -1,0 +1,98 @@
+"""Small sets of images that stay on a GPU, and the captured preparation of their batches."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedhca2.compiling import capture_graph
+from fedhca2.data.batch_augmentation import Plan
+from fedhca2.data.dataset import Sample
+from fedhca2.data.transforms import Size
+
+MOST = 2**28  # bytes of one client's images that may stay on a GPU
+Prepare = Callable[[Sample, Plan, Size, int], Sample]
+
+
+def on_canvas(samples: Sequence[Sample], size: Size, *, pin: bool = False) -> Sample:
+    """Put samples of any size into the corners of canvases of one size, usually the network's."""
+    shapes = [sample["image"].shape[-2:] for sample in samples]
+    height, width = (max(length, *(shape[i] for shape in shapes)) for i, length in enumerate(size))
+    canvases = {}
+    for name, first in samples[0].items():
+        if first.ndim == 1:  # a vector
+            stacked = torch.stack([sample[name] for sample in samples])
+            canvases[name] = stacked.pin_memory() if pin else stacked
+            continue
+        canvas = torch.empty(len(samples), first.shape[0], height, width, dtype=first.dtype, pin_memory=pin)
+        for place, sample, (h, w) in zip(canvas, samples, shapes, strict=True):
+            place[:, :h, :w].copy_(sample[name])
+        canvases[name] = canvas
+    return canvases
+
+
+class ResidentImages:
+    """Images and labels on a GPU, in the corners of canvases of one size."""
+
+    def __init__(self, indices: Sequence[int], samples: Sequence[Sample], size: Size, device: torch.device) -> None:
+        self.indices = indices
+        self.lengths = np.array([sample["image"].shape[-2:] for sample in samples])
+        canvases = on_canvas(samples, size)
+        self.canvases = {name: canvas.to(device, non_blocking=True) for name, canvas in canvases.items()}
+        self.nbytes = sum(canvas.nbytes for canvas in self.canvases.values())
+
+    @classmethod
+    def if_few(
+        cls, indices: Sequence[int], read: Callable[[int], Sample], size: Size, device: torch.device
+    ) -> Self | None:
+        """The images with these indices, unless they are too large together."""
+        if not indices or len(indices) * bytes_on_canvas(read(indices[0]), size) > MOST:
+            return None
+        samples = [read(index) for index in indices]
+        if len(indices) * max(bytes_on_canvas(sample, size) for sample in samples) > MOST:
+            return None
+        return cls(indices, samples, size, device)
+
+    def chosen(self, places: Tensor) -> Sample:
+        """The images and labels at these places."""
+        return {name: canvas.index_select(0, places) for name, canvas in self.canvases.items()}
+
+
+def bytes_on_canvas(sample: Sample, size: Size) -> int:
+    """The bytes of a sample on a canvas of at least this size."""
+    height, width = (max(length, own) for length, own in zip(size, sample["image"].shape[-2:], strict=True))
+    return sum(
+        value.element_size() * (len(value) if value.ndim == 1 else prod((*value.shape[:-2], height, width)))
+        for value in sample.values()
+    )
+
+
+class CapturedPreparation:
+    """Prepares batches of one kind as one CUDA graph, on its own tensors."""
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def __init__(self, prepare: Prepare, raw: Sample, plan: Plan, size: Size, classes: int) -> None:
+        self.raw = {name: value.clone() for name, value in raw.items()}
+        self.plan = Plan(*(tensor.clone() for tensor in plan.tensors))
+        self.batch: Sample = {}
+
+        def run() -> None:
+            for name, value in prepare(self.raw, self.plan, size, classes).items():
+                self.batch.setdefault(name, torch.empty_like(value)).copy_(value)
+
+        self.graph = capture_graph(run)
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def __call__(self, images: ResidentImages, places: Tensor, plan: Plan) -> Sample:
+        """Prepare the images at these places; the next call overwrites the batch."""
+        for name, canvas in images.canvases.items():
+            torch.index_select(canvas, 0, places, out=self.raw[name])
+        for own, given in zip(self.plan.tensors, plan.tensors, strict=True):
+            own.copy_(given)
+        self.graph.replay()
+        return self.batch
