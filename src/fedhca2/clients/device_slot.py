@@ -1,7 +1,8 @@
-"""Device slots: a GPU only holds the client that is working on it."""
+"""Device slots: a GPU only holds the client that is working on it, unless there is room for all."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -13,6 +14,7 @@ from fedhca2.data.feed import DeviceFeed
 if TYPE_CHECKING:
     from fedhca2.clients.client import Client
 
+ALIGNED = 256  # bytes that tensors are aligned to, as kernels expect
 SMALL = 2**18  # bytes below which a copy costs more than its bytes
 StepKind = Literal["plain", "captured", "compiled"]
 
@@ -23,8 +25,9 @@ class DeviceSlot:
     Several device slots on one GPU let several clients work at the same time.
     """
 
-    def __init__(self, device: torch.device, step: StepKind = "captured") -> None:
-        self.device = device
+    def __init__(self, device: torch.device, step: StepKind = "captured", *, keeps: bool = False) -> None:
+        """`keeps`: clients stay on the GPU when they have worked."""
+        self.device, self.keeps = device, keeps
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         gpu = device.type == "cuda" and step != "plain"
         self.captures = Captures(device, compile=step == "compiled") if gpu else None
@@ -34,18 +37,21 @@ class DeviceSlot:
 
 @contextmanager
 def at_work(client: "Client", place: DeviceSlot) -> Iterator[None]:
-    """Move everything a client holds to a device slot for a while, then back to host memory."""
+    """Move everything a client holds to a device slot for a while, then back to host memory unless the slot keeps it."""
     device = place.device
-    if device.type == "cpu" or client.where.type == device.type:
+    if device.type == "cpu":
         yield
         return
     with torch.cuda.device(device), torch.cuda.stream(place.stream):
         torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())  # which may still be writing the rows
-        _move(client, lambda tensor: tensor.to(device, non_blocking=True))
+        was_there = client.where == device
+        if not was_there:
+            _move(client, lambda tensor: tensor.to(device, non_blocking=True))
         try:
             yield
         finally:
-            _move(client, _pinned)
+            if not was_there and not place.keeps:
+                _move(client, _pinned)
             torch.cuda.current_stream().synchronize()
 
 
@@ -60,14 +66,27 @@ def _move(client: "Client", copied: Callable[[Tensor], Tensor]) -> None:
     client.move(collect)
     small: dict[torch.dtype, list[Tensor]] = {}
     for tensor in held:
-        if tensor.nbytes < SMALL and tensor.is_contiguous():
+        if _is_small(tensor):
             small.setdefault(tensor.dtype, []).append(tensor)
-    moved: dict[torch.dtype, Iterator[Tensor]] = {}
-    for dtype, tensors in small.items():
-        together = copied(torch.cat([tensor.detach().flatten() for tensor in tensors]))
-        parts = torch.split(together, [tensor.numel() for tensor in tensors])
-        moved[dtype] = (part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True))
-    client.move(lambda t: next(moved[t.dtype]) if t.nbytes < SMALL and t.is_contiguous() else copied(t))
+    moved = {dtype: iter(_together(tensors, copied)) for dtype, tensors in small.items()}
+    client.move(lambda tensor: next(moved[tensor.dtype]) if _is_small(tensor) else copied(tensor))
+
+
+def _is_small(tensor: Tensor) -> bool:
+    return tensor.nbytes < SMALL and tensor.is_contiguous()
+
+
+def _together(tensors: Sequence[Tensor], copied: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """Copies of tensors of one type, side by side in one copy of all."""
+    starts = [0, *accumulate(-(-tensor.nbytes // ALIGNED) * ALIGNED // tensor.element_size() for tensor in tensors)]
+    packed = tensors[0].new_empty(starts[-1])
+    torch._foreach_copy_(_side_by_side(packed, starts, tensors), [tensor.detach() for tensor in tensors])
+    return _side_by_side(copied(packed), starts, tensors)
+
+
+def _side_by_side(packed: Tensor, starts: Sequence[int], like: Sequence[Tensor]) -> list[Tensor]:
+    shapes = zip(starts, like, strict=False)
+    return [packed[start : start + tensor.numel()].view(tensor.shape) for start, tensor in shapes]
 
 
 def _pinned(tensor: Tensor) -> Tensor:

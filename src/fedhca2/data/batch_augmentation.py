@@ -1,7 +1,7 @@
 """The random choices of a batch as tensors, and the image positions that it reads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ from torch.nn.functional import pad
 from fedhca2.compiling import ALIGNMENT
 from fedhca2.data.choices import Choices
 from fedhca2.data.dataset import Sample
-from fedhca2.data.photometric import Distortion
 from fedhca2.data.transforms import LARGEST_SHARE, Augmentation
 
 Raw = Sequence[tuple[Sample, Augmentation]]  # a batch
@@ -21,30 +20,53 @@ Raw = Sequence[tuple[Sample, Augmentation]]  # a batch
 
 @dataclass(frozen=True)
 class Plan:
-    """The augmentation of every sample in a batch, as tensors; lengths are of rows and columns."""
+    """The augmentation of every sample in a batch, in two tensors; lengths are of rows and columns."""
 
-    length: Tensor  # [B, 2]
-    scaled: Tensor  # [B, 2]
-    starts: Tensor  # of each candidate crop, [B, tries, 2]
-    mirrored: Tensor  # [B]
-    scale: Tensor  # [B, 1, 1, 1]
-    distorted: Tensor  # whether colours change, [B, 1, 1, 1]
-    distortion: Tensor  # the fields of `Distortion`, [5, B, 1, 1, 1]
+    whole: Tensor  # lengths, scaled lengths, and starts of each candidate crop, [B, 4 + 2 · tries]
+    real: Tensor  # scale, whether mirrored, whether colours change, and the fields of `Distortion`, [B, 8]
 
     @property
-    def tensors(self) -> list[Tensor]:
-        """The fields in their order."""
-        return [getattr(self, field.name) for field in fields(self)]
+    def length(self) -> Tensor:
+        """Lengths of the images, [B, 2]."""
+        return self.whole[:, :2]
+
+    @property
+    def scaled(self) -> Tensor:
+        """Their lengths when scaled, [B, 2]."""
+        return self.whole[:, 2:4]
+
+    @property
+    def starts(self) -> Tensor:
+        """The start of each candidate crop, [B, tries, 2]."""
+        return self.whole[:, 4:].unflatten(1, (-1, 2))
+
+    @property
+    def scale(self) -> Tensor:
+        """[B, 1, 1, 1]."""
+        return self.real[:, 0].view(-1, 1, 1, 1)
+
+    @property
+    def mirrored(self) -> Tensor:
+        """[B]."""
+        return self.real[:, 1] > 0
+
+    @property
+    def distorted(self) -> Tensor:
+        """Whether colours change, [B, 1, 1, 1]."""
+        return self.real[:, 2].view(-1, 1, 1, 1) > 0
+
+    @property
+    def distortion(self) -> Tensor:
+        """The fields of `Distortion`, [5, B, 1, 1, 1]."""
+        return self.real[:, 3:].T[..., None, None, None]
 
     def to(self, device: torch.device) -> "Plan":
         """The plan on a device."""
-        return Plan(*(tensor.to(device, non_blocking=True) for tensor in self.tensors))
+        return Plan(self.whole.to(device, non_blocking=True), self.real.to(device, non_blocking=True))
 
     def part(self, start: int, stop: int) -> "Plan":
         """The plan of some of the samples."""
-        *by_sample, distortion = self.tensors
-        parts = [*(tensor[start:stop] for tensor in by_sample), distortion[:, start:stop]]
-        return Plan(*parts)
+        return Plan(self.whole[start:stop], self.real[start:stop])
 
 
 def plan(raw: Raw, size: tuple[int, int]) -> Plan:
@@ -58,15 +80,10 @@ def plan_all(length: NDArray[np.int64], choices: Choices, size: tuple[int, int])
     """Make the plan of samples of these lengths [B, 2], on the CPU."""
     scaled = np.maximum((length * choices.scale[:, None]).astype(np.int64), 1)
     room = np.maximum(scaled - np.array(size), 0)
-    return Plan(
-        length=torch.from_numpy(length),
-        scaled=torch.from_numpy(scaled),
-        starts=torch.from_numpy((choices.crops * (room[:, None] + 1)).astype(np.int64)),
-        mirrored=torch.from_numpy(choices.mirrored),
-        scale=torch.from_numpy(choices.scale).float().view(-1, 1, 1, 1),
-        distorted=torch.from_numpy(choices.distorted).view(-1, 1, 1, 1),
-        distortion=torch.from_numpy(choices.distortion).float().view(len(fields(Distortion)), -1, 1, 1, 1),
-    )
+    starts = (choices.crops * (room[:, None] + 1)).astype(np.int64)
+    whole = np.concatenate([length, scaled, starts.reshape(len(starts), -1)], axis=1)
+    real = np.stack([choices.scale, choices.mirrored, choices.distorted, *choices.distortion], axis=1)
+    return Plan(torch.from_numpy(whole), torch.from_numpy(real.astype(np.float32)))
 
 
 class Axes(NamedTuple):

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from weakref import WeakKeyDictionary
 
 import torch
@@ -28,7 +29,7 @@ class DeviceFeed:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.prepare = Preparation(compile=compile)
-        self.prepare_odd = Preparation()  # a smaller last batch is not worth compiling for
+        self.prepare_odd = Preparation()  # small images, and a smaller last batch, are not worth compiling for
         self.held: WeakKeyDictionary[object, ResidentImages] = WeakKeyDictionary()  # the last used ones are last
         self.captured: dict[Hashable, CapturedPreparation] = {}
 
@@ -64,7 +65,7 @@ class DeviceFeed:
         kind = tuple((name, canvas.shape[1:]) for name, canvas in images.canvases.items())
         key = kind, len(places), plan.starts.shape, size, classes
         if key not in self.captured:
-            self.captured[key] = CapturedPreparation(self.prepare, images.chosen(places), plan, size, classes)
+            self.captured[key] = CapturedPreparation(self.prepare_odd, images.chosen(places), plan, size, classes)
         return self.captured[key]
 
     def batches(self, raw: Iterable[Raw], size: Size, classes: int) -> Iterator[Sample]:
@@ -151,8 +152,14 @@ def picture(image: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tenso
     )
     image = torch.lerp(left, right, columns.share[:, None, None, :])
     image = torch.where(plan.distorted, distort(image, Distortion(*plan.distortion)), image)
-    mean, deviation = IMAGE_MEAN.to(image.device), IMAGE_DEVIATION.to(image.device)
+    mean, deviation = mean_and_deviation(image.device)
     return ((image - mean) / deviation).masked_fill(outside, 0.0)
+
+
+@cache
+def mean_and_deviation(device: torch.device) -> tuple[Tensor, Tensor]:
+    """What images are normalised by; held on every device, since a CUDA graph cannot move it there."""
+    return IMAGE_MEAN.to(device), IMAGE_DEVIATION.to(device)
 
 
 def target(name: str, label: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tensor) -> Tensor:

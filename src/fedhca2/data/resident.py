@@ -77,7 +77,7 @@ class CapturedPreparation:
     @torch.no_grad()
     def __init__(self, prepare: Prepare, raw: Sample, plan: Plan, size: Size, classes: int) -> None:
         self.raw = {name: value.clone() for name, value in raw.items()}
-        self.plan = Plan(*(tensor.clone() for tensor in plan.tensors))
+        self.plan = Plan(plan.whole.clone(), plan.real.clone())
         self.batch: Sample = {}
 
         def run() -> None:
@@ -92,7 +92,7 @@ class CapturedPreparation:
         """Prepare the images at these places; the next call overwrites the batch."""
         for name, canvas in images.canvases.items():
             torch.index_select(canvas, 0, places, out=self.raw[name])
-        for own, given in zip(self.plan.tensors, plan.tensors, strict=True):
-            own.copy_(given)
+        self.plan.whole.copy_(plan.whole)
+        self.plan.real.copy_(plan.real)
         self.graph.replay()
         return self.batch

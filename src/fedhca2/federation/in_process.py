@@ -38,6 +38,8 @@ from fedhca2.run_folder.writer import RunFolder
 
 T = TypeVar("T")
 GB = 1e9
+STATE_BYTES = 8 * 4  # of a client's state for each value that it shares: the value, its moments, and rows
+KEPT_SHARE = 1 / 8  # of a GPU's memory, for clients that stay on it between rounds
 SAMPLED = 24  # clients whose predictions a run keeps
 
 
@@ -157,6 +159,8 @@ class InProcessRun(InProcess):
         memory = experiment.checkpoints.memory
         room = host_free() / 4 if memory is None else memory * GB
         super().__init__(Shelf(plans, folder.states, room), places)
+        for place in places:
+            place.keeps = self._have_room(place.device)
         self._predictions: dict[str, Arrays] = {name: {} for name in _spread(self.profiles.values(), SAMPLED)}
         self.progress: Progress | None = None
         checkpoint = folder.checkpoint
@@ -196,15 +200,25 @@ class InProcessRun(InProcess):
             self.shelf.close()
             raise
 
+    def _have_room(self, device: torch.device) -> bool:
+        """Whether the states of all clients take little of a GPU's memory."""
+        if device.type == "cpu":
+            return False
+        values = sum(layout.numel for profile in self.profiles.values() for layout in profile.layouts.values())
+        return values * STATE_BYTES <= torch.cuda.get_device_properties(device).total_memory * KEPT_SHARE
+
+    def _slot(self, device: torch.device) -> DeviceSlot:
+        return DeviceSlot(device, self._step, keeps=self._have_room(device))
+
     def _slots(self) -> list[DeviceSlot]:
         """As many device slots on every GPU as its first one gains from."""
         one_of_each = _spread(self.profiles.values(), MOST_SLOTS)
         clients = [self.shelf.plans[name].build() for name in one_of_each]
-        slots = worthwhile_slots(self.places[0], clients, lambda: DeviceSlot(self.home, self._step))
+        slots = worthwhile_slots(self.places[0], clients, lambda: self._slot(self.home))
         for slot, name in zip(slots, one_of_each, strict=False):
             slot.kinds.add(self.kinds[name])
         others = [place for place in self.places if place.device != self.home]
-        return [*slots, *(DeviceSlot(place.device, self._step) for _ in slots for place in others)]
+        return [*slots, *(self._slot(place.device) for _ in slots for place in others)]
 
     def keep(self, client: Client, place: DeviceSlot) -> None:
         """Save a client's final model."""
