@@ -27,6 +27,8 @@ class DeviceSlot:
 
     def __init__(self, device: torch.device, step: StepKind = "captured", *, keeps: bool = False) -> None:
         """`keeps`: clients stay on the GPU when they have worked."""
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
         self.device, self.keeps = device, keeps
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         gpu = device.type == "cuda" and step != "plain"
@@ -37,7 +39,7 @@ class DeviceSlot:
 
 @contextmanager
 def at_work(client: "Client", place: DeviceSlot) -> Iterator[None]:
-    """Move everything a client holds to a device slot for a while, then back to host memory unless the slot keeps it."""
+    """Move everything a client holds to a device slot for a while, then back to host memory, unless it keeps it."""
     device = place.device
     if device.type == "cpu":
         yield

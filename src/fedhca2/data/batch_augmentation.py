@@ -38,7 +38,7 @@ class Plan:
     @property
     def starts(self) -> Tensor:
         """The start of each candidate crop, [B, tries, 2]."""
-        return self.whole[:, 4:].unflatten(1, (-1, 2))
+        return self.whole[:, 4:].view(len(self.whole), -1, 2)
 
     @property
     def scale(self) -> Tensor:
