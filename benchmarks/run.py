@@ -35,7 +35,9 @@ PARTS = {  # name: module with rows()
     "wire": "wire",
     "proxy": "proxy",
     "gpu": "gpu",
+    "slots": "slots",
 }
+ON_GPU = ("gpu", "slots")
 Found = dict[str, list[Row]]
 WIDTH = 120  # of the table, if the output is a file
 COLOURS = {None: "", True: "green", False: "red"}
@@ -116,11 +118,11 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows and the machine to this file")
     options = parser.parse_args()
     console, about = Console(width=None if sys.stdout.isatty() else WIDTH), machine()
-    parts = [part for part in options.only if part != "gpu" or about["gpu"]]
+    parts = [part for part in options.only if part not in ON_GPU or about["gpu"]]
     title = "{cpu}, {cores} cores, load {load}, torch {torch}".format(**about)
     found, wrong = measure_all(parts, options.quick, console, title)
     if parts != options.only:
-        console.print("No GPU found: skipping the part gpu.")
+        console.print(f"No GPU found: skipping {', '.join(part for part in options.only if part in ON_GPU)}.")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         whole = {"machine": about, "parts": {part: [row.to_dict() for row in rows] for part, rows in found.items()}}

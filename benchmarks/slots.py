@@ -1,0 +1,92 @@
+"""Small clients beside each other on a GPU: `python benchmarks/slots.py`.
+
+Rounds of `scenes_1c`, six clients with swin_micro on 64×64 pixels, without evaluation: one client at a time with images
+from host memory, as large ones are; one at a time with images that stay on the GPU; and at as many device slots as the
+run itself would choose. The least of some rounds counts, and every variant has to end with the same bits.
+"""
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+
+import torch
+from row import Row, show
+
+from fedhca2.clients import DeviceSlot
+from fedhca2.data import resident
+from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.experiment.build import build_clients
+from fedhca2.federation.in_process import InProcess
+from fedhca2.federation.server import Deliveries, Server
+from fedhca2.federation.turns import worthwhile_slots
+from fedhca2.messages import Order
+
+GPU = torch.device("cuda", 0)
+ROUNDS = 6
+
+
+class Rounds:
+    """The rounds of one experiment, at any device slots."""
+
+    def __init__(self) -> None:
+        self.experiment = Experiment.load("scenes_1c")
+        self.data = open_data(self.experiment)
+        self.shards = assign_shards(self.experiment, self.data)
+
+    def clients(self, slot: DeviceSlot) -> list:
+        return build_clients(self.experiment, self.data, self.shards, slot)
+
+    def slots(self) -> list[DeviceSlot]:
+        """As many slots as a run would choose."""
+        first = slot()
+        heaviest = sorted(self.clients(first), key=lambda client: client.load, reverse=True)
+        return worthwhile_slots(first, heaviest, slot)
+
+    def seconds(self, slots: Sequence[DeviceSlot], rounds: int) -> tuple[float, dict[str, torch.Tensor]]:
+        """Return the least seconds of a round, and all tensors at the end."""
+        clients = self.clients(slots[0])
+        fleet, method = InProcess(clients, slots), self.experiment.resolved_method
+        server = Server(method, fleet.profiles.values())
+        state, took = server.start(), []
+        deliveries: Deliveries = {client.name: {} for client in clients}
+        for number in range(rounds):
+            torch.cuda.synchronize()
+            began = perf_counter()
+            orders = {name: Order(number, rows, upload=method.uploads(number)) for name, rows in deliveries.items()}
+            replies = fleet.perform(orders, lambda *_: None)
+            state, deliveries, _ = server.step(state, replies.values())
+            torch.cuda.synchronize()
+            took.append(perf_counter() - began)
+        held = {f"{client.name} {name}": t.cpu() for client in clients for name, t in client.current.tensors.items()}
+        return min(took[1:]), held
+
+
+def slot() -> DeviceSlot:
+    return DeviceSlot(GPU, keeps=True)
+
+
+def differing(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> int:
+    return sum(not tensor.equal(other[name]) for name, tensor in one.items())
+
+
+def rows(quick: bool = False) -> Iterator[Row]:
+    """Yield every row as it is measured."""
+    rounds, most = Rounds(), resident.MOST
+    resident.MOST = 0
+    before, expected = rounds.seconds([DeviceSlot(GPU)], 2 if quick else ROUNDS)
+    resident.MOST = most
+    yield Row("six small clients, one at a time, images from host memory", before, "s a round")
+    serial, found = rounds.seconds([slot()], 2 if quick else ROUNDS)
+    yield Row("… images and states stay on the GPU", serial, "s a round")
+    yield Row("tensors that differ", differing(found, expected), "", at_most=0)
+    began = perf_counter()
+    slots = rounds.slots()
+    yield Row("choosing the number of slots", perf_counter() - began, "s")
+    together, found = rounds.seconds(slots, 2 if quick else ROUNDS)
+    yield Row(f"… at {len(slots)} slots", together, "s a round")
+    yield Row("tensors that differ", differing(found, expected), "", at_most=0)
+    yield Row("slots against one at a time, images from host memory", together / before, "of its time", at_most=1 / 3)
+    yield Row("slots against one at a time", together / serial, "of its time", at_most=1 / 3)
+
+
+if __name__ == "__main__":
+    show(rows())

@@ -1,0 +1,59 @@
+"""Several clients beside each other on a GPU, clients that stay there, and images that stay there: the same numbers."""
+
+import pytest
+import torch
+
+from fedhca2.clients import DeviceSlot
+from fedhca2.experiment import assign_shards, open_data
+from fedhca2.experiment.build import build_clients
+from fedhca2.federation.in_process import InProcess
+from fedhca2.federation.rounds import run_rounds
+from fedhca2.federation.server import Server
+from fedhca2.federation.turns import MOST_SLOTS, worthwhile_slots
+from small import clients, small
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+GPU = torch.device("cuda", 0)
+SETTINGS = {"training": {"batch_size": 4}, "model": {"encoder": {"name": "swin_micro", "drop_path": 0.2}}}
+
+
+class Nobody:
+    def batch(self, *_): ...
+
+    def replied(self, *_): ...
+
+    def aggregated(self, *_): ...
+
+
+def states(slots, *, keeps=False, method="fedhca2"):
+    """Everything that the clients hold after three rounds."""
+    experiment = small(**SETTINGS, method=method)
+    data = open_data(experiment)
+    places = [DeviceSlot(GPU, keeps=keeps) for _ in range(slots)]
+    crowd = build_clients(experiment, data, assign_shards(experiment, data), places[0])
+    fleet = InProcess(crowd, places)
+    run_rounds(Server(experiment.resolved_method, fleet.profiles.values()), fleet, 3, 0, Nobody())
+    return {f"{c.name} {name}": t.cpu() for c in crowd for name, t in c.current.tensors.items()}
+
+
+def same(found, expected):
+    return found.keys() == expected.keys() and all(tensor.equal(expected[name]) for name, tensor in found.items())
+
+
+@pytest.mark.parametrize("method", ["fedhca2", "ditto", "fedprox"])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_the_number_of_slots_does_not_show_in_the_result(method, keeps):
+    assert same(states(3, keeps=keeps, method=method), states(1, method=method))
+
+
+def test_images_that_are_read_anew_give_the_same_result(monkeypatch):
+    expected = states(1)
+    monkeypatch.setattr("fedhca2.data.resident.MOST", 0)
+    assert same(states(1), expected)
+
+
+def test_slots_are_added_up_to_a_limit():
+    crowd = list(clients(small(**SETTINGS)).values())
+    found = worthwhile_slots(DeviceSlot(GPU), crowd, lambda: DeviceSlot(GPU))
+    assert 1 <= len(found) <= min(len(crowd), MOST_SLOTS)
+    assert len({slot.stream.cuda_stream for slot in found}) == len(found)
