@@ -17,11 +17,13 @@ from pathlib import Path
 from statistics import mean
 
 from gain_curve import gain_curve
+from results_adding import add_runs
 from results_jobs import CURVE_METHODS
 from results_of_papers import PAPER, SENSITIVITY
-from results_records import RECORDS, add_runs, read_records
+from results_records import RECORDS, read_records
 from results_runs import ENCODER, METHOD, SIZES, Runs, encoder_of, images_per_client
 
+from fedhca2.errors import UserError
 from fedhca2.methods import METHODS
 from fedhca2.reports.comparison import Entry, gather
 from fedhca2.reports.comparison.drawings import draw_ranks, ranking_note, ranking_of
@@ -41,6 +43,7 @@ class Page:
 
     def __init__(self, runs):
         self.runs = runs
+        self.compared = {}  # comparisons by experiment: several blocks show the same
         self.figures = {}  # SVG by name
 
     def filled(self, text):
@@ -54,8 +57,10 @@ class Page:
 
     def comparison(self, name):
         """The methods of the catalogue with their defaults."""
-        runs = self.runs.plain(name)
-        return (gather(runs), runs) if runs else (None, [])
+        if name not in self.compared:
+            runs = self.runs.plain(name)
+            self.compared[name] = (gather(runs), runs) if runs else (None, [])
+        return self.compared[name]
 
     def table(self, name):
         """One experiment: every method, kind of client and task."""
@@ -258,7 +263,11 @@ def main(argv=None):
     page = commands.add_parser("page", help="make the page from the records")
     page.add_argument("page", nargs="?", type=Path, default=PAGE, metavar="PAGE.md")
     asked = parser.parse_args(argv)
-    return add(asked.runs, asked.records) if asked.command == "add" else write_page(asked.page, asked.records)
+    try:
+        return add(asked.runs, asked.records) if asked.command == "add" else write_page(asked.page, asked.records)
+    except UserError as error:
+        print("\n".join(error.lines), file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":
