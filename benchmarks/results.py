@@ -1,8 +1,11 @@
-"""Everything in docs/results.md that is made from runs: python benchmarks/results.py RUNS… --into docs/results.md
+"""Everything in docs/results.md that is made from runs.
 
-RUNS are folders with finished runs at any depth, of `fedhca2 compare` or single ones. A run belongs to the embedded
-experiment that its config names, and is compared with the run of Local that has its settings and seed. What stands
-between `<!-- results: BLOCK … -->` and `<!-- end -->` in the page is replaced; figures go to images/ beside it. Blocks
+    python benchmarks/results.py add RUNS…    records the finished runs below these folders in benchmarks/results/
+    python benchmarks/results.py page         makes the tables and figures of docs/results.md from the records
+
+A run belongs to the embedded experiment that its config names, and replaces the record of an earlier run with its
+experiment, settings and seed. The page compares a run with the record of Local that has its settings and seed. What
+stands between `<!-- results: BLOCK … -->` and `<!-- end -->` is replaced; figures go to images/ beside the page. Blocks
 name experiments as NAME or, with other settings, as NAME,KEY=VALUE.
 """
 
@@ -14,10 +17,13 @@ from pathlib import Path
 from statistics import mean
 
 from gain_curve import gain_curve
+from results_adding import add_runs
 from results_jobs import CURVE_METHODS
 from results_of_papers import PAPER, SENSITIVITY
-from results_runs import ENCODER, METHOD, SIZES, Runs, departures, encoder_of, images_per_client, megabytes_and_seconds
+from results_records import RECORDS, read_records
+from results_runs import ENCODER, METHOD, SIZES, Runs, encoder_of, images_per_client
 
+from fedhca2.errors import UserError
 from fedhca2.methods import METHODS
 from fedhca2.reports.comparison import Entry, gather
 from fedhca2.reports.comparison.drawings import draw_ranks, ranking_note, ranking_of
@@ -28,20 +34,33 @@ from fedhca2.run_folder.result import overall_gain
 
 BLOCK = re.compile(r"(<!-- results: ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NOT_RUN = "–"
+PAGE = Path(__file__).parents[1] / "docs" / "results.md"
 CURVE = "when-federation-helps"
 
 
 class Page:
     """The blocks of a page. Each takes the words after its name and returns Markdown."""
 
-    def __init__(self, runs, images):
+    def __init__(self, runs):
         self.runs = runs
-        self.images = images
+        self.compared = {}  # comparisons by experiment: several blocks show the same
+        self.figures = {}  # SVG by name
+
+    def filled(self, text):
+        """The text of a page with its blocks made anew."""
+
+        def made(block):
+            what, *words = block[2].split()
+            return f"{block[1]}{getattr(self, what)(*words)}\n{block[3]}"
+
+        return BLOCK.sub(made, text)
 
     def comparison(self, name):
         """The methods of the catalogue with their defaults."""
-        runs = self.runs.plain(name)
-        return (gather(runs), runs) if runs else (None, [])
+        if name not in self.compared:
+            runs = self.runs.plain(name)
+            self.compared[name] = (gather(runs), runs) if runs else (None, [])
+        return self.compared[name]
 
     def table(self, name):
         """One experiment: every method, kind of client and task."""
@@ -54,7 +73,7 @@ class Page:
         rows = []
         for method, row in comparison.entries.items():
             cells = [cell(comparison, method, column) for column in (*scores, *gains)]
-            seconds = [run.result["seconds"] for run in runs if run.method == method]
+            seconds = [run.line["seconds"] for run in runs if run.method == method]
             rows.append([f"`{method}`", *cells, str(len(row[scores[0]].values)), f"{mean(seconds):.0f}"])
         note = marks_note(comparison).replace("*", r"\*")
         return "\n\n".join(filter(None, [about(runs), markdown(heads, rows), note]))
@@ -88,11 +107,12 @@ class Page:
     def encoders(self, name):
         """FedHCA² with adapters or a frozen backbone: what crosses, and Δm over Local's whole encoder."""
         runs = self.runs.that_change(name, ENCODER)
-        alone = {run.config["seed"]: run.result["clients"] for run in runs if run.method == LOCAL}
+        alone = {run.seed: run.scores for run in runs if run.method == LOCAL}
         rows = {}
-        for run in (run for run in runs if run.method == "fedhca2" and run.config["seed"] in alone):
-            gain = overall_gain(run.result["clients"], alone[run.config["seed"]], run.experiment().kinds)
-            rows.setdefault(encoder_of(run), {})[run.config["seed"]] = gain, *megabytes_and_seconds(run)
+        for run in (run for run in runs if run.method == "fedhca2" and run.seed in alone):
+            gain = overall_gain(run.scores, alone[run.seed], run.kinds)
+            cost = run.line["megabytes_up"], run.line["seconds_per_round"]
+            rows.setdefault(encoder_of(run.settings), {})[run.seed] = gain, *cost
         if len(rows) < 2:
             return f"*`{name}` was not run with other encoders.*"
         heads = [
@@ -118,7 +138,7 @@ class Page:
         rows = []
         for label, changes, paper in SENSITIVITY:
             gain = None
-            if own := [run for run in ours if departures(run) == changes]:
+            if own := [run for run in ours if run.changes == changes]:
                 gain = gather([*alone, *own]).entries["fedhca2"][DELTA_M]
             told = [shown(gain, DELTA_M), str(len(gain.values))] if gain else [NOT_RUN, NOT_RUN]
             rows.append([label, *told, NOT_RUN if paper is None else f"{paper:+.2f}"])
@@ -129,7 +149,7 @@ class Page:
         sized = {}
         for run in self.runs.that_change(name, SIZES):
             if run.method in CURVE_METHODS:
-                sized.setdefault(images_per_client(run), []).append(run)
+                sized.setdefault(images_per_client(run.settings), []).append(run)
         compared = {images: gather(runs) for images, runs in sorted(sized.items())}
         if len(compared) < 2:
             return f"*`{name}` was not run with other numbers of images.*"
@@ -140,9 +160,9 @@ class Page:
         }
         curves = {method: points for method, points in curves.items() if points}
         told = f"Δm over training alone by training images per client, for {', '.join(curves)}"
-        self.draw(CURVE, gain_curve(curves, "training images per outdoor client (log scale)", told))
+        self.figures[CURVE] = gain_curve(curves, "training images per outdoor client (log scale)", told)
         cells = [[f"`{method}`", *(gain_cell(found, method) for found in compared.values())] for method in curves]
-        seeds = [str(len({run.config["seed"] for run in runs})) for _, runs in sorted(sized.items())]
+        seeds = [str(len({run.seed for run in runs})) for _, runs in sorted(sized.items())]
         caption = (
             f"*Mean gain over training alone (%, `local` is the line at 0) by training images per outdoor client of "
             f"`{name}`; bands are one standard deviation over seeds, and a point without a band is one run.*"
@@ -153,18 +173,14 @@ class Page:
     def ranks(self, name):
         """The critical-difference figure of an experiment."""
         _, runs = self.comparison(name)
-        seeds = {run.config["seed"] for run in runs}
-        full = [run for run in runs if len({r.config["seed"] for r in runs if r.method == run.method}) == len(seeds)]
+        seeds = {run.seed for run in runs}
+        full = [run for run in runs if len({r.seed for r in runs if r.method == run.method}) == len(seeds)]
         ranking = ranking_of(gather(full)) if full else None
         if not ranking:
             return f"*`{name}` was not run with three methods or more.*"
-        self.draw(f"ranks-{name}", draw_ranks(ranking))
+        self.figures[f"ranks-{name}"] = draw_ranks(ranking)
         told = ", ".join(f"{method} {place:.1f}" for method, place in ranking.ranks.items())
         return f"![Average ranks in {name}: {told}](images/ranks-{name}.svg)\n\n{ranking_note(ranking)}"
-
-    def draw(self, name, svg):
-        self.images.mkdir(exist_ok=True)
-        (self.images / f"{name}.svg").write_text(svg, "utf-8")
 
 
 def scenario_of(name):
@@ -206,9 +222,9 @@ def lacking(comparison, method):
 
 def about(runs):
     """What was run, on what."""
-    clients, seeds = len(runs[0].tasks), len({run.config["seed"] for run in runs})
-    devices = " and ".join(sorted({run.result["device"] for run in runs}))
-    versions = " and ".join(sorted({run.result["versions"]["fedhca2"] for run in runs}))
+    clients, seeds = len(runs[0].tasks), len({run.seed for run in runs})
+    devices = " and ".join(sorted({run.line["device"] for run in runs}))
+    versions = " and ".join(sorted({run.line["fedhca2"] for run in runs}))
     what = f"{clients} clients, {runs[0].rounds} rounds, {seeds} seed{'s' * (seeds > 1)}, mean ± standard deviation"
     return f"{what}; {len(runs)} run{'s' * (len(runs) > 1)} on {devices}, fedhca2 {versions}."
 
@@ -219,22 +235,40 @@ def markdown(heads, rows):
     return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("± ", "±\N{NO-BREAK SPACE}")
 
 
+def add(runs, records):
+    """Record runs; a run that is refused gets a line, and keeps no other from being recorded."""
+    new, replaced, refusals = add_runs(runs, records)
+    print(f"{new} recorded, {replaced} replaced in {records}")
+    print("".join(f"refused: {line}\n" for line in refusals), end="", file=sys.stderr)
+    return 1 if refusals else 0
+
+
+def write_page(file, records):
+    """Fill the blocks of a page, write its figures, and name the records that are in none of them."""
+    page = Page(Runs(read_records(records)))
+    file.write_text(page.filled(file.read_text("utf-8")), "utf-8")
+    for name, svg in page.figures.items():
+        (file.parent / "images").mkdir(exist_ok=True)
+        (file.parent / "images" / f"{name}.svg").write_text(svg, "utf-8")
+    for what, count in page.runs.unused().items():
+        print(f"in no block: {what}{f' ({count} runs)' * (count > 1)}", file=sys.stderr)
+    return 0
+
+
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS")
-    parser.add_argument("--into", type=Path, required=True, metavar="PAGE.md")
+    parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("add", help="record runs").add_argument("runs", nargs="+", type=Path, metavar="RUNS")
+    page = commands.add_parser("page", help="make the page from the records")
+    page.add_argument("page", nargs="?", type=Path, default=PAGE, metavar="PAGE.md")
     asked = parser.parse_args(argv)
-    runs = Runs(asked.runs)
-    page = Page(runs, asked.into.parent / "images")
-
-    def made(block):
-        what, *words = block[2].split()
-        return f"{block[1]}{getattr(page, what)(*words)}\n{block[3]}"
-
-    asked.into.write_text(BLOCK.sub(made, asked.into.read_text("utf-8")), "utf-8")
-    for what, paths in runs.unused().items():
-        print(f"in no block: {what}: {paths[0]}{f' and {len(paths) - 1} more' * (len(paths) > 1)}", file=sys.stderr)
+    try:
+        return add(asked.runs, asked.records) if asked.command == "add" else write_page(asked.page, asked.records)
+    except UserError as error:
+        print("\n".join(error.lines), file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

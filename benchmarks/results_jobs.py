@@ -1,11 +1,35 @@
-"""The runs behind the curve and the sensitivity tables of docs/results.md, a line each: NAME EXPERIMENT --set …
+"""The runs behind docs/results.md, the most important first, a line each: NAME EXPERIMENT --set …
 
-python benchmarks/results_jobs.py curve sensitivity |
-    while read name options; do fedhca2 run $options --out runs/results/scenes_1c/$name; done
+    python benchmarks/results_jobs.py [PART …] [--missing]
+
+Parts are `catalogue`, `curve`, `sensitivity`, `photographs` and so on; by default all. --missing leaves out the runs
+that are in the records. NAME is a name for the run's folder. Photographs need --set for data and weights besides.
 """
 
-import sys
+import argparse
+from pathlib import Path
 
+from results_records import RECORDS, identity, read_records
+
+from fedhca2.experiment import Experiment
+from fedhca2.methods import METHODS
+
+SEEDS = 3
+SCENES = ("scenes_1c", "scenes_2c", "scenes_4c", "scenes_2")
+PHOTOGRAPHS = ("real_1c", "real_2c", "real_2")
+PHOTOGRAPHS_METHODS = (
+    "local",
+    "fedavg",
+    "fedprox",
+    "fedper",
+    "ditto",
+    "fedamp",
+    "matfl",
+    "single_task_fl",
+    "fedpull",
+    "fedhca2",
+)
+SHORT = ["rounds=20"]  # all photographs
 # Images per outdoor client: rounds, epochs per round, seeds. The indoor client has 0.8 times as many images, as in
 # scenes_1c, which is the point at 500. Every outdoor client takes 2,400 to 2,500 steps, so that the smallest shards are
 # trained out as well (on 25 images, semantic segmentation still gains between 600 and 1,200 steps), and one point
@@ -22,32 +46,133 @@ SENSITIVITY = {
     "encoder_alone": ["decoder=null"],
     "decoder_alone": ["encoder=null"],
 }
-SEEDS = 3
+# How decoders start: these in experiments with several clients of a kind, which otherwise have a common start.
+STARTS = {"scenes_2c": [], "scenes_4c": [], "real_2c": SHORT}
+STARTS_METHODS = ("local", "fedper", "single_task_fl", "fedpull", "fedhca2")
+PULLS = {
+    ("real_1c", "until0.1"): ["until=0.1"],
+    ("real_2c", "until0.2"): ["until=0.2"],
+    ("real_2c", "until0.1"): ["until=0.1"],
+    ("real_2c", "until0.1-attention"): ["until=0.1", "decoder.kind=cross_attention"],
+}
+LORA = "adapters.kind=lora"
+ENCODERS = {
+    "lora8": [LORA, "adapters.rank=8"],
+    "lora32": [LORA, "adapters.rank=32", "adapters.alpha=32"],
+    "frozen": ["frozen=true"],
+}
+SMALL_METHODS = ("local", "fedper", "matfl", "fedpull", "fedhca2")
+MIXED_METHODS = ("local", "fedavg", "fedper", "fedpull", "fedhca2")
+DEMO_SEEDS = 5
+ALONE = ["baseline=false"]  # for experiments that would train Local in every run; the page compares with its own run
+
+
+def catalogue():
+    """All methods on rendered scenes. One seed of everything first, here and below."""
+    yield from each(SCENES, METHODS)
 
 
 def curve():
-    """When does federation help: Δm over images per client. One seed of every size first."""
+    """When does federation help: Δm over images per client."""
     for seed in range(SEEDS):
         for images, (rounds, epochs, seeds) in CURVE.items():
             settings = [f"rounds={rounds}", f"training.schedule.warmup_epochs={2 * epochs}"]
             settings += [f"clients.{entry}.epochs={epochs}" for entry in (0, 1)]
             settings += [f"data.outdoor.train={5 * images}", f"data.indoor.train={4 * images // 5}"]
             for method in CURVE_METHODS if seed < seeds else ():
-                yield job(f"{method}-{images}", method, seed, settings)
+                yield job("scenes_1c", method, seed, settings, f"{images}")
 
 
 def sensitivity():
     """FedHCA² with other settings, and with one of its two parts."""
     for seed in range(SEEDS):
         for name, settings in SENSITIVITY.items():
-            yield job(f"fedhca2-{name}", "fedhca2", seed, [f"method.{setting}" for setting in settings])
+            yield job("scenes_1c", "fedhca2", seed, [f"method.{setting}" for setting in settings], name)
 
 
-def job(name, method, seed, settings):
+def photographs():
+    """The papers' scenarios on photographs."""
+    yield from each(PHOTOGRAPHS, PHOTOGRAPHS_METHODS, SHORT)
+
+
+def starts():
+    """Decoders and heads that start from values of their own."""
+    for seed in range(SEEDS):
+        for experiment, settings in STARTS.items():
+            for method in STARTS_METHODS:
+                yield job(experiment, method, seed, [*settings, "model.common_start=[]"], "own_start")
+
+
+def pulls():
+    """Other ends of `fedpull`'s pull on photographs."""
+    for seed in range(SEEDS):
+        for (experiment, name), settings in PULLS.items():
+            yield job(experiment, "fedpull", seed, [*SHORT, *(f"method.{setting}" for setting in settings)], name)
+
+
+def encoders():
+    """Adapters and a frozen backbone on photographs."""
+    for seed in range(SEEDS):
+        for name, settings in ENCODERS.items():
+            changes = [f"model.encoder.{setting}" for setting in settings]
+            yield job("real_1c", "fedhca2", seed, [*SHORT, *changes], name)
+
+
+def small():
+    """Few images and few steps, for a CPU."""
+    yield from each(["scenes_1c_small"], SMALL_METHODS)
+
+
+def mixed():
+    """Clients with different encoders."""
+    yield from each(["scenes_mixed"], MIXED_METHODS, ALONE)
+
+
+def demo():
+    yield from each(["demo"], ("local", "fedhca2"), ALONE, DEMO_SEEDS)
+
+
+PARTS = {
+    part.__name__: part
+    for part in (catalogue, curve, sensitivity, photographs, starts, pulls, encoders, small, mixed, demo)
+}
+
+
+def each(experiments, methods, settings=(), seeds=SEEDS):
+    """One run per seed, experiment and method."""
+    for seed in range(seeds):
+        for experiment in experiments:
+            for method in methods:
+                yield job(experiment, method, seed, settings)
+
+
+def job(experiment, method, seed, settings, variant=""):
+    """A run as one line."""
+    name = "-".join(filter(None, [experiment, method, variant, f"s{seed}"]))
     options = [f"--set {setting}" for setting in (f"seed={seed}", f"method.name={method}", *settings)]
-    return " ".join([f"{name}-s{seed}", "scenes_1c", *options])
+    return " ".join([name, experiment, *options])
+
+
+def settings_of(line):
+    """All settings of the run in a line."""
+    _, experiment, *options = line.split()
+    return Experiment.load(experiment, options[1::2]).to_dict()
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--missing", action="store_true", help="only those that are not in the records")
+    parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER")
+    asked = parser.parse_args(argv)
+    if unknown := [part for part in asked.parts if part not in PARTS]:
+        parser.error(f"{unknown[0]!r} is not a part ({', '.join(PARTS)})")
+    done = {record.identity for record in read_records(asked.records)} if asked.missing else set()
+    for part in asked.parts or PARTS:
+        for line in PARTS[part]():
+            if not done or identity(settings_of(line)) not in done:
+                print(line)
 
 
 if __name__ == "__main__":
-    for part in sys.argv[1:] or ["curve", "sensitivity"]:
-        print("\n".join({"curve": curve, "sensitivity": sensitivity}[part]()))
+    main()

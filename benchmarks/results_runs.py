@@ -1,19 +1,15 @@
-"""The runs behind docs/results.md: which embedded experiment each belongs to, and what it changes there."""
+"""The runs behind docs/results.md: what each changes in its embedded experiment, and which of them a block asks for."""
 
 import re
 from functools import cache
-from pathlib import Path
 from statistics import mean, median
 
 import yaml
 
-from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS
-from fedhca2.reports.comparison.variants import FREE, flat
-from fedhca2.run_folder.reader import RunFiles
+from fedhca2.reports.comparison.variants import FREE
 
-MACHINES = ("devices", "model.encoder.sha256")  # settings that depend on where a run was made
 SIZES = re.compile(r"rounds|clients|data\.[^.]+\.train|training\.schedule\.warmup_epochs")  # what the curve changes
 METHOD = re.compile(r"method(\..*)?")
 ENCODER = re.compile(r"model\.encoder\.(adapters.*|frozen)")
@@ -21,15 +17,12 @@ NOTHING = re.compile("(?!)")
 
 
 class Runs:
-    """Finished runs from folders, by embedded experiment, with what each changes in it."""
+    """Finished runs, by the embedded experiment that they belong to."""
 
-    def __init__(self, folders):
-        self.runs, self.used = {}, set()
-        for folder in folders:
-            for config in sorted(Path(folder).rglob("config.yaml")):
-                run = RunFiles(config.parent)
-                if run.finished:
-                    self.runs.setdefault(run.config["name"], []).append((run, departures(run)))
+    def __init__(self, records):
+        self.records, self.used = {}, set()
+        for record in records:
+            self.records.setdefault(record.experiment, []).append(record)
 
     def plain(self, wanted):
         """The runs of an experiment, NAME or NAME,KEY=VALUE…, with the defaults of their methods."""
@@ -44,34 +37,58 @@ class Runs:
             return asked.items() <= changed.items() and all(map(settings.fullmatch, changed.keys() - asked))
 
         order = list(METHODS)
-        runs = [run for run, changed in self.runs.get(name, ()) if changed is not None and fits(changed)]
-        self.used |= {run.path for run in runs}
-        return sorted(runs, key=lambda run: order.index(run.method))
+        runs = [record for record in self.records.get(name, ()) if fits(record.changes)]
+        self.used |= {record.identity for record in runs}
+        return sorted(runs, key=lambda record: order.index(record.method))
 
     def unused(self):
-        """The folders of runs that nobody asked for, by what they change."""
+        """How many runs nobody asked for, by what they change."""
         found = {}
-        for run, changed in (pair for runs in self.runs.values() for pair in runs):
-            if run.path not in self.used:
-                what = f"{run.method} on {run.config['name']}"
-                why = "is unknown" if changed is None else f"changes {', '.join(changed) or 'nothing'}"
-                found.setdefault(f"{what} {why}", []).append(run.path)
+        for record in (record for records in self.records.values() for record in records):
+            if record.identity not in self.used:
+                what = f"{record.method} on {record.experiment} changes {', '.join(record.changes) or 'nothing'}"
+                found[what] = found.get(what, 0) + 1
         return found
 
 
-def departures(run):
-    """What a run changes in its embedded experiment with its method's defaults; None if one of them is unknown."""
-    return changes_in(run.settings)
+def changes_in(settings):
+    """What settings change in their embedded experiment with the defaults of their method; raises UserError."""
+    return changed(portable(embedded(settings["name"], settings["method"]["name"])), portable(settings))
 
 
-def changes_in(config):
-    """What a config changes in its embedded experiment with its method's defaults; None if one of them is unknown."""
-    try:
-        wanted = embedded(config["name"], config["method"]["name"])
-    except UserError:
-        return None
-    own = {key: value for key, value in flat(config) if key.split(".")[0] not in FREE and key not in MACHINES}
-    return {key: value for key, value in own.items() if key not in wanted or not same(wanted[key], value)}
+@cache
+def embedded(name, method):
+    """All settings of an embedded experiment with one of the catalogue's methods."""
+    experiment = Experiment.load(name)
+    return (experiment if method == experiment.method_name else experiment.with_method(method)).to_dict()
+
+
+def portable(settings):
+    """The settings that decide a run's scores on any machine: not its seed, devices, nor the digest of its weights."""
+    model = dict(settings["model"])
+    model["encoder"] = {key: value for key, value in model["encoder"].items() if key != "sha256"}
+    return {key: value for key, value in settings.items() if key not in (*FREE, "devices")} | {"model": model}
+
+
+def changed(wanted, own, place=""):
+    """What differs between settings, by path: key by key as `--set` would say it, or whole if its kind is another.
+
+    >>> changed({"a": 1, "b": {"kind": "x", "c": 2}}, {"a": 1, "b": {"kind": "x", "c": 3}, "d": 4})
+    {'b.c': 3, 'd': 4}
+    >>> changed({"a": 1, "b": {"kind": "x", "c": 2}}, {"b": {"kind": "y"}})
+    {'b': {'kind': 'y'}, 'a': None}
+    """
+    if not (isinstance(wanted, dict) and isinstance(own, dict)) or not same_kind(wanted, own):
+        return {} if same(wanted, own) else {place: own}
+    found = {}
+    for key in {**own, **wanted}:  # a setting that is absent is None
+        found |= changed(wanted.get(key), own.get(key), f"{place}.{key}" if place else key)
+    return found
+
+
+def same_kind(wanted, own):
+    """Whether settings of one kind are compared, so that their keys are the same."""
+    return all(wanted.get(key) == own.get(key) for key in ("kind", "name"))
 
 
 def same(wanted, value):
@@ -79,22 +96,15 @@ def same(wanted, value):
     return value == wanted or (isinstance(value, str) and isinstance(wanted, str) and "/" in wanted)
 
 
-@cache
-def embedded(name, method):
-    """All settings of an embedded experiment with one of the catalogue's methods."""
-    experiment = Experiment.load(name)
-    return dict(flat((experiment if method == experiment.method_name else experiment.with_method(method)).to_dict()))
-
-
-def images_per_client(run):
-    entry = next(entry for entry in run.config["clients"] if entry.get("split"))
+def images_per_client(settings):
+    entry = next(entry for entry in settings["clients"] if entry.get("split"))
     clients = len(entry["split"]) * entry["copies"]
-    return run.config["data"][entry["data"]]["train"] // clients
+    return settings["data"][entry["data"]]["train"] // clients
 
 
-def encoder_of(run):
+def encoder_of(settings):
     """How much of the backbone trains, in words."""
-    encoder = run.settings["model"]["encoder"]
+    encoder = settings["model"]["encoder"]
     if encoder.get("adapters"):
         return f"LoRA, rank {encoder['adapters']['rank']}"
     return "frozen" if encoder["frozen"] else "whole"

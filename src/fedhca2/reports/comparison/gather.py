@@ -9,10 +9,10 @@ import numpy as np
 
 from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
+from fedhca2.reports.comparison.compared import ComparedRun
 from fedhca2.reports.comparison.significance import LEVEL, gain_p_values
 from fedhca2.reports.comparison.variants import variants, without_method
 from fedhca2.reports.names import ARROWS, metric_title
-from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores, headline, overall_gain
 
 LOCAL = "local"
@@ -111,7 +111,7 @@ class Comparison:
         return relative_gain(self.entries[method][column].mean, theirs, column.higher_is_better)
 
 
-def gather(runs: Sequence[RunFiles]) -> Comparison:
+def gather(runs: Sequence[ComparedRun]) -> Comparison:
     """Compare runs: those that differ only in their seed form one row, and the clients of a group are averaged.
 
     A run without a baseline is compared with the run of Local among them that has its settings and seed.
@@ -134,15 +134,15 @@ def _scores(columns: Iterable[Column]) -> set[Column]:
     return {column for column in columns if not column.is_gain}
 
 
-def _entries(runs: Sequence[RunFiles], alone: Mapping[str, Scores]) -> dict[Column, Entry]:
+def _entries(runs: Sequence[ComparedRun], alone: Mapping[str, Scores]) -> dict[Column, Entry]:
     values: dict[Column, dict[int, float]] = {}
     for run in runs:
         for column, value in _values(run, alone).items():
-            values.setdefault(column, {})[run.config["seed"]] = value
+            values.setdefault(column, {})[run.settings["seed"]] = value
     return {column: Entry(held) for column, held in values.items()}
 
 
-def _values(run: RunFiles, alone: Mapping[str, Scores]) -> dict[Column, float]:
+def _values(run: ComparedRun, alone: Mapping[str, Scores]) -> dict[Column, float]:
     result = run.finished_result
     groups, held = client_groups(run), dict[Column, list[float]]()
     for client, tasks in result["clients"].items():
@@ -162,7 +162,7 @@ def _values(run: RunFiles, alone: Mapping[str, Scores]) -> dict[Column, float]:
     return means | {column: nan if gain is None else gain for column, gain in gains.items()}
 
 
-def client_groups(run: RunFiles) -> dict[str, str]:
+def client_groups(run: ComparedRun) -> dict[str, str]:
     """The group of each client: its data set, plus its tasks if the data set's multi-task clients differ in theirs."""
     groups = {}
     for client, tasks in run.tasks.items():

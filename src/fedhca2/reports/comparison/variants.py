@@ -3,26 +3,26 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fedhca2.reports.comparison.compared import ComparedRun, Run
 from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
-from fedhca2.run_folder.reader import RunFiles
 
 # Settings in which averaged runs may differ: none of these changes the results.
 FREE = ("seed", "name", "title", "belongs_to", "baseline", "checkpoints", "evaluate_every", "diagnostics")
 NAMED = 3  # most settings in a label
 
 
-def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
+def variants(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Group runs that differ only in their seed, by method, and by settings if a method was run with several.
 
     A second run with the same settings and seed is ignored, for example if two comparisons both include Local.
     """
-    groups: dict[str, list[RunFiles]] = {}
+    groups: dict[str, list[Run]] = {}
     for run in runs:
         held = {key: value for key, value in run.settings.items() if key not in FREE}
         group = groups.setdefault(repr(sorted(flat(held))), [])
-        if all(other.config["seed"] != run.config["seed"] for other in group):
+        if all(other.settings["seed"] != run.settings["seed"] for other in group):
             group.append(run)
-    rivals: dict[str, list[list[RunFiles]]] = {}
+    rivals: dict[str, list[list[Run]]] = {}
     for group in groups.values():
         rivals.setdefault(group[0].method, []).append(group)
     labels = [_label(group, rivals[group[0].method], NAMED) for group in groups.values()]
@@ -31,12 +31,12 @@ def variants(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
     return dict(zip(labels, groups.values(), strict=True))
 
 
-def without_method(run: RunFiles) -> str:
+def without_method(run: ComparedRun) -> str:
     """What a run shares with the run of Local that it is compared with: its seed, and its settings for all methods."""
     return repr(sorted(flat({key: value for key, value in run.settings.items() if key not in FREE_BESIDE_LOCAL})))
 
 
-def _label(group: list[RunFiles], rivals: list[list[RunFiles]], most: int | None) -> str:
+def _label(group: Sequence[ComparedRun], rivals: Sequence[Sequence[ComparedRun]], most: int | None) -> str:
     """The method, with at most `most` of the settings that most of its rivals do not share."""
     settings = [dict(flat(rival[0].settings)) for rival in rivals]
     method, own = group[0].method, dict(flat(group[0].settings))
@@ -46,7 +46,7 @@ def _label(group: list[RunFiles], rivals: list[list[RunFiles]], most: int | None
     return f"{method} ({', '.join(told)})" if told else method
 
 
-def differing(runs: Sequence[RunFiles]) -> list[str]:
+def differing(runs: Sequence[ComparedRun]) -> list[str]:
     """The settings in which runs differ."""
     settings = [dict(flat(run.settings)) for run in runs]
     keys = dict.fromkeys(key for held in settings for key in held)

@@ -1,0 +1,114 @@
+"""Adding finished runs to the records behind docs/results.md, and refusing those that cannot stand there."""
+
+from pathlib import Path
+
+from results_records import Record, read_file, write_file
+from results_runs import changed, megabytes_and_seconds, portable
+
+from fedhca2.configs import embedded_names
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
+from fedhca2.methods import METHODS
+from fedhca2.run_folder.names import CONFIG
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import headline
+
+
+def add_runs(folders, into):
+    """Record the finished runs below these folders; returns how many are new, how many replaced, and refusals."""
+    new, replaced, refusals = 0, 0, []
+    for experiment, runs in runs_below(folders, refusals).items():
+        file = into / f"{experiment}.jsonl"
+        base, records = read_file(file) if file.exists() else (base_of(experiment), [])
+        kept, before = {record.identity: record for record in records}, len(records)
+        for run in runs:
+            try:
+                record = Record(experiment, base, line_of(run, base))
+                replaced += record.identity in kept
+                kept[record.identity] = record
+            except UserError as error:
+                refusals.append(f"{run.path}: {'; '.join(error.lines)}")
+        new += len(kept) - before
+        if kept:
+            write_file(file, base, kept.values())
+    return new, replaced, refusals
+
+
+def runs_below(folders, refusals):
+    """The finished runs of embedded experiments, by experiment; the others get a line in `refusals`."""
+    found = {}
+    for folder in folders:
+        runs = [RunFiles(config.parent) for config in sorted(Path(folder).rglob(CONFIG))]
+        if not runs:
+            refusals.append(f"{folder}: should hold runs, found no {CONFIG} below it")
+        for run in runs:
+            try:
+                found.setdefault(experiment_of(run), []).append(run)
+            except UserError as error:
+                refusals.append(f"{run.path}: {'; '.join(error.lines)}")
+    return found
+
+
+def experiment_of(run):
+    """The embedded experiment of a finished run; raises UserError."""
+    if not run.finished:
+        raise UserError(["should be a finished run, found one without a result"])
+    name = run.config["name"]
+    if name not in embedded_names():
+        raise UserError([f"should be a run of an embedded experiment, found {name!r}"])
+    if run.method not in METHODS:
+        raise UserError([f"should be a run of a method in the catalogue, found {run.method!r}"])
+    return name
+
+
+def base_of(experiment):
+    """The settings of an embedded experiment that hold for all methods."""
+    settings = portable(Experiment.load(experiment).to_dict())
+    return {key: value for key, value in settings.items() if key != "method"}
+
+
+def line_of(run, base):
+    """What to keep of a run; raises UserError if something is missing, or if its settings hold on its machine alone."""
+    experiment = run.experiment()
+    settings = portable(experiment.to_dict())
+    method = settings.pop("method")
+    changes = changed(base, settings)
+    if paths := [value for value in strings_in([changes, method]) if Path(value).is_absolute()]:
+        raise UserError([f"should have settings that hold on every machine, found {paths[0]}"])
+    return {"seed": experiment.seed, "method": method, "changes": changes, "scores": scores_of(run), **cost_of(run)}
+
+
+def scores_of(run):
+    """The main score of every client by task and metric; raises UserError if one is missing."""
+    scores, clients = {}, run.finished_result["clients"]
+    for spec in run.experiment().specs:
+        for task in spec.tasks:
+            if task not in clients.get(spec.name, {}):
+                raise UserError([f"should have scores of every client, found none of {spec.name} in {task}"])
+            main = headline(task, clients[spec.name][task])
+            scores.setdefault(task, {}).setdefault(main.metric, {})[spec.name] = float(f"{main.value:.6g}")
+    return scores
+
+
+def cost_of(run):
+    """What a run and its rounds cost, and on what."""
+    if not run.of("client") or not run.of("round"):
+        raise UserError([f"should have events of its rounds, found none in {run.events_file.name}"])
+    megabytes, seconds = megabytes_and_seconds(run)
+    result = run.finished_result
+    return {
+        "seconds": round(result["seconds"], 1),
+        "seconds_per_round": round(seconds, 2),
+        "megabytes_up": float(f"{megabytes:.6g}"),  # per client and round
+        "device": result["device"],
+        "fedhca2": result["versions"]["fedhca2"],
+    }
+
+
+def strings_in(value):
+    """All strings in plain data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from strings_in(item)

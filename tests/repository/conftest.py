@@ -1,0 +1,56 @@
+"""Records of made runs, for the tests of docs/results.md."""
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from fedhca2.experiment import Experiment
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+METRIC = {
+    "semseg": "miou",
+    "human_parts": "miou",
+    "sal": "max_f",
+    "normals": "mean_error",
+    "edge": "ods_f",
+    "depth": "rmse",
+}
+EVENTS = [
+    {"event": "client", "client": "home", "round": 0, "seconds": 1, "bytes_up": 250_000, "bytes_down": 0},
+    *({"event": "round", "round": 0, "seconds": seconds, "refused": {}} for seconds in (9, 2, 3)),
+]
+
+
+@pytest.fixture
+def results(monkeypatch):
+    """The module `benchmarks/results.py`; from here on its neighbours can be imported, too."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return import_module("results")
+
+
+@pytest.fixture
+def finished_run(tmp_path):
+    """Write a loose run, whose scores are `gain` percent better than 50; return its folder."""
+
+    def written(name, gain, *settings, of="scenes_1c"):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        experiment = Experiment.load(of, list(settings))
+        clients = {
+            spec.name: {task: {METRIC[task]: scored(METRIC[task], gain)} for task in spec.tasks}
+            for spec in experiment.specs
+        }
+        about = {"method": experiment.method_name, "clients": clients, "baseline": None}
+        cost = {"seconds": 7.0, "device": "a GPU", "versions": {"fedhca2": "9"}}
+        (folder / "config.yaml").write_text(experiment.to_yaml(), "utf-8")
+        (folder / "result.json").write_text(json.dumps(about | cost), "utf-8")
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in EVENTS), "utf-8")
+        return folder
+
+    return written
+
+
+def scored(metric, gain):
+    return 50 * (1 - gain / 100 if metric in ("mean_error", "rmse") else 1 + gain / 100)

@@ -1,0 +1,68 @@
+"""The list of runs behind docs/results.md."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+
+
+@pytest.fixture
+def jobs(results):
+    return import_module("results_jobs")
+
+
+@pytest.fixture
+def listed(jobs, capsys):
+    """List jobs as the command does."""
+
+    def lines(*words):
+        jobs.main(words)
+        return capsys.readouterr().out.splitlines()
+
+    return lines
+
+
+def test_names_are_unique_and_plain(listed):
+    names = [line.split()[0] for line in listed()]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
+
+
+def test_parts_are_listed_in_the_order_of_their_weight(listed):
+    lines = listed("catalogue", "photographs")
+    assert lines[0] == "scenes_1c-local-s0 scenes_1c --set seed=0 --set method.name=local"
+    assert lines[-1] == "real_2-fedhca2-s2 real_2 --set seed=2 --set method.name=fedhca2 --set rounds=20"
+
+
+def test_a_part_that_does_not_exist_is_refused(jobs, capsys):
+    with pytest.raises(SystemExit):
+        jobs.main(["cruve"])
+    assert "'cruve' is not a part (catalogue, curve, " in capsys.readouterr().err
+
+
+def test_recorded_runs_can_be_left_out(listed, results, finished_run, tmp_path, capsys):
+    finished_run("a", 1, "method=fedavg", "seed=1")
+    finished_run("b", 1, "method.c=0.2", "devices=[cpu]")
+    records = ["--records", str(tmp_path / "records")]
+    results.main([*records, "add", str(tmp_path / "runs")])
+    capsys.readouterr()
+    parts = ["catalogue", "sensitivity"]
+    gone = {line.split()[0] for line in set(listed(*parts)) - set(listed(*parts, "--missing", *records))}
+    assert gone == {"scenes_1c-fedavg-s1", "scenes_1c-fedhca2-c0.2-s0"}
+
+
+@pytest.mark.slow
+def test_every_listed_run_is_in_a_block_of_the_page_and_every_block_has_runs(
+    results, jobs, listed, finished_run, tmp_path
+):
+    for line in (line for line in listed() if line.split()[0].endswith("-s0")):
+        name, experiment, *options = line.split()
+        finished_run(name, 1, *options[1::2], of=experiment)
+    import_module("results_adding").add_runs([tmp_path / "runs"], tmp_path / "records")
+    page = results.Page(results.Runs(import_module("results_records").read_records(tmp_path / "records")))
+    text = page.filled(PAGE.read_text("utf-8"))
+    assert page.runs.unused() == {}
+    assert re.findall(r"^\*`.*was not run.*", text, re.M) == []

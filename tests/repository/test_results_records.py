@@ -1,0 +1,158 @@
+"""The records behind docs/results.md: adding runs, refusing some, and reading them back."""
+
+import json
+from importlib import import_module
+
+import pytest
+
+import fedhca2
+from fedhca2.experiment import Experiment
+from fedhca2.reports.comparison import gather, to_markdown
+from fedhca2.run_folder.reader import RunFiles
+
+TINY = [
+    "rounds=1",
+    "training.batch_size=2",
+    "clients.0.split=[sal, normals]",
+    "clients.1.tasks=[depth]",
+    *(f"data.{data}.{part}={count}" for data, part, count in (("outdoor", "train", 4), ("indoor", "train", 2))),
+    *(f"data.{data}.val=2" for data in ("outdoor", "indoor")),
+]
+
+
+@pytest.fixture
+def records(results, tmp_path):
+    """The folder of records."""
+    return tmp_path / "records"
+
+
+@pytest.fixture
+def add(results, records, tmp_path):
+    """Record the runs under tmp_path; return whether all were accepted."""
+    return lambda *folders: (
+        results.main(["--records", str(records), "add", *map(str, folders or [tmp_path / "runs"])]) == 0
+    )
+
+
+@pytest.fixture
+def read(results, records):
+    """Read all records, those of Local first."""
+    return lambda: sorted(import_module("results_records").read_records(records), key=lambda run: run.method != "local")
+
+
+def lines(records, experiment="scenes_1c"):
+    return (records / f"{experiment}.jsonl").read_text("utf-8").splitlines()
+
+
+def test_adding_runs_again_changes_nothing(add, finished_run, records):
+    finished_run("a", 1)
+    finished_run("b", 2, "seed=1")
+    add()
+    before = lines(records)
+    add()
+    assert lines(records) == before
+
+
+def test_a_run_replaces_one_with_its_settings_and_seed(add, finished_run, read):
+    add(finished_run("first", 1))
+    add(finished_run("second", 2))
+    assert [record.scores["outdoor-sal"] for record in read()] == [{"sal": {"max_f": 51.0}}]
+
+
+def test_other_seeds_methods_and_settings_are_kept_apart(add, finished_run, read):
+    for number, setting in enumerate(["seed=0", "seed=1", "method=fedper", "method.c=0.2", "rounds=20"]):
+        add(finished_run(str(number), number, setting))
+    assert len(read()) == 5
+
+
+def test_an_added_run_is_an_added_line(add, finished_run, records):
+    add(finished_run("a", 1, "seed=1"))
+    before = lines(records)
+    add(finished_run("b", 1, "seed=0"), finished_run("c", 1, "method=fedper"))
+    assert [line for line in lines(records) if line in before] == before
+    assert len(lines(records)) == len(before) + 2
+
+
+def test_a_run_that_is_not_finished_is_refused_by_name(add, finished_run, read, capsys):
+    (finished_run("begun", 1) / "result.json").unlink()
+    finished_run("done", 1, "seed=1")
+    assert not add()
+    assert capsys.readouterr().err.endswith("/begun: should be a finished run, found one without a result\n")
+    assert [record.seed for record in read()] == [1]
+
+
+def test_a_run_of_another_experiment_is_refused_by_name(add, finished_run, capsys):
+    finished_run("own", 1, "name=mine")
+    assert not add()
+    assert capsys.readouterr().err.endswith("/own: should be a run of an embedded experiment, found 'mine'\n")
+
+
+def test_a_run_without_a_clients_scores_is_refused_by_name(add, finished_run, capsys):
+    folder = finished_run("lacking", 1)
+    result = json.loads((folder / "result.json").read_text("utf-8"))
+    del result["clients"]["outdoor-sal"]
+    (folder / "result.json").write_text(json.dumps(result), "utf-8")
+    assert not add()
+    assert "/lacking: should have scores of every client, found none of outdoor-sal in sal\n" in capsys.readouterr().err
+
+
+def test_a_run_with_a_file_of_its_own_machine_is_refused_by_name(add, finished_run, capsys):
+    finished_run("own_weights", 1, "model.encoder.weights=/home/me/own.safetensors")
+    assert not add()
+    assert "/own_weights: should have settings that hold on every machine, found /home/me/" in capsys.readouterr().err
+
+
+def test_a_folder_without_runs_is_refused(add, tmp_path, capsys):
+    assert not add(tmp_path / "nothing")
+    assert "nothing: should hold runs, found no config.yaml below it" in capsys.readouterr().err
+
+
+def test_where_data_and_weights_are_is_not_recorded(add, finished_run, records, read):
+    files = ["data.pascal.root=/here/a", "data.nyud.root=/here/b", "model.encoder.weights=/here/c", "devices=[cpu]"]
+    finished_run("real", 1, "rounds=20", *files, of="real_1c")
+    assert add()
+    assert "/here" not in "".join(lines(records, "real_1c"))
+    assert read()[0].changes == {"rounds": 20}
+
+
+def test_a_record_keeps_its_meaning_when_the_experiment_changes(add, finished_run, records, read):
+    finished_run("a", 1)
+    add()
+    first, *rest = lines(records)
+    earlier = json.loads(first)
+    earlier["settings"]["training"]["learning_rate"] = 0.5
+    (records / "scenes_1c.jsonl").write_text("\n".join([json.dumps(earlier), *rest]), "utf-8")
+    assert read()[0].changes == {"training.learning_rate": 0.5}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["method=fedpull", "method.decoder={kind: cross_attention}"],  # of another kind, with other keys
+        ["method.decoder=null"],
+        ["model.encoder.adapters={kind: lora, rank: 4}", "model.common_start=[decoder]"],
+        ["data.outdoor.train=125", "clients.0.epochs=20", "seed=2"],
+    ],
+)
+def test_a_record_has_all_settings_that_decide_its_scores(add, finished_run, read, settings):
+    portable = import_module("results_runs").portable
+    run = RunFiles(finished_run("a", 1, *settings))
+    add()
+    assert portable(read()[0].settings) == portable(run.settings)
+
+
+def test_a_record_of_24_clients_is_a_line_of_1600_bytes_at_most(add, finished_run, records):
+    finished_run("large", 1 / 3, of="scenes_4c")
+    add()
+    assert len(lines(records, "scenes_4c")[1].encode()) <= 1600
+
+
+@pytest.mark.slow
+def test_records_of_real_runs_give_the_table_of_their_folders(add, read, tmp_path):
+    folders = {method: tmp_path / "runs" / method for method in ("local", "fedper")}
+    for method, folder in folders.items():
+        fedhca2.run(Experiment.load("scenes_1c", [*TINY, f"method={method}"]), folder)
+    assert add()
+    expected = to_markdown(gather([RunFiles(folder) for folder in folders.values()]))
+    assert "| fedper |" in expected
+    assert to_markdown(gather(read())) == expected
