@@ -70,7 +70,7 @@ def _move(client: "Client", copied: Callable[[Tensor], Tensor]) -> None:
     for tensor in held:
         if _is_small(tensor):
             small.setdefault(tensor.dtype, []).append(tensor)
-    moved = {dtype: iter(_together(tensors, copied)) for dtype, tensors in small.items()}
+    moved = {dtype: iter(copied_together(tensors, copied)) for dtype, tensors in small.items()}
     client.move(lambda tensor: next(moved[tensor.dtype]) if _is_small(tensor) else copied(tensor))
 
 
@@ -78,17 +78,17 @@ def _is_small(tensor: Tensor) -> bool:
     return tensor.nbytes < SMALL and tensor.is_contiguous()
 
 
-def _together(tensors: Sequence[Tensor], copied: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    """Copies of tensors of one type, side by side in one copy of all."""
+def copied_together(tensors: Sequence[Tensor], copied: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """Copies of tensors of one type, side by side in one copy of all; autograd takes each for a tensor of its own."""
     starts = [0, *accumulate(-(-tensor.nbytes // ALIGNED) * ALIGNED // tensor.element_size() for tensor in tensors)]
+
+    def parts(packed: Tensor) -> list[Tensor]:
+        each = zip(starts, tensors, strict=False)
+        return [packed[start : start + tensor.numel()].view(tensor.shape) for start, tensor in each]
+
     packed = tensors[0].new_empty(starts[-1])
-    torch._foreach_copy_(_side_by_side(packed, starts, tensors), [tensor.detach() for tensor in tensors])
-    return _side_by_side(copied(packed), starts, tensors)
-
-
-def _side_by_side(packed: Tensor, starts: Sequence[int], like: Sequence[Tensor]) -> list[Tensor]:
-    shapes = zip(starts, like, strict=False)
-    return [packed[start : start + tensor.numel()].view(tensor.shape) for start, tensor in shapes]
+    torch._foreach_copy_(parts(packed), [tensor.detach() for tensor in tensors])
+    return [part.data for part in parts(copied(packed))]
 
 
 def _pinned(tensor: Tensor) -> Tensor:
