@@ -32,7 +32,7 @@ WARM_UP = 3  # runs before a capture, which compile, choose kernels and allocate
 CAPTURING = Lock()  # torch captures one graph at a time
 
 
-def capture_graph(run: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAGraph:
+def capture_graph(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """Record the work that `run` starts on the GPU, after it has warmed up.
 
     It is recorded on the current stream, if that is not the default one: matrix products use scratch memory of their
@@ -47,7 +47,7 @@ def capture_graph(run: Callable[[], None], pool: Any = None) -> torch.cuda.CUDAG
             run()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with CAPTURING, torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+    with CAPTURING, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         run()
     return graph
 

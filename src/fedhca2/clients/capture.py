@@ -1,8 +1,8 @@
 """A training step and a forward pass captured as CUDA graphs, shared by all clients of the same kind.
 
-A graph works on its own tensors. A client's values are copied into them before an epoch and back after it. So memory
-does not grow with the number of clients, and one capture serves all clients with the same architecture, tasks and
-sizes.
+A graph works on its own tensors, in memory of its own. A client's values are copied into them before an epoch and back
+after it. So memory does not grow with the number of clients, and one capture serves all clients with the same
+architecture, tasks and sizes.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
@@ -28,11 +28,10 @@ class CompilingError(RuntimeError):
 
 
 class Captures:
-    """The graphs of one run on one GPU, captured on first use. They share memory, since one runs at a time."""
+    """The graphs of one device slot, captured on first use."""
 
     def __init__(self, device: torch.device, *, compile: bool) -> None:
         self.device, self.compile = device, compile
-        self.pool = torch.cuda.graph_pool_handle()
         self.steps: dict[Hashable, CapturedStep] = {}
         self.forwards: dict[Hashable, CapturedForward] = {}
         self.kinds: WeakKeyDictionary[nn.Module, Hashable] = WeakKeyDictionary()
@@ -93,7 +92,7 @@ class CapturedStep:
                 self.losses[task].copy_(value)
             self.total.copy_(sum_of(losses))
 
-        self.graph = capture_graph(run, captures.pool)
+        self.graph = capture_graph(run)
 
     def __call__(self, batch: Sample) -> Losses:
         """Take one step on this batch; the next step overwrites the losses, and their `total`."""
@@ -154,7 +153,7 @@ class CapturedForward:
                     prediction = predict(task, self.model.heads[task], decoder(features), self.image.shape[-2:])
                     self.predictions.setdefault(task, torch.empty_like(prediction)).copy_(prediction)
 
-        self.graph = capture_graph(run, captures.pool)
+        self.graph = capture_graph(run)
 
     def __call__(self, image: Tensor) -> Mapping[str, Tensor]:
         """Predict every task in its final form; the next call overwrites the result."""

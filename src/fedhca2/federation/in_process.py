@@ -192,7 +192,7 @@ class InProcessRun(InProcess):
             models = {spec.name: spec.model for spec in self.experiment.specs}
             kinds = {spec.kind: spec.name for spec in self.experiment.specs}
             precompile(models, [self.shelf.plans[name].build() for name in kinds.values()], self.home)
-        if self.home.type == "cuda" and self._step != "plain" and not self.experiment.devices:
+        if self.home.type == "cuda" and self._step == "captured" and not self.experiment.devices:
             self._work_at(self._slots())
         try:
             yield _All([self.folder.events, *self._look_ahead(watcher), watcher])
