@@ -15,6 +15,12 @@ os.environ["OMP_NUM_THREADS"] = "1"  # also of the processes that tests start: m
 gc.disable()  # nothing that is imported becomes garbage: looking for it would take a third of the time to collect tests
 
 
+def pytest_collection_modifyitems(items) -> None:
+    """Put files with slow tests first, so that no worker is busy with one when the others have nothing left to do."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_collection_finish() -> None:
     """From here on look for garbage again, but never among what was imported."""
     gc.freeze()

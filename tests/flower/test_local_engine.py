@@ -89,6 +89,12 @@ def resumed(interrupted):
     return engine, out
 
 
+@pytest.fixture(scope="module")
+def in_one_process(experiment):
+    """Models and scores of the same run in one process."""
+    return in_memory(experiment)
+
+
 def test_a_run_that_is_interrupted_stops_after_its_round(interrupted):
     engine, out, code, _ = interrupted
     assert code == 128 + signal.SIGINT, engine.output
@@ -99,14 +105,14 @@ def test_no_process_is_left_behind_by_an_interrupt(interrupted):
     assert interrupted[-1] == []
 
 
-def test_a_resumed_run_has_the_scores_of_one_process(resumed, experiment):
+def test_a_resumed_run_has_the_scores_of_one_process(resumed, in_one_process):
     _, out = resumed
-    assert json.loads((out / "result.json").read_text())["clients"] == in_memory(experiment)[1]
+    assert json.loads((out / "result.json").read_text())["clients"] == in_one_process[1]
 
 
-def test_a_resumed_run_has_the_models_of_one_process(resumed, experiment):
+def test_a_resumed_run_has_the_models_of_one_process(resumed, in_one_process):
     _, out = resumed
-    for client, tensors in in_memory(experiment)[0].items():
+    for client, tensors in in_one_process[0].items():
         found = load_file(out / "models" / f"{client}.safetensors")
         assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items()), client
 

@@ -11,8 +11,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 FEW = [
     "rounds=1",
     "training.batch_size=2",
-    "data.outdoor.train=24",
-    "data.indoor.train=12",
+    "data.outdoor.train=12",
+    "data.indoor.train=6",
     "data.outdoor.val=2",
     "data.indoor.val=2",
 ]

@@ -3,7 +3,7 @@ from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # imports its parts when they are used
 
 from fedhca2.clients.noise import CAPACITY, COLUMNS, WIDTH, Noise, alias_table
 
@@ -18,7 +18,7 @@ def drawn():
 
 
 def test_noise_is_normal(drawn):
-    assert stats.kstest(drawn / DEVIATIONS[1], "norm").pvalue > 0.01
+    assert scipy.stats.kstest(drawn / DEVIATIONS[1], "norm").pvalue > 0.01
 
 
 @pytest.mark.parametrize("deviation", DEVIATIONS)
@@ -28,11 +28,11 @@ def test_noise_has_the_deviation_that_is_asked_for(deviation):
 
 def test_noise_has_the_tails_of_a_normal_law(drawn):
     far = np.abs(drawn) > 3 * DEVIATIONS[1]
-    assert stats.binomtest(int(far.sum()), len(drawn), 2 * stats.norm.sf(3)).pvalue > 0.01
+    assert scipy.stats.binomtest(int(far.sum()), len(drawn), 2 * scipy.stats.norm.sf(3)).pvalue > 0.01
 
 
 def test_noise_takes_every_step_of_the_lattice_alike(drawn):
-    assert stats.chisquare(np.bincount(drawn & 63)).pvalue > 0.01
+    assert scipy.stats.chisquare(np.bincount(drawn & 63)).pvalue > 0.01
 
 
 def test_noise_has_no_memory(drawn):

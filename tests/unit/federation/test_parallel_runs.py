@@ -4,10 +4,11 @@ import signal
 import subprocess
 import sys
 from time import monotonic, sleep
+from types import SimpleNamespace
 
 import pytest
 
-from fedhca2.federation import parallel_runs
+from fedhca2.federation import parallel_runs, run_process
 from fedhca2.federation.comparison_runs import ComparisonStopped, plan_runs
 from fedhca2.federation.memory_room import OUT_OF_MEMORY, Report
 from fedhca2.federation.parallel_runs import run_in_parallel
@@ -162,7 +163,8 @@ def test_a_run_out_of_memory_on_its_own_has_failed(runs, monkeypatch):
     assert run_in_parallel(runs[:1], 2, Notes()) == {runs[0].folder: "no luck"}
 
 
-def test_runs_side_by_side_equal_runs_of_their_own(tmp_path):
+def test_runs_side_by_side_equal_runs_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_process, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": Warm}))
     runs = plan_runs(small(rounds=1, model=SWIN), ["fedhca2"], 1, tmp_path / "parallel")
     run_in_parallel(runs, None, Notes())
     for run in runs:

@@ -7,7 +7,6 @@ import torch
 from scipy.ndimage import gaussian_filter
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
-from skimage.morphology import thin as skimage_thin
 
 from fedhca2.metrics import OdsF
 from fedhca2.metrics.edges.ods_f import PRESETS, EdgeRules, average_precision, boundaries, levels
@@ -18,6 +17,12 @@ from fedhca2.metrics.edges.thin import suppress_non_maxima, thin, triangle
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)
+
+
+def skimage_thin(mask):
+    from skimage.morphology import thin  # every worker collects this file, and only one runs it
+
+    return thin(mask)
 
 
 def smooth_map(rng, height, width, sigma=1.5):
