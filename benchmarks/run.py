@@ -34,6 +34,7 @@ PARTS = {  # name: module with rows()
     "noise": "noise",
     "wire": "wire",
     "proxy": "proxy",
+    "sites": "sites",
     "gpu": "gpu",
 }
 Found = dict[str, list[Row]]
