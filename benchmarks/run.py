@@ -30,6 +30,7 @@ PARTS = {  # name: module with rows()
     "rendering": "scenes",
     "odsF": "edges",
     "server": "server",
+    "disk": "disk",
     "scaling": "scaling",
     "noise": "noise",
     "wire": "wire",

@@ -43,6 +43,7 @@ from fedhca2.federation.flower.processes import free_port, start, stop
 AWAY, KILLED = 0.1, 3
 AT_ONCE = 10  # sites that start at the same time
 PATIENCE = 300.0  # seconds for these sites to start
+IDLE = 20.0  # seconds in which the cost of waiting is measured
 # A site keeps what its training has freed, 100 MB, unless glibc is told to return it: too much for a hundred of them.
 FRUGAL = {"MALLOC_TRIM_THRESHOLD_": "1000000", "MALLOC_ARENA_MAX": "2"}
 MB = 1e6
@@ -218,6 +219,11 @@ def measure(count: int, rounds: int, deadline: float, folder: Path) -> Iterator[
         sites.start_all()
         name = f"{count} sites"
         yield Row(f"{name}: all connected after", time.monotonic() - began, "s")
+        parts = {"the SuperLink": [link.processes["superlink"].pid], "the proxy": [link.processes["proxy"].pid]}
+        parts["a site"] = [pid for process in sites.processes.values() for pid in family(process.pid)]
+        for part, used in busy(parts).items():
+            share = 1000 * used / (count if part == "a site" else 1)
+            yield Row(f"{name}: {part} while all wait for orders", share, "CPU-ms/s")
         command = ["fedhca2", "flower", "serve", str(config), "--superlink", link.superlink.address, "--spool"]
         command += ["--keys", str(keys), "--out", str(out), "--deadline", str(deadline)]
         command += ["--min-clients", str(count - 2 * round(AWAY * count) - KILLED)]
@@ -228,6 +234,22 @@ def measure(count: int, rounds: int, deadline: float, folder: Path) -> Iterator[
             {"the server": serve, "the SuperLink": link.processes["superlink"], "the proxy": link.processes["proxy"]}
         )
         yield from story.rows(name)
+
+
+def busy(parts: dict[str, list[int]]) -> dict[str, float]:
+    """The processor time that processes use in a second, by part."""
+    before = {part: sum(map(processor_time, pids)) for part, pids in parts.items()}
+    time.sleep(IDLE)
+    return {part: (sum(map(processor_time, pids)) - before[part]) / IDLE for part, pids in parts.items()}
+
+
+def processor_time(pid: int) -> float:
+    """The seconds of processor time that a process has used; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
@@ -288,6 +310,7 @@ def main() -> None:
     parser.add_argument("--deadline", type=float, default=600.0, help="seconds for a round")
     parser.add_argument("--folder", type=Path, help="a new folder to keep; by default a temporary one")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all processes are stopped in order
     with ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedhca2-sites-")))
         folder.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,8 @@ FOLDED = 4  # rows that are projected at a time, so that signs are read and conv
 FEW = 12
 SMALLEST = 1e-30  # the smallest squared length whose digits float32 holds
 CHUNK = 1 << 19  # columns that a thread works on at a time
-ROOM = 1 << 14  # columns that are copied at a time if rows cannot be read in place
+ROOM = 1 << 14  # columns that are copied at a time if rows cannot be read in place, or more if there are few rows:
+COPIED = 1 << 18  # this many values fit into a fast cache
 
 Addresses = NDArray[np.int64]
 Piece = tuple[int, int, int]  # the edge before it, and its columns: from, to
@@ -326,10 +327,11 @@ class CpuStore:
             yield start, stop, self.starts + start * self.data[0].itemsize, np.float64 if self.wide else np.float32
             return
         wide = self.wide or (differences and exact)
-        room = own_pages(len(self.data), min(ROOM, stop - start), torch.float64 if wide else torch.float32)
+        columns = min(max(ROOM, COPIED // len(self.data)), stop - start)
+        room = own_pages(len(self.data), columns, torch.float64 if wide else torch.float32)
         rows = room.data_ptr() + np.arange(len(room)) * room.stride(0) * room.itemsize
-        for a in range(start, stop, ROOM):
-            b = min(a + ROOM, stop)
+        for a in range(start, stop, columns):
+            b = min(a + columns, stop)
             for values, row in zip(room, self.data, strict=True):
                 values[: b - a].copy_(row[a:b])
                 if isinstance(row, MappedRow):
