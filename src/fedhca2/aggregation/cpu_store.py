@@ -29,6 +29,7 @@ FEW = 12
 SMALLEST = 1e-30  # the smallest squared length whose digits float32 holds
 CHUNK = 1 << 19  # columns that a thread works on at a time
 ROOM = 1 << 14  # columns that are copied at a time if rows cannot be read in place, or more if there are few rows:
+EXPECTED = 1 << 19  # columns of a row in a file that are fetched at a time
 COPIED = 1 << 18  # this many values fit into a fast cache
 
 Addresses = NDArray[np.int64]
@@ -332,6 +333,10 @@ class CpuStore:
         rows = room.data_ptr() + np.arange(len(room)) * room.stride(0) * room.itemsize
         for a in range(start, stop, columns):
             b = min(a + columns, stop)
+            if (a - start) % (EXPECTED // columns * columns) == 0:
+                for row in self.data:
+                    if isinstance(row, MappedRow):
+                        row.expect(a, min(a + EXPECTED // columns * columns, stop))
             for values, row in zip(room, self.data, strict=True):
                 values[: b - a].copy_(row[a:b])
                 if isinstance(row, MappedRow):

@@ -231,6 +231,13 @@ def test_a_released_row_is_read_again(mapped):
     assert torch.equal(found, row)
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 1), (1, 5), (0, 10**9)])
+def test_a_row_that_is_expected_has_the_same_values(mapped, start, stop):
+    row, found = mapped
+    found.expect(start, stop)
+    assert torch.equal(found, row)
+
+
 def test_mapped_rows_give_the_same_bits(mapped):
     row, found = mapped
     weights = torch.tensor([[0.3, 0.7]])
