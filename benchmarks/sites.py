@@ -43,6 +43,7 @@ from fedhca2.federation.flower.processes import free_port, start, stop
 AWAY, KILLED = 0.1, 3
 AT_ONCE = 10  # sites that start at the same time
 PATIENCE = 300.0  # seconds for these sites to start
+LOW = 15  # priority of sites that train; their SuperNodes keep that of this process
 IDLE = 20.0  # seconds in which the cost of waiting is measured
 # A site keeps what its training has freed, 100 MB, unless glibc is told to return it: too much for a hundred of them.
 FRUGAL = {"MALLOC_TRIM_THRESHOLD_": "1000000", "MALLOC_ARENA_MAX": "2"}
@@ -83,6 +84,8 @@ class Sites:
             some = names[first : first + AT_ONCE]
             self.start(some)
             wait_for(lambda: all(map(self.is_connected, some)), PATIENCE, f"{', '.join(some)} to connect")  # noqa: B023
+            for name in some:  # on machines of their own, the training of many sites delays no SuperNode
+                os.setpriority(os.PRIO_PROCESS, self.processes[name].pid, LOW)
 
     def is_connected(self, name: str) -> bool:
         """Whether its SuperNode has ever been accepted."""
