@@ -43,7 +43,8 @@ from fedhca2.federation.flower.processes import free_port, start, stop
 AWAY, KILLED = 0.1, 3
 AT_ONCE = 10  # sites that start at the same time
 PATIENCE = 300.0  # seconds for these sites to start
-LOW = 15  # priority of sites that train; their SuperNodes keep that of this process
+# Priorities: on machines of their own, sites take no processor from the server, nor their training from a SuperNode.
+SITES, TRAINING = 10, 19
 IDLE = 20.0  # seconds in which the cost of waiting is measured
 # A site keeps what its training has freed, 100 MB, unless glibc is told to return it: too much for a hundred of them.
 FRUGAL = {"MALLOC_TRIM_THRESHOLD_": "1000000", "MALLOC_ARENA_MAX": "2"}
@@ -73,6 +74,7 @@ class Sites:
                 keys = self._keys / "sites" / name
                 home = self._folder / "homes" / name
                 self.processes[name] = start_site(self._public, self.files[name], keys, home, self._folder)
+                os.setpriority(os.PRIO_PROCESS, self.processes[name].pid, SITES)
         finally:
             subprocess.Popen = popen
         self.here |= {*names}
@@ -84,8 +86,8 @@ class Sites:
             some = names[first : first + AT_ONCE]
             self.start(some)
             wait_for(lambda: all(map(self.is_connected, some)), PATIENCE, f"{', '.join(some)} to connect")  # noqa: B023
-            for name in some:  # on machines of their own, the training of many sites delays no SuperNode
-                os.setpriority(os.PRIO_PROCESS, self.processes[name].pid, LOW)
+            for name in some:
+                os.setpriority(os.PRIO_PROCESS, self.processes[name].pid, TRAINING)
 
     def is_connected(self, name: str) -> bool:
         """Whether its SuperNode has ever been accepted."""
