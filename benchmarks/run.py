@@ -30,10 +30,12 @@ PARTS = {  # name: module with rows()
     "rendering": "scenes",
     "odsF": "edges",
     "server": "server",
+    "disk": "disk",
     "scaling": "scaling",
     "noise": "noise",
     "wire": "wire",
     "proxy": "proxy",
+    "sites": "sites",
     "gpu": "gpu",
     "slots": "slots",
 }

@@ -95,9 +95,9 @@ def size(path: Path) -> int:
     return sum(files.values())
 
 
-def most_resident() -> int:
-    """The most bytes that this process has had in memory."""
-    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+def most_resident(process: int | str = "self") -> int:
+    """The most bytes that a process, by default this one, has had in memory."""
+    lines = Path(f"/proc/{process}/status").read_text("utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 

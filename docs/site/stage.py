@@ -26,7 +26,9 @@ CONTENTS = {
         f"docs/{name}" for name in ("own-data", "own-task", "own-model", "encoders", "own-tracker", "own-flower-app")
     ],
     "Methods": ["docs/methods", "docs/deviations", "docs/paper-to-code", "docs/who-helps-whom"],
-    "Operation": ["docs/many-machines", "docs/reliability", "docs/security", "docs/performance"],
+    "Operation": [
+        f"docs/{name}" for name in ("many-machines", "thousand-sites", "reliability", "security", "performance")
+    ],
     "Reference": ["docs/settings", "docs/shell", "docs/api"],
     "Project": ["CONTRIBUTING", "docs/one-run", "docs/decisions", "SECURITY", "CHANGELOG"],
 }

@@ -19,13 +19,18 @@ from fedhca2.aggregation.rows import MappedRow, Projection, own_pages
 
 TILE = 3  # rows by rows whose products are summed at a time: nine sums and six values fit the registers
 COLUMNS = 1024  # columns whose values stay in the fastest cache while all pairs of rows use them
-GROUP = 4  # rows that are added at a time
+GROUP = 8  # rows that are added at a time
+STRETCH = 8192  # columns of a row that are read in one go if each is needed once: processors fetch long runs ahead
+BLOCK = 256  # columns of all rows that stay in a fast cache while several mixtures use them
+FOLDED = 4  # rows that are projected at a time, so that signs are read and converted once for all of them
 # This many rows can be multiplied in float64 in the time it takes to read them. With more rows, products are summed
 # over a thousand columns in float32, and these sums in float64.
 FEW = 12
 SMALLEST = 1e-30  # the smallest squared length whose digits float32 holds
 CHUNK = 1 << 19  # columns that a thread works on at a time
-ROOM = 1 << 14  # columns that are copied at a time if rows cannot be read in place
+ROOM = 1 << 14  # columns that are copied at a time if rows cannot be read in place, or more if there are few rows:
+EXPECTED = 1 << 19  # columns of a row in a file that are fetched at a time
+COPIED = 1 << 18  # this many values fit into a fast cache
 
 Addresses = NDArray[np.int64]
 Piece = tuple[int, int, int]  # the edge before it, and its columns: from, to
@@ -90,47 +95,131 @@ def _squared_length(row, columns, stored):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _write_mixed(rows, weights, columns, stored, mixed):  # type: ignore[no-untyped-def]
+def _add_to_one(w, p0, p1, p2, p3, p4, p5, p6, p7, totals):  # type: ignore[no-untyped-def]
+    """Add a mixture of eight rows to one row of totals."""
+    w0, w1, w2, w3, w4, w5, w6, w7 = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
+    for k in range(len(p0)):
+        total = totals[k] + w0 * p0[k] + w1 * p1[k] + w2 * p2[k] + w3 * p3[k]
+        totals[k] = total + w4 * p4[k] + w5 * p5[k] + w6 * p6[k] + w7 * p7[k]
+
+
+@njit(cache=True, nogil=True)
+def _add_to_four(w, p0, p1, p2, p3, t0, t1, t2, t3):  # type: ignore[no-untyped-def]
+    """Add mixtures of four rows to four rows of totals: a value is read and converted once for all of them."""
+    w00, w01, w02, w03 = w[0, 0], w[0, 1], w[0, 2], w[0, 3]
+    w10, w11, w12, w13 = w[1, 0], w[1, 1], w[1, 2], w[1, 3]
+    w20, w21, w22, w23 = w[2, 0], w[2, 1], w[2, 2], w[2, 3]
+    w30, w31, w32, w33 = w[3, 0], w[3, 1], w[3, 2], w[3, 3]
+    for k in range(len(p0)):
+        x0, x1, x2, x3 = np.float64(p0[k]), np.float64(p1[k]), np.float64(p2[k]), np.float64(p3[k])
+        t0[k] = t0[k] + w00 * x0 + w01 * x1 + w02 * x2 + w03 * x3
+        t1[k] = t1[k] + w10 * x0 + w11 * x1 + w12 * x2 + w13 * x3
+        t2[k] = t2[k] + w20 * x0 + w21 * x1 + w22 * x2 + w23 * x3
+        t3[k] = t3[k] + w30 * x0 + w31 * x1 + w32 * x2 + w33 * x3
+
+
+@njit(cache=True, nogil=True)
+def _mix_one(rows, weights, start, stop, stored, totals):  # type: ignore[no-untyped-def]
+    """Sum the columns of one mixture, from its weights [N]; rows without weight are not read."""
+    totals[:] = 0
+    for j in range(0, len(rows), GROUP):
+        if weights[j : j + GROUP].any():
+            _add_to_one(
+                weights[j : j + GROUP],
+                _values(rows[j], start, stop, stored),
+                _values(rows[j + 1], start, stop, stored),
+                _values(rows[j + 2], start, stop, stored),
+                _values(rows[j + 3], start, stop, stored),
+                _values(rows[j + 4], start, stop, stored),
+                _values(rows[j + 5], start, stop, stored),
+                _values(rows[j + 6], start, stop, stored),
+                _values(rows[j + 7], start, stop, stored),
+                totals,
+            )
+
+
+@njit(cache=True, nogil=True)
+def _mix_four(rows, weights, start, stop, stored, totals):  # type: ignore[no-untyped-def]
+    """Sum the columns of four mixtures, from their weights [4, N]."""
+    totals[:], count = 0, stop - start
+    for j in range(0, len(rows), 4):
+        _add_to_four(
+            weights[:, j : j + 4],
+            _values(rows[j], start, stop, stored),
+            _values(rows[j + 1], start, stop, stored),
+            _values(rows[j + 2], start, stop, stored),
+            _values(rows[j + 3], start, stop, stored),
+            totals[0, :count],  # slices like these are known to be contiguous when this is compiled
+            totals[1, :count],
+            totals[2, :count],
+            totals[3, :count],
+        )
+
+
+@njit(cache=True, nogil=True)
+def _write_mixed(rows, weights, dense, columns, stored, mixed):  # type: ignore[no-untyped-def]
     """Write Σ_j weights[m, j]·row_j to the float32 rows `mixed`, [M] of them, from weights [M, N] in float64.
 
-    N is a multiple of GROUP. Everything is float64 and in a fixed order except for the last rounding, so a
-    value's bits depend only on its own column.
+    N is a multiple of GROUP. Weights are `dense` if hardly any is zero. Everything is float64 and in a fixed order
+    except for the last rounding, so a value's bits depend only on its own column.
     """
-    totals = np.empty(COLUMNS)
-    for start in range(0, columns, COLUMNS):
-        stop = min(start + COLUMNS, columns)
-        for m in range(len(mixed)):
-            totals[:] = 0
-            for j in range(0, len(rows), GROUP):
-                w0, w1, w2, w3 = weights[m, j], weights[m, j + 1], weights[m, j + 2], weights[m, j + 3]
-                if w0 == 0 and w1 == 0 and w2 == 0 and w3 == 0:
-                    continue
-                p0 = _values(rows[j], start, stop, stored)
-                p1 = _values(rows[j + 1], start, stop, stored)
-                p2 = _values(rows[j + 2], start, stop, stored)
-                p3 = _values(rows[j + 3], start, stop, stored)
-                for k in range(stop - start):
-                    totals[k] = totals[k] + w0 * p0[k] + w1 * p1[k] + w2 * p2[k] + w3 * p3[k]
-            _values(mixed[m], start, stop, np.float32)[:] = totals[: stop - start]
+    stretch = STRETCH if len(mixed) == 1 else BLOCK if dense else COLUMNS
+    totals = np.empty((4, stretch))
+    for start in range(0, columns, stretch):
+        stop = min(start + stretch, columns)
+        m = 0
+        while m < len(mixed):
+            count = 4 if dense and m + 4 <= len(mixed) else 1
+            if count == 4:
+                _mix_four(rows, weights[m : m + 4], start, stop, stored, totals)
+            else:
+                _mix_one(rows, weights[m], start, stop, stored, totals[0, : stop - start])
+            for i in range(count):
+                _values(mixed[m + i], start, stop, np.float32)[:] = totals[i, : stop - start]
+            m += count
 
 
+# Here sums are in a fixed order too: a value is added to its sum before the next block's, and a sign changes no digit.
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def _fold(row, columns, stored, first, signs, shifts, sums):  # type: ignore[no-untyped-def]
-    """Add a row's columns from `first` on to the sums of its projection; returns their squared length."""
-    values, size, total = _values(row, 0, columns, stored), len(sums), 0.0
-    column = first
+def _fold_four(p0, p1, p2, p3, signs, f0, f1, f2, f3):  # type: ignore[no-untyped-def]
+    """Add values of four rows with their signs to sums; returns their squared lengths."""
+    s0 = s1 = s2 = s3 = 0.0
+    for k in range(len(signs)):
+        sign = np.float32(signs[k])
+        f0[k] += sign * np.float32(p0[k])
+        f1[k] += sign * np.float32(p1[k])
+        f2[k] += sign * np.float32(p2[k])
+        f3[k] += sign * np.float32(p3[k])
+        s0 += np.float64(p0[k]) * np.float64(p0[k])
+        s1 += np.float64(p1[k]) * np.float64(p1[k])
+        s2 += np.float64(p2[k]) * np.float64(p2[k])
+        s3 += np.float64(p3[k]) * np.float64(p3[k])
+    return s0, s1, s2, s3
+
+
+@njit(cache=True, nogil=True)
+def _fold(rows, columns, stored, first, signs, shifts, sums, squares):  # type: ignore[no-untyped-def]
+    """Add the columns of FOLDED rows from `first` on to their projections `sums`, and to their squared lengths."""
+    size, column = sums.shape[1], first
     while column < first + columns:
         place = column % size
         target = (place + shifts[column // size]) % size
         count = min(size - place, size - target, first + columns - column)
-        part, sign, folded = values[column - first :], signs[column:], sums[target:]
-        square = 0.0
-        for k in range(count):
-            folded[k] += sign[k] * np.float32(part[k])
-            square += np.float64(part[k]) * np.float64(part[k])
-        total += square
+        start, stop, end = column - first, column - first + count, target + count
+        added = _fold_four(
+            _values(rows[0], start, stop, stored),
+            _values(rows[1], start, stop, stored),
+            _values(rows[2], start, stop, stored),
+            _values(rows[3], start, stop, stored),
+            signs[column : column + count],
+            sums[0, target:end],
+            sums[1, target:end],
+            sums[2, target:end],
+            sums[3, target:end],
+        )
+        for i in range(FOLDED):
+            squares[i] += added[i]
         column += count
-    return total
 
 
 class CpuStore:
@@ -189,29 +278,32 @@ class CpuStore:
         size = -(-len(self.data) // GROUP) * GROUP
         matrices = np.zeros((*weights.shape[:2], size))
         matrices[..., : len(self.data)] = weights.numpy()
+        dense = bool(weights.all())
         targets = np.array([row.data_ptr() for row in mixed], dtype=np.int64)
 
         def one(piece: Piece) -> None:
             for a, b, rows, stored in self._blocks(piece):
-                _write_mixed(_padded(rows, size), matrices[piece[0]], b - a, stored, targets + 4 * a)
+                _write_mixed(_padded(rows, size), matrices[piece[0]], dense, b - a, stored, targets + 4 * a)
 
         for _ in self._each(one, edges):
             pass
 
     def sketch(self, projection: Projection) -> tuple[Tensor, Tensor]:
-        """Project the rows, one thread per row, and measure their squared lengths."""
+        """Project the rows, a few of them per thread, and measure their squared lengths."""
         signs, shifts = projection.signs.numpy(), projection.shifts.numpy()
-        sketches = np.zeros((len(self.data), projection.size), np.float32)
+        groups = range(0, len(self.data), FOLDED)
+        sketches = np.zeros((len(groups) * FOLDED, projection.size), np.float32)
+        squares = np.zeros(len(groups) * FOLDED)
 
-        def one(row: Tensor, sums: NDArray[np.float32]) -> float:
-            square = 0.0
-            for a, b, starts, stored in CpuStore([row])._blocks((0, 0, len(row))):
-                square += _fold(starts[0], b - a, stored, a, signs, shifts, sums)
-            return square
+        def one(first: int) -> None:
+            some, places = CpuStore(self.data[first : first + FOLDED]), slice(first, first + FOLDED)
+            for a, b, rows, stored in some._blocks((0, 0, len(self.data[0]))):
+                starts = _padded(rows, FOLDED)
+                _fold(starts, b - a, stored, a, signs, shifts, sketches[places], squares[places])
 
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            squares = list(pool.map(one, self.data, sketches))
-        return torch.from_numpy(sketches), torch.tensor(squares, dtype=torch.float64)
+            list(pool.map(one, groups))
+        return torch.from_numpy(sketches[: len(self.data)]), torch.from_numpy(squares[: len(self.data)])
 
     def _each(self, work: Callable[[Piece], T], edges: Sequence[int]) -> Iterator[tuple[Piece, T]]:
         """Do the work on every piece, in order, on as many threads as torch may use."""
@@ -236,10 +328,15 @@ class CpuStore:
             yield start, stop, self.starts + start * self.data[0].itemsize, np.float64 if self.wide else np.float32
             return
         wide = self.wide or (differences and exact)
-        room = own_pages(len(self.data), min(ROOM, stop - start), torch.float64 if wide else torch.float32)
+        columns = min(max(ROOM, COPIED // len(self.data)), stop - start)
+        room = own_pages(len(self.data), columns, torch.float64 if wide else torch.float32)
         rows = room.data_ptr() + np.arange(len(room)) * room.stride(0) * room.itemsize
-        for a in range(start, stop, ROOM):
-            b = min(a + ROOM, stop)
+        for a in range(start, stop, columns):
+            b = min(a + columns, stop)
+            if (a - start) % (EXPECTED // columns * columns) == 0:
+                for row in self.data:
+                    if isinstance(row, MappedRow):
+                        row.expect(a, min(a + EXPECTED // columns * columns, stop))
             for values, row in zip(room, self.data, strict=True):
                 values[: b - a].copy_(row[a:b])
                 if isinstance(row, MappedRow):

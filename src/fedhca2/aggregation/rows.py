@@ -158,7 +158,17 @@ class MappedRow(Tensor):
     @classmethod
     def open(cls, path: Path | str, numel: int, dtype: torch.dtype) -> "MappedRow":
         """The first `numel` values of a file."""
-        return torch.from_file(str(path), shared=False, size=numel, dtype=dtype).as_subclass(cls)
+        row = torch.from_file(str(path), shared=False, size=numel, dtype=dtype).as_subclass(cls)
+        if hasattr(mmap, "MADV_RANDOM"):
+            _advise(
+                row, mmap.MADV_RANDOM
+            )  # read what `expect` names: megabytes ahead in a thousand files fill the memory
+        return row
+
+    def expect(self, start: int, stop: int) -> None:
+        """Say that the values from `start` to `stop` are read next, so that the system fetches them in one go."""
+        if stop > start and hasattr(mmap, "MADV_WILLNEED"):
+            _advise(torch.Tensor.__getitem__(self, slice(start, stop)), mmap.MADV_WILLNEED)
 
     def release(self) -> None:
         """Release its memory; values that are read again come from the file again.

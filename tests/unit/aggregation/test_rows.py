@@ -107,17 +107,25 @@ def test_norms_of_any_rows(stack):
 
 
 @brief
-@given(stack=stacks(), count=st.integers(1, 5), per_tensor=st.booleans())
-def test_mixtures_of_any_rows(stack, count, per_tensor):
+@given(stack=stacks(), count=st.integers(1, 9), per_tensor=st.booleans(), zeros=st.sampled_from([0, 0.3]))
+def test_mixtures_of_any_rows(stack, count, per_tensor, zeros):
     sizes, data = stack
     rng = torch.Generator().manual_seed(count)
     weights = torch.randn(len(sizes), count, len(data), dtype=torch.float64, generator=rng)
-    weights[torch.rand(weights.shape, generator=rng) < 0.3] = 0
+    weights[torch.rand(weights.shape, generator=rng) < zeros] = 0
     weights = weights if per_tensor else weights[:1].expand(len(sizes), -1, -1)
     pieces = torch.stack([row.double() for row in data]).split(sizes, dim=1)
     expected = torch.cat([matrix @ piece for matrix, piece in zip(weights, pieces, strict=True)], dim=1)
     found = make(layout_of(sizes), data).mix(weights if per_tensor else weights[0])
     assert_close(torch.stack(found), expected.float(), rtol=2e-7, atol=1e-12 * len(data))
+
+
+def test_a_mixture_has_the_same_bits_alone_and_beside_others():
+    rng = torch.Generator().manual_seed(0)
+    rows = make(layout_of([20_000]), [torch.randn(20_000, generator=rng) for _ in range(14)])
+    weights = torch.rand(6, 14, dtype=torch.float64, generator=rng) + 0.1
+    alone = [rows.mix(each[None])[0] for each in weights]
+    assert all(map(torch.equal, rows.mix(weights), alone))
 
 
 @pytest.mark.parametrize("threads", [2, 3])
@@ -223,6 +231,13 @@ def test_a_released_row_is_read_again(mapped):
     assert torch.equal(found, row)
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 1), (1, 5), (0, 10**9)])
+def test_a_row_that_is_expected_has_the_same_values(mapped, start, stop):
+    row, found = mapped
+    found.expect(start, stop)
+    assert torch.equal(found, row)
+
+
 def test_mapped_rows_give_the_same_bits(mapped):
     row, found = mapped
     weights = torch.tensor([[0.3, 0.7]])
@@ -313,6 +328,15 @@ def test_sketches_are_the_same_for_any_number_of_threads_and_from_files(tmp_path
         assert torch.equal(make(layout_of([20_000]), mapped).sketches(1024, seed=3)[0], one)
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_sketch_has_the_same_bits_alone_and_beside_others():
+    data = long_rows(count=6)
+    beside = make(layout_of([20_000]), data).sketches(1024, seed=3)
+    for number, row in enumerate(data):
+        alone = make(layout_of([20_000]), [row]).sketches(1024, seed=3)
+        assert torch.equal(beside[0][number], alone[0][0])
+        assert beside[1][number] == alone[1][0]
 
 
 def test_a_gpu_s_way_gives_the_same_sketches():
