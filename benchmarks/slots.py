@@ -12,12 +12,12 @@ import torch
 from row import Row, show
 
 from fedhca2.clients import DeviceSlot
+from fedhca2.clients.device_slot import worthwhile_slots
 from fedhca2.data import resident
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.server import Deliveries, Server
-from fedhca2.federation.turns import worthwhile_slots
 from fedhca2.messages import Order
 
 GPU = torch.device("cuda", 0)

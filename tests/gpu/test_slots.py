@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from fedhca2.clients import DeviceSlot
+from fedhca2.clients.device_slot import MOST_SLOTS, worthwhile_slots
 from fedhca2.experiment import assign_shards, open_data
 from fedhca2.experiment.build import build_clients
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
-from fedhca2.federation.turns import MOST_SLOTS, worthwhile_slots
 from small import clients, small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

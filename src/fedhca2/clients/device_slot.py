@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
+from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from fedhca2.clients.capture import Captures
+from fedhca2.clients.capture import CapturedStep, Captures
+from fedhca2.clients.step import PLAIN, set_mode
 from fedhca2.data.feed import DeviceFeed
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
 ALIGNED = 256  # bytes that tensors are aligned to, as kernels expect
 SMALL = 2**18  # bytes below which a copy costs more than its bytes
+MOST_SLOTS = 4  # on one GPU: one interpreter serves them all, and more gained nothing on an H200
+GAIN = 1.15  # how much faster twice as many slots should be
+REPLAYS = 20  # steps in one measurement
 StepKind = Literal["plain", "captured", "compiled"]
 
 
@@ -94,3 +99,54 @@ def copied_together(tensors: Sequence[Tensor], copied: Callable[[Tensor], Tensor
 def _pinned(tensor: Tensor) -> Tensor:
     """A copy in pinned memory; it is complete when the stream has reached this point."""
     return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+
+
+def worthwhile_slots(
+    first: DeviceSlot, clients: Sequence["Client"], another: Callable[[], DeviceSlot]
+) -> list[DeviceSlot]:
+    """The first slot of a GPU, and `another` and another, as long as twice as many take more steps in a second.
+
+    What counts is measured: captured steps of these clients, one at each slot, all running at the same time.
+    """
+    before = _free_memory(first)
+    slots, steps = [first], [_captured(clients[0], first)]
+    taken = before - _free_memory(first)
+    rate = _rate(slots, steps)
+    while more := min(len(slots), len(clients) - len(slots), MOST_SLOTS - len(slots)):
+        if _free_memory(first) < 2 * more * taken:
+            break
+        wider = [*slots, *(another() for _ in range(more))]
+        steps += [_captured(clients[number], wider[number]) for number in range(len(slots), len(wider))]
+        faster = _rate(wider, steps)
+        if faster < GAIN * rate:
+            break
+        slots, rate = wider, faster
+    return slots
+
+
+def _free_memory(slot: DeviceSlot) -> int:
+    """Bytes that nobody uses on the slot's GPU."""
+    return torch.cuda.mem_get_info(slot.device)[0]
+
+
+def _captured(client: "Client", slot: DeviceSlot) -> CapturedStep:
+    """The captured step of a client at a slot, as training will use it; its values do not matter."""
+    assert slot.captures is not None
+    with at_work(client, slot):
+        set_mode(client.personal.model, PLAIN.frozen)
+        batch = next(client.batches(0, slot))
+        return slot.captures.step(client.personal, batch, PLAIN)
+
+
+def _rate(slots: Sequence[DeviceSlot], steps: Sequence[CapturedStep]) -> float:
+    """Steps in a second when every slot takes them."""
+    for _ in range(2):  # the first time to warm up
+        torch.cuda.synchronize()
+        began = perf_counter()
+        for _ in range(REPLAYS):
+            for slot, step in zip(slots, steps, strict=True):
+                with torch.cuda.stream(slot.stream):
+                    step.graph.replay()
+        torch.cuda.synchronize()
+        seconds = perf_counter() - began
+    return REPLAYS * len(steps) / seconds

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot
+from fedhca2.clients.device_slot import MOST_SLOTS, worthwhile_slots
 from fedhca2.clients.evaluation import Arrays, sample_labels, sample_predictions
 from fedhca2.clients.precompile import precompile
 from fedhca2.config import suggest
@@ -26,8 +27,7 @@ from fedhca2.federation.look_ahead import LookAhead
 from fedhca2.federation.membership import shards_after, without_strangers
 from fedhca2.federation.rounds import Outcome, Watcher
 from fedhca2.federation.server import Server
-from fedhca2.federation.shelf import Built, Shelf
-from fedhca2.federation.turns import MOST_SLOTS, Turns, worthwhile_slots
+from fedhca2.federation.shelf import Built, Shelf, Turns
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.checkpoints import unusable
 from fedhca2.run_folder.names import PARTITION
@@ -101,8 +101,11 @@ class InProcess:
                 turns.end()
                 raise
 
-        for served in [self.pool.submit(serve, place) for place in self.places]:
-            served.result()
+        try:
+            for served in [self.pool.submit(serve, place) for place in self.places]:
+                served.result()
+        finally:
+            turns.end()  # also if this thread is interrupted
         return {name: done[name] for name in names}
 
     def save(self, folder: Path) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""A shelf of clients: those that worked last are in memory, and the others' states wait in files for their turn."""
+"""A shelf of clients: those that worked last are in memory, the others' states wait in files; and whose turn it is."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Protocol
 
 from fedhca2.aggregation.rows import return_freed_memory
-from fedhca2.clients import Client, ClientState, load_state, save_state
+from fedhca2.clients import Client, ClientState, DeviceSlot, load_state, save_state
 from fedhca2.messages import Profile
 from fedhca2.whole_files import link_whole, private_folder, sync_file
 
@@ -165,3 +165,32 @@ class Shelf:
 
 def _file(client: str) -> str:
     return f"client-{client}.safetensors"
+
+
+class Turns:
+    """Clients that wait for a device slot, the one with the most work first.
+
+    A slot of a GPU prefers clients of a kind for which it has captured a step already, then those of a new kind.
+    """
+
+    def __init__(self, waiting: Iterable[str], kinds: Mapping[str, str]) -> None:
+        """`kinds` are the clients' kinds by name."""
+        self._waiting, self._kinds, self._lock = list(waiting), kinds, Lock()
+
+    def next(self, slot: DeviceSlot, others: Iterable[DeviceSlot]) -> str | None:
+        """The next client for this slot of several; None if nobody waits."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            taken = {kind for other in others for kind in other.kinds}
+            known = [name for name in self._waiting if slot.captures and self._kinds[name] in slot.kinds]
+            new = [name for name in self._waiting if slot.captures and self._kinds[name] not in taken]
+            name = next(iter(known or new or self._waiting))
+            self._waiting.remove(name)
+            slot.kinds.add(self._kinds[name])
+            return name
+
+    def end(self) -> None:
+        """Let nobody else have a turn."""
+        with self._lock:
+            self._waiting.clear()

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedhca2.data import choices
-from fedhca2.data.choices import Choices, draw_choices
-from fedhca2.data.draws import as_doubles, as_integers, draws
+from fedhca2.data.choices import Choices, as_doubles, as_integers, draw_choices, draws
 from fedhca2.data.transforms import UNCHANGED, draw_augmentation
 
 SCALES = (0.75, 1.25)

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from fedhca2.federation.turns import Turns
+from fedhca2.federation.shelf import Turns
 
 KINDS = {"a-1": "a", "a-2": "a", "b-1": "b", "b-2": "b"}
 
