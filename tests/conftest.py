@@ -1,8 +1,5 @@
 import gc
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,12 +13,6 @@ settings.load_profile("ci")  # the same examples each time; --hypothesis-profile
 torch.set_num_threads(1)  # there are as many workers as cores, or more
 os.environ["OMP_NUM_THREADS"] = "1"  # also of the processes that tests start: more threads would only wait for a core
 gc.disable()  # nothing that is imported becomes garbage: looking for it would take a third of the time to collect tests
-
-
-def pytest_sessionstart(session) -> None:
-    """Compile the kernels in the background, if several workers would do it."""
-    if getattr(session.config.option, "numprocesses", None):
-        subprocess.Popen([sys.executable, Path(__file__).with_name("compile_kernels.py")])
 
 
 def pytest_collection_modifyitems(items) -> None:
