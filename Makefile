@@ -24,7 +24,7 @@ demo: $(READY)  ## train nine clients with FedHCA² on rendered scenes and compa
 	$(BIN)/fedhca2 run demo
 
 test: lint browser  ## format, lint, imports, types, every test (7 to 8 minutes on 2 cores)
-	$(BIN)/pytest -n 5 -m 'not long'  # more workers than cores: some of them wait for other processes
+	$(BIN)/pytest -n 4 -m 'not long'  # more workers than cores: some of them wait for other processes
 
 check: lint  ## format, lint, imports, types, fast tests (2 minutes)
 	$(BIN)/pytest -m 'not slow'
