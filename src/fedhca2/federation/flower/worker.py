@@ -84,7 +84,7 @@ def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
 
 def _command(superlink: str, keys: SiteKeys, port: int) -> list[str]:
     return [
-        *("python", "-m", "fedhca2.federation.flower.supernode"),
+        "flower-supernode",
         *("--superlink", superlink),
         *("--root-certificates", str(keys.ca)),
         *("--auth-supernode-private-key", str(keys.node)),
