@@ -183,8 +183,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
             yield from measure(clients, values, count, repeats=repeats)
     if quick:
         return
-    # A copy of shorter rows would stay in the processor's cache.
-    yield from measure(100, ENCODER // 3, 1, repeats=3, sketch=SKETCH)
+    yield from measure(100, ENCODER // 10, 1, repeats=3, sketch=SKETCH)
     yield from measure(MAPPED, ENCODER // 200, threads[-1], repeats=1, sketch=SKETCH)
     yield from measure(MAPPED, ENCODER // 200, threads[-1], repeats=1)
     if torch.cuda.is_available():
