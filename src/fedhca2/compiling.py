@@ -2,8 +2,10 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
 from importlib import import_module
 from threading import Lock
 from types import ModuleType
@@ -15,8 +17,13 @@ from torch._compile import _disable_dynamo
 F = TypeVar("F", bound=Callable[..., Any])
 
 ALIGNMENT = 8  # matrix sizes are rounded up to a multiple of this, for the tensor cores
-# Sizes never change within a run. Autotuning each elementwise kernel would double the compile time.
-SETTINGS: dict[str, Any] = {"dynamic": False, "options": {"triton.autotune_pointwise": False}}
+# Sizes never change within a run. Autotuning each elementwise kernel would double the compile time. Compiled code
+# rounds where plain code does: otherwise a softmax has exact logits forwards and rounded ones backwards, and a gradient
+# that lets large logits grow.
+SETTINGS: dict[str, Any] = {
+    "dynamic": False,
+    "options": {"triton.autotune_pointwise": False, "emulate_precision_casts": True},
+}
 
 
 # Warnings about single kernels, which users can do nothing about.
@@ -50,6 +57,34 @@ def capture_graph(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
     with CAPTURING, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         run()
     return graph
+
+
+_CONSTANTS: ContextVar[dict[Hashable, Any] | None] = ContextVar("constants", default=None)
+
+
+def constant(function: F) -> F:
+    """Let a function that always returns the same tensor for the same arguments return a kept one `with_constants`."""
+
+    @wraps(function)
+    def kept(*arguments: Hashable) -> Any:
+        held = None if torch.compiler.is_compiling() else _CONSTANTS.get()
+        if held is None:
+            return function(*arguments)
+        if (function, arguments) not in held:
+            held[function, arguments] = function(*arguments)
+        return held[function, arguments]
+
+    return cast(F, kept)
+
+
+@contextmanager
+def with_constants(held: dict[Hashable, Any]) -> Iterator[None]:
+    """Keep the constants that are computed in this block here, and take from here those that were."""
+    token = _CONSTANTS.set(held)
+    try:
+        yield
+    finally:
+        _CONSTANTS.reset(token)
 
 
 COMPILER = ("torch._dynamo", "torch._dynamo.utils")  # what libraries import of torch's compiler

@@ -9,9 +9,11 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.clients import DeviceSlot, at_work
-from fedhca2.clients.step import LocalTerms
+from fedhca2.clients.step import LocalTerms, task_loss
+from fedhca2.compiling import compiled
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Order
+from fedhca2.models.multitask import Head
 from small import SMALL, clients, small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -69,7 +71,8 @@ TERMS = pytest.mark.parametrize(
 def test_a_captured_epoch_is_a_plain_one(terms, name):
     expected = trained(name, DeviceSlot(GPU, "plain"), terms)
     found = trained(name, DeviceSlot(GPU, "captured"), terms)
-    assert_close(found[0], expected[0], rtol=1e-3, atol=2e-4)
+    # The rate is 1e-3. Before a BatchNorm, a bias has no gradient except for rounding, and Adam moves it all the same.
+    assert_close(found[0], expected[0], rtol=1e-3, atol=1e-3)
     assert_close(found[1], expected[1], rtol=1e-2, atol=1e-3)
     assert_close(found[2], expected[2], rtol=1e-3, atol=1e-4)
 
@@ -120,6 +123,22 @@ def test_a_compiled_step_has_the_gradient_of_a_plain_one(terms, training, monkey
     assert_close(found_losses, losses, rtol=1e-5, atol=1e-6)
 
 
+def test_a_compiled_loss_has_the_gradient_of_a_plain_one_however_large_the_logits():
+    def gradient(loss):
+        torch.manual_seed(0)
+        head = Head(64, 21).to(GPU)
+        with torch.no_grad():
+            head[2].bias += 200  # the same for all classes: nothing changes but rounding
+        decoded = torch.randn(4, 64, 16, 16, device=GPU, dtype=torch.bfloat16)
+        label = torch.randint(21, (4, 1, 64, 64), device=GPU)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss("semseg", head, decoded, label).backward()
+        return head[2].bias.grad
+
+    expected = gradient(task_loss)
+    assert (gradient(compiled(task_loss)) - expected).norm() <= 0.01 * expected.norm()
+
+
 def test_compiled_epochs_learn_as_plain_ones(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     start = flat(clients(small(**FP32))["home"].personal.model.state_dict().values())
@@ -128,6 +147,12 @@ def test_compiled_epochs_learn_as_plain_ones(monkeypatch):
     assert_close(found_losses, losses, rtol=1e-2, atol=1e-3)
     # Adam moves a value whose gradient is nothing but rounding as far as any other: single values may differ.
     assert (flat(found.values()) - flat(expected.values())).norm() <= 2e-2 * (flat(expected.values()) - start).norm()
+
+
+def test_a_captured_step_in_mixed_precision_is_a_plain_one():
+    expected = trained("home", DeviceSlot(GPU, "plain"), epochs=1, steps=4, precision="bf16")
+    found = trained("home", DeviceSlot(GPU), epochs=1, steps=4, precision="bf16")
+    assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_a_captured_step_serves_several_clients_in_turn():
