@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedhca2.clients.capture import capture_graph
+from fedhca2.compiling import capture_graph
 from fedhca2.models import ModelConfig, MultiTaskModel, build_model
 from fedhca2.models.fast import align_attention, compile_parts
 from released_swin import SIZES, assert_released, image_of, released_config
@@ -29,7 +29,8 @@ def test_maps_are_those_of_the_released_code(size, kind, tmp_path, monkeypatch):
         align_attention(model)
         if kind == "compiled":
             compile_parts(model)
-        capture_graph(run, torch.cuda.graph_pool_handle()).replay()
+        graph = capture_graph(run)
+        graph.replay()
         torch.cuda.synchronize()
     assert_released(maps["found"], size)
 

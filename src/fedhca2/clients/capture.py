@@ -6,17 +6,28 @@ architecture, tasks and sizes.
 """
 
 from collections.abc import Hashable, Iterator, Mapping
+from contextlib import ExitStack
 from copy import deepcopy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from fedhca2.clients.step import LocalTerms, Losses, autocast, set_mode, sum_of, take_step, task_loss, task_prediction
-from fedhca2.compiling import capture_graph, compiled
+from fedhca2.clients.step import (
+    LocalTerms,
+    Losses,
+    autocast,
+    autocast_dtype,
+    set_mode,
+    sum_of,
+    take_step,
+    task_loss,
+    task_prediction,
+)
+from fedhca2.compiling import capture_graph, compiled, with_constants
 from fedhca2.data.dataset import Sample
-from fedhca2.models.fast import align_attention, compile_parts
+from fedhca2.models.fast import WeightsCastTogether, align_attention, compile_parts
 from fedhca2.models.multitask import MultiTaskModel
 
 if TYPE_CHECKING:
@@ -83,11 +94,16 @@ class CapturedStep:
         self.optimizer = training.optimizer.build(self.model.parameters(), self.rate, training.weight_decay)
         self.losses = {task: torch.zeros((), device=captures.device) for task in self.model.decoders}
         self.total = torch.zeros((), device=captures.device)
+        self.constants: dict[Hashable, Any] = {}
         loss = compiled(task_loss, captures.compile)
 
         def run() -> None:
-            weighted = training.loss_weights
-            losses = take_step(self.model, self.optimizer, self.batch, training.precision, self.terms, loss, weighted)
+            weighted, precision = training.loss_weights, training.precision
+            with ExitStack() as fewer_kernels:
+                fewer_kernels.enter_context(with_constants(self.constants))
+                if not captures.compile and (cast := autocast_dtype(captures.device, precision)):
+                    fewer_kernels.enter_context(WeightsCastTogether(self.model.parameters(), cast))
+                losses = take_step(self.model, self.optimizer, self.batch, precision, self.terms, loss, weighted)
             for task, value in losses.items():
                 self.losses[task].copy_(value)
             self.total.copy_(sum_of(losses))
@@ -144,10 +160,11 @@ class CapturedForward:
         align_attention(self.model)
         self.image = image.clone()
         self.predictions: dict[str, Tensor] = {}
+        self.constants: dict[Hashable, Any] = {}
         predict = compiled(task_prediction, captures.compile)
 
         def run() -> None:
-            with autocast(image.device, precision):
+            with autocast(image.device, precision), with_constants(self.constants):
                 features = self.model.encoder(self.image)
                 for task, decoder in self.model.decoders.items():
                     prediction = predict(task, self.model.heads[task], decoder(features), self.image.shape[-2:])

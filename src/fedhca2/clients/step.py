@@ -34,8 +34,13 @@ PLAIN = LocalTerms()
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """Mixed precision, if requested or if the device supports it."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=autocast_dtype(device, precision) is not None)
+
+
+def autocast_dtype(device: torch.device, precision: str) -> torch.dtype | None:
+    """The type of mixed precision, None without it."""
     wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
-    return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
+    return torch.bfloat16 if wanted else None
 
 
 def set_mode(model: MultiTaskModel, frozen: frozenset[Part]) -> None:

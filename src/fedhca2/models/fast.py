@@ -1,11 +1,13 @@
 """A model's forward pass for a GPU: the same numbers within rounding, with fewer and better kernels."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from timm.models.swin_transformer import PatchMerging, SwinTransformerBlock, WindowAttention
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from fedhca2.compiling import ALIGNMENT, SETTINGS
 from fedhca2.models.features import FeatureNorms
@@ -41,6 +43,70 @@ def align_attention(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is WindowAttention and not module.attn_drop.p and module.window_area % ALIGNMENT:
             module.__class__ = AlignedAttention
+
+
+class WeightsCastTogether(TorchFunctionMode):
+    """Casts all trained weights for one forward pass with few kernels; autocast takes one for each weight.
+
+    The layers that autocast would cast weights for get these copies, all else the weights themselves. So values and
+    gradients are autocast's, bit for bit.
+    """
+
+    LAYERS = frozenset(
+        [
+            functional.linear,
+            functional.conv1d,
+            functional.conv2d,
+            functional.conv3d,
+            functional.conv_transpose1d,
+            functional.conv_transpose2d,
+            functional.conv_transpose3d,
+        ]
+    )
+
+    def __init__(self, parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
+        super().__init__()
+        weights = [parameter for parameter in parameters if parameter.requires_grad and parameter.dtype.itemsize == 4]
+        copies = _CastTogether.apply(dtype, *weights) if weights else ()
+        self.copies = dict(zip(weights, copies, strict=True))
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        arguments: Sequence[Any] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of torch, with copies where it is one of these layers."""
+        options = options or {}
+        if function in self.LAYERS:
+            arguments = [self._copy(value) for value in arguments]
+            options = {name: self._copy(value) for name, value in options.items()}
+        return function(*arguments, **options)
+
+    def _copy(self, value: Any) -> Any:
+        return self.copies.get(value, value) if isinstance(value, nn.Parameter) else value
+
+
+class _CastTogether(torch.autograd.Function):
+    """Casts many tensors with few kernels, forth and back."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *values: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(_cast([*values], dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        given = [gradient for gradient in gradients if gradient is not None]
+        cast = iter(_cast(given, torch.float32))
+        return None, *(None if gradient is None else next(cast) for gradient in gradients)
+
+
+def _cast(values: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    copies = [torch.empty_like(value, dtype=dtype) for value in values]
+    torch._foreach_copy_(copies, values)
+    return copies
 
 
 def compile_parts(model: MultiTaskModel, part: str | None = None) -> None:

@@ -5,10 +5,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fedhca2.compiling import constant
+
 STRIDES = [4, 8, 16, 32]
 
 
-def interpolation(length: int, target: int, device: torch.device, step: float | None = None) -> Tensor:
+@constant
+def interpolation(
+    length: int, target: int, device: torch.device, dtype: torch.dtype = torch.float32, step: float | None = None
+) -> Tensor:
     """The matrix [target, length] of linear interpolation between pixel centres, `step` apart.
 
     >>> interpolation(2, 4, torch.device("cpu"))
@@ -19,7 +24,7 @@ def interpolation(length: int, target: int, device: torch.device, step: float | 
     """
     place = (torch.arange(target, device=device) + 0.5) * (step or length / target) - 0.5
     distance = place.clamp(0, length - 1)[:, None] - torch.arange(length, device=device)
-    return (1 - distance.abs()).clamp(min=0)
+    return (1 - distance.abs()).clamp(min=0).to(dtype)
 
 
 def resample(maps: Tensor, size: Sequence[int], step: float | None = None) -> Tensor:
@@ -29,7 +34,7 @@ def resample(maps: Tensor, size: Sequence[int], step: float | None = None) -> Te
     """
     batch, channels, height, width = maps.shape
     rows, columns = (
-        interpolation(*pair, maps.device, step).to(maps.dtype) for pair in zip((height, width), size, strict=True)
+        interpolation(*pair, maps.device, maps.dtype, step) for pair in zip((height, width), size, strict=True)
     )
     tall = rows @ maps.permute(0, 2, 3, 1).reshape(batch, height, width * channels)
     full = columns @ tall.view(-1, width, channels)

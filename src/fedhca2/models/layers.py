@@ -11,6 +11,7 @@ from timm.models.swin_transformer import SwinTransformerBlock, window_partition,
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedhca2.compiling import constant
 from fedhca2.models.config import Lora
 
 Size = tuple[int, int]
@@ -26,7 +27,9 @@ class ReleasedBlock(SwinTransformerBlock):
     def _attn(self, x: Tensor) -> Tensor:
         _, height, width, channels = x.shape
         window, shift = self.window_size, self.shift_size
-        x = functional.pad(x, (0, 0, 0, -width % window[1], 0, -height % window[0]))
+        missing = (-height % window[0], -width % window[1])
+        if any(missing):
+            x = functional.pad(x, (0, 0, 0, missing[1], 0, missing[0]))
         size = (x.shape[1], x.shape[2])
         mask = None
         if any(shift):
@@ -40,6 +43,7 @@ class ReleasedBlock(SwinTransformerBlock):
         return x[:, :height, :width]
 
 
+@constant
 def roll_mask(size: Size, window: Size, shift: Size, device: torch.device) -> Tensor:
     """What to add to the scores [windows, places, places] of a map of this size that was rolled up and left.
 

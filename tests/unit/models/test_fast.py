@@ -6,8 +6,9 @@ from timm.models.swin_transformer import WindowAttention
 from torch.nn import functional
 from torch.testing import assert_close
 
+from fedhca2.compiling import with_constants
 from fedhca2.models import ModelConfig, build_model
-from fedhca2.models.fast import AlignedAttention, align_attention, parts
+from fedhca2.models.fast import AlignedAttention, WeightsCastTogether, align_attention, parts
 from fedhca2.models.features import resample
 from fedhca2.models.multitask import Decoder
 
@@ -69,3 +70,42 @@ def test_a_swin_transformer_is_compiled_by_stage_and_shift():
     assert sorted(parts(model)) == [*stages, "rest"]
     other = build_model(ModelConfig(encoder={"name": "resnet18"}), {"depth": 1}, (64, 64), seed=0, client="a")
     assert parts(other) == ["encoder", "rest"]
+
+
+def bf16_step(encoder, frozen="", together=False):
+    """Outputs, and the gradients of all parameters, of a model in mixed precision."""
+    model = build_model(ModelConfig(encoder={"name": encoder}), {"depth": 1, "sal": 2}, (64, 64), seed=0, client="a")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not (frozen and name.startswith(frozen)))
+    image = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        if together:
+            with WeightsCastTogether(model.parameters(), torch.bfloat16) as mode:
+                outputs = model(image)
+            assert mode.copies
+        else:
+            outputs = model(image)
+    sum(output.float().square().mean() for output in outputs.values()).backward()
+    return outputs, [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("frozen", ["", "encoder."])
+@pytest.mark.parametrize("encoder", ["swin_micro", "resnet18"])
+def test_weights_that_are_cast_together_give_the_same_bits(encoder, frozen):
+    expected, gradients = bf16_step(encoder, frozen)
+    found, other_gradients = bf16_step(encoder, frozen, together=True)
+    assert_close(found, expected, rtol=0, atol=0)
+    assert_close(other_gradients, gradients, rtol=0, atol=0)
+
+
+def test_a_constant_is_computed_once_and_only_where_it_is_kept():
+    maps, held = torch.randn(2, 5, 7, 9), {}
+    with with_constants(held):
+        first, second = resample(maps, (14, 18)), resample(maps, (14, 18))
+        assert len(held) == 2  # one matrix for rows and one for columns
+        for matrix in held.values():
+            matrix.zero_()
+        assert not resample(maps, (14, 18)).any()
+        assert_close(resample(maps, (21, 27)).mean(), maps.mean(), rtol=0, atol=0.2)
+    assert first.equal(second)
+    assert resample(maps, (14, 18)).equal(first)
