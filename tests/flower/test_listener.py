@@ -19,16 +19,18 @@ REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 
 
 async def app(scope, receive, send):
-    """Trusts everyone who claims to be known."""
-    if (b"known", b"yes") in scope["headers"]:
-        scope["state"]["connection"].is_proven()
+    """Believes everyone who claims to be a node."""
+    if node := dict(scope["headers"]).get(b"node"):
+        scope["state"]["connection"].belongs_to(int(node))
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
     await send({"type": "http.response.body", "body": b""})
 
 
 @pytest.fixture
 def address(tmp_path, monkeypatch):
-    for name, value in {"HANDSHAKE_TIME": 0.5, "HEAD_TIME": 0.5, "CONNECTIONS": 8, "FROM_ONE_ADDRESS": 6}.items():
+    monkeypatch.setattr(module, "HANDSHAKE_TIME", 0.5)
+    monkeypatch.setattr(module, "HEAD_TIME", 0.5)
+    for name, value in {"STRANGERS": 8, "FROM_ONE_ADDRESS": 6, "OF_ONE_SITE": 3}.items():
         monkeypatch.setattr(module, name, value)
     make_keys(tmp_path / "keys", [])
     files = {"ssl_certfile": tmp_path / "keys" / "superlink.crt", "ssl_keyfile": tmp_path / "keys" / "superlink.key"}
@@ -113,21 +115,59 @@ def test_a_head_of_any_length_is_refused(address):
         assert answer.startswith(b"HTTP/1.1 400 Bad Request")
 
 
+def of(node):
+    """A request of a node."""
+    return REQUEST[:-2] + b"node: %d\r\n\r\n" % node
+
+
+OK = b"HTTP/1.1 200 OK"
+
+
 def test_the_oldest_that_has_shown_no_key_makes_room(address):
     with ExitStack() as stack:
-        known = stack.enter_context(secure(address))
-        ask(known, REQUEST[:-2] + b"known: yes\r\n\r\n")
+        site = stack.enter_context(secure(address))
+        ask(site, of(1))
         for _ in range(12):
             stack.enter_context(plain(address))
-        assert ask(stack.enter_context(secure(address))) == b"HTTP/1.1 200 OK"
-        assert ask(known) == b"HTTP/1.1 200 OK"
+        assert ask(stack.enter_context(secure(address))) == OK
+        assert ask(site, of(1)) == OK
 
 
-def test_nobody_who_has_shown_a_key_is_sent_away(address):
+def test_more_sites_share_an_address_than_strangers_may(address):
     with ExitStack() as stack:
-        sites = [stack.enter_context(secure(address)) for _ in range(6)]
-        for site in sites:
-            ask(site, REQUEST[:-2] + b"known: yes\r\n\r\n")
-        with plain(address) as stranger:
-            assert ended(stranger, 0.3)
-        assert [ask(site) for site in sites] == [b"HTTP/1.1 200 OK"] * 6
+        sites = {node: stack.enter_context(secure(address)) for node in range(1, 6)}
+        for node, site in sites.items():
+            ask(site, of(node))
+        sites |= {node: stack.enter_context(secure(address)) for node in range(6, 11)}
+        assert [ask(site, of(node)) for node, site in sites.items()] == [OK] * 10
+
+
+def test_no_site_is_sent_away_for_strangers(address):
+    with ExitStack() as stack:
+        sites = {node: stack.enter_context(secure(address)) for node in range(1, 6)}
+        for node, site in sites.items():
+            ask(site, of(node))
+        for _ in range(12):
+            stack.enter_context(plain(address))
+        assert [ask(site, of(node)) for node, site in sites.items()] == [OK] * 5
+
+
+def test_a_site_with_too_many_connections_loses_its_own_oldest(address):
+    with ExitStack() as stack:
+        other = stack.enter_context(secure(address))
+        ask(other, of(2))
+        own = [stack.enter_context(secure(address)) for _ in range(4)]
+        for connection in own:
+            ask(connection, of(1))
+        assert ended(own[0], 0.3)
+        assert [ask(connection, of(1)) for connection in own[1:]] == [OK] * 3
+        assert ask(other, of(2)) == OK
+
+
+def test_a_connection_that_has_ended_takes_no_room(address):
+    with secure(address) as first:
+        ask(first, of(1))
+        for _ in range(5):
+            with secure(address) as brief:
+                ask(brief, of(1))
+        assert ask(first, of(1)) == OK

@@ -49,7 +49,7 @@ def hurry() -> None:
     10 s is the shortest interval of heartbeats that a SuperLink takes.
     """
     program = " ".join(sys.orig_argv[1:3])
-    if "flower-supernode" in program:
+    if "supernode" in program:
         from flwr.supercore import heartbeat
         from flwr.supernode import fleet_http_connection
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from flwr.cli.build import build_fab_from_disk
     from flwr.superlink.cli import flower_superlink
     from flwr.superlink.grid import HttpGrid
+    from flwr.supernode.cli import flower_supernode
     from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 # Imported on first use: each imports hundreds of modules, and a proxy needs none of them.
@@ -52,6 +53,7 @@ LARGE = {
     "HttpGrid": "flwr.superlink.grid",
     "build_fab_from_disk": "flwr.cli.build",
     "flower_superlink": "flwr.superlink.cli",
+    "flower_supernode": "flwr.supernode.cli",
     "pull_task_input": "flwr.supernode.runtime.run_clientapp",
     "push_message": "flwr.supernode.runtime.run_clientapp",
     "push_task_output": "flwr.supernode.runtime.run_clientapp",

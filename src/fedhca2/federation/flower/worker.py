@@ -66,7 +66,7 @@ class SiteKeys:
 
 def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
     """Take part until interrupted; a SuperNode that ends is restarted."""
-    app, ports = make_app(Site(config)), set[int]()
+    app, turn, ports = make_app(Site(config)), threading.Lock(), set[int]()
     only_speak_with(ports)
     with tempfile.TemporaryDirectory(prefix="fedhca2-site-") as home:
         while True:
@@ -74,7 +74,7 @@ def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
             ports |= {port}
             node = start(_command(superlink, keys, port), Path(home) / "flwr")
             try:
-                _serve(app, node, f"127.0.0.1:{port}", keys.secret)
+                _serve(app, turn, node, f"127.0.0.1:{port}", keys.secret)
             finally:
                 stop([node])
                 ports.clear()
@@ -84,7 +84,7 @@ def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
 
 def _command(superlink: str, keys: SiteKeys, port: int) -> list[str]:
     return [
-        "flower-supernode",
+        *("python", "-m", "fedhca2.federation.flower.supernode"),
         *("--superlink", superlink),
         *("--root-certificates", str(keys.ca)),
         *("--auth-supernode-private-key", str(keys.node)),
@@ -94,12 +94,12 @@ def _command(superlink: str, keys: SiteKeys, port: int) -> list[str]:
     ]
 
 
-def _serve(app: ClientApp, node: "subprocess.Popen[bytes]", address: str, secret: Path) -> None:
-    """Carry out the SuperNode's tasks for as long as it runs."""
+def _serve(app: ClientApp, turn: threading.Lock, node: "subprocess.Popen[bytes]", address: str, secret: Path) -> None:
+    """Carry out the SuperNode's tasks for as long as it runs and takes the replies."""
     client = runtime_client(address, None, secret)
-    turn = threading.Lock()
+    refused = threading.Event()
     try:
-        while node.poll() is None:
+        while node.poll() is None and not refused.is_set():
             try:
                 answer = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
             except httpx.HTTPError:
@@ -107,15 +107,20 @@ def _serve(app: ClientApp, node: "subprocess.Popen[bytes]", address: str, secret
                 continue
             if answer.HasField("task") and answer.token:
                 # In a thread: a message whose run was stopped half-way never completes, and would block.
-                threading.Thread(target=_carry_out, args=(app, address, answer.token, turn), daemon=True).start()
+                task = (app, address, answer.token, turn, refused)
+                threading.Thread(target=_carry_out, args=task, daemon=True).start()
             else:
                 time.sleep(POLL)
     finally:
         client.close()
 
 
-def _carry_out(app: ClientApp, address: str, token: str, turn: threading.Lock) -> None:
-    """Handle one message and its reply; only one is worked on at a time."""
+def _carry_out(app: ClientApp, address: str, token: str, turn: threading.Lock, refused: threading.Event) -> None:
+    """Handle one message and its reply; only one is worked on at a time.
+
+    If the SuperNode refuses the reply, as it does once it believes that the task has died, `refused` is set: it would
+    wait for that reply, and fetch no other message. The server repeats its orders to one that is started again.
+    """
     # Without Flower's retries, which end the process when a task has expired: the server repeats the order.
     client = RuntimeHttpClient.from_server_address(
         address,
@@ -142,6 +147,7 @@ def _carry_out(app: ClientApp, address: str, token: str, turn: threading.Lock) -
         push_message(client, reply, context)
     except Exception:
         log.exception("a reply could not be delivered")
+        refused.set()
     finally:
         push_task_output(client, context, status, details)
         heartbeat.stop()

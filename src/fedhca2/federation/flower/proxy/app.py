@@ -61,7 +61,7 @@ class Proxy:
                 route, headers = _route(request), _headers(request)
                 site = await self._identify(route, headers)
                 who = str(site)
-                scope["state"]["connection"].is_proven()
+                scope["state"]["connection"].belongs_to(site.node)
                 await self._serve(site, route, headers, request, send)
         except Refusal as refusal:
             self._refusals.tell(who, f"{request.method} {ascii(request.url.path)[1:-1][:80]}", refusal.why)

@@ -5,14 +5,17 @@ import logging
 import socket
 import ssl
 from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-CONNECTIONS, FROM_ONE_ADDRESS = 1024, 256
+STRANGERS, FROM_ONE_ADDRESS = 1024, 256  # connections that have not shown a key
+OF_ONE_SITE = 32  # connections that have shown its key: Flower's SuperNode uses seven
 HANDSHAKE_TIME = 10.0  # seconds
 HEAD_TIME = 30.0  # seconds for the header of a request, from the connection or the last response on
 HEAD = 2**14  # bytes of a header
@@ -22,9 +25,9 @@ log = logging.getLogger("fedhca2.proxy")
 class Connection(H11Protocol):
     """A connection for requests; it is closed if the next one takes too long."""
 
-    def __init__(self, config: Config, state: ServerState, visit: "_Visit") -> None:
+    def __init__(self, config: Config, state: ServerState, prove: Callable[[int], None]) -> None:
         super().__init__(config, state, {"connection": self})
-        self._visit = visit
+        self._prove = prove
         self._timer: asyncio.TimerHandle | None = None
         self.is_closed = self.loop.create_future()
 
@@ -53,9 +56,9 @@ class Connection(H11Protocol):
         if not self.is_closed.done():
             self.is_closed.set_result(None)
 
-    def is_proven(self) -> None:
-        """The peer holds a registered key."""
-        self._visit.is_proven = True
+    def belongs_to(self, node: int) -> None:
+        """The peer holds this node's key."""
+        self._prove(node)
 
     def hang_up(self) -> None:
         """Close it without a response."""
@@ -72,18 +75,24 @@ class _Visit:
     """A connection from the moment it was accepted."""
 
     def __init__(self, address: str) -> None:
-        self.address, self.is_proven = address, False
+        self.address = address
+        self.node: int | None = None  # whose key it has shown
         self.task: asyncio.Task[None] | None = None
 
 
 class Listener:
-    """Accepts connections. If there are too many, the oldest one that has not shown a key makes room for the next."""
+    """Accepts connections. If strangers have too many, the oldest of these makes room for the next.
+
+    A connection that has shown a site's key is the site's: sites may share one address, and have room for as many
+    connections each as they need. A site that has more loses its own oldest.
+    """
 
     def __init__(self, config: Config) -> None:
         config.load()
         self._config, self._state = config, ServerState()
-        self._visits: dict[_Visit, None] = {}
-        self._from = Counter[str]()
+        self._strangers: dict[_Visit, None] = {}
+        self._from = Counter[str]()  # strangers, by address
+        self._of: dict[int, dict[_Visit, None]] = {}  # the others, by node
 
     async def listen(self, listening: socket.socket) -> None:
         """Accept connections until cancelled."""
@@ -97,7 +106,7 @@ class Listener:
                 continue
             if self._make_room(address):
                 visit = _Visit(address)
-                self._visits[visit] = None
+                self._strangers[visit] = None
                 self._from[address] += 1
                 visit.task = loop.create_task(self._attend(visit, connected))
             else:
@@ -106,27 +115,43 @@ class Listener:
     def _make_room(self, address: str) -> bool:
         """Whether one more connection from this address can be accepted."""
         if self._from[address] >= FROM_ONE_ADDRESS:
-            return self._send_away(address)
-        return len(self._visits) < CONNECTIONS or self._send_away(None)
+            return self._send_away(visit for visit in self._strangers if visit.address == address)
+        return len(self._strangers) < STRANGERS or self._send_away(self._strangers)
 
-    def _send_away(self, address: str | None) -> bool:
-        for visit in self._visits:
-            if not visit.is_proven and address in (None, visit.address) and visit.task:
+    def _send_away(self, visits: Iterable[_Visit]) -> bool:
+        """End the oldest of these connections; False if there is none."""
+        for visit in visits:
+            if visit.task:
                 visit.task.cancel()
                 self._leave(visit)
                 return True
         return False
 
+    def _prove(self, visit: _Visit, node: int) -> None:
+        """A stranger has shown the key of a node."""
+        if visit not in self._strangers:  # it did so before, or was sent away
+            return
+        self._leave(visit)
+        own = self._of.setdefault(node, {})
+        if len(own) >= OF_ONE_SITE:
+            self._send_away(own)
+        self._of.setdefault(node, {})[visit] = None
+        visit.node = node
+
     def _leave(self, visit: _Visit) -> None:
-        if visit in self._visits:
-            del self._visits[visit]
+        if visit in self._strangers:
+            del self._strangers[visit]
             self._from[visit.address] -= 1
             if not self._from[visit.address]:
                 del self._from[visit.address]
+        elif visit.node is not None and visit in self._of.get(visit.node, {}):
+            del self._of[visit.node][visit]
+            if not self._of[visit.node]:
+                del self._of[visit.node]
 
     async def _attend(self, visit: _Visit, connected: socket.socket) -> None:
         """Do the handshake, and wait until it ends."""
-        connection = Connection(self._config, self._state, visit)
+        connection = Connection(self._config, self._state, partial(self._prove, visit))
         try:
             with suppress(OSError, ssl.SSLError):  # strangers hang up, or speak another protocol
                 await asyncio.get_running_loop().connect_accepted_socket(
