@@ -64,9 +64,9 @@ class Plan:
         """The plan on a device."""
         return Plan(self.whole.to(device, non_blocking=True), self.real.to(device, non_blocking=True))
 
-    def part(self, start: int, stop: int) -> "Plan":
-        """The plan of some of the samples."""
-        return Plan(self.whole[start:stop], self.real[start:stop])
+    def at(self, numbers: Tensor) -> "Plan":
+        """The plan of the samples with these numbers."""
+        return Plan(self.whole[numbers], self.real[numbers])
 
 
 def plan(raw: Raw, size: tuple[int, int]) -> Plan:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from math import prod
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,11 +15,12 @@ from fedhca2.data.batch_augmentation import Axes, Plan, Raw, axes, choose_starts
 from fedhca2.data.choices import Choices
 from fedhca2.data.dataset import Sample
 from fedhca2.data.photometric import Distortion, distort
-from fedhca2.data.resident import CapturedPreparation, ResidentImages, on_canvas
+from fedhca2.data.resident import CapturedPreparation, ResidentImages, in_chunks, on_canvas
 from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Size
 from fedhca2.tasks import TASKS, crop_chooser
 
 ROOM = 2**30  # bytes of all images that stay on a GPU
+TOGETHER = 2**19  # pixels of images on a GPU that are prepared at a time: for small ones, a batch has too little to do
 AHEAD = 3  # batches that are read early from memory or disk
 
 
@@ -49,15 +51,15 @@ class DeviceFeed:
     def from_resident(
         self, images: ResidentImages, places: Sequence[int], choices: Choices, count: int, size: Size, classes: int
     ) -> Iterator[Sample]:
-        """Yield batches of `count` of the images at these places; each overwrites the one before."""
+        """Yield batches of `count` of the images at these places."""
         plan = plan_all(images.lengths[places], choices, size).to(self.device)
-        chosen = torch.tensor(places, device=self.device)
-        for start in range(0, len(places), count):
-            own, part = chosen[start : start + count], plan.part(start, start + count)
-            if len(own) == count:
-                yield self._preparation(images, own, part, size, classes)(images, own, part)
-            else:
-                yield self.prepare_odd(images.chosen(own), part, size, classes)
+        return in_chunks(
+            torch.tensor(places, device=self.device),
+            plan,
+            count,
+            TOGETHER // prod(size),
+            lambda own, part: self._preparation(images, own, part, size, classes)(images, own, part),
+        )
 
     def _preparation(
         self, images: ResidentImages, places: Tensor, plan: Plan, size: Size, classes: int

@@ -1,6 +1,6 @@
 """Small sets of images that stay on a GPU, and the captured preparation of their batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Self
 
@@ -70,29 +70,47 @@ def bytes_on_canvas(sample: Sample, size: Size) -> int:
     )
 
 
+def in_chunks(
+    places: Tensor, plan: Plan, count: int, most: int, prepare: Callable[[Tensor, Plan], Sample]
+) -> Iterator[Sample]:
+    """Batches of `count` images, several of which are prepared together, `most` images if that is not less than one.
+
+    All chunks have the same length: the last one repeats an image. It is `count` times a power of two, so that clients
+    with other numbers of images have chunks of few other lengths.
+    """
+    chunk = count
+    while chunk < len(places) and 2 * chunk <= most:
+        chunk *= 2
+    for start in range(0, len(places), chunk):
+        rest = min(chunk, len(places) - start)
+        taken = torch.arange(start, start + chunk, device=places.device).clamp_(max=len(places) - 1)
+        prepared = prepare(places[taken], plan.at(taken))
+        for first in range(0, rest, count):
+            yield {name: value[first : min(first + count, rest)] for name, value in prepared.items()}
+
+
 class CapturedPreparation:
-    """Prepares batches of one kind as one CUDA graph, on its own tensors."""
+    """Prepares a number of images as one CUDA graph, on its own tensors."""
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def __init__(self, prepare: Prepare, raw: Sample, plan: Plan, size: Size, classes: int) -> None:
         self.raw = {name: value.clone() for name, value in raw.items()}
         self.plan = Plan(plan.whole.clone(), plan.real.clone())
-        self.batch: Sample = {}
+        self.prepared: Sample = {}
 
         def run() -> None:
-            for name, value in prepare(self.raw, self.plan, size, classes).items():
-                self.batch.setdefault(name, torch.empty_like(value)).copy_(value)
+            self.prepared = prepare(self.raw, self.plan, size, classes)
 
         self.graph = capture_graph(run)
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def __call__(self, images: ResidentImages, places: Tensor, plan: Plan) -> Sample:
-        """Prepare the images at these places; the next call overwrites the batch."""
+        """Prepare the images at these places."""
         for name, canvas in images.canvases.items():
             torch.index_select(canvas, 0, places, out=self.raw[name])
         self.plan.whole.copy_(plan.whole)
         self.plan.real.copy_(plan.real)
         self.graph.replay()
-        return self.batch
+        return {name: value.clone() for name, value in self.prepared.items()}

@@ -1,8 +1,15 @@
 """Which images stay on a GPU, and how they lie there."""
 
+import numpy as np
+import pytest
 import torch
+from torch.testing import assert_close
 
-from fedhca2.data.resident import MOST, ResidentImages, bytes_on_canvas
+from fedhca2.data.batch_augmentation import plan_all
+from fedhca2.data.choices import Choices
+from fedhca2.data.feed import Preparation
+from fedhca2.data.resident import MOST, ResidentImages, bytes_on_canvas, in_chunks
+from fedhca2.data.transforms import draw_augmentation
 
 CPU = torch.device("cpu")
 
@@ -43,3 +50,31 @@ def test_images_that_are_larger_than_the_first_do_not_stay():
 
 def test_no_images_do_not_stay():
     assert ResidentImages.if_few((), lambda index: sample(4, 4), (4, 4), CPU) is None
+
+
+@pytest.mark.parametrize(
+    ("images", "most", "lengths"), [(10, 8, [8, 8]), (10, 100, [16]), (8, 0, [2] * 4), (1, 8, [2])]
+)
+def test_batches_do_not_depend_on_how_many_images_are_prepared_together(images, most, lengths):
+    rng, size, prepare = np.random.default_rng(0), (32, 32), Preparation()
+    samples = [
+        {
+            "image": torch.from_numpy(rng.integers(0, 256, (3, 40, 36), dtype=np.uint8)),
+            "semseg": torch.from_numpy(rng.integers(0, 3, (1, 40, 36), dtype=np.uint8)),
+        }
+        for _ in range(images)
+    ]
+    held = ResidentImages(range(images), samples, size, CPU)
+    places = torch.from_numpy(rng.permutation(images))
+    choices = Choices.of([draw_augmentation(0, "client", 0, index) for index in range(images)])
+    plan = plan_all(held.lengths[places.tolist()], choices, size)
+    found_lengths = []
+
+    def together(own, part):
+        found_lengths.append(len(own))
+        return prepare(held.chosen(own), part, size, 3)
+
+    found = list(in_chunks(places, plan, 2, most, together))
+    assert found_lengths == lengths
+    numbers = [torch.arange(start, min(start + 2, images)) for start in range(0, images, 2)]
+    assert_close(found, [prepare(held.chosen(places[own]), plan.at(own), size, 3) for own in numbers], rtol=0, atol=0)
