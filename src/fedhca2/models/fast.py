@@ -48,8 +48,8 @@ def align_attention(model: nn.Module) -> None:
 class WeightsCastTogether(TorchFunctionMode):
     """Casts all trained weights for one forward pass with few kernels; autocast takes one for each weight.
 
-    The layers that autocast would cast weights for get these copies, all else the weights themselves. So values and
-    gradients are autocast's, bit for bit.
+    The layers that autocast would cast weights for get these copies, all else the weights themselves, and so does a
+    part of a model that switches autocast off. So values and gradients are autocast's, bit for bit.
     """
 
     LAYERS = frozenset(
@@ -69,6 +69,7 @@ class WeightsCastTogether(TorchFunctionMode):
         weights = [parameter for parameter in parameters if parameter.requires_grad and parameter.dtype.itemsize == 4]
         copies = _CastTogether.apply(dtype, *weights) if weights else ()
         self.copies = dict(zip(weights, copies, strict=True))
+        self.device = weights[0].device.type if weights else "cpu"
 
     def __torch_function__(
         self,
@@ -79,7 +80,7 @@ class WeightsCastTogether(TorchFunctionMode):
     ) -> Any:
         """Call a function of torch, with copies where it is one of these layers."""
         options = options or {}
-        if function in self.LAYERS:
+        if function in self.LAYERS and torch.is_autocast_enabled(self.device):
             arguments = [self._copy(value) for value in arguments]
             options = {name: self._copy(value) for name, value in options.items()}
         return function(*arguments, **options)

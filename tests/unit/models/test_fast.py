@@ -98,6 +98,23 @@ def test_weights_that_are_cast_together_give_the_same_bits(encoder, frozen):
     assert_close(other_gradients, gradients, rtol=0, atol=0)
 
 
+class InFullPrecision(torch.nn.Linear):
+    """Switches autocast off, as some backbones do for a layer."""
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(x.float())
+
+
+def test_a_layer_without_autocast_keeps_its_weights():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), InFullPrecision(4, 4))
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(torch.ones(2, 4))
+        with WeightsCastTogether(model.parameters(), torch.bfloat16):
+            assert model(torch.ones(2, 4)).equal(expected)
+    assert expected.dtype == torch.float32
+
+
 def test_a_constant_is_computed_once_and_only_where_it_is_kept():
     maps, held = torch.randn(2, 5, 7, 9), {}
     with with_constants(held):
