@@ -24,8 +24,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import partial
+from contextlib import ExitStack, suppress
+from functools import cache, partial
 from importlib import import_module
 from math import ceil
 from pathlib import Path
@@ -44,7 +44,8 @@ AWAY, KILLED = 0.1, 3
 AT_ONCE = 10  # sites that start at the same time
 PATIENCE = 300.0  # seconds for these sites to start
 # Priorities: on machines of their own, sites take no processor from the server, nor their training from a SuperNode.
-SITES, TRAINING = 10, 19
+# Only root may set the server's.
+SERVER, SITES, TRAINING = -15, 10, 19
 IDLE = 20.0  # seconds in which the cost of waiting is measured
 # A site keeps what its training has freed, 100 MB, unless glibc is told to return it: too much for a hundred of them.
 FRUGAL = {"MALLOC_TRIM_THRESHOLD_": "1000000", "MALLOC_ARENA_MAX": "2"}
@@ -74,7 +75,6 @@ class Sites:
                 keys = self._keys / "sites" / name
                 home = self._folder / "homes" / name
                 self.processes[name] = start_site(self._public, self.files[name], keys, home, self._folder)
-                os.setpriority(os.PRIO_PROCESS, self.processes[name].pid, SITES)
         finally:
             subprocess.Popen = popen
         self.here |= {*names}
@@ -219,6 +219,7 @@ def measure(count: int, rounds: int, deadline: float, folder: Path) -> Iterator[
     with ExitStack() as stack:
         link = stack.enter_context(Link(keys, f"127.0.0.1:{free_port()}", logs=folder))
         link.register(names)
+        put_first(link.processes["superlink"].pid, link.processes["proxy"].pid)
         sites = stack.enter_context(Sites(experiment, keys, link.public, folder / "sites"))
         began = time.monotonic()
         sites.start_all()
@@ -234,11 +235,20 @@ def measure(count: int, rounds: int, deadline: float, folder: Path) -> Iterator[
         command += ["--min-clients", str(count - 2 * round(AWAY * count) - KILLED)]
         serve = start(command, folder / "serve", folder / "serve.log")
         stack.callback(stop, [serve])
+        put_first(serve.pid)
         story = Story(sites, out, rounds, serve)
         story.play(
             {"the server": serve, "the SuperLink": link.processes["superlink"], "the proxy": link.processes["proxy"]}
         )
         yield from story.rows(name)
+
+
+def put_first(*pids: int) -> None:
+    """Let all threads of the server's processes go before the sites, if this user may."""
+    with suppress(PermissionError):
+        for pid in pids:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), SERVER)
 
 
 def busy(parts: dict[str, list[int]]) -> dict[str, float]:
@@ -293,12 +303,18 @@ def own_bytes(pid: int) -> int:
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(("Private_Clean", "Private_Dirty")))
 
 
+@cache
 def _warm() -> Any:
+    """What forks sites, at their priority."""
     os.environ |= FRUGAL
     tests = str(Path(__file__).parents[1] / "tests")
     if tests not in sys.path:
         sys.path.append(tests)
-    return import_module("warm").Warm
+    warm, before = import_module("warm"), set(descendants(os.getpid()))
+    warm._forking()
+    for pid in set(descendants(os.getpid())) - before:
+        os.setpriority(os.PRIO_PROCESS, pid, SITES)
+    return warm.Warm
 
 
 def rows(quick: bool = False) -> Iterator[Row]:

@@ -24,7 +24,7 @@ from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, decode_reply, encode_orders, pack
 from fedhca2.federation.flower.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.site_registry import SiteRegistry
-from fedhca2.federation.flower.wait import TooFewClientsError, Wait
+from fedhca2.federation.flower.wait import TooFewClientsError, Wait, by_reason
 from fedhca2.federation.foreign_text import Refused, shown
 from fedhca2.messages import Order, Profile, Reply
 
@@ -148,12 +148,9 @@ class FlowerFleet:
         return dict.fromkeys(self.registry.known, "at its site")
 
     def _too_few(self, count: int, what: str, wait: Wait) -> str:
-        names: dict[str, list[str]] = {}  # by what keeps them away
-        for name, why in {**self.absent, **self.registry.refused}.items():
-            names.setdefault(why, []).append(name)
-        reasons = "".join(f"; {', '.join(who)}: {why}" for why, who in names.items())
+        reasons = by_reason({**self.absent, **self.registry.refused})
         time = f" in {self.terms.deadline:g} s" if wait.is_over else ""
-        return f"{self.quorum} clients should take part, found {count} that {what}{time}{reasons}"
+        return f"{self.quorum} clients should take part, found {count} that {what}{time}{reasons and '; '}{reasons}"
 
     def _is_out(self, errand: _Errand[T]) -> bool:
         return errand.answer is None and errand.failures <= self.terms.retries

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from time import monotonic
 
+NAMED = 5  # clients with one reason that a message names
 TELL_AFTER = 60.0  # seconds of waiting until it is logged; twice as long every time after
 FOREVER = 30 * 86400.0  # seconds; Flower's messages need an end
 log = logging.getLogger("fedhca2.server")
@@ -37,4 +38,24 @@ class Wait:
         if whom and monotonic() >= self._next:
             self._pause *= 2
             self._next = monotonic() + self._pause
-            log.warning("waiting for %s", "; ".join(f"{name}: {why}" for name, why in whom.items()))
+            log.warning("waiting for %s", by_reason(whom))
+
+
+def by_reason(clients: Mapping[str, str]) -> str:
+    """Clients by what keeps them away; of many, only the first are named.
+
+    >>> by_reason({"home": "offline", "street": "no reply yet", "ward": "offline"})
+    'home, ward: offline; street: no reply yet'
+    >>> by_reason({f"site{number}": "offline" for number in range(100)})
+    'site0, site1, site2, site3, site4 and 95 others: offline'
+    """
+    names: dict[str, list[str]] = {}
+    for name, why in clients.items():
+        names.setdefault(why, []).append(name)
+    return "; ".join(f"{_first(who)}: {why}" for why, who in names.items())
+
+
+def _first(names: list[str]) -> str:
+    if len(names) <= NAMED + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} others"
