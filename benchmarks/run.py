@@ -38,8 +38,9 @@ PARTS = {  # name: module with rows()
     "sites": "sites",
     "gpu": "gpu",
     "slots": "slots",
+    "attention": "window_attention",
 }
-ON_GPU = ("gpu", "slots")
+ON_GPU = ("gpu", "slots", "attention")
 Found = dict[str, list[Row]]
 WIDTH = 120  # of the table, if the output is a file
 COLOURS = {None: "", True: "green", False: "red"}
