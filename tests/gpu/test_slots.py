@@ -52,6 +52,12 @@ def test_images_that_are_read_anew_give_the_same_result(monkeypatch):
     assert same(states(1), expected)
 
 
+def test_images_that_are_prepared_a_batch_at_a_time_give_the_same_result(monkeypatch):
+    expected = states(1)
+    monkeypatch.setattr("fedhca2.data.feed.TOGETHER", 0)
+    assert same(states(1), expected)
+
+
 def test_slots_are_added_up_to_a_limit():
     crowd = list(clients(small(**SETTINGS)).values())
     found = worthwhile_slots(DeviceSlot(GPU), crowd, lambda: DeviceSlot(GPU))
