@@ -71,8 +71,7 @@ TERMS = pytest.mark.parametrize(
 def test_a_captured_epoch_is_a_plain_one(terms, name):
     expected = trained(name, DeviceSlot(GPU, "plain"), terms)
     found = trained(name, DeviceSlot(GPU, "captured"), terms)
-    # The rate is 1e-3. Before a BatchNorm, a bias has no gradient except for rounding, and Adam moves it all the same.
-    assert_close(found[0], expected[0], rtol=1e-3, atol=1e-3)
+    assert_close(found[0], expected[0], rtol=1e-3, atol=2e-4)
     assert_close(found[1], expected[1], rtol=1e-2, atol=1e-3)
     assert_close(found[2], expected[2], rtol=1e-3, atol=1e-4)
 
