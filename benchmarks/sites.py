@@ -44,7 +44,8 @@ AWAY, KILLED = 0.1, 3
 AT_ONCE = 10  # sites that start at the same time
 PATIENCE = 300.0  # seconds for these sites to start
 # Priorities: on machines of their own, sites take no processor from the server, nor their training from a SuperNode.
-# Only root may set the server's.
+# Only root may set the server's. These processes are of different sessions, between which Linux heeds priorities only
+# with kernel.sched_autogroup_enabled = 0.
 SERVER, SITES, TRAINING = -15, 10, 19
 IDLE = 20.0  # seconds in which the cost of waiting is measured
 # A site keeps what its training has freed, 100 MB, unless glibc is told to return it: too much for a hundred of them.

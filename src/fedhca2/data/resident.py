@@ -73,7 +73,7 @@ def bytes_on_canvas(sample: Sample, size: Size) -> int:
 def in_chunks(
     places: Tensor, plan: Plan, count: int, most: int, prepare: Callable[[Tensor, Plan], Sample]
 ) -> Iterator[Sample]:
-    """Batches of `count` images, several of which are prepared together, `most` images if that is not less than one.
+    """Batches of `count` images, several of which are prepared together: at most `most` images, at least one batch.
 
     All chunks have the same length: the last one repeats an image. It is `count` times a power of two, so that clients
     with other numbers of images have chunks of few other lengths.
