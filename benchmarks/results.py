@@ -58,7 +58,7 @@ class Page:
     def comparison(self, name):
         """The methods of the catalogue with their defaults."""
         if name not in self.compared:
-            runs = self.runs.plain(name)
+            runs = comparable(self.runs.plain(name))
             self.compared[name] = (gather(runs), runs) if runs else (None, [])
         return self.compared[name]
 
@@ -150,7 +150,8 @@ class Page:
         for run in self.runs.that_change(name, SIZES):
             if run.method in CURVE_METHODS:
                 sized.setdefault(images_per_client(run.settings), []).append(run)
-        compared = {images: gather(runs) for images, runs in sorted(sized.items())}
+        sized = {images: comparable(runs) for images, runs in sorted(sized.items())}
+        compared = {images: gather(runs) for images, runs in sized.items() if runs}
         if len(compared) < 2:
             return f"*`{name}` was not run with other numbers of images.*"
         curves = {
@@ -162,7 +163,7 @@ class Page:
         told = f"Δm over training alone by training images per client, for {', '.join(curves)}"
         self.figures[CURVE] = gain_curve(curves, "training images per outdoor client (log scale)", told)
         cells = [[f"`{method}`", *(gain_cell(found, method) for found in compared.values())] for method in curves]
-        seeds = [str(len({run.seed for run in runs})) for _, runs in sorted(sized.items())]
+        seeds = [str(len({run.seed for run in sized[images]})) for images in compared]
         caption = (
             f"*Mean gain over training alone (%, `local` is the line at 0) by training images per outdoor client of "
             f"`{name}`; bands are one standard deviation over seeds, and a point without a band is one run.*"
@@ -181,6 +182,12 @@ class Page:
         self.figures[f"ranks-{name}"] = draw_ranks(ranking)
         told = ", ".join(f"{method} {place:.1f}" for method, place in ranking.ranks.items())
         return f"![Average ranks in {name}: {told}](images/ranks-{name}.svg)\n\n{ranking_note(ranking)}"
+
+
+def comparable(runs):
+    """The runs with seeds that Local was run with: others wait for it."""
+    seeds = {run.seed for run in runs if run.method == LOCAL}
+    return [run for run in runs if run.seed in seeds]
 
 
 def scenario_of(name):
