@@ -36,6 +36,8 @@ from fedhca2.federation.flower.site import Site
 from fedhca2.federation.flower.site_config import SiteConfig
 
 POLL = 0.5  # seconds between checks for a task; the SuperNode itself checks for messages every 3 seconds
+IDLE_POLL = 3.0  # … once none came for a while, since checks are most of what a waiting site costs
+A_WHILE = 30.0
 RESTART = 5.0  # seconds before a lost SuperNode is restarted
 log = logging.getLogger("fedhca2.site")
 LOOPBACK = "127.0.0.1"
@@ -97,7 +99,7 @@ def _command(superlink: str, keys: SiteKeys, port: int) -> list[str]:
 def _serve(app: ClientApp, turn: threading.Lock, node: "subprocess.Popen[bytes]", address: str, secret: Path) -> None:
     """Carry out the SuperNode's tasks for as long as it runs and takes the replies."""
     client = runtime_client(address, None, secret)
-    refused = threading.Event()
+    refused, last = threading.Event(), time.monotonic()
     try:
         while node.poll() is None and not refused.is_set():
             try:
@@ -109,8 +111,9 @@ def _serve(app: ClientApp, turn: threading.Lock, node: "subprocess.Popen[bytes]"
                 # In a thread: a message whose run was stopped half-way never completes, and would block.
                 task = (app, address, answer.token, turn, refused)
                 threading.Thread(target=_carry_out, args=task, daemon=True).start()
+                last = time.monotonic()
             else:
-                time.sleep(POLL)
+                time.sleep(POLL if time.monotonic() - last < A_WHILE else IDLE_POLL)
     finally:
         client.close()
 
