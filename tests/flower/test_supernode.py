@@ -136,6 +136,7 @@ def test_a_supernode_that_waits_for_a_reply_it_refused_is_started_again(
         send(grid)
         wait_for(lambda: node(grid).last_activated_at != deaf, PATIENCE)
         assert "a reply could not be delivered" in log()
+        assert "the SuperNode did not take a reply; starting it again" in log()
         assert is_answered(grid, send(grid))
 
 

@@ -78,9 +78,11 @@ def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
             try:
                 _serve(app, turn, node, f"127.0.0.1:{port}", keys.secret)
             finally:
+                ended = node.poll()
                 stop([node])
                 ports.clear()
-            log.warning("the SuperNode ended with code %s; starting it again in %g s", node.returncode, RESTART)
+            why = "did not take a reply" if ended is None else f"ended with code {ended}"
+            log.warning("the SuperNode %s; starting it again in %g s", why, RESTART)
             time.sleep(RESTART)
 
 
@@ -121,7 +123,7 @@ def _serve(app: ClientApp, turn: threading.Lock, node: "subprocess.Popen[bytes]"
 def _carry_out(app: ClientApp, address: str, token: str, turn: threading.Lock, refused: threading.Event) -> None:
     """Handle one message and its reply; only one is worked on at a time.
 
-    If the SuperNode refuses the reply, as it does once it believes that the task has died, `refused` is set: it would
+    If the SuperNode refuses the reply, as it does once it believes that the task has died, `refused` is set: it might
     wait for that reply, and fetch no other message. The server repeats its orders to one that is started again.
     """
     # Without Flower's retries, which end the process when a task has expired: the server repeats the order.
