@@ -48,6 +48,10 @@ class InProcessGrid(Grid):
     def restart(self, name: str) -> None:
         """Restart a node so fast that no one notices: messages sent to it are lost."""
         self.lives[name] = self.lives.get(name, 0) + 1
+        self.lose(name)
+
+    def lose(self, name: str) -> None:
+        """Lose the messages that were sent to a node and not answered yet."""
         lost = {key for key, message in self.sent.items() if self.apps[message.metadata.dst_node_id][0] == name}
         self.sent = {key: message for key, message in self.sent.items() if key not in lost}
 

@@ -145,6 +145,45 @@ def test_a_site_that_restarts_unnoticed_gets_its_order_again(experiment, tmp_pat
     assert len(fleet.perform(orders_for(fleet), quiet)) == 3
 
 
+def orders_given(grid, name):
+    """How many orders a node was sent."""
+    return sum(
+        grid.apps[sent.metadata.dst_node_id][0] == name for sent in grid.down if sent.metadata.message_type == "train"
+    )
+
+
+def test_an_order_that_is_lost_on_its_way_is_given_again(experiment, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("fedhca2.federation.flower.fleet.LOST_AFTER", 0.5)
+    grid, _, fleet = flower_federation(experiment, tmp_path, retries=0)
+    fleet.gather()
+    grid.silent = {"home"}
+
+    def lose():
+        grid.lose("home")
+        grid.silent = set()
+
+    After(grid, 3, lose)
+    assert len(fleet.perform(orders_for(fleet), quiet)) == 3
+    assert orders_given(grid, "home") > 1
+    assert "s, and gets its order again: it may be lost" in caplog.text
+
+
+def test_a_slow_site_is_asked_again_less_and_less_often(experiment, tmp_path, monkeypatch):
+    grid, fleet = gathered_and_trained(experiment, tmp_path, min_clients=2, deadline=4)
+    monkeypatch.setattr("fedhca2.federation.flower.fleet.LOST_AFTER", 0.1)
+    grid.silent, grid.down = {"home"}, []
+    fleet.perform(orders_for(fleet), quiet)
+    assert 2 <= orders_given(grid, "home") <= 6
+
+
+def test_nobody_is_asked_again_before_most_have_answered(experiment, tmp_path, monkeypatch):
+    grid, fleet = gathered_and_trained(experiment, tmp_path, min_clients=1, deadline=1.5)
+    monkeypatch.setattr("fedhca2.federation.flower.fleet.LOST_AFTER", 0.0)
+    grid.silent, grid.down = {"home", "outdoor-semseg"}, []
+    fleet.perform(orders_for(fleet), quiet)
+    assert orders_given(grid, "home") == 1
+
+
 def gathered_and_trained(experiment, folder, **terms):
     """A federation with the replies of its first round on disk, and these terms from now on."""
     grid, _, fleet = flower_federation(experiment, folder)

@@ -2,11 +2,13 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -29,6 +31,9 @@ from fedhca2.federation.foreign_text import Refused, shown
 from fedhca2.messages import Order, Profile, Reply
 
 GRACE = 10.0  # seconds for further clients to introduce themselves when there are already enough
+# An order without a reply is taken for lost, and given again, this many seconds and three times as long as the slowest
+# other took after it was given: Flower delivers a message once, even if the connection ends under it.
+LOST_AFTER, TIMES_AS_LONG = 60.0, 3
 AWAY, LATE = "offline", "no reply in time"
 log = logging.getLogger("fedhca2.server")
 T = TypeVar("T")
@@ -42,6 +47,9 @@ class _Errand(Generic[T]):
     allowance: Allowance  # for the answer
     read: Callable[[Answer], T | Refused]
     given: str | None = None  # start time of the node that has it; None: it must be sent (again)
+    sent: float = 0.0  # when it was given
+    patience: float = 1.0  # how much longer than usual it is waited for before it is given again
+    took: float | None = None  # the seconds until its answer
     failures: int = 0
     why: str = AWAY  # why there is no answer yet
     answer: T | None = None
@@ -85,8 +93,8 @@ class FlowerFleet:
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Give every client its order, and collect the replies that arrive before the deadline.
 
-        An order waits for a site that is offline, and is repeated to one that returns or fails. Once enough clients
-        have answered, it does not wait for sites that are offline.
+        An order waits for a site that is offline, and is repeated to one that returns, fails, or is silent for long.
+        Once enough clients have answered, it does not wait for sites that are offline.
         """
         contents = encode_orders(orders, self.terms.wire, {**self.invitation.header(), "wire": self.terms.wire})
         errands = {
@@ -134,8 +142,9 @@ class FlowerFleet:
             enough = sum(errand.answer is not None for errand in errands.values()) >= needed
             if wait.is_over or (enough and all(self.registry.since(client) is None for client in out)):
                 break
+            lost_after = self._lost_after(errands.values())
             for client, errand in out.items():
-                self._give(client, errand, wait)
+                self._give(client, errand, wait, lost_after)
             for client, answer in self.registry.exchange(wait):
                 self._take(client, out[client], answer)
             wait.tell({client: errand.state for client, errand in out.items() if errand.answer is None})
@@ -155,13 +164,21 @@ class FlowerFleet:
     def _is_out(self, errand: _Errand[T]) -> bool:
         return errand.answer is None and errand.failures <= self.terms.retries
 
-    def _give(self, client: str, errand: _Errand[T], wait: Wait) -> None:
-        """Send the order, unless the node already has it or is offline."""
-        since = self.registry.since(client)
-        if since in (None, errand.given):
+    def _lost_after(self, errands: Collection[_Errand[T]]) -> float:
+        """The seconds after which a message without an answer is taken for lost; never before half are answered."""
+        took = [errand.took for errand in errands if errand.took is not None]
+        return LOST_AFTER + TIMES_AS_LONG * max(took) if took and 2 * len(took) >= len(errands) else inf
+
+    def _give(self, client: str, errand: _Errand[T], wait: Wait, lost_after: float) -> None:
+        """Send the order, unless the node is offline, or already has it; again if it seems to be lost."""
+        since, waited = self.registry.since(client), monotonic() - errand.sent
+        if since is None or (since == errand.given and waited < errand.patience * lost_after):
             return
+        if since == errand.given:
+            log.warning("%s has not answered for %.0f s, and gets its order again: it may be lost", client, waited)
+            errand.patience *= 2
         if self.registry.order(client, errand.content, wait.lifetime, errand.allowance):
-            errand.given, errand.why = since, LATE
+            errand.given, errand.why, errand.sent = since, LATE, monotonic()
         else:
             self.registry.went(client)
             errand.why = "Flower did not accept its order"
@@ -175,7 +192,7 @@ class FlowerFleet:
             return
         outcome = answer if isinstance(answer, Refused) else errand.read(answer)
         if not isinstance(outcome, Refused):
-            errand.answer = outcome
+            errand.answer, errand.took = outcome, monotonic() - errand.sent
             return
         log.warning("%s: %s", client, outcome.why)
         errand.given, errand.why, errand.failures = None, outcome.why, errand.failures + 1
