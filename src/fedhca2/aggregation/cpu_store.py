@@ -20,8 +20,7 @@ from fedhca2.aggregation.rows import MappedRow, Projection, own_pages
 TILE = 3  # rows by rows whose products are summed at a time: nine sums and six values fit the registers
 COLUMNS = 1024  # columns whose values stay in the fastest cache while all pairs of rows use them
 GROUP = 8  # rows that are added at a time
-STRETCH = 8192  # columns of a row that are read in one go if each is needed once: processors fetch long runs ahead
-BLOCK = 256  # columns of all rows that stay in a fast cache while several mixtures use them
+STRETCH = 16384  # columns of a row that are read in one go if each is needed once: processors fetch long runs ahead
 FOLDED = 4  # rows that are projected at a time, so that signs are read and converted once for all of them
 # This many rows can be multiplied in float64 in the time it takes to read them. With more rows, products are summed
 # over a thousand columns in float32, and these sums in float64.
@@ -95,21 +94,35 @@ def _squared_length(row, columns, stored):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _add_to_one(w, p0, p1, p2, p3, p4, p5, p6, p7, totals):  # type: ignore[no-untyped-def]
+def _four(rows, first, start, stop, stored):  # type: ignore[no-untyped-def]
+    """Values of four rows."""
+    return (
+        _values(rows[first], start, stop, stored),
+        _values(rows[first + 1], start, stop, stored),
+        _values(rows[first + 2], start, stop, stored),
+        _values(rows[first + 3], start, stop, stored),
+    )
+
+
+# Here sums are in a fixed order. A product and its sum are rounded together, in a vector register or alone.
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _add_to_one(w, first, second, totals):  # type: ignore[no-untyped-def]
     """Add a mixture of eight rows to one row of totals."""
     w0, w1, w2, w3, w4, w5, w6, w7 = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
-    for k in range(len(p0)):
+    (p0, p1, p2, p3), (p4, p5, p6, p7) = first, second
+    for k in range(len(totals)):
         total = totals[k] + w0 * p0[k] + w1 * p1[k] + w2 * p2[k] + w3 * p3[k]
         totals[k] = total + w4 * p4[k] + w5 * p5[k] + w6 * p6[k] + w7 * p7[k]
 
 
-@njit(cache=True, nogil=True)
-def _add_to_four(w, p0, p1, p2, p3, t0, t1, t2, t3):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _add_to_four(w, rows, totals):  # type: ignore[no-untyped-def]
     """Add mixtures of four rows to four rows of totals: a value is read and converted once for all of them."""
     w00, w01, w02, w03 = w[0, 0], w[0, 1], w[0, 2], w[0, 3]
     w10, w11, w12, w13 = w[1, 0], w[1, 1], w[1, 2], w[1, 3]
     w20, w21, w22, w23 = w[2, 0], w[2, 1], w[2, 2], w[2, 3]
     w30, w31, w32, w33 = w[3, 0], w[3, 1], w[3, 2], w[3, 3]
+    (p0, p1, p2, p3), (t0, t1, t2, t3) = rows, totals
     for k in range(len(p0)):
         x0, x1, x2, x3 = np.float64(p0[k]), np.float64(p1[k]), np.float64(p2[k]), np.float64(p3[k])
         t0[k] = t0[k] + w00 * x0 + w01 * x1 + w02 * x2 + w03 * x3
@@ -124,36 +137,18 @@ def _mix_one(rows, weights, start, stop, stored, totals):  # type: ignore[no-unt
     totals[:] = 0
     for j in range(0, len(rows), GROUP):
         if weights[j : j + GROUP].any():
-            _add_to_one(
-                weights[j : j + GROUP],
-                _values(rows[j], start, stop, stored),
-                _values(rows[j + 1], start, stop, stored),
-                _values(rows[j + 2], start, stop, stored),
-                _values(rows[j + 3], start, stop, stored),
-                _values(rows[j + 4], start, stop, stored),
-                _values(rows[j + 5], start, stop, stored),
-                _values(rows[j + 6], start, stop, stored),
-                _values(rows[j + 7], start, stop, stored),
-                totals,
-            )
+            first, second = _four(rows, j, start, stop, stored), _four(rows, j + 4, start, stop, stored)
+            _add_to_one(weights[j : j + GROUP], first, second, totals)
 
 
 @njit(cache=True, nogil=True)
 def _mix_four(rows, weights, start, stop, stored, totals):  # type: ignore[no-untyped-def]
     """Sum the columns of four mixtures, from their weights [4, N]."""
-    totals[:], count = 0, stop - start
+    n = stop - start
+    sums = totals[0, :n], totals[1, :n], totals[2, :n], totals[3, :n]  # known to be contiguous when this is compiled
+    totals[:, :n] = 0
     for j in range(0, len(rows), 4):
-        _add_to_four(
-            weights[:, j : j + 4],
-            _values(rows[j], start, stop, stored),
-            _values(rows[j + 1], start, stop, stored),
-            _values(rows[j + 2], start, stop, stored),
-            _values(rows[j + 3], start, stop, stored),
-            totals[0, :count],  # slices like these are known to be contiguous when this is compiled
-            totals[1, :count],
-            totals[2, :count],
-            totals[3, :count],
-        )
+        _add_to_four(weights[:, j : j + 4], _four(rows, j, start, stop, stored), sums)
 
 
 @njit(cache=True, nogil=True)
@@ -163,7 +158,7 @@ def _write_mixed(rows, weights, dense, columns, stored, mixed):  # type: ignore[
     N is a multiple of GROUP. Weights are `dense` if hardly any is zero. Everything is float64 and in a fixed order
     except for the last rounding, so a value's bits depend only on its own column.
     """
-    stretch = STRETCH if len(mixed) == 1 else BLOCK if dense else COLUMNS
+    stretch = STRETCH if len(mixed) == 1 else COLUMNS
     totals = np.empty((4, stretch))
     for start in range(0, columns, stretch):
         stop = min(start + stretch, columns)
@@ -181,8 +176,9 @@ def _write_mixed(rows, weights, dense, columns, stored, mixed):  # type: ignore[
 
 # Here sums are in a fixed order too: a value is added to its sum before the next block's, and a sign changes no digit.
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def _fold_four(p0, p1, p2, p3, signs, f0, f1, f2, f3):  # type: ignore[no-untyped-def]
+def _fold_four(rows, signs, sums):  # type: ignore[no-untyped-def]
     """Add values of four rows with their signs to sums; returns their squared lengths."""
+    (p0, p1, p2, p3), (f0, f1, f2, f3) = rows, sums
     s0 = s1 = s2 = s3 = 0.0
     for k in range(len(signs)):
         sign = np.float32(signs[k])
@@ -206,17 +202,8 @@ def _fold(rows, columns, stored, first, signs, shifts, sums, squares):  # type: 
         target = (place + shifts[column // size]) % size
         count = min(size - place, size - target, first + columns - column)
         start, stop, end = column - first, column - first + count, target + count
-        added = _fold_four(
-            _values(rows[0], start, stop, stored),
-            _values(rows[1], start, stop, stored),
-            _values(rows[2], start, stop, stored),
-            _values(rows[3], start, stop, stored),
-            signs[column : column + count],
-            sums[0, target:end],
-            sums[1, target:end],
-            sums[2, target:end],
-            sums[3, target:end],
-        )
+        places = sums[0, target:end], sums[1, target:end], sums[2, target:end], sums[3, target:end]
+        added = _fold_four(_four(rows, 0, start, stop, stored), signs[column : column + count], places)
         for i in range(FOLDED):
             squares[i] += added[i]
         column += count
@@ -285,8 +272,7 @@ class CpuStore:
             for a, b, rows, stored in self._blocks(piece):
                 _write_mixed(_padded(rows, size), matrices[piece[0]], dense, b - a, stored, targets + 4 * a)
 
-        for _ in self._each(one, edges):
-            pass
+        list(self._each(one, edges))
 
     def sketch(self, projection: Projection) -> tuple[Tensor, Tensor]:
         """Project the rows, a few of them per thread, and measure their squared lengths."""
