@@ -72,6 +72,23 @@ def test_products_of_few_rows_are_those_of_float64(stack):
     assert_close(found, plain_products(data, sizes), rtol=1e-12, atol=1e-11)
 
 
+def many_rows(n, columns, spread=1.0):
+    """Rows around a common one; with a small spread they are nearly parallel."""
+    rng = torch.Generator().manual_seed(n)
+    common = torch.randn(columns, generator=rng)
+    return [common + spread * torch.randn(columns, generator=rng) for _ in range(n)]
+
+
+@pytest.mark.parametrize("spread", [1e-3, 1e3])
+@pytest.mark.parametrize("n", [13, 48, 100])
+def test_products_of_many_rows_are_near_those_of_float64(n, spread):
+    data = many_rows(n, 20_000, spread)
+    exact = plain_products(data, [20_000])
+    lengths = exact.diagonal(dim1=1, dim2=2).sqrt()
+    errors = (make(layout_of([20_000]), data).products("rows") - exact) / lengths[:, :, None] / lengths[:, None]
+    assert errors.square().mean().sqrt() <= 5e-8  # 1e-8 with AVX-512; 3e-8 with SSE, which sums longer chains
+
+
 @brief
 @given(stack=stacks())
 def test_products_of_whole_rows_are_the_sum_over_tensors(stack):
@@ -128,6 +145,39 @@ def test_a_mixture_has_the_same_bits_alone_and_beside_others():
     assert all(map(torch.equal, rows.mix(weights), alone))
 
 
+@pytest.mark.parametrize("n", [4, 13, 48, 100])
+def test_a_mixture_s_value_has_the_same_bits_in_a_short_row(n):
+    data, rng = many_rows(n, 3000), torch.Generator().manual_seed(0)
+    weights = torch.rand(5, n, dtype=torch.float64, generator=rng) - 0.5
+    whole = make(layout_of([3000]), data).mix(weights)
+    for start, stop in [(0, 1), (5, 22), (1000, 1030), (2047, 3000)]:
+        short = make(layout_of([stop - start]), [row[start:stop] for row in data]).mix(weights)
+        assert all(torch.equal(mixed[start:stop], cut) for mixed, cut in zip(whole, short, strict=True))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("n", [13, 48, 100])
+def test_a_value_that_is_not_finite_shows_in_its_own_column_of_all_mixtures(value, n):
+    data = many_rows(n, 3000)
+    data[1][1500] = value
+    mixed = torch.stack(make(layout_of([3000]), data).mix(torch.full((n, n), 1 / n, dtype=torch.float64)))
+    assert (~mixed.isfinite()).nonzero()[:, 1].tolist() == [1500] * n
+
+
+@pytest.mark.parametrize("n", [13, 48, 100])
+def test_bits_of_many_rows_do_not_depend_on_the_number_of_threads(n):
+    rows = make(layout_of([2000, 5000]), many_rows(n, 7000), chunk=1500)
+    weights = torch.rand(2, n, n, generator=torch.Generator().manual_seed(0)) + 0.1
+    found = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append([rows.products("rows"), *rows.mix(weights)])
+    finally:
+        torch.set_num_threads(1)
+    assert all(map(torch.equal, *found))
+
+
 @pytest.mark.parametrize("threads", [2, 3])
 def test_bits_do_not_depend_on_the_number_of_threads(threads):
     rng = torch.Generator().manual_seed(0)
@@ -151,7 +201,7 @@ def test_many_rows_beyond_the_range_of_float32_products(scale):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("n", [4, 20])
+@pytest.mark.parametrize("n", [4, 20, 100])
 def test_a_value_that_is_not_finite_shows_in_its_own_products_alone(value, n):
     data = [torch.ones(2000) for _ in range(n)]
     data[1][1500] = value
