@@ -1,7 +1,8 @@
 """Everything in docs/results.md that is made from runs.
 
-    python benchmarks/results.py add RUNS…    records the finished runs below these folders in benchmarks/results/
-    python benchmarks/results.py page         makes the tables and figures of docs/results.md from the records
+    python benchmarks/results.py run [PART …]    makes the runs that are missing, and records them
+    python benchmarks/results.py add RUNS…       records the finished runs below these folders in benchmarks/results/
+    python benchmarks/results.py page            makes the tables and figures of docs/results.md from the records
 
 A run belongs to the embedded experiment that its config names, and replaces the record of an earlier run with its
 experiment, settings and seed. The page compares a run with the record of Local that has its settings and seed. What
@@ -18,12 +19,13 @@ from statistics import mean
 
 from gain_curve import gain_curve
 from results_adding import add_runs
-from results_jobs import CURVE_METHODS
+from results_jobs import CURVE_METHODS, PARTS, part
 from results_of_papers import PAPER, SENSITIVITY
 from results_records import RECORDS, read_records
 from results_runs import ENCODER, METHOD, SIZES, Runs, encoder_of, images_per_client
 
 from fedhca2.errors import UserError
+from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
 from fedhca2.reports.comparison import Entry, gather
 from fedhca2.reports.comparison.drawings import draw_ranks, ranking_note, ranking_of
@@ -58,7 +60,7 @@ class Page:
     def comparison(self, name):
         """The methods of the catalogue with their defaults."""
         if name not in self.compared:
-            runs = self.runs.plain(name)
+            runs = comparable(self.runs.plain(name))
             self.compared[name] = (gather(runs), runs) if runs else (None, [])
         return self.compared[name]
 
@@ -150,7 +152,8 @@ class Page:
         for run in self.runs.that_change(name, SIZES):
             if run.method in CURVE_METHODS:
                 sized.setdefault(images_per_client(run.settings), []).append(run)
-        compared = {images: gather(runs) for images, runs in sorted(sized.items())}
+        sized = {images: comparable(runs) for images, runs in sorted(sized.items())}
+        compared = {images: gather(runs) for images, runs in sized.items() if runs}
         if len(compared) < 2:
             return f"*`{name}` was not run with other numbers of images.*"
         curves = {
@@ -162,7 +165,7 @@ class Page:
         told = f"Δm over training alone by training images per client, for {', '.join(curves)}"
         self.figures[CURVE] = gain_curve(curves, "training images per outdoor client (log scale)", told)
         cells = [[f"`{method}`", *(gain_cell(found, method) for found in compared.values())] for method in curves]
-        seeds = [str(len({run.seed for run in runs})) for _, runs in sorted(sized.items())]
+        seeds = [str(len({run.seed for run in sized[images]})) for images in compared]
         caption = (
             f"*Mean gain over training alone (%, `local` is the line at 0) by training images per outdoor client of "
             f"`{name}`; bands are one standard deviation over seeds, and a point without a band is one run.*"
@@ -181,6 +184,12 @@ class Page:
         self.figures[f"ranks-{name}"] = draw_ranks(ranking)
         told = ", ".join(f"{method} {place:.1f}" for method, place in ranking.ranks.items())
         return f"![Average ranks in {name}: {told}](images/ranks-{name}.svg)\n\n{ranking_note(ranking)}"
+
+
+def comparable(runs):
+    """The runs with seeds that Local was run with: others wait for it."""
+    seeds = {run.seed for run in runs if run.method == LOCAL}
+    return [run for run in runs if run.seed in seeds]
 
 
 def scenario_of(name):
@@ -243,6 +252,15 @@ def add(runs, records):
     return 1 if refusals else 0
 
 
+def run(asked):
+    """Make and record the runs that are missing; those that fail get a line."""
+    from results_running import run_missing  # imports torch, which a page needs not
+
+    faults = run_missing(asked.parts, asked.settings, asked.jobs, asked.out, asked.records)
+    print("".join(f"failed: {folder}: {fault}\n" for folder, fault in faults.items()), end="", file=sys.stderr)
+    return 1 if faults else 0
+
+
 def write_page(file, records):
     """Fill the blocks of a page, write its figures, and name the records that are in none of them."""
     page = Page(Runs(read_records(records)))
@@ -259,15 +277,25 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER")
     commands = parser.add_subparsers(dest="command", required=True)
+    runs = commands.add_parser("run", help="make and record the runs that are missing, beside each other")
+    runs.add_argument("parts", nargs="*", type=part, metavar="PART", help=f"by default all: {', '.join(PARTS)}")
+    runs.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
+    runs.add_argument("--jobs", type=int, help="runs at a time; by default as many as the machine allows")
+    runs.add_argument("--out", type=Path, default=Path("runs/results"), metavar="FOLDER")
     commands.add_parser("add", help="record runs").add_argument("runs", nargs="+", type=Path, metavar="RUNS")
     page = commands.add_parser("page", help="make the page from the records")
     page.add_argument("page", nargs="?", type=Path, default=PAGE, metavar="PAGE.md")
     asked = parser.parse_args(argv)
     try:
+        if asked.command == "run":
+            return run(asked)
         return add(asked.runs, asked.records) if asked.command == "add" else write_page(asked.page, asked.records)
     except UserError as error:
         print("\n".join(error.lines), file=sys.stderr)
         return 1
+    except Interrupted as stopped:
+        print(f"{stopped}; unfinished runs are in {asked.out}/", file=sys.stderr)
+        return 128 + stopped.signal
 
 
 if __name__ == "__main__":

@@ -153,25 +153,39 @@ def job(experiment, method, seed, settings, variant=""):
     return " ".join([name, experiment, *options])
 
 
+def settings_in(options):
+    """What the options of a line set."""
+    return options[1::2]
+
+
 def settings_of(line):
     """All settings of the run in a line."""
     _, experiment, *options = line.split()
-    return Experiment.load(experiment, options[1::2]).to_dict()
+    return Experiment.load(experiment, settings_in(options)).to_dict()
+
+
+def lines_of(parts):
+    """The lines of these parts, by default of all."""
+    return [line for part in parts or PARTS for line in PARTS[part]()]
+
+
+def part(name):
+    """The name of a part, as an argument of a command."""
+    if name not in PARTS:
+        raise argparse.ArgumentTypeError(f"{name!r} is not a part ({', '.join(PARTS)})")
+    return name
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("parts", nargs="*", type=part, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--missing", action="store_true", help="only those that are not in the records")
     parser.add_argument("--records", type=Path, default=RECORDS, metavar="FOLDER")
     asked = parser.parse_args(argv)
-    if unknown := [part for part in asked.parts if part not in PARTS]:
-        parser.error(f"{unknown[0]!r} is not a part ({', '.join(PARTS)})")
     done = {record.identity for record in read_records(asked.records)} if asked.missing else set()
-    for part in asked.parts or PARTS:
-        for line in PARTS[part]():
-            if not done or identity(settings_of(line)) not in done:
-                print(line)
+    for line in lines_of(asked.parts):
+        if not done or identity(settings_of(line)) not in done:
+            print(line)
 
 
 if __name__ == "__main__":

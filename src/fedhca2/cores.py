@@ -2,9 +2,16 @@
 
 import os
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import IO
+
+with suppress(ImportError):  # not on Windows
+    import fcntl
+
+PAUSE = 0.2  # seconds between looking for a free core
 
 
 def usable_cores() -> list[int]:
@@ -22,6 +29,30 @@ def stay_on(cores: Iterable[int], process: int = 0) -> None:
     for thread in threads:
         with suppress(ProcessLookupError):  # it has already ended
             os.sched_setaffinity(thread, cores)
+
+
+@contextmanager
+def one_per_core(folder: Path) -> Iterator[None]:
+    """Wait until fewer processes are in this block, with the same folder, than there are cores.
+
+    A process that dies leaves the block. On a system without file locks, nobody waits.
+    """
+    with ExitStack() as stack:
+        if "fcntl" in globals():
+            folder.mkdir(parents=True, exist_ok=True)
+            files = [stack.enter_context((folder / f"core-{core}").open("a")) for core in usable_cores()]
+            while not any(map(_locked, files)):
+                time.sleep(PAUSE)
+        yield
+
+
+def _locked(file: IO[str]) -> bool:
+    """Lock a file, unless another process has."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def host_free(system: Path = Path("/")) -> int:

@@ -1,9 +1,13 @@
 """Sites that are late, wrong, away or new, over Flower's serialisation in one process."""
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
 import pytest
 import torch
 from federations import flower_federation, small_experiment
 
+from fedhca2.cores import one_per_core, usable_cores
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.records import header_of, pack
@@ -331,3 +335,18 @@ def test_a_malformed_reply_is_a_failure_of_its_client_alone(experiment, tmp_path
     grid.replace("home", lambda app: altered({"slots": ["encoder", "encoder"]}, app, "train"))
     fleet.gather()
     assert set(fleet.perform(orders_for(fleet), quiet)) == {"outdoor-semseg", "outdoor-normals"}
+
+
+def test_sites_that_share_a_machine_work_no_more_at_a_time_than_it_has_cores(experiment, tmp_path):
+    grid, sites, fleet = flower_federation(experiment, tmp_path)
+    fleet.gather()
+    taking_turns = Site(sites["home"].config.model_copy(update={"turns": tmp_path / "turns"}))
+    grid.replace("home", lambda _: make_app(taking_turns))
+    with ThreadPoolExecutor(1) as pool:
+        with ExitStack() as cores:
+            for _ in usable_cores():
+                cores.enter_context(one_per_core(tmp_path / "turns"))
+            working = pool.submit(fleet.perform, orders_for(fleet), quiet)
+            with pytest.raises(TimeoutError):
+                working.result(2)
+        assert "home" in working.result(60)

@@ -1,47 +1,149 @@
-"""A site's SuperNode, when something else than its SuperLink answers."""
+"""A site whose SuperNode goes deaf starts it again. Both are processes here, as they are for a user."""
 
-import socket
-import threading
-from contextlib import suppress
+import ssl
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
-from deployment import hurry, wait_for, warmed
+from deployment import Deployment, hurry, wait_for, warmed
+from federations import SWIN, small_experiment
+from flwr.app import Message
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 
-from fedhca2.federation.flower.keys import make_keys
-from fedhca2.federation.flower.link import Link
-from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.local import start_site
+from fedhca2.federation.flower.processes import stop
+from fedhca2.federation.flower.records import CANNOT, header_of, pack
 from fedhca2.federation.flower.supernode import GAVE_UP
-from fedhca2.federation.flower.worker import SiteKeys, _command
 
 pytestmark = pytest.mark.slow
+SITE = "home"
+PATIENCE = 30.0  # seconds
+ONLINE, ENDED = "SuperNode ID", f"the SuperNode ended with code {GAVE_UP}"  # in a site's log
+ACTIVATE, BEAT = "/v1/fleet/activate-node", "/v1/fleet/send-node-heartbeat"
 
 
-@pytest.fixture
-def link(tmp_path):
-    make_keys(tmp_path / "keys", ["home"])
-    with hurry(), warmed(), Link(tmp_path / "keys", f"127.0.0.1:{free_port()}", logs=tmp_path) as found:
-        found.register(["home"])
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    experiment = small_experiment(model=SWIN, clients=[{"name": SITE, "data": "indoor", "tasks": ["depth"]}])
+    with hurry(), Deployment(tmp_path_factory.mktemp("deployment"), experiment) as found:
         yield found
 
 
-def answer_without_tls(address):
-    """Answer everyone at an address with plain text."""
-    host, port = address.split(":")
-    with suppress(OSError), socket.create_server((host, int(port))) as listening:
-        while True:
-            connected, _ = listening.accept()
-            with connected:
-                connected.sendall(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
-
-
-def test_a_supernode_that_gives_up_on_a_handshake_ends(link, tmp_path):
-    log = tmp_path / "supernode.log"
-    command = _command(link.public, SiteKeys(link.keys / "sites" / "home"), free_port())
-    node = start(command, tmp_path / "home", log)
+@contextmanager
+def site(deployment, superlink, folder):
+    """A site's process; yields a function that returns its log, which is also its SuperNodes'."""
+    keys = deployment.keys / "sites" / SITE
+    with warmed():
+        process = start_site(superlink, deployment.files[SITE], keys, folder / "flwr", folder)
     try:
-        wait_for(lambda: "SuperNode ID" in log.read_text(), 60)
-        stop([link.processes["proxy"]])
-        threading.Thread(target=answer_without_tls, args=[link.public], daemon=True).start()
-        assert node.wait(60) == GAVE_UP
+        yield (folder / f"{SITE}.log").read_text
     finally:
-        stop([node])
+        stop([process])
+
+
+class Impostor(ThreadingHTTPServer):
+    """Has a SuperLink's certificate, and answers every request with an empty message unless it is told another."""
+
+    daemon_threads = True
+
+    def __init__(self, keys, answers):
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.context.load_cert_chain(keys / "superlink.crt", keys / "superlink.key")
+        self.address, self.speaks_tls = f"127.0.0.1:{self.server_port}", True
+        self.answers, self.asked = answers, []
+
+    def get_request(self):
+        connection, address = super().get_request()
+        if self.speaks_tls:
+            return self.context.wrap_socket(connection, server_side=True), address
+        with connection:
+            connection.sendall(b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
+        raise OSError("nobody to hear")
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Closes each connection after its answer, so that the next request needs another handshake."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.server.asked.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.server.answers.get(self.path, b""))
+
+    def log_message(self, *_): ...
+
+
+@contextmanager
+def impostor(deployment, answers):
+    with Impostor(deployment.keys, answers) as found:
+        Thread(target=found.serve_forever, args=[0.05], daemon=True).start()
+        try:
+            yield found
+        finally:
+            found.shutdown()
+
+
+def test_a_supernode_that_gives_up_on_a_handshake_is_started_again(deployment, tmp_path):
+    known = {BEAT: SendNodeHeartbeatResponse(success=True).SerializeToString()}
+    with impostor(deployment, known) as link, site(deployment, link.address, tmp_path) as log:
+        wait_for(lambda: ONLINE in log(), PATIENCE)
+        link.speaks_tls = False
+        wait_for(lambda: ENDED in log(), PATIENCE)
+        link.speaks_tls = True
+        assert wait_for(lambda: link.asked.count(ACTIVATE) >= 2, PATIENCE)
+
+
+def test_a_supernode_whose_heartbeat_gets_an_unexpected_answer_is_started_again(deployment, tmp_path):
+    with impostor(deployment, {BEAT: b""}) as link, site(deployment, link.address, tmp_path) as log:
+        assert wait_for(lambda: link.asked.count(ACTIVATE) >= 2, PATIENCE)
+        assert ENDED in log()
+
+
+@pytest.fixture(scope="module")
+def grid(deployment):
+    with deployment.link.run() as found:
+        yield found
+
+
+def node(grid):
+    """The site's node, once it is online."""
+    return wait_for(lambda: next(iter(grid.get_nodes()), None), PATIENCE)
+
+
+def send(grid):
+    """Send the site a message that it can only decline."""
+    return grid.push_messages([Message(pack({}), node(grid).node_id, "query")])
+
+
+def is_answered(grid, sent):
+    [reply] = wait_for(lambda: list(grid.pull_messages(sent)), PATIENCE)
+    return CANNOT in header_of(reply.content)
+
+
+@pytest.mark.parametrize("refused", ["pull-messages", "push-object"])
+def test_a_supernode_that_waits_for_a_reply_it_refused_is_started_again(
+    deployment, grid, refused, tmp_path, monkeypatch
+):
+    """If a task dies at one of these requests, Flower's SuperNode neither takes its reply nor makes one up."""
+    (tmp_path / "losing").write_text(f"/v1/runtime/{refused}")
+    monkeypatch.setenv("LOSING", str(tmp_path / "losing"))
+    with site(deployment, deployment.public, tmp_path) as log:
+        wait_for(lambda: ONLINE in log(), PATIENCE)
+        deaf = node(grid).last_activated_at
+        send(grid)
+        wait_for(lambda: node(grid).last_activated_at != deaf, PATIENCE)
+        assert "a reply could not be delivered" in log()
+        assert "the SuperNode did not take a reply; starting it again" in log()
+        assert is_answered(grid, send(grid))
+
+
+def test_a_supernode_that_takes_its_replies_stays(deployment, grid, tmp_path):
+    with site(deployment, deployment.public, tmp_path) as log:
+        wait_for(lambda: ONLINE in log(), PATIENCE)
+        first = node(grid).last_activated_at
+        assert is_answered(grid, send(grid))
+        assert is_answered(grid, send(grid))
+        assert node(grid).last_activated_at == first

@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.clients import DeviceSlot, at_work
-from fedhca2.clients.step import LocalTerms, task_loss
+from fedhca2.clients.step import LocalTerms, set_mode, take_step, task_loss
 from fedhca2.compiling import compiled
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Order
@@ -61,6 +61,19 @@ def frozen(model):
     return LocalTerms(frozen=frozenset({"decoder", "head"}))
 
 
+def without_effect(name, terms):
+    """Parameters that a loss does not depend on, as biases before a BatchNorm: Adam follows their rounding."""
+    client = clients(small(**FP32))[name]
+    model = client.personal.model.double()
+    set_mode(model, terms(model).frozen)
+    batch = {
+        key: value.double() if value.is_floating_point() else value for key, value in next(client.batches(0)).items()
+    }
+    take_step(model, client.training.optimizer.build(model.parameters(), 0.0, 0.0), batch, "fp32", terms(model))
+    slopes = {key: float(p.grad.norm()) for key, p in model.named_parameters() if p.grad is not None}
+    return {key for key, slope in slopes.items() if slope < 1e-12 * max(slopes.values())}
+
+
 TERMS = pytest.mark.parametrize(
     "terms", [lambda model: LocalTerms(), pulled, frozen], ids=["plain", "pulled", "frozen"]
 )
@@ -71,7 +84,9 @@ TERMS = pytest.mark.parametrize(
 def test_a_captured_epoch_is_a_plain_one(terms, name):
     expected = trained(name, DeviceSlot(GPU, "plain"), terms)
     found = trained(name, DeviceSlot(GPU, "captured"), terms)
-    assert_close(found[0], expected[0], rtol=1e-3, atol=2e-4)
+    decided = expected[0].keys() - without_effect(name, terms)
+    states = ({key: state[key] for key in decided} for state in (found[0], expected[0]))
+    assert_close(*states, rtol=1e-3, atol=2e-4)
     assert_close(found[1], expected[1], rtol=1e-2, atol=1e-3)
     assert_close(found[2], expected[2], rtol=1e-3, atol=1e-4)
 

@@ -57,6 +57,14 @@ def test_fewer_seeds_than_others_are_told_and_never_the_best(fill, three_seeds, 
     assert "| `ditto` | +9.00 (1) | -5.57 |" in fill("summary scenes_1c")
 
 
+def test_a_seed_without_local_waits_for_it(fill, three_seeds, finished_run):
+    finished_run("fedper-s3", 50, "method=fedper", "seed=3")
+    page = fill("table scenes_1c")
+    assert "3 seeds, mean ± standard deviation; 9 runs" in page
+    finished_run("local-s3", 0, "method=local", "seed=3")
+    assert "4 seeds, mean ± standard deviation; 11 runs" in fill("table scenes_1c")
+
+
 def test_changed_settings_stand_beside_the_papers(fill, three_seeds, finished_run):
     finished_run("fedhca2-c0.2-s0", 4, "method.c=0.2")
     finished_run("fedhca2-encoder_alone-s0", 5, "method.decoder=null")

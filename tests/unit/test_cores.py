@@ -1,9 +1,23 @@
-"""The number of cores on systems that report a process's affinity, and on those that do not."""
+"""The number of cores on systems that report a process's affinity, and on those that do not; turns at them."""
 
 import os
+import signal
 import subprocess
+import sys
 
-from fedhca2.cores import stay_on, usable_cores
+import pytest
+
+from fedhca2.cores import one_per_core, stay_on, usable_cores
+
+# Takes a core, says so, and keeps it until its input ends.
+WORK = """
+import sys
+from pathlib import Path
+from fedhca2.cores import one_per_core
+with one_per_core(Path(sys.argv[1])):
+    print("at work", flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_the_cores_that_the_system_allows():
@@ -37,3 +51,54 @@ def test_a_process_that_has_ended_is_left_alone():
     process.wait()
     stay_on(usable_cores()[:1], process.pid)
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.fixture
+def at_work(tmp_path):
+    """Start another process that takes a core."""
+    processes = []
+
+    def start():
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen([sys.executable, "-c", WORK, str(tmp_path)], **pipes))
+        assert processes[-1].stdout.readline() == "at work\n"
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def got_a_core(folder, seconds):
+    """Whether another process gets a core in this time."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WORK, str(folder)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            return process.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return False
+
+
+def test_as_many_work_as_there_are_cores(at_work, tmp_path):
+    *_, last = [at_work() for _ in usable_cores()]
+    assert not got_a_core(tmp_path, 2)
+    last.communicate()  # ends its input
+    assert got_a_core(tmp_path, 30)
+
+
+def test_a_process_that_dies_leaves_its_core(at_work, tmp_path):
+    first, *_ = [at_work() for _ in usable_cores()]
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert got_a_core(tmp_path, 30)
+
+
+def test_others_with_another_folder_do_not_count(at_work, tmp_path):
+    for _ in usable_cores():
+        at_work()
+    (tmp_path / "other").mkdir()
+    with one_per_core(tmp_path / "other"):
+        pass

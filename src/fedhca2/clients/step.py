@@ -11,7 +11,7 @@ from fedhca2.clients.optimizer import Adam
 from fedhca2.data.dataset import Sample
 from fedhca2.models.layers import dropping
 from fedhca2.models.multitask import MultiTaskModel, apply_head
-from fedhca2.objectives import squared_distance
+from fedhca2.objectives import add_pull
 from fedhca2.params import Part
 from fedhca2.tasks import TASKS
 
@@ -87,12 +87,10 @@ def take_step(
             task: loss(task, model.heads[task], decoder(features), batch[task])
             for task, decoder in model.decoders.items()
         }
-    total = total_loss(losses, weighted)
+    optimizer.zero_grad()
+    torch.autograd.backward(total_loss(losses, weighted))
     if terms.pulled:
         own = dict(model.named_parameters())
-        values, anchors = [own[name] for name, _ in terms.pulled], [anchor for _, anchor in terms.pulled]
-        total = total + 0.5 * terms.pull * squared_distance(values, anchors)
-    optimizer.zero_grad()
-    torch.autograd.backward(total)
+        add_pull([own[name] for name, _ in terms.pulled], [anchor for _, anchor in terms.pulled], terms.pull)
     optimizer.step()
     return {task: value.detach() for task, value in losses.items()}

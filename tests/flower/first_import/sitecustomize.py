@@ -1,7 +1,7 @@
 """The first import of a federation's Python processes in a test: it shortens Flower's waiting times.
 
 With CONTACTS, a file, they write down whom they look up or talk to; with AHEAD, another, their clock is ahead by as
-many seconds as it says.
+many seconds as it says; with LOSING, another, one SuperNode takes tasks for dead at the request that it names.
 """
 
 import os
@@ -43,19 +43,46 @@ def set_clock(path: Path) -> None:
                 setattr(module, name, instead[value])
 
 
+def sleep_less() -> None:
+    sleep = time.sleep
+    time.sleep = lambda seconds: sleep(min(seconds, 0.7))
+
+
+def lose_tasks(losing: Path) -> None:
+    """Hear a request so late that its task is dead: after a second without a heartbeat, instead of Flower's minute."""
+    import asyncio
+
+    from fastapi import FastAPI
+    from flwr.supercore.corestate import in_memory_corestate
+
+    in_memory_corestate.HEARTBEAT_DEFAULT_INTERVAL = 0.5
+    request, answer = losing.read_text(), FastAPI.__call__
+
+    async def answer_late(self, scope, receive, send):
+        if scope.get("path") == request:
+            losing.unlink(missing_ok=True)  # the SuperNode after this one loses nothing
+            await asyncio.sleep(1.5)
+        await answer(self, scope, receive, send)
+
+    FastAPI.__call__ = answer_late
+
+
 def hurry() -> None:
     """Replace Flower's constants: 3 s between checks for messages, 60 s for a node, 180 s for half a reply.
 
-    10 s is the shortest interval of heartbeats that a SuperLink takes.
+    10 s is the shortest interval of heartbeats that a SuperLink takes. A site waits less than its 5 s for a SuperNode.
     """
     program = " ".join(sys.orig_argv[1:3])
-    if "supernode" in program:
+    if sys.orig_argv[2:4] == ["flower", "site"]:
+        sleep_less()
+    elif "supernode" in program:
         from flwr.supercore import heartbeat
         from flwr.supernode import fleet_http_connection
 
+        if "LOSING" in os.environ and (losing := Path(os.environ["LOSING"])).exists():
+            lose_tasks(losing)
         heartbeat.HEARTBEAT_DEFAULT_INTERVAL = fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = 10
-        sleep = time.sleep
-        time.sleep = lambda seconds: sleep(min(seconds, 0.7))
+        sleep_less()
     elif "superlink" in program:
         from flwr.supercore.corestate import in_memory_corestate
 

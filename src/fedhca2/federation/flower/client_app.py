@@ -2,13 +2,15 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedhca2.cores import one_per_core
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.records import (
@@ -38,26 +40,31 @@ def answer(site: Site, message: Message) -> Message:
         if "refused" in header:
             log.error("the server refuses this site: %s", plain(str(header["refused"])))
             return Message(pack({}), reply_to=message)
-        invitation = Invitation.read(header)
-        profile = site.describe(invitation)
-        if STAGE in header:
-            content = site.aggregate(invitation, str(header[STAGE]), header["round"], header["request"])
-            return Message(content, reply_to=message)
-        if "order" not in header:
-            return Message(encode_profile(profile), reply_to=message)
-        wire = header["wire"]
-        if wire not in get_args(Wire):
-            raise UserError([f"wire: should be one of {', '.join(get_args(Wire))}, found {wire!r}"])
-        order = decode_order(message.content, profile.layouts)
-        log.info("round %d of %s as %s", order.round + 1, plain(str(invitation.experiment["name"])), profile.client)
-        reply = site.seen(invitation, order)
-        return Message(encode_reply(reply, wire, site.keys(invitation, order)), reply_to=message)
+        with one_per_core(site.config.turns) if site.config.turns else nullcontext():
+            return _answer(site, message, header)
     except Exception as error:  # whatever happens, the site continues, and the server is told
         expected = isinstance(error, UserError | RoundIsOverError)
         why = "; ".join(map(plain, str(error).splitlines()))
         log.error("cannot take part: %s", why, exc_info=None if expected else error)
         kind = "" if expected else f"{type(error).__name__}: "
         return Message(pack({CANNOT: kind + without_paths(why)}), reply_to=message)
+
+
+def _answer(site: Site, message: Message, header: Mapping[str, Any]) -> Message:
+    invitation = Invitation.read(header)
+    profile = site.describe(invitation)
+    if STAGE in header:
+        content = site.aggregate(invitation, str(header[STAGE]), header["round"], header["request"])
+        return Message(content, reply_to=message)
+    if "order" not in header:
+        return Message(encode_profile(profile), reply_to=message)
+    wire = header["wire"]
+    if wire not in get_args(Wire):
+        raise UserError([f"wire: should be one of {', '.join(get_args(Wire))}, found {wire!r}"])
+    order = decode_order(message.content, profile.layouts)
+    log.info("round %d of %s as %s", order.round + 1, plain(str(invitation.experiment["name"])), profile.client)
+    reply = site.seen(invitation, order)
+    return Message(encode_reply(reply, wire, site.keys(invitation, order)), reply_to=message)
 
 
 def without_paths(text: str) -> str:

@@ -140,7 +140,7 @@ def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
     """
     shards = assign_shards(experiment, open_data(experiment))
     files = {}
-    private_folder(folder)
+    turns = private_folder(private_folder(folder) / "turns").resolve()
     for spec in experiment.specs:
         data = experiment.data[spec.data]
         own = {key for key, value in data if data.kind not in TOLD_KINDS or isinstance(value, Path)} - {"partition"}
@@ -158,6 +158,7 @@ def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
             "share": ["encoder", "decoder", "head"],
             "encoders": [spec.model.encoder.title, *(part.kind for part in spec.model.own_parts.values())],
             "scores": "all",
+            "turns": str(turns),
         }
         weights = spec.model.encoder.weights
         if weights not in EMBEDDED_WEIGHTS:

@@ -122,6 +122,10 @@ class SiteConfig(Config):
         int, Field(ge=0, description="with sums_only: how many numbers of an update may leave in the clear")
     ] = 1024
     device: Annotated[str, Field(description="cuda, cpu, …; auto: a GPU if there is one")] = "auto"
+    turns: Annotated[
+        Path | None,
+        Field(description="a folder that it shares with other sites on its machine: no more work at a time than cores"),
+    ] = None
 
     @field_validator("scores", mode="before")
     @classmethod
@@ -165,6 +169,7 @@ class SiteConfig(Config):
                 "own_tasks": tasks,
                 "encoders": encoders,
                 "weights": weights,
+                "turns": site.turns and folder / site.turns,
             }
         )
 

@@ -36,6 +36,8 @@ from fedhca2.federation.flower.site import Site
 from fedhca2.federation.flower.site_config import SiteConfig
 
 POLL = 0.5  # seconds between checks for a task; the SuperNode itself checks for messages every 3 seconds
+IDLE_POLL = 3.0  # … once none came for a while, since checks are most of what a waiting site costs
+A_WHILE = 10.0
 RESTART = 5.0  # seconds before a lost SuperNode is restarted
 log = logging.getLogger("fedhca2.site")
 LOOPBACK = "127.0.0.1"
@@ -76,9 +78,11 @@ def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
             try:
                 _serve(app, turn, node, f"127.0.0.1:{port}", keys.secret)
             finally:
+                ended = node.poll()
                 stop([node])
                 ports.clear()
-            log.warning("the SuperNode ended with code %s; starting it again in %g s", node.returncode, RESTART)
+            why = "did not take a reply" if ended is None else f"ended with code {ended}"
+            log.warning("the SuperNode %s; starting it again in %g s", why, RESTART)
             time.sleep(RESTART)
 
 
@@ -97,7 +101,7 @@ def _command(superlink: str, keys: SiteKeys, port: int) -> list[str]:
 def _serve(app: ClientApp, turn: threading.Lock, node: "subprocess.Popen[bytes]", address: str, secret: Path) -> None:
     """Carry out the SuperNode's tasks for as long as it runs and takes the replies."""
     client = runtime_client(address, None, secret)
-    refused = threading.Event()
+    refused, last = threading.Event(), time.monotonic()
     try:
         while node.poll() is None and not refused.is_set():
             try:
@@ -109,8 +113,9 @@ def _serve(app: ClientApp, turn: threading.Lock, node: "subprocess.Popen[bytes]"
                 # In a thread: a message whose run was stopped half-way never completes, and would block.
                 task = (app, address, answer.token, turn, refused)
                 threading.Thread(target=_carry_out, args=task, daemon=True).start()
+                last = time.monotonic()
             else:
-                time.sleep(POLL)
+                time.sleep(POLL if time.monotonic() - last < A_WHILE else IDLE_POLL)
     finally:
         client.close()
 
@@ -118,7 +123,7 @@ def _serve(app: ClientApp, turn: threading.Lock, node: "subprocess.Popen[bytes]"
 def _carry_out(app: ClientApp, address: str, token: str, turn: threading.Lock, refused: threading.Event) -> None:
     """Handle one message and its reply; only one is worked on at a time.
 
-    If the SuperNode refuses the reply, as it does once it believes that the task has died, `refused` is set: it would
+    If the SuperNode refuses the reply, as it does once it believes that the task has died, `refused` is set: it might
     wait for that reply, and fetch no other message. The server repeats its orders to one that is started again.
     """
     # Without Flower's retries, which end the process when a task has expired: the server repeats the order.

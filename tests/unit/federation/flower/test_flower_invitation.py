@@ -107,9 +107,10 @@ def test_the_name_of_a_run_is_no_path(run):
 
 def test_paths_in_a_site_file_are_relative_to_it(tmp_path):
     file = tmp_path / "site.yaml"
-    file.write_text("{client: home, tasks: [depth], state: state, data: {root: rooms}}")
+    file.write_text("{client: home, tasks: [depth], state: state, data: {root: rooms}, turns: t}")
     found = SiteConfig.load(file)
     assert (found.state, found.data["root"]) == (tmp_path / "state", str(tmp_path / "rooms"))
+    assert found.turns == tmp_path / "t"
 
 
 def test_a_wrong_site_file_says_where(tmp_path):
