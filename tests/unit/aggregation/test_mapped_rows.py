@@ -1,0 +1,98 @@
+"""Rows that wait in files: their values, their bits, and the memory they take."""
+
+import numpy as np
+import pytest
+import torch
+from made_rows import layout_of, make, many_rows
+
+from fedhca2.aggregation import MappedRow
+from warm import output_of
+
+
+@pytest.fixture
+def mapped(tmp_path):
+    row = torch.randn(50_000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    (tmp_path / "row").write_bytes(row.view(torch.uint8).numpy())
+    return row, MappedRow.open(tmp_path / "row", 50_000, torch.bfloat16)
+
+
+def test_a_mapped_row_has_the_values_of_its_file(mapped):
+    row, found = mapped
+    assert torch.equal(found, row)
+
+
+def test_a_released_row_is_read_again(mapped):
+    row, found = mapped
+    found.release()
+    assert torch.equal(found, row)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 1), (1, 5), (0, 10**9)])
+def test_a_row_that_is_expected_has_the_same_values(mapped, start, stop):
+    row, found = mapped
+    found.expect(start, stop)
+    assert torch.equal(found, row)
+
+
+def test_mapped_rows_give_the_same_bits(mapped):
+    row, found = mapped
+    weights = torch.tensor([[0.3, 0.7]])
+    expected = make(layout_of([50_000]), [row, row]).mix(weights)[0]
+    assert torch.equal(make(layout_of([50_000]), [found, found]).mix(weights)[0], expected)
+
+
+def test_a_file_that_is_too_short_is_an_error(mapped, tmp_path):
+    with pytest.raises(RuntimeError):
+        MappedRow.open(tmp_path / "row", 50_001, torch.bfloat16)
+
+
+FLAT = """
+import sys
+from pathlib import Path
+import torch
+from fedhca2.aggregation import MappedRow, Member, Rows
+from fedhca2.params import Layout
+
+torch.set_num_threads(1)
+values, path = 1_000_000, sys.argv[1]
+
+def peak(clients):
+    rows = [MappedRow.open(path, values, torch.bfloat16) for _ in range(clients)]
+    rows = Rows([Member(str(i), "g") for i in range(clients)], Layout(("a.weight",), ((values,),)), rows)
+    Path("/proc/self/clear_refs").write_text("5")
+    rows.products("rows", whole=True)
+    rows.mix(torch.full((1, clients), 1 / clients))
+    status = Path("/proc/self/status").read_text().split("VmHWM:")[1]
+    return int(status.split()[0]) / 1024
+
+peak(4)
+print(peak(25), peak(100))
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_model_times_the_clients(tmp_path):
+    path = tmp_path / "row"
+    path.write_bytes(np.random.default_rng(0).normal(size=1_000_000).astype(np.float16).tobytes())
+    few, many = map(float, output_of("-c", FLAT, path).split())
+    assert many - few < 15  # MiB; 75 more rows are 143 MiB, and their part of the buffer is 5
+
+
+@pytest.fixture
+def same_rows(tmp_path):
+    """The same values three times: as bfloat16 and float32 in memory, and as bfloat16 in files."""
+    rows = [row.bfloat16() for row in many_rows(20, 150_001)]
+    for number, row in enumerate(rows):
+        (tmp_path / str(number)).write_bytes(row.view(torch.uint8).numpy().tobytes())
+    files = [MappedRow.open(tmp_path / str(number), 150_001, torch.bfloat16) for number in range(20)]
+    return [make(layout_of([50_000, 100_001]), data) for data in ([row.float() for row in rows], rows, files)]
+
+
+def test_the_same_values_give_the_same_bits_however_they_are_stored(same_rows):
+    weights = torch.rand(3, 20, generator=torch.Generator().manual_seed(0))
+    results = [
+        [rows.products("rows"), rows.products("differences"), rows.norms(), *rows.sketches(1024, 3), *rows.mix(weights)]
+        for rows in same_rows
+    ]
+    for other in results[1:]:
+        assert all(map(torch.equal, results[0], other))
