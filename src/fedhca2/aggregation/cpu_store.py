@@ -27,7 +27,7 @@ from fedhca2.aggregation.rows import MappedRow, Projection, own_pages
 FEW = 12
 SMALLEST = 1e-30  # the smallest squared length whose digits float32 holds
 CHUNK = 1 << 19  # columns that a thread works on at a time
-ROOM = 1 << 14  # columns that are copied at a time if rows cannot be read in place, or more if there are few rows:
+ROOM = 1 << 15  # columns that are copied at a time if rows cannot be read in place, or more if there are few rows:
 COPIED = 1 << 19  # this many values fit into a fast cache
 EXPECTED = 1 << 19  # columns of a row in a file that are fetched at a time
 STORED = {torch.float32: np.float32, torch.float64: np.float64, torch.bfloat16: np.uint16}  # what kernels read
@@ -154,13 +154,14 @@ class CpuStore:
         columns = min(max(ROOM, COPIED // len(self.data) // COLUMNS * COLUMNS), stop - start)
         room = own_pages(len(self.data), columns, kind)
         rows = room.data_ptr() + np.arange(len(room)) * room.stride(0) * room.itemsize
+        places = room.unbind()
         for a in range(start, stop, columns):
             b = min(a + columns, stop)
             if (a - start) % (EXPECTED // columns * columns) == 0:
                 for file in self.mapped:
                     file.expect(a, min(a + EXPECTED // columns * columns, stop))
-            for values, row in zip(room, self.data, strict=True):
-                values[: b - a].copy_(row[a:b])
+            for place, row in zip(places, self.data, strict=True):
+                (place if b - a == columns else place[: b - a]).copy_(row[a:b])
                 if isinstance(row, MappedRow):
                     row.release()
             if differences:
