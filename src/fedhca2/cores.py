@@ -39,7 +39,6 @@ def one_per_core(folder: Path) -> Iterator[None]:
     """
     with ExitStack() as stack:
         if "fcntl" in globals():
-            folder.mkdir(parents=True, exist_ok=True)
             files = [stack.enter_context((folder / f"core-{core}").open("a")) for core in usable_cores()]
             while not any(map(_locked, files)):
                 time.sleep(PAUSE)

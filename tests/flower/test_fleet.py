@@ -379,6 +379,7 @@ def test_a_malformed_reply_is_a_failure_of_its_client_alone(experiment, tmp_path
 def test_sites_that_share_a_machine_work_no_more_at_a_time_than_it_has_cores(experiment, tmp_path):
     grid, sites, fleet = flower_federation(experiment, tmp_path)
     fleet.gather()
+    (tmp_path / "turns").mkdir()
     taking_turns = Site(sites["home"].config.model_copy(update={"turns": tmp_path / "turns"}))
     grid.replace("home", lambda _: make_app(taking_turns))
     with ThreadPoolExecutor(1) as pool:

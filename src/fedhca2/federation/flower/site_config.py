@@ -169,9 +169,19 @@ class SiteConfig(Config):
                 "own_tasks": tasks,
                 "encoders": encoders,
                 "weights": weights,
-                "turns": site.turns and folder / site.turns,
+                "turns": site.turns and _made(folder / site.turns, path),
             }
         )
+
+
+def _made(folder: Path, file: Path) -> Path:
+    """A folder that several sites share, which the first of them makes."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fault = f"should be a folder, or one that can be made, found {error.strerror}"
+        raise UserError([f"{file}: turns: {fault}: {folder}"]) from None
+    return folder
 
 
 def _beside(folder: Path, data: dict[str, Any]) -> dict[str, Any]:

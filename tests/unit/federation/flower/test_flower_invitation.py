@@ -113,6 +113,13 @@ def test_paths_in_a_site_file_are_relative_to_it(tmp_path):
     assert found.turns == tmp_path / "t"
 
 
+def test_a_folder_for_turns_that_cannot_be_made_is_an_error_at_once(tmp_path):
+    file = tmp_path / "site.yaml"
+    file.write_text("{client: home, tasks: [depth], state: s, turns: site.yaml}")
+    with pytest.raises(UserError, match=r"turns: should be a folder, or one that can be made, found File exists"):
+        SiteConfig.load(file)
+
+
 def test_a_wrong_site_file_says_where(tmp_path):
     file = tmp_path / "site.yaml"
     file.write_text("{client: home, task: [depth]}")
