@@ -11,11 +11,13 @@ from fedhca2.experiment.build import build_clients
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.site import Site
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
+from fedhca2.messages import Order
 from tiny_encoder import TINY
 
 CPU = torch.device("cpu")
@@ -104,3 +106,38 @@ class Watching(Nobody):
     def aggregated(self, round, *_):
         if round == self.fails_in:
             raise PowerCutError
+
+
+def quiet(*_):
+    pass
+
+
+def orders_for(fleet, round=0):
+    upload = fleet.experiment.resolved_method.uploads(round)
+    return {name: Order(round, upload=upload) for name in fleet.profiles}
+
+
+class After:
+    """Does something to a grid once it has been asked for its nodes this many times."""
+
+    def __init__(self, grid, times, change):
+        self.times, self.change, self.nodes = times, change, grid.get_nodes
+        grid.get_nodes = self
+
+    def __call__(self):
+        self.times -= 1
+        if self.times == 0:
+            self.change()
+        return self.nodes()
+
+
+def altered(change, app, kind):
+    """An app whose answers of one kind have a changed header."""
+
+    def attempt(message, context):
+        reply = app(message, context)
+        if message.metadata.message_type == kind:
+            reply.content.update(pack(header_of(reply.content) | change))
+        return reply
+
+    return attempt

@@ -5,31 +5,15 @@ from contextlib import ExitStack
 
 import pytest
 import torch
-from federations import flower_federation, small_experiment
+from federations import After, altered, flower_federation, orders_for, quiet
 
 from fedhca2.cores import one_per_core, usable_cores
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.internals import ObjectPushError
-from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.site import Site
-from fedhca2.federation.flower.wait import TooFewClientsError, Wait
-from fedhca2.messages import Order
+from fedhca2.federation.flower.wait import TooFewClientsError
 
 pytestmark = pytest.mark.slow
-
-
-def quiet(*_):
-    pass
-
-
-@pytest.fixture
-def experiment():
-    return small_experiment(rounds=2)
-
-
-def orders_for(fleet, round=0):
-    upload = fleet.experiment.resolved_method.uploads(round)
-    return {name: Order(round, upload=upload) for name in fleet.profiles}
 
 
 def failing(times, app):
@@ -96,26 +80,6 @@ def test_a_client_that_is_away_is_not_waited_for_when_there_are_enough(experimen
     grid.leave("home")
     fleet.registry.look(now=True)
     assert set(fleet.perform(orders, quiet)) == {"outdoor-semseg", "outdoor-normals"}
-
-
-@pytest.fixture
-def watchful(monkeypatch):
-    """Checks the nodes all the time."""
-    monkeypatch.setattr("fedhca2.federation.flower.site_registry.NODES_EVERY", 0.0)
-
-
-class After:
-    """Does something to a grid once it has been asked for its nodes this many times."""
-
-    def __init__(self, grid, times, change):
-        self.times, self.change, self.nodes = times, change, grid.get_nodes
-        grid.get_nodes = self
-
-    def __call__(self):
-        self.times -= 1
-        if self.times == 0:
-            self.change()
-        return self.nodes()
 
 
 @pytest.mark.usefixtures("watchful")
@@ -212,129 +176,11 @@ def test_the_log_says_whom_a_round_without_a_deadline_waits_for(experiment, tmp_
     assert any(record.message == "waiting for home: offline" for record in caplog.records)
 
 
-def test_a_site_may_join_after_the_start(experiment, tmp_path):
-    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
-    late = grid.leave("home")
-    fleet.gather()
-    grid.apps |= late
-    fleet.registry.look(now=True)
-    fleet.perform(orders_for(fleet), quiet)
-    assert list(fleet.profiles) == ["outdoor-semseg", "outdoor-normals", "home"]
-
-
 def test_a_late_reply_is_no_reply(experiment, tmp_path):
     grid, fleet = gathered_and_trained(experiment, tmp_path, min_clients=2, deadline=1.5)
     grid.silent = {"home"}
     fleet.perform(orders_for(fleet), quiet)
     assert fleet.absent == {"home": "no reply in time"}
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"tasks": ("depth",)}, "tasks: the experiment has depth, normals for 'home', this site has depth"),
-        ({"client": "house"}, "client: should be one of outdoor-semseg, outdoor-normals, home, found 'house'"),
-    ],
-)
-def test_a_site_that_does_not_fit_reads_why_in_its_log(change, reason, experiment, tmp_path, caplog):
-    grid, sites, fleet = flower_federation(experiment, tmp_path, min_clients=2)
-    sites["home"].config = sites["home"].config.model_copy(update=change)
-    fleet.gather()
-    grid.deliver()
-    assert "home" not in fleet.registry.known
-    assert reason in fleet.registry.refused["home"]
-    assert any(reason in record.message for record in caplog.records if record.name == "fedhca2.site")
-
-
-def test_a_local_federation_ends_at_once_when_its_sites_refuse_and_says_why(experiment, tmp_path):
-    _, sites, fleet = flower_federation(experiment, tmp_path, await_refused=False)
-    for name in ("outdoor-normals", "home"):
-        sites[name].config = sites[name].config.model_copy(update={"encoders": ("another",)})
-    with pytest.raises(TooFewClientsError) as refused:
-        fleet.gather()
-    line = (
-        "3 clients should take part, found 1 that have introduced themselves; outdoor-normals, home: failed: "
-        "model.encoder.name: this site allows another (encoders in site.yaml), found 'tiny'"
-    )
-    assert str(refused.value) == line
-
-
-def altered(change, app, kind):
-    """An app whose answers of one kind have a changed header."""
-
-    def attempt(message, context):
-        reply = app(message, context)
-        if message.metadata.message_type == kind:
-            reply.content.update(pack(header_of(reply.content) | change))
-        return reply
-
-    return attempt
-
-
-def test_a_site_with_another_model_is_refused_and_told_so(experiment, tmp_path, caplog):
-    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
-    grid.replace("home", lambda app: altered({"layouts": {"encoder": [["weight"], [[3]]]}}, app, "query"))
-    fleet.gather()
-    grid.deliver()
-    reason = "layouts of home should be those of the experiment's model, found others"
-    assert any(
-        "the server refuses this site" in record.message and reason in record.message for record in caplog.records
-    )
-
-
-def test_a_site_with_the_key_of_another_is_refused(experiment, tmp_path):
-    grid, sites, fleet = flower_federation(experiment, tmp_path, min_clients=2)
-    grid.replace("outdoor-normals", lambda _: make_app(sites["home"]))
-    fleet.gather()
-    reason = "client of outdoor-normals should be 'outdoor-normals', found 'home'"
-    assert fleet.registry.refused == {"outdoor-normals": reason}
-
-
-@pytest.mark.parametrize(("name", "called"), [("garden", "garden"), ("", "node 3")])
-def test_a_key_of_no_client_is_not_even_invited(name, called, experiment, tmp_path):
-    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
-    grid.rename("home", name)
-    fleet.gather()
-    assert fleet.registry.refused[called].startswith(
-        "key should belong to one of outdoor-semseg, outdoor-normals, home"
-    )
-    assert not [
-        message
-        for message in grid.down
-        if message.metadata.dst_node_id == 3 and "experiment" in header_of(message.content)
-    ]
-
-
-@pytest.mark.usefixtures("watchful")
-def test_a_key_stays_unknown_when_its_node_is_away_as_the_answer_comes(experiment, tmp_path):
-    """The holder of outdoor-normals' key claims to be home, and is never seen when its answer is read."""
-    grid, sites, fleet = flower_federation(experiment, tmp_path)
-    grid.replace("outdoor-normals", lambda _: make_app(sites["home"]))
-    grid.leave("home")
-    fleet.registry.look()
-    grid.get_nodes = list
-    fleet.registry.meet(Wait(60))
-    assert "outdoor-normals" in fleet.registry.refused
-    assert "home" not in fleet.registry.known
-
-
-def test_a_second_key_of_the_same_name_is_refused_even_while_the_first_is_away(experiment, tmp_path):
-    grid, sites, fleet = flower_federation(experiment, tmp_path)
-    fleet.gather()
-    grid.leave("home")
-    grid.apps[9] = ("home", make_app(sites["home"]))
-    fleet.registry.look(now=True)
-    for _ in range(2):
-        fleet.registry.meet(Wait(60))
-    assert fleet.registry.refused == {"node 9": "home has already joined as node 3"}
-
-
-def test_without_keys_two_sites_cannot_be_the_same_client(experiment, tmp_path):
-    grid, sites, fleet = flower_federation(experiment, tmp_path, named=False)
-    grid.rename("home", "")
-    grid.apps[9] = ("", make_app(sites["home"]))
-    fleet.gather()
-    assert list(fleet.registry.refused) == ["node 9"]
 
 
 def test_a_repeated_round_is_answered_and_not_trained_again(experiment, tmp_path):
