@@ -22,6 +22,7 @@ from results_adding import add_runs
 from results_jobs import CURVE_METHODS, PARTS, part
 from results_of_papers import PAPER, SENSITIVITY
 from results_records import RECORDS, read_records
+from results_running import run_missing
 from results_runs import ENCODER, METHOD, SIZES, Runs, encoder_of, images_per_client
 
 from fedhca2.errors import UserError
@@ -254,8 +255,6 @@ def add(runs, records):
 
 def run(asked):
     """Make and record the runs that are missing; those that fail get a line."""
-    from results_running import run_missing  # imports torch, which a page needs not
-
     faults = run_missing(asked.parts, asked.settings, asked.jobs, asked.out, asked.records)
     print("".join(f"failed: {folder}: {fault}\n" for folder, fault in faults.items()), end="", file=sys.stderr)
     return 1 if faults else 0

@@ -37,7 +37,7 @@ from fedhca2.federation.flower.site_config import SiteConfig
 
 POLL = 0.5  # seconds between checks for a task; the SuperNode itself checks for messages every 3 seconds
 IDLE_POLL = 3.0  # … once none came for a while, since checks are most of what a waiting site costs
-A_WHILE = 10.0
+A_WHILE = 10.0  # seconds
 RESTART = 5.0  # seconds before a lost SuperNode is restarted
 log = logging.getLogger("fedhca2.site")
 LOOPBACK = "127.0.0.1"
