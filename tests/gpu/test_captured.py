@@ -14,6 +14,7 @@ from fedhca2.compiling import compiled
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Order
 from fedhca2.models.multitask import Head
+from fedhca2.tasks import TASKS
 from small import SMALL, clients, small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -201,6 +202,20 @@ def test_captured_evaluation_is_the_plain_one(name, kind):
         rtol=2e-2,
         atol=0.2,
     )
+
+
+@torch.inference_mode()
+def test_a_captured_pass_follows_the_weights_of_a_backbone_that_keeps_what_it_computed():
+    client = clients(small(**FP32 | {"model": {"encoder": {"name": "tiny_vit_5m_224"}}}))["outdoor-normals"]
+    model, slot = client.personal.model.to(GPU), DeviceSlot(GPU)
+    [image] = [batch["image"] for batch in client.data.val.in_order(slot.feed)]
+    slot.captures.forward(model, image, "fp32")(image)
+    for name, parameter in model.named_parameters():
+        if "attention_biases" in name:
+            parameter.add_(torch.randn_like(parameter))
+    found = slot.captures.forward(model, image, "fp32")(image)["normals"]
+    expected = TASKS["normals"].predict(model.eval()(image)["normals"])
+    assert_close(found, expected, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["captured", "compiled"])

@@ -1,16 +1,20 @@
 """Several clients beside each other on a GPU, clients that stay there, and images that stay there: the same numbers."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import pytest
 import torch
 
 from fedhca2.clients import DeviceSlot
 from fedhca2.clients.device_slot import MOST_SLOTS, worthwhile_slots
+from fedhca2.compiling import capture_graph
 from fedhca2.experiment import assign_shards, open_data
 from fedhca2.experiment.build import build_clients
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
-from small import clients, small
+from small import SMALL, clients, small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GPU = torch.device("cuda", 0)
@@ -50,6 +54,35 @@ def test_images_that_are_read_anew_give_the_same_result(monkeypatch):
     expected = states(1)
     monkeypatch.setattr("fedhca2.data.resident.MOST", 0)
     assert same(states(1), expected)
+
+
+def test_batches_stay_whole_while_another_thread_captures(monkeypatch):
+    """Torch's allocator forgets what streams still use if that is recorded during a capture, in whatever thread."""
+    monkeypatch.setattr("fedhca2.data.resident.MOST", 0)
+    many = SMALL["data"] | {"outdoor": SMALL["data"]["outdoor"] | {"train": 128}}
+    data = clients(small(**SETTINGS, data=many))["outdoor-semseg"].data.train
+    slot, ended = DeviceSlot(GPU), Event()
+
+    def capture():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            values = torch.zeros(2**20, device=GPU)
+            while not ended.is_set():
+                capture_graph(lambda: [values.add_(1) for _ in range(200)])
+
+    with ThreadPoolExecutor(1) as pool, torch.cuda.stream(slot.stream):
+        capturing = pool.submit(capture)
+        try:
+            for epoch in range(20):
+                found = []
+                for batch in data.training(seed=0, client="road", epoch=epoch, feed=slot.feed):
+                    torch.cuda._sleep(2_000_000)  # a millisecond, in which the next batches are prepared
+                    found.append(batch["semseg"].clone())
+                    del batch
+                expected = [batch["semseg"] for batch in data.training(seed=0, client="road", epoch=epoch)]
+                assert all(one.cpu().equal(other) for one, other in zip(found, expected, strict=True))
+        finally:
+            ended.set()
+        capturing.result()
 
 
 def test_images_that_are_prepared_a_batch_at_a_time_give_the_same_result(monkeypatch):

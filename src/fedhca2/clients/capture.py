@@ -99,6 +99,7 @@ class CapturedStep:
 
         def run() -> None:
             weighted, precision = training.loss_weights, training.precision
+            self.model.encoder.hold_fixed()  # again, for the same reason as in a forward pass
             with ExitStack() as fewer_kernels:
                 fewer_kernels.enter_context(with_constants(self.constants))
                 if not captures.compile and (cast := autocast_dtype(captures.device, precision)):
@@ -156,7 +157,7 @@ class CapturedForward:
     @torch.inference_mode(False)
     @torch.no_grad()
     def __init__(self, captures: Captures, model: MultiTaskModel, image: Tensor, precision: str) -> None:
-        self.model = deepcopy(model).eval()
+        self.model = deepcopy(model)
         align_attention(self.model)
         self.image = image.clone()
         self.predictions: dict[str, Tensor] = {}
@@ -164,6 +165,7 @@ class CapturedForward:
         predict = compiled(task_prediction, captures.compile)
 
         def run() -> None:
+            self.model.eval()  # again: backbones keep what they compute from their weights until a mode is set
             with autocast(image.device, precision), with_constants(self.constants):
                 features = self.model.encoder(self.image)
                 for task, decoder in self.model.decoders.items():

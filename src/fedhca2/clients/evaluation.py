@@ -86,13 +86,13 @@ def look_ahead(
     images, model, layout = client.data.images_for_losses, client.shared.model, client.layouts[ENCODER]
     sums: dict[str, Tensor] = {}
     with at_work(client, place):
-        model.eval()
         tensors = model.slots()[ENCODER]
         own = flatten(tensors, layout)
         try:
             for number, batch in enumerate(images.in_order(place.feed), 1):
                 for name, update in ((OWN, None), *updates.items()):
                     assign(tensors, own if update is None else own + update.to(own.device), layout)
+                    model.eval()  # again: backbones keep what they compute from their weights until a mode is set
                     loss = summed_loss(model, batch, client.training)
                     sums[name] = sums[name] + loss if name in sums else loss
                 if watch:

@@ -77,17 +77,24 @@ class DeviceFeed:
     def _in_turn(self, read: Iterable[tuple[Sample, Plan]], size: Size, classes: int) -> Iterator[Sample]:
         current = torch.cuda.current_stream(self.device)
         waiting: deque[tuple[Sample, torch.cuda.Event]] = deque()
+        taken: deque[torch.cuda.Event] = deque()  # when the work on earlier batches ends
         count = 0
         for packed, planned in read:
+            taken.append(current.record_event(torch.cuda.Event(blocking=True)))  # type: ignore[no-untyped-call]
+            # Memory of earlier batches is used again. `record_stream` does not protect it: the allocator forgets what
+            # was recorded while any thread captures a graph.
+            self.stream.wait_event(taken[-1])
+            if len(taken) > AHEAD:
+                taken.popleft().synchronize()  # or pinned memory would grow with the queue of the GPU
             count = count or len(packed["image"])
             prepare = self.prepare if len(packed["image"]) == count else self.prepare_odd
             with torch.cuda.stream(self.stream):
                 batch = self.prepared(packed, planned, size, classes, prepare)
                 waiting.append((batch, self.stream.record_event()))
             if len(waiting) > 1:
-                yield _on(current, *waiting.popleft())
+                yield _ready(current, *waiting.popleft())
         while waiting:
-            yield _on(current, *waiting.popleft())
+            yield _ready(current, *waiting.popleft())
 
     @torch.inference_mode(False)  # the same kind of tensors for every caller: code is compiled per kind
     @torch.no_grad()
@@ -97,10 +104,9 @@ class DeviceFeed:
         return prepare(sample, planned.to(self.device), size, classes)
 
 
-def _on(stream: torch.cuda.Stream, sample: Sample, ready: torch.cuda.Event) -> Sample:
-    stream.wait_event(ready)
-    for value in sample.values():
-        value.record_stream(stream)
+def _ready(stream: torch.cuda.Stream, sample: Sample, prepared: torch.cuda.Event) -> Sample:
+    """The sample, on which the stream works when it is prepared."""
+    stream.wait_event(prepared)
     return sample
 
 
