@@ -63,7 +63,7 @@ def plain_row(client: Client) -> Row:
 def first_steps(setting: Experiment, clients: list[Client]) -> Iterator[Row]:
     """Measure the seconds until every kind of client has taken its first step: compiling and capturing."""
     began = perf_counter()
-    precompile(setting.model, clients, clients[0].device_slot.device)
+    precompile({spec.name: spec.model for spec in setting.specs}, clients, clients[0].device_slot.device)
     yield Row("compiling in several processes", perf_counter() - began, "s")
     for client in clients:
         assert client.device_slot.captures is not None

@@ -38,9 +38,10 @@ PARTS = {  # name: module with rows()
     "sites": "sites",
     "gpu": "gpu",
     "slots": "slots",
+    "step": "step_parts",
     "attention": "window_attention",
 }
-ON_GPU = ("gpu", "slots", "attention")
+ON_GPU = ("gpu", "slots", "step", "attention")
 Found = dict[str, list[Row]]
 WIDTH = 120  # of the table, if the output is a file
 COLOURS = {None: "", True: "green", False: "red"}

@@ -1,0 +1,112 @@
+"""Where the time of a compiled step of Swin-T goes, and what its bytes alone take: `python benchmarks/step_parts.py`.
+
+The step is that of `gpu.py`, of a client with one task: 8 images of 512×512, in one CUDA graph. Kernels are grouped by
+their names; the 30 that take most are printed, too. What must be written and read is what a plain step keeps for its
+backward pass, once each way, as much again for the gradients of it, and weights, gradients and moments once each way.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+from row import Row, show
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.profiler import ProfilerActivity, profile
+
+from fedhca2.clients import DeviceSlot, at_work
+from fedhca2.clients.step import PLAIN, set_mode, take_step
+from fedhca2.clients.training import Learner
+from fedhca2.data.dataset import Sample
+from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.experiment.build import build_clients
+from gpu import seconds
+
+STEPS = 20
+SHOWN = 30
+KINDS = {  # by what is in a kernel's name; the first that fits
+    "optimiser": r"multi_tensor|foreach|adam",
+    "convolutions": r"conv|cudnn|fprop|dgrad|wgrad|implicit",
+    "matrix products": r"gemm|cutlass|nvjet|xmma|cublas|splitk|wgmma",
+    "compiled, with sums": r"triton_(per|red)",
+    "compiled, value by value": r"triton_(poi|for)",
+    "indexing": r"index|scatter|gather|sort",
+    "copies and fills": r"memcpy|memset|copy|fill|cat",
+}
+COPIED = 2**30  # bytes
+# Bytes a parameter: weight, gradient and two moments in float32, and the weight as autocast uses it, once each way.
+OF_PARAMETER = 2 * (4 * 4 + 2)
+
+
+def kind_of(kernel: str) -> str:
+    """The kind of a kernel.
+
+    >>> kind_of("triton_per_fused_native_layer_norm_3")
+    'compiled, with sums'
+    >>> kind_of("void at::native::reduce_kernel<512, 1>")
+    'others'
+    """
+    return next((kind for kind, names in KINDS.items() if re.search(names, kernel, re.IGNORECASE)), "others")
+
+
+def step_bytes(learner: Learner, batch: Sample) -> int:
+    """What a step must write and read. Takes a plain step."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in learner.model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        take_step(learner.model, learner.optimizer, batch, learner.training.precision)
+    return 4 * sum(kept.values()) + OF_PARAMETER * sum(parameter.numel() for parameter in learner.model.parameters())
+
+
+def copy_rate() -> float:
+    """Bytes that a copy on the GPU writes and reads in a second."""
+    source, target = (torch.zeros(COPIED, dtype=torch.uint8, device="cuda") for _ in range(2))
+    target.copy_(source)
+    return 2 * COPIED / min(seconds(lambda: target.copy_(source)) for _ in range(5))
+
+
+def rows(quick: bool = False) -> Iterator[Row]:
+    """Yield every row as it is measured."""
+    setting = Experiment.load("scenes_full", ["data.outdoor.train=80", "data.indoor.train=8"])
+    data = open_data(setting)
+    place = DeviceSlot(torch.device("cuda", 0), "captured" if quick else "compiled")
+    client = build_clients(setting, data, assign_shards(setting, data), place)[0]
+    assert place.captures is not None
+    with at_work(client, place):
+        set_mode(client.personal.model, PLAIN.frozen)
+        batch = next(client.batches(0))
+        least = step_bytes(client.personal, batch) / copy_rate()
+        step = place.captures.step(client.personal, batch, PLAIN)
+
+        def steps() -> None:
+            for _ in range(STEPS):
+                step(batch)
+
+        steps()
+        whole = seconds(steps) / STEPS
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            steps()
+            torch.cuda.synchronize()
+    yield Row("a step", 1000 * whole, "ms", at_most=12.0)
+    yield Row("its bytes alone", 1000 * least, "ms")
+    spent, count = Counter[str](), Counter[str]()
+    events = sorted(profiled.key_averages(), key=lambda event: event.device_time_total, reverse=True)
+    for event in events:
+        spent[kind_of(event.key)] += event.device_time_total / STEPS
+        count[kind_of(event.key)] += event.count / STEPS
+    for kind, took in spent.most_common():
+        yield Row(f"{kind}, {count[kind]:.0f} kernels", took / 1000, "ms a step")
+    for event in events[:SHOWN]:
+        print(f"  {event.device_time_total / STEPS:7.0f} µs {event.count / STEPS:5.1f} × {event.key[:110]}")
+
+
+if __name__ == "__main__":
+    show(rows())
