@@ -30,10 +30,11 @@ from safetensors.torch import load_file
 from wire import second_round
 
 from fedhca2.aggregation import conflict_averse_mixing
+from fedhca2.aggregation.rows import Projection
 from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
-from fedhca2.federation.blind import BLOCKS, PIECE, Sketcher
+from fedhca2.federation.blind import Sketcher
 from fedhca2.federation.flower.local import run_local
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.server_app import LogWatcher
@@ -216,16 +217,12 @@ def rounds() -> None:
     Console().print(table)
 
 
-def guessed(sketched: torch.Tensor, size: int, seed: int, numel: int) -> torch.Tensor:
-    """Guess a row from its sketch alone: each value from the sums that contain it."""
-    dice = np.random.default_rng(derive(seed, "sketch", 0, str(ENCODER)))
-    blocks, row = sketched.numpy().reshape(BLOCKS, -1), np.zeros(numel)
-    for start in range(0, numel, PIECE):
-        piece = row[start : start + PIECE]
-        for block in blocks:
-            drawn = dice.integers(0, 2 * size // BLOCKS, len(piece))
-            piece += np.where(drawn & 1, 1, -1) * block[drawn >> 1]
-    return torch.from_numpy(row)
+def guessed(sketched: torch.Tensor, seed: int, numel: int) -> torch.Tensor:
+    """Guess a row from its sketch alone: each value from the sum that contains it."""
+    size = len(sketched)
+    projection = Projection.draw(numel, size, derive(seed, "sketch", 0, str(ENCODER)))
+    turned = torch.cat([sketched.roll(-int(shift)) for shift in projection.shifts])
+    return turned[:numel] * projection.signs
 
 
 def sketch() -> None:
@@ -246,7 +243,7 @@ def sketch() -> None:
             sketches = torch.stack([Sketcher(size, seed).sketch(row, ENCODER, 0) for row in updates]).double()
             found = sketches @ sketches.T
             change = conflict_averse_mixing(found, 0.4) - exact
-            guess = guessed(sketches[0], size, seed, numel)
+            guess = guessed(sketches[0], seed, numel)
             off[0].append(float(((found - gram) / torch.outer(lengths, lengths)).square().mean().sqrt()))
             off[1].append(float((change / exact.mean()).square().mean().sqrt()))
             off[2].append(float((change @ updates).norm() / (exact @ updates).norm()))

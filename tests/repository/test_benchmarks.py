@@ -20,6 +20,12 @@ def load(monkeypatch):
     return import_module
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in BENCHMARKS.glob("*.py")))
+def test_every_module_finds_what_it_imports(load, name):
+    load(name)
+
+
 def test_the_table_has_every_part(load):
     assert set(load("run").PARTS.values()) == set(MODULES)
 
