@@ -52,6 +52,8 @@ def at_work(client: "Client", place: DeviceSlot) -> Iterator[None]:
     with torch.cuda.device(device), torch.cuda.stream(place.stream):
         torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())  # which may still be writing the rows
         was_there = client.where == device
+        # Rows that it replaces may be memory of another slot's stream, which that slot would use again at once.
+        held = client.exchange.tensors()
         if not was_there:
             _move(client, lambda tensor: tensor.to(device, non_blocking=True))
         try:
@@ -60,6 +62,7 @@ def at_work(client: "Client", place: DeviceSlot) -> Iterator[None]:
             if not was_there and not place.keeps:
                 _move(client, _pinned)
             torch.cuda.current_stream().synchronize()
+            held.clear()
 
 
 def _move(client: "Client", copied: Callable[[Tensor], Tensor]) -> None:
