@@ -1,10 +1,15 @@
-"""Where the time of a compiled step of Swin-T goes, and what its bytes alone take: `python benchmarks/step_parts.py`.
+"""Where the time of a training step on a GPU goes, and what its bytes alone would take.
 
-The step is that of `gpu.py`, of a client with one task: 8 images of 512×512, in one CUDA graph. Kernels are grouped by
-their names; the 30 that take most are printed, too. What must be written and read is what a plain step keeps for its
-backward pass, once each way, as much again for the gradients of it, and weights, gradients and moments once each way.
+    python benchmarks/step_parts.py                                               # Swin-T, 8 images of 512×512
+    python benchmarks/step_parts.py my.yaml --set training.step=captured
+
+The step is that of an experiment's first client, in one CUDA graph, compiled unless the settings say otherwise. Kernels
+are grouped by their names; the 30 that take most are printed, too. What must be written and read is what a plain step
+keeps for its backward pass, once each way, as much again for the gradients of it, and weights, gradients and moments
+once each way.
 """
 
+import argparse
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -74,10 +79,15 @@ def copy_rate() -> float:
 
 
 def rows(quick: bool = False) -> Iterator[Row]:
-    """Yield every row as it is measured."""
-    setting = Experiment.load("scenes_full", ["data.outdoor.train=80", "data.indoor.train=8"])
+    """Yield every row of Swin-T's step as it is measured."""
+    few = ["data.outdoor.train=80", "data.indoor.train=8"]
+    yield from rows_of(Experiment.load("scenes_full", [*few, "training.step=captured"] if quick else few), at_most=12.0)
+
+
+def rows_of(setting: Experiment, at_most: float | None = None) -> Iterator[Row]:
+    """Yield every row of an experiment's first client as it is measured."""
     data = open_data(setting)
-    place = DeviceSlot(torch.device("cuda", 0), "captured" if quick else "compiled")
+    place = DeviceSlot(torch.device("cuda", 0), "captured" if setting.training.step == "captured" else "compiled")
     client = build_clients(setting, data, assign_shards(setting, data), place)[0]
     assert place.captures is not None
     with at_work(client, place):
@@ -95,7 +105,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
         with profile(activities=[ProfilerActivity.CUDA]) as profiled:
             steps()
             torch.cuda.synchronize()
-    yield Row("a step", 1000 * whole, "ms", at_most=12.0)
+    yield Row("a step", 1000 * whole, "ms", at_most)
     yield Row("its bytes alone", 1000 * least, "ms")
     spent, count = Counter[str](), Counter[str]()
     events = sorted(profiled.key_averages(), key=lambda event: event.device_time_total, reverse=True)
@@ -109,4 +119,8 @@ def rows(quick: bool = False) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    show(rows())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", nargs="?")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    asked = parser.parse_args()
+    show(rows_of(Experiment.load(asked.experiment, asked.set)) if asked.experiment else rows())
