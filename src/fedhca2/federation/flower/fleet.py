@@ -129,9 +129,11 @@ class FlowerFleet:
             allowance = Allowance(values.get(client, 0), MASKED)
             errands[client] = _Errand(pack(header), allowance, partial(self._read_stage, client, read))
             self._count(client, down=len(json.dumps(request)))
-        return self._run(errands, least, Wait(seconds))
+        return self._run(errands, least, Wait(seconds), invite=False)  # who builds a client is late for the stage
 
-    def _run(self, errands: Mapping[str, _Errand[T]], needed: int, wait: Wait) -> tuple[dict[str, T], dict[str, str]]:
+    def _run(
+        self, errands: Mapping[str, _Errand[T]], needed: int, wait: Wait, *, invite: bool = True
+    ) -> tuple[dict[str, T], dict[str, str]]:
         """Deliver every message and collect its answer; returns the answers, and why others are missing."""
         while out := {client: errand for client, errand in errands.items() if self._is_out(errand)}:
             enough = sum(errand.answer is not None for errand in errands.values()) >= needed
@@ -140,7 +142,7 @@ class FlowerFleet:
             lost_after = self._lost_after(errands.values())
             for client, errand in out.items():
                 self._give(client, errand, wait, lost_after)
-            for client, answer in self.registry.exchange(wait):
+            for client, answer in self.registry.exchange(wait, invite=invite):
                 self._take(client, out[client], answer)
             wait.tell({client: errand.state for client, errand in out.items() if errand.answer is None})
         self.registry.forget_orders()

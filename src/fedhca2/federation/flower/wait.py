@@ -68,6 +68,10 @@ class Sending:
         self.patience = 2 * self.patience if since == self.given else 1.0
         self.given, self.sent = since, monotonic()
 
+    def close(self) -> None:
+        """Never give it to this node again, unless it restarts."""
+        self.patience = math.inf
+
 
 def by_reason(clients: Mapping[str, str]) -> str:
     """Clients by what keeps them away; of many, only the first are named.
