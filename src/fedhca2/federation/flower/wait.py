@@ -22,7 +22,7 @@ class Wait:
 
     def __init__(self, deadline: float | None) -> None:
         began = monotonic()
-        self.deadline, self.end = deadline, began + (deadline or math.inf)
+        self.deadline, self.end = deadline, began + (math.inf if deadline is None else deadline)
         self._pause, self._next = TELL_AFTER, began + TELL_AFTER
 
     @property
@@ -33,7 +33,7 @@ class Wait:
     @property
     def lifetime(self) -> float:
         """Seconds that a message lives: longer than the wait, so that it does not expire before the deadline."""
-        return max(self.end - monotonic(), 1.0) + self.deadline if self.deadline else FOREVER
+        return FOREVER if self.deadline is None else max(self.end - monotonic(), 1.0) + self.deadline
 
     def tell(self, whom: Mapping[str, str]) -> None:
         """Log from time to time who is waited for, and why."""
