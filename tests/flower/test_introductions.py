@@ -1,5 +1,7 @@
 """Introductions that are lost on their way, come late, or fail: who is asked again, when, and when not."""
 
+from time import monotonic
+
 import pytest
 from federations import After, flower_federation, orders_for, quiet, small_experiment
 
@@ -10,7 +12,8 @@ from fedhca2.federation.flower.wait import Wait
 from fedhca2.params import Slot
 
 pytestmark = pytest.mark.slow
-HOME, ENCODER = 3, Slot("encoder")  # the number of its node
+HOME = 3  # the number of its node
+ENCODER = Slot("encoder")
 LOST_AFTER = "fedhca2.federation.flower.site_registry.LOST_AFTER"
 
 
@@ -24,8 +27,8 @@ class Clock:
     """The time since a message was given, as the test says."""
 
     def __init__(self, patch):
-        self.now = 0.0
-        patch.setattr("fedhca2.federation.flower.wait.monotonic", lambda: self.now)
+        self.now, began = 0.0, monotonic()
+        patch.setattr("fedhca2.federation.flower.wait.monotonic", lambda: began + self.now)
 
     def questions(self, grid, fleet, seconds):
         """When `home` was asked to introduce itself, if the server looks every 20 seconds and takes what is there."""
