@@ -34,6 +34,7 @@ class InProcessGrid(Grid):
         self.down: list[Message] = []
         self.up: list[Message] = []
         self.silent: set[str] = set()  # nodes that do not answer orders
+        self.deaf: set[str] = set()  # nodes that do not answer anything
         self.dead: set[str] = set()  # nodes that are gone, and still listed
         self.lives: dict[str, int] = {}  # how often a node has come back
 
@@ -101,7 +102,7 @@ class InProcessGrid(Grid):
             if message is None:
                 continue
             name, app = self.apps.get(message.metadata.dst_node_id, ("", None))
-            if name in self.silent and message.metadata.message_type == "train":
+            if name in self.deaf or (name in self.silent and message.metadata.message_type == "train"):
                 continue
             del self.sent[identity]
             if app is None or name in self.dead:

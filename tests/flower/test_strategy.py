@@ -264,9 +264,10 @@ def test_a_second_node_with_the_same_name_is_refused(tmp_path):
     assert list(strategy.roster.refused.values()) == ["south has already joined as another node"]
 
 
-def test_too_few_clients_are_an_error(tmp_path):
+@pytest.mark.parametrize("timeout", [0.01, 0])
+def test_too_few_clients_are_an_error(timeout, tmp_path):
     with pytest.raises(TooFewClientsError, match="4 clients should be here, found north, south, west"):
-        FedHCA2(min_clients=4).start(make_grid(tmp_path)[0], num_rounds=1, timeout=0.01)
+        FedHCA2(min_clients=4).start(make_grid(tmp_path)[0], num_rounds=1, timeout=timeout)
 
 
 def test_there_is_no_model_to_evaluate_at_the_server(tmp_path):

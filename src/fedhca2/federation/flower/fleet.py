@@ -3,12 +3,11 @@
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from time import monotonic
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -26,14 +25,12 @@ from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, decode_reply, encode_orders, pack
 from fedhca2.federation.flower.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.site_registry import SiteRegistry
-from fedhca2.federation.flower.wait import TooFewClientsError, Wait, by_reason
+from fedhca2.federation.flower.wait import LOST_AFTER, Sending, TooFewClientsError, Wait, by_reason
 from fedhca2.federation.foreign_text import Refused, shown
 from fedhca2.messages import Order, Profile, Reply
 
 GRACE = 10.0  # seconds for further clients to introduce themselves when there are already enough
-# An order without a reply is taken for lost, and given again, this many seconds and three times as long as the slowest
-# other took after it was given: Flower delivers a message once, even if the connection ends under it.
-LOST_AFTER, TIMES_AS_LONG = 60.0, 3
+TIMES_AS_LONG = 3  # an order may take this many times as long as the slowest other, and LOST_AFTER, until it seems lost
 AWAY, LATE = "offline", "no reply in time"
 log = logging.getLogger("fedhca2.server")
 T = TypeVar("T")
@@ -46,9 +43,7 @@ class _Errand(Generic[T]):
     content: RecordDict
     allowance: Allowance  # for the answer
     read: Callable[[Answer], T | Refused]
-    given: str | None = None  # start time of the node that has it; None: it must be sent (again)
-    sent: float = 0.0  # when it was given
-    patience: float = 1.0  # how much longer than usual it is waited for before it is given again
+    sending: Sending = field(default_factory=Sending)
     took: float | None = None  # the seconds until its answer
     failures: int = 0
     why: str = AWAY  # why there is no answer yet
@@ -57,7 +52,7 @@ class _Errand(Generic[T]):
     @property
     def state(self) -> str:
         """What it is waiting for."""
-        return self.why if self.given is None else "no reply yet"
+        return self.why if self.sending.given is None else "no reply yet"
 
 
 class FlowerFleet:
@@ -134,9 +129,11 @@ class FlowerFleet:
             allowance = Allowance(values.get(client, 0), MASKED)
             errands[client] = _Errand(pack(header), allowance, partial(self._read_stage, client, read))
             self._count(client, down=len(json.dumps(request)))
-        return self._run(errands, least, Wait(seconds))
+        return self._run(errands, least, Wait(seconds), invite=False)  # who builds a client is late for the stage
 
-    def _run(self, errands: Mapping[str, _Errand[T]], needed: int, wait: Wait) -> tuple[dict[str, T], dict[str, str]]:
+    def _run(
+        self, errands: Mapping[str, _Errand[T]], needed: int, wait: Wait, *, invite: bool = True
+    ) -> tuple[dict[str, T], dict[str, str]]:
         """Deliver every message and collect its answer; returns the answers, and why others are missing."""
         while out := {client: errand for client, errand in errands.items() if self._is_out(errand)}:
             enough = sum(errand.answer is not None for errand in errands.values()) >= needed
@@ -145,7 +142,7 @@ class FlowerFleet:
             lost_after = self._lost_after(errands.values())
             for client, errand in out.items():
                 self._give(client, errand, wait, lost_after)
-            for client, answer in self.registry.exchange(wait):
+            for client, answer in self.registry.exchange(wait, invite=invite):
                 self._take(client, out[client], answer)
             wait.tell({client: errand.state for client, errand in out.items() if errand.answer is None})
         self.registry.forget_orders()
@@ -171,14 +168,15 @@ class FlowerFleet:
 
     def _give(self, client: str, errand: _Errand[T], wait: Wait, lost_after: float) -> None:
         """Send the order, unless the node is offline, or already has it; again if it seems to be lost."""
-        since, waited = self.registry.since(client), monotonic() - errand.sent
-        if since is None or (since == errand.given and waited < errand.patience * lost_after):
+        since, sending = self.registry.since(client), errand.sending
+        if since is None or not sending.is_due(since, lost_after):
             return
-        if since == errand.given:
-            log.warning("%s has not answered for %.0f s, and gets its order again: it may be lost", client, waited)
-            errand.patience *= 2
+        if since == sending.given:
+            again = "%s has not answered for %.0f s, and gets its order again: it may be lost"
+            log.warning(again, client, sending.waited)
         if self.registry.order(client, errand.content, wait.lifetime, errand.allowance):
-            errand.given, errand.why, errand.sent = since, LATE, monotonic()
+            sending.give(since)
+            errand.why = LATE
         else:
             self.registry.went(client)
             errand.why = "Flower did not accept its order"
@@ -188,14 +186,14 @@ class FlowerFleet:
         if isinstance(answer, Gone):
             log.warning("%s went away, and its order waits for it: %s", client, answer.why)
             self.registry.went(client)
-            errand.given, errand.why = None, AWAY
+            errand.sending.given, errand.why = None, AWAY
             return
         outcome = answer if isinstance(answer, Refused) else errand.read(answer)
         if not isinstance(outcome, Refused):
-            errand.answer, errand.took = outcome, monotonic() - errand.sent
+            errand.answer, errand.took = outcome, errand.sending.waited
             return
         log.warning("%s: %s", client, outcome.why)
-        errand.given, errand.why, errand.failures = None, outcome.why, errand.failures + 1
+        errand.sending.given, errand.why, errand.failures = None, outcome.why, errand.failures + 1
 
     def _read_reply(self, client: str, answer: Answer) -> Reply | Refused:
         if self.experiment.secure_aggregation and "keys" in answer.header:

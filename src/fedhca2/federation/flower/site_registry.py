@@ -22,7 +22,7 @@ from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.invitation import Invitation, expected_profile
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import decode_profile, pack
-from fedhca2.federation.flower.wait import Wait
+from fedhca2.federation.flower.wait import LOST_AFTER, Sending, Wait
 from fedhca2.federation.foreign_text import NAME, Refused, plain, shown
 from fedhca2.messages import Profile
 
@@ -61,7 +61,7 @@ class SiteRegistry:
         self._node_of: dict[str, int] = {}
         self._there: dict[int, _Node] = {}
         self._looked = -NODES_EVERY
-        self._met: dict[int, str] = {}  # nodes that were asked, with their start time when they were
+        self._asked: dict[int, Sending] = {}  # by node, the question who it is
         self._waiting: dict[str, _Sent] = {}
 
     @cached_property
@@ -91,18 +91,25 @@ class SiteRegistry:
 
     def order(self, client: str, content: RecordDict, lifetime: float, allowance: Allowance) -> bool:
         """Send a client an order; False if Flower does not accept it."""
-        return self._ask(content, _Sent(self._node_of[client], client, True, allowance), "train", lifetime)
+        node = self._node_of[client]
+        self._forget_all(node, order=True)
+        return self._ask(content, _Sent(node, client, True, allowance), "train", lifetime)
 
     def forget_orders(self) -> None:
         """A round is over: later answers are late."""
         for message in [message for message, sent in self._waiting.items() if sent.order]:
             self._forget(message)
 
-    def exchange(self, wait: Wait) -> Iterator[tuple[str, Answer | Refused | Gone]]:
-        """Check for nodes and answers, after a short wait; returns answers to orders, and introduces newcomers."""
+    def exchange(self, wait: Wait, *, invite: bool = True) -> Iterator[tuple[str, Answer | Refused | Gone]]:
+        """Check for nodes and answers, after a short wait; returns answers to orders, and introduces newcomers.
+
+        Without `invite`, newcomers are asked who they are another time.
+        """
         sleep(max(self.terms.poll, PAUSE * len(self._waiting)))
-        self.look()
+        self.look(invite=invite)
         for message, sent in list(self._waiting.items()):
+            if message not in self._waiting:  # the node has just answered another
+                continue
             answer = self._answers.take(message, sent.node, sent.allowance, wait.end)
             if answer is None:
                 continue
@@ -134,10 +141,7 @@ class SiteRegistry:
         return {name: refused.get(name, "offline") for name in self._specs if name not in self.known}
 
     def _ask(self, content: RecordDict, sent: _Sent, kind: str, lifetime: float) -> bool:
-        """Send a message, and wait for its answer instead of the answer to the last one of its kind."""
-        for message, last in list(self._waiting.items()):
-            if (last.node, last.order) == (sent.node, sent.order):
-                self._forget(message)
+        """Send a message, and wait for its answer; False if Flower does not accept it."""
         message = self._push(content, sent.node, kind, lifetime)
         if message:
             self._waiting[message] = sent
@@ -156,32 +160,47 @@ class SiteRegistry:
         del self._waiting[message]
         self._answers.forget(message)
 
-    def look(self, *, now: bool = False) -> None:
-        """Check which nodes are online, and ask new ones to introduce themselves: from time to time, or `now`."""
+    def _forget_all(self, node: int, *, order: bool) -> None:
+        """Stop waiting for a node's answer to its order, or to the question who it is."""
+        for message, sent in list(self._waiting.items()):
+            if (sent.node, sent.order) == (node, order):
+                self._forget(message)
+
+    def look(self, *, now: bool = False, invite: bool = True) -> None:
+        """Check which nodes are online, from time to time or `now`, and ask those that have not said who they are."""
         if not now and monotonic() - self._looked < NODES_EVERY:
             return
         self._looked = monotonic()
         self._there = {node.node_id: _Node(node.name, node.last_activated_at) for node in self.grid.get_nodes()}
         for number, node in self._there.items():
-            if self._met.get(number) != node.since:  # a returning node introduces itself again
-                self._met[number] = node.since
-                self._meet(number, node.name)
+            if invite and self._asked.setdefault(number, Sending()).is_due(node.since, LOST_AFTER):
+                self._meet(number, node)
 
-    def _meet(self, node: int, name: str) -> None:
-        """Ask a node to introduce itself, if its key belongs to a client."""
+    def _meet(self, number: int, node: _Node) -> None:
+        """Ask a node to introduce itself, if its key belongs to a client. If asked twice, its first answer counts."""
+        asked, name = self._asked[number], node.name
+        if asked.given == node.since:
+            again = "node %d (%s) has not introduced itself for %.0f s, and is asked again"
+            log.warning(again, number, plain(name, NAME), asked.waited)
+        else:  # a returning node introduces itself again, and may have other settings
+            self._forget_all(number, order=False)
         if self.terms.named and name not in self._specs:
             fault = Refused(f"key should belong to one of {', '.join(self._specs)}, found {shown(name)}")
-            self._refuse(node, plain(name, NAME), fault)
+            asked.give(node.since)
+            asked.close()
+            self._refuse(number, plain(name, NAME), fault)
             return
         lifetime = Wait(self.terms.deadline).lifetime
-        self._ask(pack(self.invitation.header()), _Sent(node, name, False, Allowance()), "query", lifetime)
+        if self._ask(pack(self.invitation.header()), _Sent(number, name, False, Allowance()), "query", lifetime):
+            asked.give(node.since)
 
     def _introduce(self, sent: _Sent, answer: Answer | Refused | Gone) -> None:
         """Accept a client, or tell its site why not."""
         if isinstance(answer, Gone | Failed):
             log.warning("node %d did not introduce itself: %s", sent.node, answer.why)
-            self._met.pop(sent.node, None)  # so that it is asked again
-            return
+            return  # it is asked again as if the question were lost, so that one that always fails is asked rarely
+        self._forget_all(sent.node, order=False)
+        self._asked[sent.node].close()
         profile = answer if isinstance(answer, Refused) else self._profile(sent, answer)
         if isinstance(profile, Refused):
             self._refuse(sent.node, sent.name, profile)

@@ -1,13 +1,15 @@
-"""Waiting for sites: the time left, and a log line that names them."""
+"""Waiting for sites: the time left, messages that seem to be lost, and a log line that names who is waited for."""
 
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from time import monotonic
 
 NAMED = 5  # clients with one reason that a message names
 TELL_AFTER = 60.0  # seconds of waiting until it is logged; twice as long every time after
 FOREVER = 30 * 86400.0  # seconds; Flower's messages need an end
+LOST_AFTER = 60.0  # seconds without an answer until a message may be taken for lost
 log = logging.getLogger("fedhca2.server")
 
 
@@ -20,7 +22,7 @@ class Wait:
 
     def __init__(self, deadline: float | None) -> None:
         began = monotonic()
-        self.deadline, self.end = deadline, began + (deadline or math.inf)
+        self.deadline, self.end = deadline, began + (math.inf if deadline is None else deadline)
         self._pause, self._next = TELL_AFTER, began + TELL_AFTER
 
     @property
@@ -31,7 +33,7 @@ class Wait:
     @property
     def lifetime(self) -> float:
         """Seconds that a message lives: longer than the wait, so that it does not expire before the deadline."""
-        return max(self.end - monotonic(), 1.0) + self.deadline if self.deadline else FOREVER
+        return FOREVER if self.deadline is None else max(self.end - monotonic(), 1.0) + self.deadline
 
     def tell(self, whom: Mapping[str, str]) -> None:
         """Log from time to time who is waited for, and why."""
@@ -39,6 +41,36 @@ class Wait:
             self._pause *= 2
             self._next = monotonic() + self._pause
             log.warning("waiting for %s", by_reason(whom))
+
+
+@dataclass
+class Sending:
+    """A message for a node, which is given again, at growing intervals, for as long as there is no answer.
+
+    Flower delivers a message once, even if the connection ends under it.
+    """
+
+    given: str | None = None  # start time of the node that has it; None: it must be sent (again)
+    sent: float = 0.0  # when it was given
+    patience: float = 1.0  # how much longer than usual it is waited for before it is given again
+
+    @property
+    def waited(self) -> float:
+        """The seconds since it was given."""
+        return monotonic() - self.sent
+
+    def is_due(self, since: str, lost_after: float) -> bool:
+        """Whether the node that became active at `since` must get it: for the first time, or because it seems lost."""
+        return since != self.given or self.waited >= self.patience * lost_after
+
+    def give(self, since: str) -> None:
+        """Note that this node has it from now on."""
+        self.patience = 2 * self.patience if since == self.given else 1.0
+        self.given, self.sent = since, monotonic()
+
+    def close(self) -> None:
+        """Never give it to this node again, unless it restarts."""
+        self.patience = math.inf
 
 
 def by_reason(clients: Mapping[str, str]) -> str:
