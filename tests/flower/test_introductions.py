@@ -30,10 +30,10 @@ class Clock:
         self.now, began = 0.0, monotonic()
         patch.setattr("fedhca2.federation.flower.wait.monotonic", lambda: began + self.now)
 
-    def questions(self, grid, fleet, seconds):
+    def questions(self, grid, fleet, seconds, first=0):
         """When `home` was asked to introduce itself, if the server looks every 20 seconds and takes what is there."""
         asked = []
-        for self.now in range(0, seconds, 20):
+        for self.now in range(first, seconds, 20):
             before = questions(grid)
             fleet.registry.look(now=True)
             fleet.registry.meet(Wait(60))
@@ -145,6 +145,20 @@ def test_a_site_without_an_answer_is_asked_again_less_and_less_often(experiment,
     grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
     grid.deaf = {"home"}
     assert Clock(monkeypatch).questions(grid, fleet, 500) == [0, 60, 180, 420]
+
+
+@pytest.mark.parametrize(("took", "again"), [(40, 180), (1000, 1860)])
+def test_a_site_has_more_time_where_another_took_long_but_not_without_end(
+    took, again, experiment, tmp_path, monkeypatch
+):
+    grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=1)
+    grid.deaf = {"home", "outdoor-semseg"}
+    clock = Clock(monkeypatch)
+    fleet.registry.look(now=True)
+    grid.deaf = {"home"}
+    clock.now = took
+    fleet.registry.meet(Wait(60))
+    assert clock.questions(grid, fleet, again + 20, first=took) == [again]
 
 
 def test_a_site_that_fails_is_asked_again_less_and_less_often(experiment, tmp_path, monkeypatch):

@@ -25,12 +25,11 @@ from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, decode_reply, encode_orders, pack
 from fedhca2.federation.flower.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.site_registry import SiteRegistry
-from fedhca2.federation.flower.wait import LOST_AFTER, Sending, TooFewClientsError, Wait, by_reason
+from fedhca2.federation.flower.wait import LOST_AFTER, TIMES_AS_LONG, Sending, TooFewClientsError, Wait, by_reason
 from fedhca2.federation.foreign_text import Refused, shown
 from fedhca2.messages import Order, Profile, Reply
 
 GRACE = 10.0  # seconds for further clients to introduce themselves when there are already enough
-TIMES_AS_LONG = 3  # an order may take this many times as long as the slowest other, and LOST_AFTER, until it seems lost
 AWAY, LATE = "offline", "no reply in time"
 log = logging.getLogger("fedhca2.server")
 T = TypeVar("T")

@@ -22,11 +22,12 @@ from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.invitation import Invitation, expected_profile
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import decode_profile, pack
-from fedhca2.federation.flower.wait import LOST_AFTER, Sending, Wait
+from fedhca2.federation.flower.wait import LOST_AFTER, TIMES_AS_LONG, Sending, Wait
 from fedhca2.federation.foreign_text import NAME, Refused, plain, shown
 from fedhca2.messages import Profile
 
 NODES_EVERY = 1.0  # seconds between checks for online nodes
+SLOWEST = 600.0  # seconds that one site's answer counts at most when others are waited for
 PAUSE = 0.01  # seconds per check for an answer, so that many sites do not keep the SuperLink busy
 log = logging.getLogger("fedhca2.server")
 
@@ -62,6 +63,7 @@ class SiteRegistry:
         self._there: dict[int, _Node] = {}
         self._looked = -NODES_EVERY
         self._asked: dict[int, Sending] = {}  # by node, the question who it is
+        self._slowest = 0.0  # seconds until the slowest answer to it
         self._waiting: dict[str, _Sent] = {}
 
     @cached_property
@@ -172,8 +174,9 @@ class SiteRegistry:
             return
         self._looked = monotonic()
         self._there = {node.node_id: _Node(node.name, node.last_activated_at) for node in self.grid.get_nodes()}
+        lost_after = LOST_AFTER + TIMES_AS_LONG * min(self._slowest, SLOWEST)
         for number, node in self._there.items():
-            if invite and self._asked.setdefault(number, Sending()).is_due(node.since, LOST_AFTER):
+            if invite and self._asked.setdefault(number, Sending()).is_due(node.since, lost_after):
                 self._meet(number, node)
 
     def _meet(self, number: int, node: _Node) -> None:
@@ -200,6 +203,7 @@ class SiteRegistry:
             log.warning("node %d did not introduce itself: %s", sent.node, answer.why)
             return  # it is asked again as if the question were lost, so that one that always fails is asked rarely
         self._forget_all(sent.node, order=False)
+        self._slowest = max(self._slowest, self._asked[sent.node].waited)
         self._asked[sent.node].close()
         profile = answer if isinstance(answer, Refused) else self._profile(sent, answer)
         if isinstance(profile, Refused):

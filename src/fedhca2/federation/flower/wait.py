@@ -9,7 +9,9 @@ from time import monotonic
 NAMED = 5  # clients with one reason that a message names
 TELL_AFTER = 60.0  # seconds of waiting until it is logged; twice as long every time after
 FOREVER = 30 * 86400.0  # seconds; Flower's messages need an end
-LOST_AFTER = 60.0  # seconds without an answer until a message may be taken for lost
+# A message without an answer is taken for lost this many seconds, and three times as long as the slowest other took,
+# after it was given.
+LOST_AFTER, TIMES_AS_LONG = 60.0, 3
 log = logging.getLogger("fedhca2.server")
 
 
