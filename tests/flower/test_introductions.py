@@ -179,6 +179,15 @@ def test_a_site_that_restarts_is_asked_at_once(experiment, tmp_path, monkeypatch
     assert clock.questions(grid, fleet, 100) == [0, 60]
 
 
+def test_who_is_missing_is_offline_or_has_not_answered(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path)
+    grid.leave("outdoor-semseg")
+    grid.deaf = {"home"}
+    fleet.registry.look(now=True)
+    fleet.registry.meet(Wait(60))
+    assert fleet.registry.missing() == {"outdoor-semseg": "offline", "home": "no introduction yet"}
+
+
 def test_what_a_site_said_before_it_restarted_does_not_count(experiment, tmp_path):
     grid, _, fleet = flower_federation(experiment, tmp_path)
     grid.deaf = {"home"}

@@ -139,8 +139,9 @@ class SiteRegistry:
 
     def missing(self) -> Mapping[str, str]:
         """Clients of the experiment that have not introduced themselves, with the reason if there is one."""
-        refused = self.refused
-        return {name: refused.get(name, "offline") for name in self._specs if name not in self.known}
+        silent = dict.fromkeys((node.name for node in self._there.values()), "no introduction yet")
+        reasons = silent | dict(self.refused)
+        return {name: reasons.get(name, "offline") for name in self._specs if name not in self.known}
 
     def _ask(self, content: RecordDict, sent: _Sent, kind: str, lifetime: float) -> bool:
         """Send a message, and wait for its answer; False if Flower does not accept it."""
