@@ -105,7 +105,7 @@ class DeviceFeed:
 
 
 def _ready(stream: torch.cuda.Stream, sample: Sample, prepared: torch.cuda.Event) -> Sample:
-    """The sample, on which the stream works when it is prepared."""
+    """Let the stream's next work wait until the sample is prepared."""
     stream.wait_event(prepared)
     return sample
 
