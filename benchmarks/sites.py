@@ -332,6 +332,8 @@ def main() -> None:
     parser.add_argument("--deadline", type=float, default=600.0, help="seconds for a round")
     parser.add_argument("--folder", type=Path, help="a new folder to keep; by default a temporary one")
     options = parser.parse_args()
+    if options.rounds < 3:
+        parser.error("--rounds should be at least 3: nobody leaves in the first and the last")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that all processes are stopped in order
     with ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedhca2-sites-")))
