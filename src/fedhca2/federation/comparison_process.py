@@ -18,7 +18,7 @@ def main() -> int:
     sys.argv = order["command"]  # what the user typed, for the run's result
     Thread(target=_end_with_parent, daemon=True).start()
     from fedhca2.errors import UserError
-    from fedhca2.federation.memory_room import OUT_OF_MEMORY, is_out_of_memory
+    from fedhca2.federation.memory_room import exit_code
     from fedhca2.federation.stopping import Interrupted
 
     try:
@@ -26,10 +26,11 @@ def main() -> int:
     except Interrupted as interrupted:
         return 128 + interrupted.signal
     except Exception as error:
-        if not isinstance(error, UserError | OSError) and not is_out_of_memory(error):
+        code = exit_code(error)
+        if not isinstance(error, UserError | OSError) and code is None:
             raise
         print(f"error: {'; '.join(str(error).splitlines())}", flush=True)
-        return OUT_OF_MEMORY if is_out_of_memory(error) else 2
+        return code or 2
     return 0
 
 

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from fedhca2.whole_files import ORDINARY, write_whole
 
-OUT_OF_MEMORY = 3  # the exit code of a run that may succeed when fewer others run
+# The exit codes of a run that may succeed when it is alone: others took the memory, or one of them failed on the GPU,
+# which under MPS ends all that share it.
+OUT_OF_MEMORY, GPU_FAULT = 3, 4
 GIB = 1 << 30
 CONTEXT = GIB  # what a process takes on a GPU besides its tensors: 0.9 GiB with MPS on an H200
 SPARE = 1.1  # a run may take this times what was measured of its method,
@@ -108,6 +110,13 @@ def expected(method: str, reports: Iterable[tuple[str, Report]]) -> Memory | Non
     return Memory(round(spare * gpu), round(spare * max(report.host for report in chosen)))
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether a GPU or the machine had too little memory, in the words of torch, CUDA's libraries or the system."""
-    return any(words in str(error) for words in ("out of memory", "ALLOC_FAILED", "allocate memory"))
+def exit_code(error: Exception) -> int | None:
+    """The exit code of a run that this ends and that may succeed when it is alone; None for other errors.
+
+    The words are those of torch, CUDA's libraries or the system.
+    """
+    words = {
+        OUT_OF_MEMORY: ("out of memory", "ALLOC_FAILED", "allocate memory"),
+        GPU_FAULT: ("CUDA error", "STATUS_EXECUTION_FAILED", "MPS server"),
+    }
+    return next((code for code, parts in words.items() if any(part in str(error) for part in parts)), None)

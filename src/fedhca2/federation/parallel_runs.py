@@ -18,6 +18,7 @@ from fedhca2.federation.stopping import stop_between_rounds
 
 PAUSE = 0.2  # seconds between checks of the processes
 LOOK_EVERY = 2.0  # seconds between checks of the memory
+RECOVERY = 30.0  # seconds after a fault on the GPU until MPS serves others again
 FULL = Room(0, 0)  # it holds nothing, which is enough if runs need not wait for memory
 
 
@@ -30,8 +31,8 @@ class ParallelWatcher(Protocol):
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
         """A run has finished or failed."""
 
-    def put_back(self, run: ComparisonRun) -> None:
-        """A run was out of memory, and continues alone once the others have finished."""
+    def put_back(self, run: ComparisonRun, why: str) -> None:
+        """A run ended for a reason that may lie in others, and continues alone once they have finished."""
 
     def looked(self, running: Sequence[RunProcess], waiting: int) -> None:
         """The current state, a few times a second."""
@@ -84,7 +85,7 @@ class _ParallelRuns:
     ) -> None:
         self.runs, self.gpus, self.environment, self.watcher = runs, gpus, environment, watcher
         self.waiting = [run for run in runs if not run.finished]
-        self.alone: list[ComparisonRun] = []  # were out of memory beside others
+        self.alone: list[ComparisonRun] = []  # did not succeed beside others
         self.running: list[RunProcess] = []
         self.faults: dict[Path, str] = {}
         self.stopped = False
@@ -92,6 +93,7 @@ class _ParallelRuns:
         self.most = most or len(self.cores)
         self.memory = RunMemory(runs, gpus) if gpus or most is None else None
         self.looked = -LOOK_EVERY
+        self.rests_until = 0.0  # the GPU, after a fault
 
     @property
     def unfinished(self) -> int:
@@ -106,7 +108,11 @@ class _ParallelRuns:
             if one.out_of_memory and one.shared and not self.stopped:
                 self.most = min(self.most, max(1, len(self.running)))
                 self.alone.append(one.run)
-                self.watcher.put_back(one.run)
+                self.watcher.put_back(one.run, "out of memory")
+            elif one.failed_on_gpu and one.shared and self.gpus and not self.stopped:
+                self.rests_until = monotonic() + RECOVERY
+                self.alone.append(one.run)
+                self.watcher.put_back(one.run, "a fault on the GPU, maybe of another run")
             elif one.run.finished or not self.stopped:
                 if one.fault:
                     self.faults[one.run.folder] = one.fault
@@ -115,6 +121,8 @@ class _ParallelRuns:
 
     def start(self) -> None:
         """Start the runs for which there is room, and share the cores among all that are active."""
+        if monotonic() < self.rests_until:
+            return
         if not self.waiting and not self.running and self.alone:
             self.waiting.append(self.alone.pop(0))
         if not self.waiting or (self.memory and monotonic() - self.looked < LOOK_EVERY):

@@ -12,7 +12,7 @@ from time import monotonic
 
 from fedhca2.cores import stay_on
 from fedhca2.federation.comparison_runs import ComparisonRun
-from fedhca2.federation.memory_room import OUT_OF_MEMORY
+from fedhca2.federation.memory_room import GPU_FAULT, OUT_OF_MEMORY
 
 PROGRAM = "fedhca2.federation.comparison_process"
 
@@ -52,6 +52,11 @@ class RunProcess:
     def out_of_memory(self) -> bool:
         """Whether its process ran out of memory."""
         return not self.run.finished and self.process.returncode == OUT_OF_MEMORY
+
+    @property
+    def failed_on_gpu(self) -> bool:
+        """Whether its process ended with a fault on the GPU, after which CUDA's own threads may crash."""
+        return not self.run.finished and self.process.returncode in (GPU_FAULT, -signal.SIGSEGV, -signal.SIGABRT)
 
     def remember_others(self) -> None:
         """Note that another run is active at the same time."""

@@ -273,12 +273,10 @@ class ParallelConsole:
         """Print how the runs share the GPU."""
         self.console.print(f"runs share the GPU {how}", highlight=False, soft_wrap=True)
 
-    def put_back(self, run: ComparisonRun) -> None:
+    def put_back(self, run: ComparisonRun, why: str) -> None:
         """Print a line for a run that continues later."""
         later = "continues alone when the others have finished"
-        self.console.print(
-            f"{run.name}: [yellow]out of memory[/]; {later} ({log_file(run)})", highlight=False, soft_wrap=True
-        )
+        self.console.print(f"{run.name}: [yellow]{why}[/]; {later} ({log_file(run)})", highlight=False, soft_wrap=True)
 
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
         """Print a line for a finished run."""

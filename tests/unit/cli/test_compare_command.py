@@ -30,7 +30,7 @@ def shown():
 
 def test_a_run_that_is_put_back_is_named(shown, tmp_path):
     console, printed = shown
-    console.put_back(plan_runs(small(), [], 1, tmp_path)[0])
+    console.put_back(plan_runs(small(), [], 1, tmp_path)[0], "out of memory")
     assert printed().startswith("local, seed 0: out of memory; continues alone when the others have finished (")
 
 

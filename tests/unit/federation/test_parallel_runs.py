@@ -10,7 +10,7 @@ import pytest
 
 from fedhca2.federation import parallel_runs, run_process
 from fedhca2.federation.comparison_runs import ComparisonStopped, plan_runs
-from fedhca2.federation.memory_room import OUT_OF_MEMORY, Report
+from fedhca2.federation.memory_room import GPU_FAULT, OUT_OF_MEMORY, Report
 from fedhca2.federation.parallel_runs import run_in_parallel
 from fedhca2.federation.run_process import RunProcess, log_file, memory_file, start
 from small_run import events, run_small, same_models, small
@@ -35,7 +35,7 @@ class Notes:
     def ended(self, run, seconds, fault):
         self.ends[run.name] = fault
 
-    def put_back(self, run):
+    def put_back(self, run, why):
         self.back.append(run.name)
 
     def looked(self, running, waiting):
@@ -54,7 +54,8 @@ class Actors:
         Report(self.takes, None, GIB // 100).write(memory_file(run))
         result = f"open({str(run.folder / 'result.json')!r}, 'w').write({json.dumps(RESULT)!r})"
         code = self.codes.pop(run.name, 0)
-        outcome = f"print('error: no luck'); raise SystemExit({code})" if code else result
+        end = f"raise SystemExit({code})" if code > 0 else f"import os; os.kill(os.getpid(), {-code})"
+        outcome = f"print('error: no luck'); {end}" if code else result
         program = f"{self.wait or 'pass'}; {outcome}"
         with log_file(run).open("w") as log:
             process = subprocess.Popen([sys.executable, "-S", "-c", program], stdout=log, text=True)
@@ -163,6 +164,32 @@ def test_a_run_out_of_memory_on_its_own_has_failed(runs, monkeypatch):
     assert run_in_parallel(runs[:1], 2, Notes()) == {runs[0].folder: "no luck"}
 
 
+@pytest.mark.parametrize("code", [GPU_FAULT, -signal.SIGSEGV])
+def test_runs_that_a_fault_on_the_gpu_ended_go_on_alone(code, tmp_path, monkeypatch, gpu):
+    """Under MPS, one run's fault ends all that share the GPU."""
+    monkeypatch.setattr(parallel_runs, "RECOVERY", 0.1)
+    runs = plan_runs(small(), ["fedavg"], 3, tmp_path)
+    actors = act(monkeypatch, codes={run.name: code for run in runs[1:4]}, wait="import time; time.sleep(0.3)")
+    assert run_in_parallel(runs, 3, notes := Notes()) == {}
+    assert sorted(notes.back) == sorted(run.name for run in runs[1:4])
+    assert [name for name, *_ in actors.begun][-3:] == notes.back
+    assert notes.most == 3
+
+
+def test_nothing_starts_on_the_gpu_until_mps_serves_others_again(runs, monkeypatch, gpu):
+    monkeypatch.setattr(parallel_runs, "RECOVERY", 2.0)
+    actors = act(monkeypatch, codes={runs[1].name: GPU_FAULT}, wait="import time; time.sleep(0.2)")
+    began = monotonic()
+    assert run_in_parallel(runs, 2, Notes()) == {}
+    assert monotonic() - began > 2
+    assert len(actors.begun) == 5
+
+
+def test_a_fault_on_the_gpu_of_a_run_on_its_own_is_its_own(runs, monkeypatch, gpu):
+    act(monkeypatch, codes={"local, seed 0": GPU_FAULT})
+    assert run_in_parallel(runs[:1], 2, Notes()) == {runs[0].folder: "no luck"}
+
+
 def test_runs_side_by_side_equal_runs_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(run_process, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": Warm}))
     runs = plan_runs(small(rounds=1, model=SWIN), ["fedhca2"], 1, tmp_path / "parallel")
@@ -186,22 +213,29 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path, monkeypatch):
     assert job.process.wait(60) == 128 + signal.SIGTERM
 
 
-def test_a_run_out_of_memory_says_so_by_its_exit_code(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("CUDA out of memory. Tried to allocate 9.00 GiB", OUT_OF_MEMORY),
+        ("CUDA error: device-side assert triggered", GPU_FAULT),
+    ],
+)
+def test_a_run_says_by_its_exit_code_what_may_be_due_to_others(error, code, tmp_path, monkeypatch):
     run = plan_runs(small(model=SWIN), [], 1, tmp_path)[0]
-    path = os.pathsep.join([str(_without_memory(tmp_path)), *sys.path])
+    path = os.pathsep.join([str(_failing(tmp_path, error)), *sys.path])
     monkeypatch.setattr(subprocess, "Popen", Warm)
     job = start(run, sorted(os.sched_getaffinity(0))[:1], 1, {"PYTHONPATH": path})
-    assert job.process.wait(60) == OUT_OF_MEMORY
-    assert job.out_of_memory
-    assert job.fault == "CUDA out of memory. Tried to allocate 9.00 GiB"
+    assert job.process.wait(60) == code
+    assert (job.out_of_memory, job.failed_on_gpu) == (code == OUT_OF_MEMORY, code == GPU_FAULT)
+    assert job.fault == error
 
 
-def _without_memory(folder):
-    """A folder with code that every process runs first, which makes runs fail as they do on a full GPU."""
+def _failing(folder, error):
+    """A folder with code that every process runs first, which makes runs fail as they do on a GPU."""
     (folder / "sitecustomize.py").write_text(
-        "import torch, fedhca2.federation.comparison_runs as runs\n"
+        "import fedhca2.federation.comparison_runs as runs\n"
         "def run_one(*_):\n"
-        "    raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 9.00 GiB')\n"
+        f"    raise RuntimeError({error!r})\n"
         "runs.run_one = run_one\n"
     )
     return folder
