@@ -204,17 +204,17 @@ def test_captured_evaluation_is_the_plain_one(name, kind):
     )
 
 
-@torch.inference_mode()
 def test_a_captured_pass_follows_the_weights_of_a_backbone_that_keeps_what_it_computed():
     client = clients(small(**FP32 | {"model": {"encoder": {"name": "tiny_vit_5m_224"}}}))["outdoor-normals"]
     model, slot = client.personal.model.to(GPU), DeviceSlot(GPU)
     [image] = [batch["image"] for batch in client.data.val.in_order(slot.feed)]
-    slot.captures.forward(model, image, "fp32")(image)
-    for name, parameter in model.named_parameters():
-        if "attention_biases" in name:
-            parameter.add_(torch.randn_like(parameter))
-    found = slot.captures.forward(model, image, "fp32")(image)["normals"]
-    expected = TASKS["normals"].predict(model.eval()(image)["normals"])
+    with torch.inference_mode():
+        slot.captures.forward(model, image, "fp32")(image)
+        for name, parameter in model.named_parameters():
+            if "attention_biases" in name:
+                parameter.add_(torch.randn_like(parameter))
+        found = slot.captures.forward(model, image, "fp32")(image)["normals"]
+        expected = TASKS["normals"].predict(model.eval()(image)["normals"])
     assert_close(found, expected, rtol=0, atol=1e-3)
 
 
