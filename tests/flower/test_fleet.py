@@ -132,6 +132,24 @@ def test_an_order_that_is_lost_on_its_way_is_given_again(experiment, tmp_path, m
     assert "s, and gets its order again: it may be lost" in caplog.text
 
 
+def test_an_answer_counts_though_the_order_was_given_again(experiment, tmp_path, monkeypatch):
+    grid, fleet = gathered_and_trained(experiment, tmp_path, min_clients=2, deadline=5)
+    monkeypatch.setattr("fedhca2.federation.flower.fleet.LOST_AFTER", 0.1)
+    grid.silent, grid.down, push = {"home"}, [], grid.push_messages
+
+    def lose_the_second(messages):
+        pushed = push(messages)
+        if orders_given(grid, "home") == 2:
+            grid.sent.popitem()
+            grid.silent = set()
+            monkeypatch.setattr("fedhca2.federation.flower.fleet.LOST_AFTER", 60.0)
+        return pushed
+
+    monkeypatch.setattr(grid, "push_messages", lose_the_second)
+    assert "home" in fleet.perform(orders_for(fleet), quiet)
+    assert orders_given(grid, "home") == 2
+
+
 def test_a_slow_site_is_asked_again_less_and_less_often(experiment, tmp_path, monkeypatch):
     grid, fleet = gathered_and_trained(experiment, tmp_path, min_clients=2, deadline=4)
     monkeypatch.setattr("fedhca2.federation.flower.fleet.LOST_AFTER", 0.1)

@@ -170,10 +170,10 @@ class FlowerFleet:
         since, sending = self.registry.since(client), errand.sending
         if since is None or not sending.is_due(since, lost_after):
             return
-        if since == sending.given:
-            again = "%s has not answered for %.0f s, and gets its order again: it may be lost"
-            log.warning(again, client, sending.waited)
-        if self.registry.order(client, errand.content, wait.lifetime, errand.allowance):
+        if again := since == sending.given:
+            fault = "%s has not answered for %.0f s, and gets its order again: it may be lost"
+            log.warning(fault, client, sending.waited)
+        if self.registry.order(client, errand.content, wait.lifetime, errand.allowance, again=again):
             sending.give(since)
             errand.why = LATE
         else:

@@ -91,10 +91,13 @@ class SiteRegistry:
         """Whether someone was asked to introduce itself and has not answered yet."""
         return any(not sent.order for sent in self._waiting.values())
 
-    def order(self, client: str, content: RecordDict, lifetime: float, allowance: Allowance) -> bool:
-        """Send a client an order; False if Flower does not accept it."""
+    def order(
+        self, client: str, content: RecordDict, lifetime: float, allowance: Allowance, *, again: bool = False
+    ) -> bool:
+        """Send a client an order; False if Flower does not accept it. If sent `again`, the first answer counts."""
         node = self._node_of[client]
-        self._forget_all(node, order=True)
+        if not again:
+            self._forget_all(node, order=True)
         return self._ask(content, _Sent(node, client, True, allowance), "train", lifetime)
 
     def forget_orders(self) -> None:
@@ -117,6 +120,7 @@ class SiteRegistry:
                 continue
             del self._waiting[message]
             if sent.order:
+                self._forget_all(sent.node, order=True)
                 yield sent.name, answer
             else:
                 self._introduce(sent, answer)
