@@ -99,7 +99,7 @@ class CapturedStep:
 
         def run() -> None:
             weighted, precision = training.loss_weights, training.precision
-            self.model.encoder.hold_fixed()  # again, for the same reason as in a forward pass
+            self.model.encoder.hold_fixed()  # again: a frozen backbone keeps what it computes from its weights
             with ExitStack() as fewer_kernels:
                 fewer_kernels.enter_context(with_constants(self.constants))
                 if not captures.compile and (cast := autocast_dtype(captures.device, precision)):

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -18,7 +19,7 @@ def main() -> int:
     sys.argv = order["command"]  # what the user typed, for the run's result
     Thread(target=_end_with_parent, daemon=True).start()
     from fedhca2.errors import UserError
-    from fedhca2.federation.memory_room import exit_code
+    from fedhca2.federation.memory_room import GPU_FAULT, exit_code
     from fedhca2.federation.stopping import Interrupted
 
     try:
@@ -29,6 +30,8 @@ def main() -> int:
         code = exit_code(error)
         if not isinstance(error, UserError | OSError) and code is None:
             raise
+        if code == GPU_FAULT:  # if it is this run's own, the log should say where
+            traceback.print_exc(file=sys.stdout)
         print(f"error: {'; '.join(str(error).splitlines())}", flush=True)
         return code or 2
     return 0

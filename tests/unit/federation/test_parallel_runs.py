@@ -228,6 +228,7 @@ def test_a_run_says_by_its_exit_code_what_may_be_due_to_others(error, code, tmp_
     assert job.process.wait(60) == code
     assert (job.out_of_memory, job.failed_on_gpu) == (code == OUT_OF_MEMORY, code == GPU_FAULT)
     assert job.fault == error
+    assert ("in run_one" in log_file(run).read_text()) == (code == GPU_FAULT)
 
 
 def _failing(folder, error):
