@@ -13,7 +13,7 @@ from fedhca2.data.batch_augmentation import Plan
 from fedhca2.data.dataset import Sample
 from fedhca2.data.transforms import Size
 
-MOST = 2**28  # bytes of one client's images that may stay on a GPU
+MOST = 2**29  # bytes of one client's images that may stay on a GPU
 Prepare = Callable[[Sample, Plan, Size, int], Sample]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import timm
 import torch
@@ -62,9 +62,15 @@ class Encoder(nn.Module):
             return self.pyramid(features[0], image.shape[-2:])  # type: ignore[no-any-return]
         return features if self.projections is None else self.projections(features)
 
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode, and let a backbone forget what it computed from its weights: timm's do so only for training."""
+        super().train()
+        return super().train(mode)
+
     def hold_fixed(self) -> None:
         """Keep a frozen backbone as it is in training."""
         if self.fixed:
+            self.train(self.training)
             self.body.eval()
             for name, parameter in self.named_parameters():
                 if name in self.fixed:

@@ -2,6 +2,8 @@ from copy import deepcopy
 
 import pytest
 import torch
+from timm.models.tiny_vit import Attention
+from torch import nn
 from torch.testing import assert_close
 
 from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel, build_model
@@ -116,6 +118,29 @@ def test_outputs_have_the_size_of_the_image(name):
         "semseg": (1, 5, 64, 96),
         "normals": (1, 3, 64, 96),
     }
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_encoder_forgets_what_it_computed_from_its_weights_when_its_mode_is_set(monkeypatch, frozen):
+    """Up to timm 1.0.29, a TinyViT does so only when training begins."""
+
+    def train(self, mode=True):
+        nn.Module.train(self, mode)
+        if mode:
+            self.attention_bias_cache = {}
+
+    monkeypatch.setattr(Attention, "train", train)
+    config = ModelConfig(encoder=EncoderConfig(name="tiny_vit_5m_224", frozen=frozen))
+    encoder = build_model(config, {"semseg": 5}, (64, 64), seed=0, client="a").encoder.eval()
+    image = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        before = encoder(image)[-1]
+        for name, parameter in encoder.named_parameters():
+            if "attention_biases" in name:
+                parameter.copy_(torch.linspace(-2, 2, parameter.numel()).view_as(parameter))
+        (encoder.hold_fixed if frozen else encoder.eval)()
+        after = encoder(image)[-1]
+    assert not torch.allclose(before, after, atol=1e-3)
 
 
 def test_embedded_weights_replace_the_random_ones():
