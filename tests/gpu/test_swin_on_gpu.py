@@ -5,7 +5,7 @@ import torch
 
 from fedhca2.compiling import capture_graph
 from fedhca2.models import ModelConfig, MultiTaskModel, build_model
-from fedhca2.models.fast import align_attention, compile_parts
+from fedhca2.models.fast import compile_parts, quicken_attention
 from released_swin import SIZES, assert_released, image_of, released_config
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -26,7 +26,7 @@ def test_maps_are_those_of_the_released_code(size, kind, tmp_path, monkeypatch):
     if kind == "plain":
         run()
     else:
-        align_attention(model)
+        quicken_attention(model)
         if kind == "compiled":
             compile_parts(model)
         graph = capture_graph(run)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from fedhca2.compiling import ALIGNMENT, SETTINGS
+from fedhca2.compiling import ALIGNMENT, SETTINGS, constant
 from fedhca2.models.features import FeatureNorms
 from fedhca2.models.multitask import MultiTaskModel
 
@@ -18,8 +18,41 @@ KERNELS = 128  # compiled forms of one function: blocks × stages × sizes
 REST = "rest"
 
 
-class AlignedAttention(WindowAttention):
-    """timm's window attention with windows padded to a multiple of 8: 7×7 windows have 49 positions, which is slow."""
+class TabledAttention(WindowAttention):
+    """timm's window attention; the gradient of its table of biases is one product instead of a sort of 15 kernels."""
+
+    relative_position_index: Tensor
+
+    def _get_rel_pos_bias(self) -> Tensor:
+        """The bias [1, heads, places, places] of each pair of places, by their offset."""
+        table, index = self.relative_position_bias_table, self.relative_position_index
+        biases: Tensor = _Looked.apply(table, index.view(-1), _pairs_of_offset(index, len(table)))
+        return biases.view(*index.shape, -1).permute(2, 0, 1).contiguous()[None]
+
+
+@constant
+def _pairs_of_offset(index: Tensor, offsets: int) -> Tensor:
+    """Which pairs of places [offsets, pairs] have each offset."""
+    return (index.view(-1) == torch.arange(offsets, device=index.device)[:, None]).float()
+
+
+class _Looked(torch.autograd.Function):
+    """The rows of a table with these numbers; `pairs` says which of them are from each row."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, numbers: Tensor, pairs: Tensor) -> Tensor:
+        ctx.save_for_backward(pairs)
+        return table[numbers]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (pairs,) = ctx.saved_tensors
+        with torch.autocast(gradient.device.type, enabled=False):
+            return pairs.to(gradient.dtype) @ gradient, None, None
+
+
+class AlignedAttention(TabledAttention):
+    """This attention with windows padded to a multiple of 8: 7×7 windows have 49 positions, which is slow."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attention within windows [windows, places, channels]; `mask` is [windows of an image, places, places]."""
@@ -38,11 +71,12 @@ class AlignedAttention(WindowAttention):
         return self.proj_drop(self.proj(attended))  # type: ignore[no-any-return]
 
 
-def align_attention(model: nn.Module) -> None:
-    """Pad attention windows of an odd size, in place."""
+def quicken_attention(model: nn.Module) -> None:
+    """Replace timm's attention within windows, in place; windows of an odd size are padded."""
     for module in model.modules():
-        if type(module) is WindowAttention and not module.attn_drop.p and module.window_area % ALIGNMENT:
-            module.__class__ = AlignedAttention
+        if type(module) is WindowAttention:
+            padded = module.window_area % ALIGNMENT and not module.attn_drop.p
+            module.__class__ = AlignedAttention if padded else TabledAttention
 
 
 class WeightsCastTogether(TorchFunctionMode):

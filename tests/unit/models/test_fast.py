@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from fedhca2.compiling import with_constants
 from fedhca2.models import ModelConfig, build_model
-from fedhca2.models.fast import AlignedAttention, WeightsCastTogether, align_attention, parts
+from fedhca2.models.fast import AlignedAttention, TabledAttention, WeightsCastTogether, parts, quicken_attention
 from fedhca2.models.features import resample
 from fedhca2.models.multitask import Decoder
 
@@ -22,20 +22,19 @@ def with_gradients(module, *inputs):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_attention_in_padded_windows_is_attention(masked):
+@pytest.mark.parametrize(("window", "kind"), [(7, AlignedAttention), (4, TabledAttention)])
+def test_quick_attention_is_attention(window, kind, masked):
+    """Windows of an odd size are padded."""
     torch.manual_seed(0)
-    attention = WindowAttention(16, num_heads=2, window_size=7)
-    windows = torch.randn(8, 49, 16)
-    mask = torch.where(torch.rand(4, 49, 49) < 0.3, -100.0, 0.0) if masked else None
+    attention = WindowAttention(16, num_heads=2, window_size=window)
+    torch.nn.init.normal_(attention.relative_position_bias_table)
+    places = window**2
+    windows = torch.randn(8, places, 16)
+    mask = torch.where(torch.rand(4, places, places) < 0.3, -100.0, 0.0) if masked else None
     expected = with_gradients(attention, windows, mask)
-    attention.__class__ = AlignedAttention
+    quicken_attention(attention)
+    assert type(attention) is kind
     assert_close(with_gradients(attention, windows, mask), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_only_windows_of_an_odd_size_are_padded():
-    model = build_model(ModelConfig(encoder={"name": "swin_micro"}), {"depth": 1}, (32, 32), seed=0, client="a")
-    align_attention(model)  # its windows have 4×4 positions
-    assert not any(isinstance(module, AlignedAttention) for module in model.modules())
 
 
 @pytest.mark.parametrize("size", [(14, 18), (28, 36), (7, 9), (13, 40)])
