@@ -1,8 +1,10 @@
 """Captured and compiled training on a GPU, compared with plain training."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from itertools import islice
+from threading import Event
 
 import pytest
 import torch
@@ -90,6 +92,29 @@ def test_a_captured_epoch_is_a_plain_one(terms, name):
     assert_close(*states, rtol=1e-3, atol=2e-4)
     assert_close(found[1], expected[1], rtol=1e-2, atol=1e-3)
     assert_close(found[2], expected[2], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["outdoor-semseg", "home"])
+def test_equal_epochs_end_with_equal_bits_whatever_else_the_gpu_does(name):
+    ended = Event()
+
+    def disturb():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            values = torch.randn(512, 512, device=GPU)
+            while not ended.is_set():
+                for _ in range(100):
+                    values = torch.tanh(values @ values)
+                torch.cuda.current_stream().synchronize()
+
+    expected = trained(name, DeviceSlot(GPU), epochs=8, precision="bf16")
+    with ThreadPoolExecutor(1) as pool:
+        disturbing = pool.submit(disturb)
+        try:
+            found = [trained(name, DeviceSlot(GPU), epochs=8, precision="bf16") for _ in range(5)]
+        finally:
+            ended.set()
+        disturbing.result()
+    assert all(flat(each[0].values()).equal(flat(expected[0].values())) for each in found)
 
 
 def test_a_captured_round_of_heads_and_then_the_encoder_is_a_plain_one():
