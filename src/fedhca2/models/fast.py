@@ -25,6 +25,8 @@ class TabledAttention(WindowAttention):
 
     def _get_rel_pos_bias(self) -> Tensor:
         """The bias [1, heads, places, places] of each pair of places, by their offset."""
+        if torch.compiler.is_compiling():  # torch keeps no compiled code with functions of one's own
+            return super()._get_rel_pos_bias()
         table, index = self.relative_position_bias_table, self.relative_position_index
         biases: Tensor = _Looked.apply(table, index.view(-1), _pairs_of_offset(index, len(table)))
         return biases.view(*index.shape, -1).permute(2, 0, 1).contiguous()[None]
