@@ -30,12 +30,13 @@ from gpu import seconds
 
 STEPS = 20
 SHOWN = 30
-KINDS = {  # by what is in a kernel's name; the first that fits
+KINDS = {  # by what is in a kernel's name; the first that fits, since compiled ones have the names of all that they do
+    "compiled, with sums": r"triton_(per|red)",
+    "compiled, value by value": r"triton_(poi|for)",
     "optimiser": r"multi_tensor|foreach|adam",
     "convolutions": r"conv|cudnn|fprop|dgrad|wgrad|implicit",
     "matrix products": r"gemm|cutlass|nvjet|xmma|cublas|splitk|wgmma",
-    "compiled, with sums": r"triton_(per|red)",
-    "compiled, value by value": r"triton_(poi|for)",
+    "normalisation": r"batch_norm|layer_norm|GammaBeta",  # before indexing: their types check the bounds of indices
     "indexing": r"index|scatter|gather|sort",
     "copies and fills": r"memcpy|memset|copy|fill|cat",
 }
@@ -47,7 +48,9 @@ OF_PARAMETER = 2 * (4 * 4 + 2)
 def kind_of(kernel: str) -> str:
     """The kind of a kernel.
 
-    >>> kind_of("triton_per_fused_native_layer_norm_3")
+    >>> kind_of("batch_norm_backward_kernel<float>(GenericPackedTensorAccessor<float, IndexBoundsCheck<3, int>>)")
+    'normalisation'
+    >>> kind_of("triton_per_fused_convolution_native_layer_norm_3")
     'compiled, with sums'
     >>> kind_of("void at::native::reduce_kernel<512, 1>")
     'others'

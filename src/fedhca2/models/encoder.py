@@ -63,7 +63,7 @@ class Encoder(nn.Module):
         return features if self.projections is None else self.projections(features)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode, and let a backbone forget what it computed from its weights: timm's do so only for training."""
+        """Set the mode, and let a backbone forget what it computed from its weights: older ones only do in training."""
         super().train()
         return super().train(mode)
 

@@ -19,7 +19,7 @@ REST = "rest"
 
 
 class TabledAttention(WindowAttention):
-    """timm's window attention; the gradient of its table of biases is one product instead of a sort of 15 kernels."""
+    """timm's window attention; the gradient of its table of biases is one product instead of a sort."""
 
     relative_position_index: Tensor
 
