@@ -106,9 +106,10 @@ class Shelf:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Let those of these clients that never did draw their first values, one after another."""
+        """Let those of these clients that would otherwise do so later draw their first values, one after another."""
         for name in names:
-            if not self.plans[name].drawn:
+            waits = name in self._held or name in self._files
+            if not waits or not self.plans[name].drawn:
                 self._put_back(self._take(name), changed=False)
 
     @contextmanager

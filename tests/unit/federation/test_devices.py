@@ -1,16 +1,20 @@
 """Where clients train."""
 
+from functools import partial
+from threading import current_thread
+
 import pytest
 import torch
 
 from fedhca2.clients import DeviceSlot
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import build_clients, step_kind
+from fedhca2.experiment.build import ClientPlan, build_clients, plan_clients, step_kind
 from fedhca2.federation.in_process import InProcess, choose_devices
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import run
 from fedhca2.federation.server import Server
+from fedhca2.federation.shelf import Shelf
 from small import SMALL, small
 
 CPU = torch.device("cpu")
@@ -39,6 +43,25 @@ def models(devices):
 def test_the_number_of_devices_does_not_show_in_the_result():
     for one, several in zip(models(1), models(3), strict=True):
         assert all(tensor.equal(several[name]) for name, tensor in one.items())
+
+
+def test_clients_that_were_built_before_start_with_the_same_values():
+    """A run builds some clients to measure how many fit beside each other on a GPU, and then all for training."""
+    experiment, drawing = small(), []
+    data = open_data(experiment)
+    plans = plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(CPU))
+    expected = {plan.profile.client: plan.build().state().tensors for plan in plans}
+
+    def noted(plan):
+        drawing.append(current_thread())
+        return ClientPlan.build(plan)
+
+    for plan in plans:
+        plan.build = partial(noted, plan)
+    fleet = InProcess(Shelf(plans), [DeviceSlot(CPU)] * len(plans))
+    found = fleet.each(expected, lambda client, place: client.state().tensors)
+    assert all(tensor.equal(expected[name][key]) for name, held in found.items() for key, tensor in held.items())
+    assert set(drawing) == {current_thread()}  # torch has one generator, so threads would disturb each other
 
 
 def test_a_device_that_is_not_there_is_named():
