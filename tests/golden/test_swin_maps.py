@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedhca2.models import Encoder
-from fedhca2.models.fast import quicken_attention
+from fedhca2.models.fast import quicken
 from released_swin import SIZES, assert_released, image_of, released_config
 
 
@@ -21,6 +21,6 @@ def test_maps_are_those_of_the_released_code(encoder, size):
 
 @pytest.mark.parametrize("size", SIZES)
 def test_maps_are_the_same_with_attention_for_a_gpu(encoder, size):
-    quicken_attention(encoder)
+    quicken(encoder, compile=True)
     with torch.inference_mode():
         assert_released(encoder(image_of(size)), size)

@@ -27,7 +27,7 @@ from fedhca2.clients.step import (
 )
 from fedhca2.compiling import capture_graph, compiled, with_constants
 from fedhca2.data.dataset import Sample
-from fedhca2.models.fast import WeightsCastTogether, compile_parts, quicken_attention
+from fedhca2.models.fast import WeightsCastTogether, compile_parts, quicken
 from fedhca2.models.multitask import MultiTaskModel
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class CapturedStep:
         training = learner.training
         self.model = deepcopy(learner.model)
         set_mode(self.model, terms.frozen)
-        quicken_attention(self.model)
+        quicken(self.model, compile=captures.compile)
         if captures.compile:
             compile_parts(self.model)
         self.batch = {name: value.clone() for name, value in batch.items()}
@@ -158,7 +158,7 @@ class CapturedForward:
     @torch.no_grad()
     def __init__(self, captures: Captures, model: MultiTaskModel, image: Tensor, precision: str) -> None:
         self.model = deepcopy(model)
-        quicken_attention(self.model)
+        quicken(self.model, compile=captures.compile)
         self.image = image.clone()
         self.predictions: dict[str, Tensor] = {}
         self.constants: dict[Hashable, Any] = {}

@@ -27,7 +27,7 @@ from fedhca2.data.feed import DeviceFeed
 from fedhca2.data.resident import on_canvas
 from fedhca2.data.transforms import UNCHANGED, draw_augmentation
 from fedhca2.models import ModelConfig, build_model
-from fedhca2.models.fast import REST, compile_parts, parts, quicken_attention
+from fedhca2.models.fast import REST, compile_parts, parts, quicken
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.tasks import TASKS, crop_chooser
 from fedhca2.tasks.declared import DECLARED, DeclaredTask, declare
@@ -133,7 +133,7 @@ def _compile(device: torch.device, job: Job) -> None:
 
 def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: Sample) -> None:
     """Compile one part of a training step; with a loss, also the same task's prediction."""
-    quicken_attention(model)
+    quicken(model, compile=True)
     compile_parts(model, part)
     device = next(model.parameters()).device
     batch = {name: torch.stack([value.to(device)] * training.batch_size) for name, value in sample.items()}

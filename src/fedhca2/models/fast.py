@@ -1,9 +1,11 @@
 """A model's forward pass for a GPU: the same numbers within rounding, with fewer and better kernels."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import torch
+from timm.layers.patch_embed import PatchEmbed
 from timm.models.swin_transformer import PatchMerging, SwinTransformerBlock, WindowAttention
 from torch import Tensor, nn
 from torch.nn import functional
@@ -11,9 +13,10 @@ from torch.overrides import TorchFunctionMode
 
 from fedhca2.compiling import ALIGNMENT, SETTINGS, constant
 from fedhca2.models.features import FeatureNorms
-from fedhca2.models.multitask import MultiTaskModel
+from fedhca2.models.multitask import Head, MultiTaskModel
 
 NEVER = -1e4  # added to the score of a padded key
+AMPERE = (8, 0)  # the first GPUs that multiply in bfloat16
 KERNELS = 128  # compiled forms of one function: blocks × stages × sizes
 REST = "rest"
 
@@ -73,12 +76,49 @@ class AlignedAttention(TabledAttention):
         return self.proj_drop(self.proj(attended))  # type: ignore[no-any-return]
 
 
-def quicken_attention(model: nn.Module) -> None:
-    """Replace timm's attention within windows, in place; windows of an odd size are padded."""
+class FusedAttention(TabledAttention):
+    """This attention with one kernel between the projections."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attention within windows [windows, places, channels]; `mask` is [windows of an image, places, places]."""
+        from fedhca2.models.window_attention import side, window_attention
+
+        missing = side(x.shape[1]) - x.shape[1]
+        bias = functional.pad(self._get_rel_pos_bias()[0], (0, missing), value=NEVER)
+        bias = functional.pad(bias, (0, 0, 0, missing))
+        if mask is not None:
+            mask = functional.pad(mask, (0, missing, 0, missing)).to(torch.bfloat16)  # its values are exact
+        attended = window_attention(self.qkv(x), bias, mask, self.scale)
+        return self.proj_drop(self.proj(attended))  # type: ignore[no-any-return]
+
+
+class AlignedConvolution(nn.Conv2d):
+    """A 1×1 convolution with its outputs padded to a multiple of 8: an odd number of classes is slow."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The outputs without the padding."""
+        missing = -self.out_channels % ALIGNMENT
+        weight = functional.pad(self.weight, (0, 0, 0, 0, 0, 0, 0, missing))
+        bias = None if self.bias is None else functional.pad(self.bias, (0, missing))
+        return functional.conv2d(input, weight, bias)[:, : self.out_channels]
+
+
+def quicken(model: nn.Module, *, compile: bool) -> None:
+    """Replace layers of a model on a GPU, in place, by quicker ones; some are quicker only if they are compiled."""
     for module in model.modules():
         if type(module) is WindowAttention:
-            padded = module.window_area % ALIGNMENT and not module.attn_drop.p
-            module.__class__ = AlignedAttention if padded else TabledAttention
+            module.__class__ = _attention(module)
+        elif compile and isinstance(module, Head):
+            module[-1].__class__ = AlignedConvolution
+
+
+def _attention(module: WindowAttention) -> type[WindowAttention]:
+    """How to compute this attention: windows of an odd size are padded."""
+    if not module.window_area % ALIGNMENT or module.attn_drop.p:
+        return TabledAttention
+    device = module.relative_position_bias_table.device
+    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE
+    return FusedAttention if able and find_spec("triton") else AlignedAttention
 
 
 class WeightsCastTogether(TorchFunctionMode):
@@ -166,6 +206,6 @@ def _parts(model: MultiTaskModel) -> Iterator[tuple[str, nn.Module]]:
         yield f"{name.split('.')[1]}{' shifted' if shifted else ''}", module  # body.layers_2.blocks.0
     if not blocks:
         yield "encoder", model.encoder
-    for module in (*model.encoder.children(), *model.decoders.values()):
-        if isinstance(module, FeatureNorms) or module in model.decoders.values():
-            yield REST, module
+    others = [module for module in model.encoder.modules() if isinstance(module, (PatchEmbed, FeatureNorms))]
+    for module in (*(others if blocks else ()), *model.decoders.values()):
+        yield REST, module

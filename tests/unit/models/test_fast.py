@@ -1,5 +1,9 @@
 """The faster formulas used on a GPU, compared on the CPU with the plain ones."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from timm.models.swin_transformer import WindowAttention
@@ -8,9 +12,9 @@ from torch.testing import assert_close
 
 from fedhca2.compiling import with_constants
 from fedhca2.models import ModelConfig, build_model
-from fedhca2.models.fast import AlignedAttention, TabledAttention, WeightsCastTogether, parts, quicken_attention
+from fedhca2.models.fast import AlignedAttention, TabledAttention, WeightsCastTogether, parts, quicken
 from fedhca2.models.features import resample
-from fedhca2.models.multitask import Decoder
+from fedhca2.models.multitask import Decoder, Head
 
 
 def with_gradients(module, *inputs):
@@ -32,9 +36,27 @@ def test_quick_attention_is_attention(window, kind, masked):
     windows = torch.randn(8, places, 16)
     mask = torch.where(torch.rand(4, places, places) < 0.3, -100.0, 0.0) if masked else None
     expected = with_gradients(attention, windows, mask)
-    quicken_attention(attention)
+    quicken(attention, compile=False)
     assert type(attention) is kind
     assert_close(with_gradients(attention, windows, mask), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("classes", [1, 8, 21])
+def test_a_head_with_padded_classes_is_the_head(classes):
+    torch.manual_seed(0)
+    head, decoded = Head(16, classes), torch.randn(2, 16, 4, 6)
+    expected = with_gradients(head, decoded)
+    quicken(head, compile=True)
+    assert type(head[-1]) is not torch.nn.Conv2d
+    assert_close(with_gradients(head, decoded), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_as_one_kernel_is_attention():
+    """With Triton's interpreter, which needs no GPU but has to be chosen before Triton is imported."""
+    pytest.importorskip("triton")
+    command = [sys.executable, "benchmarks/window_attention.py", "--check"]
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("size", [(14, 18), (28, 36), (7, 9), (13, 40)])
