@@ -10,6 +10,8 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
+from fedhca2.packing import joined, taken_apart
+
 # The norms are the running statistics of normalisation layers: not parameters, and local unless a method shares them.
 Part = Literal["encoder", "decoder", "head", "encoder_norms", "decoder_norms"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -111,7 +113,7 @@ def layouts(model: Slotted) -> dict[Slot, Layout]:
 
 def flatten(tensors: Mapping[str, Tensor], layout: Layout) -> Tensor:
     """Copy these tensors into a new row."""
-    return torch.cat([tensors[name].detach().reshape(-1) for name in layout.names])
+    return joined([tensors[name] for name in layout.names])
 
 
 def unflatten(row: Tensor, layout: Layout) -> dict[str, Tensor]:
@@ -123,8 +125,8 @@ def unflatten(row: Tensor, layout: Layout) -> dict[str, Tensor]:
 @torch.no_grad()
 def assign(tensors: Mapping[str, Tensor], row: Tensor, layout: Layout) -> None:
     """Copy a row into these tensors."""
-    for name, value in unflatten(row, layout).items():
-        tensors[name].copy_(value)
+    targets = [tensors[name] for name in layout.names]
+    torch._foreach_copy_(targets, taken_apart(row, targets))
 
 
 def layer_products(a: Tensor, b: Tensor, layout: Layout) -> Tensor:

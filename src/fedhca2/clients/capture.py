@@ -9,7 +9,6 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +28,7 @@ from fedhca2.compiling import capture_graph, compiled, with_constants
 from fedhca2.data.dataset import Sample
 from fedhca2.models.fast import WeightsCastTogether, compile_parts, quicken
 from fedhca2.models.multitask import MultiTaskModel
+from fedhca2.packing import copied_together
 
 if TYPE_CHECKING:
     from fedhca2.clients.training import Learner
@@ -45,12 +45,11 @@ class Captures:
         self.device, self.compile = device, compile
         self.steps: dict[Hashable, CapturedStep] = {}
         self.forwards: dict[Hashable, CapturedForward] = {}
-        self.kinds: WeakKeyDictionary[nn.Module, Hashable] = WeakKeyDictionary()
 
     def step(self, learner: "Learner", batch: Sample, terms: LocalTerms) -> "CapturedStep":
         """The captured step for this learner's kind of model and batch, loaded with the learner's values."""
         names = tuple(name for name, _ in terms.pulled)
-        key = (self._kind(learner.model), learner.training, _shapes(batch), terms.frozen, terms.pull, names)
+        key = (learner.model.kind, learner.training, _shapes(batch), terms.frozen, terms.pull, names)
         if key not in self.steps:
             try:
                 self.steps[key] = CapturedStep(self, learner, batch, terms)
@@ -64,18 +63,13 @@ class Captures:
 
     def forward(self, model: MultiTaskModel, image: Tensor, precision: str) -> "CapturedForward":
         """The captured forward pass for evaluation, loaded with the model's values."""
-        key = (self._kind(model), image.shape, precision)
+        key = (model.kind, image.shape, precision)
         if key not in self.forwards:
             self.forwards[key] = CapturedForward(self, model, image, precision)
         forward = self.forwards[key]
-        _copy(_tensors(forward.model), _tensors(model))
+        with torch.no_grad():
+            _copy(forward.values, _values(model))
         return forward
-
-    def _kind(self, model: MultiTaskModel) -> Hashable:
-        """The key shared by models that differ only in values."""
-        if model not in self.kinds:
-            self.kinds[model] = repr(model), tuple((name, tensor.shape) for name, tensor in model.named_buffers())
-        return self.kinds[model]
 
 
 class CapturedStep:
@@ -95,6 +89,7 @@ class CapturedStep:
         self.losses = {task: torch.zeros((), device=captures.device) for task in self.model.decoders}
         self.total = torch.zeros((), device=captures.device)
         self.constants: dict[Hashable, Any] = {}
+        self.values = _values(self.model)
         loss = compiled(task_loss, captures.compile)
 
         def run() -> None:
@@ -118,37 +113,34 @@ class CapturedStep:
         self.graph.replay()
         return self.losses
 
+    @torch.no_grad()
     def load(self, learner: "Learner", terms: LocalTerms) -> None:
         """Load a learner's values and its learning rate."""
-        _copy(_tensors(self.model), _tensors(learner.model))
+        _copy(self.values, [*learner.optimizer.parameters, *learner.model.buffers()])
         _copy([anchor for _, anchor in self.terms.pulled], [anchor for _, anchor in terms.pulled])
         self.rate.fill_(learner.optimizer.rate)
-        targets, sources = [], []
-        for own, other in self._pairs(learner):
-            held = learner.optimizer.state.get(other, {})
-            for name, value in self.optimizer.state[own].items():
-                if name in held:
-                    targets.append(value)
-                    sources.append(held[name])
-                else:  # not trained yet
-                    value.zero_()
-        _copy(targets, sources)
+        moments = list(self._moments(learner))
+        known = [(own, held[name]) for own, held, name in moments if name in held]
+        _copy([own for own, _ in known], [other for _, other in known])
+        if fresh := [own for own, held, name in moments if name not in held]:  # not trained yet
+            torch._foreach_zero_(fresh)
 
+    @torch.no_grad()
     def store(self, learner: "Learner") -> None:
         """Copy the values after the steps back to the learner."""
-        _copy(_tensors(learner.model), _tensors(self.model))
-        targets, sources = [], []
-        for own, other in self._pairs(learner):
-            held, kept = learner.optimizer.state[other], self.optimizer.state[own]
-            for name, value in kept.items():
-                held[name] = held[name] if name in held else torch.empty_like(value)
-                targets.append(held[name])
-                sources.append(value)
-        _copy(targets, sources)
+        _copy([*learner.optimizer.parameters, *learner.model.buffers()], self.values)
+        moments = list(self._moments(learner))
+        known = [(own, held[name]) for own, held, name in moments if name in held]
+        _copy([other for _, other in known], [own for own, _ in known])
+        fresh = [moment for moment in moments if moment[2] not in moment[1]]
+        for copy, (_, held, name) in zip(copied_together([own for own, _, _ in fresh]), fresh, strict=True):
+            held[name] = copy
 
-    def _pairs(self, learner: "Learner") -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        pairs = zip(self.model.parameters(), learner.model.parameters(), strict=True)
-        return (pair for pair in pairs if pair[0] in self.optimizer.state)
+    def _moments(self, learner: "Learner") -> Iterator[tuple[Tensor, dict[str, Tensor], str]]:
+        """The optimiser's tensors: each with the learner's of the same parameter, and its name among them."""
+        for own, other in zip(self.optimizer.parameters, learner.optimizer.parameters, strict=True):
+            for name, value in self.optimizer.state[own].items() if own in self.optimizer.state else ():
+                yield value, learner.optimizer.state[other], name
 
 
 class CapturedForward:
@@ -162,6 +154,7 @@ class CapturedForward:
         self.image = image.clone()
         self.predictions: dict[str, Tensor] = {}
         self.constants: dict[Hashable, Any] = {}
+        self.values = _values(self.model)
         predict = compiled(task_prediction, captures.compile)
 
         def run() -> None:
@@ -185,8 +178,8 @@ def _shapes(batch: Sample) -> Hashable:
     return tuple((name, value.shape, value.dtype) for name, value in batch.items())
 
 
-def _tensors(model: nn.Module) -> list[Tensor]:
-    return [tensor.detach() for tensor in (*model.parameters(), *model.buffers())]
+def _values(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
 
 
 def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:

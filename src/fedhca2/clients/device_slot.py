@@ -1,26 +1,26 @@
 """Device slots: a GPU only holds the client that is working on it, unless there is room for all."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from fedhca2.clients.capture import CapturedStep, Captures
-from fedhca2.clients.step import PLAIN, set_mode
+from fedhca2.clients.capture import Captures
 from fedhca2.data.feed import DeviceFeed
+from fedhca2.packing import copied_together
 
 if TYPE_CHECKING:
     from fedhca2.clients.client import Client
 
-ALIGNED = 256  # bytes that tensors are aligned to, as kernels expect
 SMALL = 2**18  # bytes below which a copy costs more than its bytes
 MOST_SLOTS = 4  # on one GPU: one interpreter serves them all, and more gained nothing on an H200
 GAIN = 1.15  # how much faster twice as many slots should be
-REPLAYS = 20  # steps in one measurement
+STEPS = 20  # of each client in one measurement, at most
 StepKind = Literal["plain", "captured", "compiled"]
 
 
@@ -74,29 +74,12 @@ def _move(client: "Client", copied: Callable[[Tensor], Tensor]) -> None:
         return tensor
 
     client.move(collect)
-    small: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in held:
-        if _is_small(tensor):
-            small.setdefault(tensor.dtype, []).append(tensor)
-    moved = {dtype: iter(copied_together(tensors, copied)) for dtype, tensors in small.items()}
-    client.move(lambda tensor: next(moved[tensor.dtype]) if _is_small(tensor) else copied(tensor))
+    moved = iter(copied_together([tensor for tensor in held if _is_small(tensor)], copied))
+    client.move(lambda tensor: next(moved) if _is_small(tensor) else copied(tensor))
 
 
 def _is_small(tensor: Tensor) -> bool:
     return tensor.nbytes < SMALL and tensor.is_contiguous()
-
-
-def copied_together(tensors: Sequence[Tensor], copied: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    """Copies of tensors of one type, side by side in one copy of all; autograd takes each for a tensor of its own."""
-    starts = [0, *accumulate(-(-tensor.nbytes // ALIGNED) * ALIGNED // tensor.element_size() for tensor in tensors)]
-
-    def parts(packed: Tensor) -> list[Tensor]:
-        each = zip(starts, tensors, strict=False)
-        return [packed[start : start + tensor.numel()].view(tensor.shape) for start, tensor in each]
-
-    packed = tensors[0].new_empty(starts[-1])
-    torch._foreach_copy_(parts(packed), [tensor.detach() for tensor in tensors])
-    return [part.data for part in parts(copied(packed))]
 
 
 def _pinned(tensor: Tensor) -> Tensor:
@@ -109,18 +92,18 @@ def worthwhile_slots(
 ) -> list[DeviceSlot]:
     """The first slot of a GPU, and `another` and another, as long as twice as many take more steps in a second.
 
-    What counts is measured: captured steps of these clients, one at each slot, all running at the same time.
+    What counts is measured: epochs of these clients, or their first steps, one client at each slot, all at the same
+    time. Where epochs are short, clients wait for one interpreter more than for the GPU.
     """
     before = _free_memory(first)
-    slots, steps = [first], [_captured(clients[0], first)]
+    slots = [first]
+    rate = _rate(slots, clients)
     taken = before - _free_memory(first)
-    rate = _rate(slots, steps)
     while more := min(len(slots), len(clients) - len(slots), MOST_SLOTS - len(slots)):
         if _free_memory(first) < 2 * more * taken:
             break
         wider = [*slots, *(another() for _ in range(more))]
-        steps += [_captured(clients[number], wider[number]) for number in range(len(slots), len(wider))]
-        faster = _rate(wider, steps)
+        faster = _rate(wider, clients)
         if faster < GAIN * rate:
             break
         slots, rate = wider, faster
@@ -132,24 +115,19 @@ def _free_memory(slot: DeviceSlot) -> int:
     return torch.cuda.mem_get_info(slot.device)[0]
 
 
-def _captured(client: "Client", slot: DeviceSlot) -> CapturedStep:
-    """The captured step of a client at a slot, as training will use it; its values do not matter."""
-    assert slot.captures is not None
-    with at_work(client, slot):
-        set_mode(client.personal.model, PLAIN.frozen)
-        batch = next(client.batches(0, slot))
-        return slot.captures.step(client.personal, batch, PLAIN)
+def _rate(slots: Sequence[DeviceSlot], clients: Sequence["Client"]) -> float:
+    """Steps in a second when every slot takes them; their values do not matter."""
 
+    def train(client: "Client", slot: DeviceSlot) -> int:
+        with at_work(client, slot):
+            steps = min(STEPS, len(client.data.train))
+            batches = islice(client.batches(0, slot), steps)
+            client.personal.train_epoch(batches, client.training.learning_rate, captures=slot.captures)
+        return steps
 
-def _rate(slots: Sequence[DeviceSlot], steps: Sequence[CapturedStep]) -> float:
-    """Steps in a second when every slot takes them."""
-    for _ in range(2):  # the first time to warm up
-        torch.cuda.synchronize()
-        began = perf_counter()
-        for _ in range(REPLAYS):
-            for slot, step in zip(slots, steps, strict=True):
-                with torch.cuda.stream(slot.stream):
-                    step.graph.replay()
-        torch.cuda.synchronize()
-        seconds = perf_counter() - began
-    return REPLAYS * len(steps) / seconds
+    with ThreadPoolExecutor(len(slots)) as pool:
+        for _ in range(2):  # the first time to capture
+            began = perf_counter()
+            taken = sum(pool.map(train, clients, slots))
+            seconds = perf_counter() - began
+    return taken / seconds

@@ -7,13 +7,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from fedhca2.messages import Effect, Reply, reply_as_data
 from fedhca2.params import Slot
+from fedhca2.tensor_files import Content, as_file, as_tensor, contents, from_file
 from fedhca2.whole_files import write_whole
 
 FORMAT = "fedhca2 state 2"
@@ -39,10 +38,9 @@ def save_state(path: Path, state: ClientState, *, sync: bool = True) -> str:
 
     Without `sync` this holds for a crash of the process, but not of the system.
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
-    values = json.dumps(state.values)
-    checksum = _checksum(tensors, values)
-    write_whole(path, save(tensors, {"format": FORMAT, "values": values, "checksum": checksum}), sync=sync)
+    held, values = contents(state.tensors), json.dumps(state.values)
+    checksum = _checksum(held, values)
+    write_whole(path, as_file(held, {"format": FORMAT, "values": values, "checksum": checksum}), sync=sync)
     return checksum
 
 
@@ -51,19 +49,19 @@ def load_state(path: Path, checksum: str | None = None) -> ClientState:
     try:
         data = path.read_bytes()
         header = _header(data)
-        tensors = load(data)
+        held = from_file(data)
     except FileNotFoundError:
         raise StateFileError(path, "should be a state of fedhca2, found no file") from None
     except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
         raise StateFileError(path, f"should be a state of fedhca2, found a damaged or foreign file ({error})") from None
     if header.get("format") != FORMAT:
         raise StateFileError(path, f"should have format {FORMAT!r}, found {header.get('format', 'none')!r}")
-    actual = _checksum(tensors, header.get("values", ""))
+    actual = _checksum(held, header.get("values", ""))
     if actual != header.get("checksum"):
         raise StateFileError(path, f"is damaged: the checksum should be {header.get('checksum')}, found {actual}")
     if checksum is not None and actual != checksum:
         raise StateFileError(path, f"belongs to another checkpoint: the checksum should be {checksum}, found {actual}")
-    return ClientState(tensors, json.loads(header["values"]))
+    return ClientState({name: as_tensor(*content) for name, content in held.items()}, json.loads(header["values"]))
 
 
 def save_reply(path: Path, reply: Reply) -> None:
@@ -88,11 +86,10 @@ def _header(data: bytes) -> dict[str, str]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _checksum(tensors: Mapping[str, Tensor], values: str) -> str:
+def _checksum(held: Mapping[str, Content], values: str) -> str:
     digest = blake2b(values.encode(), digest_size=16)
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        if tensor.numel():
-            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    for name in sorted(held):
+        dtype, shape, data = held[name]
+        digest.update(f"{name} {dtype} {shape}\n".encode())
+        digest.update(data)
     return digest.hexdigest()

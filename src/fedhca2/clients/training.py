@@ -71,7 +71,6 @@ class Learner:
         captures: Captures | None = None,
     ) -> dict[str, float]:
         """Train one epoch at one learning rate on the model's device; returns each task's mean unweighted loss."""
-        set_mode(self.model, terms.frozen)
         self.optimizer.rate = rate
         step: CapturedStep | Callable[[Sample], Losses] | None = None
         sums: Losses = {}
@@ -94,6 +93,7 @@ class Learner:
     ) -> CapturedStep | Callable[[Sample], Losses]:
         if captures is not None:
             return captures.step(self, batch, terms)
+        set_mode(self.model, terms.frozen)
         return partial(
             take_step,
             self.model,
@@ -122,7 +122,7 @@ class Learner:
         fixed = self.model.fixed
         values = {name: tensor for name, tensor in self.model.state_dict().items() if name not in fixed}
         tensors = {f"{kind}/model/{name}": tensor for name, tensor in values.items()}
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self.model.named_parameters() if self.optimizer.state else ():
             for moment, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"{kind}/optimizer/{moment}/{name}"] = value
         return tensors
@@ -131,10 +131,14 @@ class Learner:
         """Restore what `tensors` returned; raises ValueError if it does not fit."""
         prefix = f"{kind}/model/"
         model = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        try:
-            self.model.load_state_dict({**self.model.fixed, **model})
-        except RuntimeError as error:
-            raise ValueError(f"the state does not fit the {kind} model: {' '.join(str(error).split())}") from None
+        own, given = self.model.state_dict(), {**self.model.fixed, **model}
+        shapes, found = ({name: tuple(value.shape) for name, value in held.items()} for held in (own, given))
+        if misfits := [name for name in {**shapes, **found} if shapes.get(name) != found.get(name)]:
+            name = misfits[0]
+            sizes = f"should have shape {shapes.get(name, 'none')}, found {found.get(name, 'none')}"
+            raise ValueError(f"the state does not fit the {kind} model: {name} {sizes}")
+        with torch.no_grad():
+            torch._foreach_copy_(list(own.values()), [given[name] for name in own])
         parameters = dict(self.model.named_parameters())
         self.optimizer.state.clear()
         for name, tensor in tensors.items():

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
@@ -18,6 +17,7 @@ from fedhca2.reports.names import metric_heading, score_text
 from fedhca2.reports.page.tables import latest_scores
 from fedhca2.run_folder.result import headline
 from fedhca2.tasks import get_task
+from fedhca2.tensor_files import as_file, contents
 from fedhca2.whole_files import ORDINARY, write_whole
 
 LOADED = {
@@ -104,7 +104,7 @@ def export(trained: Trained, format: Format, folder: Path, size: tuple[int, int]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{trained.spec.name}.{SUFFIXES[format]}"
     written: dict[Format, Callable[[Trained, tuple[int, int]], bytes]] = {
-        "safetensors": lambda trained, size: save(trained.model(size).state_dict(), {"format": "pt"}),
+        "safetensors": lambda trained, size: as_file(contents(trained.model(size).state_dict()), {"format": "pt"}),
         "onnx": _to_onnx,
         "torch-export": _to_torch_export,
     }

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from filelock import FileLock
-from safetensors.torch import save
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
@@ -22,6 +21,7 @@ from fedhca2.run_folder.records import Progress
 from fedhca2.run_folder.result import overall_gain
 from fedhca2.run_folder.strict_json import to_json
 from fedhca2.run_folder.waiting import WaitingRows
+from fedhca2.tensor_files import as_file, contents
 from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
 
@@ -154,8 +154,7 @@ class RunFolder:
 
     def save_model(self, client: str, model: torch.nn.Module) -> None:
         """Save a client's trained model."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        _write_private(RunFiles(self.path).model_file(client), save(tensors))
+        _write_private(RunFiles(self.path).model_file(client), as_file(contents(model.state_dict())))
 
     def save_samples(self, client: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Save a few of a client's images with labels and predictions."""

@@ -46,6 +46,32 @@ def test_a_copy_is_a_model_of_its_own_with_the_same_tensors_and_hooks():
     assert not parts[0] & parts[1]
 
 
+def test_what_a_copy_refers_to_is_its_own():
+    config = ModelConfig(encoder={"name": "swin_micro", "drop_path": 0.2})
+    model = build_model(config, {"semseg": 5, "depth": 1}, (32, 32), seed=0, client="a")
+    model.heads.depth.weight_of_another = model.heads.semseg[-1].weight.requires_grad_(False)
+    copy = deepcopy(model)
+    assert {id(path) for path in copy.encoder.drop_paths} <= {id(module) for module in copy.modules()}
+    assert copy.heads.depth.weight_of_another is copy.heads.semseg[-1].weight
+    assert not copy.heads.semseg[-1].weight.requires_grad
+    copy.decoders.semseg.norm.running_mean.add_(1)
+    assert not model.decoders.semseg.norm.running_mean.any()
+
+
+def test_a_module_that_knows_how_it_is_copied_is_asked():
+    class Counted(nn.Identity):
+        copies = 0
+
+        def __deepcopy__(self, memo):
+            Counted.copies += 1
+            return Counted()
+
+    model = build_model(MICRO, {"semseg": 5}, (32, 32), seed=0, client="a")
+    model.heads.semseg.append(Counted())
+    assert type(deepcopy(model).heads.semseg[-1]) is Counted
+    assert Counted.copies == 1
+
+
 def test_running_statistics_are_no_parameters():
     model = build_model(MICRO, {"semseg": 5}, (32, 32), seed=0, client="a")
     assert set(model.slots()[Slot("decoder_norms", "semseg")]) == {"norm.running_mean", "norm.running_var"}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import RecordDict
-from safetensors.torch import save
 from torch import Tensor
 
 from fedhca2.clients import Client, ClientState, DeviceSlot, load_reply, load_state, save_reply, save_state
@@ -28,6 +27,7 @@ from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
 from fedhca2.tasks import TASKS, LabelSpace
+from fedhca2.tensor_files import as_file, contents
 from fedhca2.whole_files import private_folder, write_whole
 
 STATE, REPLY, MODEL = "state.safetensors", "reply.safetensors", "model.safetensors"
@@ -89,10 +89,7 @@ class Site:
             log.warning("%s", reply.declined)
         save_reply(seat.folder / REPLY, reply)
         if order.finish:
-            model = {
-                name: tensor.cpu().contiguous() for name, tensor in seat.client.personal.model.state_dict().items()
-            }
-            write_whole(seat.folder / MODEL, save(model))
+            write_whole(seat.folder / MODEL, as_file(contents(seat.client.personal.model.state_dict())))
         seat.round = order.round
         _save_seat(seat)
         self._seat = seat
