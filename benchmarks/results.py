@@ -98,15 +98,6 @@ class Page:
                 rows.append([f"`{method}`", *ours, *(NOT_RUN if gain is None else f"{gain:+.2f}" for gain in theirs)])
         return markdown(heads, rows)
 
-    def variants(self, name):
-        """Δm of methods with their defaults and with other settings."""
-        runs = self.runs.that_change(name, METHOD)
-        if not runs:
-            return f"*`{name}` was not run.*"
-        gains = {label: row[DELTA_M] for label, row in gather(runs).entries.items() if DELTA_M in row}
-        rows = [[f"`{label}`", shown(gain, DELTA_M), str(len(gain.values))] for label, gain in gains.items()]
-        return markdown(["method", "Δm<br>% ↑", "seeds"], rows)
-
     def encoders(self, name):
         """FedHCA² with adapters or a frozen backbone: what crosses, and Δm over Local's whole encoder."""
         runs = self.runs.that_change(name, ENCODER)

@@ -27,7 +27,7 @@ from fedhca2.experiment.build import build_clients
 from fedhca2.models import fast
 from fedhca2.models.fast import AlignedAttention, FusedAttention
 from fedhca2.models.window_attention import BACKWARD, FORWARD, side, window_attention, window_attention_backward
-from gpu import pure_step, title
+from gpu import FEW, pure_step, title
 
 LAUNCHES = {  # that `--launch` tries
     "forwards": (FORWARD, list(product((264, 528, 1024, 2048), (4, 8), (1, 2, 3), (None,)))),
@@ -130,8 +130,7 @@ def launch_rows() -> Iterator[Row]:
 
 def step_rows() -> Iterator[Row]:
     """Measure a whole step of Swin-T at full size, both ways."""
-    smaller = ["data.outdoor.train=80", "data.indoor.train=8", "data.outdoor.val=8", "data.indoor.val=8"]
-    setting = Experiment.load("scenes_full", smaller)
+    setting = Experiment.load("scenes_full", FEW)
     data = open_data(setting)
     shards = assign_shards(setting, data)
     for kind in (AlignedAttention, FusedAttention):

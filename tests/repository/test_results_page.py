@@ -104,7 +104,7 @@ def test_ranks_are_drawn(fill, three_seeds, tmp_path):
     assert (tmp_path / "docs" / "images" / "ranks-scenes_1c.svg").exists()
 
 
-@pytest.mark.parametrize("block", ["table", "variants", "sensitivity", "encoders", "curve", "ranks"])
+@pytest.mark.parametrize("block", ["table", "sensitivity", "encoders", "curve", "ranks"])
 def test_what_was_not_run_is_said(fill, three_seeds, block):
     assert "*`scenes_2c` was not run" in fill(f"{block} scenes_2c")
 
@@ -116,9 +116,7 @@ def test_what_only_the_paper_has_is_shown_as_not_run(fill, three_seeds):
 def test_a_block_may_ask_for_other_settings(fill, three_seeds, finished_run):
     finished_run("local-short-s0", 0, "method=local", "rounds=3")
     finished_run("fedper-short-s0", 7, "method=fedper", "rounds=3")
-    finished_run("fedper-changed-s0", 8, "method=fedper", "rounds=3", "method.by=samples")
     assert "+7.00" in fill("summary scenes_1c,rounds=3")
-    assert "| `fedper (encoder.by=samples)` | +8.00 | 1 |" in fill("variants scenes_1c,rounds=3")
 
 
 def test_a_run_that_no_table_shows_is_named(fill, three_seeds, finished_run, capsys):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SMALL = 2**18  # bytes below which a copy costs more than its bytes
 MOST_SLOTS = 4  # on one GPU: one interpreter serves them all, and more gained nothing on an H200
 GAIN = 1.15  # how much faster twice as many slots should be
-STEPS = 20  # of each client in one measurement, at most
+STEPS = 20  # of each client in one measurement, at least
 StepKind = Literal["plain", "captured", "compiled"]
 
 
@@ -93,7 +93,7 @@ def worthwhile_slots(
     """The first slot of a GPU, and `another` and another, as long as twice as many take more steps in a second.
 
     What counts is measured: epochs of these clients, or their first steps, one client at each slot, all at the same
-    time. Where epochs are short, clients wait for one interpreter more than for the GPU.
+    time. Where epochs are short, clients wait for the one interpreter more than for the GPU.
     """
     before = _free_memory(first)
     slots = [first]
@@ -119,11 +119,13 @@ def _rate(slots: Sequence[DeviceSlot], clients: Sequence["Client"]) -> float:
     """Steps in a second when every slot takes them; their values do not matter."""
 
     def train(client: "Client", slot: DeviceSlot) -> int:
+        steps = min(STEPS, max(1, len(client.data.train)))
+        epochs = -(-STEPS // steps)
         with at_work(client, slot):
-            steps = min(STEPS, len(client.data.train))
-            batches = islice(client.batches(0, slot), steps)
-            client.personal.train_epoch(batches, client.training.learning_rate, captures=slot.captures)
-        return steps
+            for _ in range(epochs):
+                batches = islice(client.batches(0, slot), steps)
+                client.personal.train_epoch(batches, client.training.learning_rate, captures=slot.captures)
+        return epochs * steps
 
     with ThreadPoolExecutor(len(slots)) as pool:
         for _ in range(2):  # the first time to capture
