@@ -6,8 +6,11 @@ from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
 
+import torch
+from torch import Tensor
+
 from fedhca2.clients import Client, ClientState, DeviceSlot, LocalData, StepKind
-from fedhca2.clients.reach import FirstRow
+from fedhca2.clients.reach import FirstRow, first_rows
 from fedhca2.data.batches import Batches
 from fedhca2.data.dataset import Dataset
 from fedhca2.errors import UserError
@@ -17,6 +20,7 @@ from fedhca2.experiment.shards import OpenData, Shard
 from fedhca2.messages import Profile
 from fedhca2.models import MultiTaskModel, build_model, common_model, draw_own_parts, fingerprint
 from fedhca2.models.own import check_parts
+from fedhca2.packing import copied_together
 from fedhca2.params import Layout, Slot, layouts
 from fedhca2.tasks import TASKS, LabelSpace
 
@@ -53,7 +57,8 @@ class ClientPlan:
         self.experiment, self.spec, self.data, self.shard = experiment, spec, data, shard
         self.place, self.common = place, common
         self.profile = Profile(spec.name, spec.data, spec.tasks, len(shard.train), common.layouts, common.backbone)
-        self._first: Mapping[Slot, FirstRow] | None = None  # the rows of its first model, once it was drawn
+        self._first: Mapping[Slot, FirstRow] | None = None  # the rows of its first model, once that was drawn
+        self._own: Mapping[str, Tensor] | None = None  # its first decoders and heads, from drawing to building
 
     @property
     def load(self) -> int:
@@ -63,21 +68,35 @@ class ClientPlan:
 
     @property
     def drawn(self) -> bool:
-        """Whether the client was built before."""
+        """Whether the client knows its first model."""
         return self._first is not None
 
-    def build(self) -> Client:
-        """Build the client with the decoders and heads that it starts with. Nothing else may draw meanwhile."""
-        model, method = deepcopy(self.common.model), self.experiment.resolved_method
+    def draw(self) -> None:
+        """Draw the decoders and heads that the client starts with. Nobody may draw or build others meanwhile."""
+        model, method = self.common.model, self.experiment.resolved_method
         parts = method.local.frozen.union(self.spec.model.common_start)
         draw_own_parts(model, seed=self.experiment.seed, client=self.spec.name, common=parts)
-        client = self._client(model)
-        self._first = client.first
-        return client
+        own = _own_parts(model)
+        self._own = dict(zip(own, copied_together(list(own.values())), strict=True))
+        self._first = first_rows(model)
+
+    @torch.no_grad()
+    def build(self) -> Client:
+        """Build the client as it starts. Draws, unless that was just done."""
+        if self._own is None:
+            self.draw()
+        own, self._own = self._own, None
+        assert own is not None
+        model = deepcopy(self.common.model)
+        torch._foreach_copy_(list(_own_parts(model).values()), list(own.values()))
+        return self._client(model)
 
     def rebuild(self, state: ClientState) -> Client:
         """Build the client in a saved state; raises ValueError if that is another's. Draws only if it never did."""
-        client = self.build() if not self.drawn else self._client(deepcopy(self.common.model))
+        if not self.drawn:
+            self.draw()
+        self._own = None
+        client = self._client(deepcopy(self.common.model))
         client.restore(state)
         return client
 
@@ -117,6 +136,11 @@ class ClientPlan:
             workers=training.workers,
             resize=resize,
         )
+
+
+def _own_parts(model: MultiTaskModel) -> dict[str, Tensor]:
+    """The tensors of decoders and heads."""
+    return {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("encoder.")}
 
 
 def plan_clients(

@@ -30,10 +30,13 @@ class Plan(Protocol):
 
     @property
     def drawn(self) -> bool:
-        """Whether its first values were drawn, so that `rebuild` draws none."""
+        """Whether its first values are known."""
+
+    def draw(self) -> None:
+        """Draw its first values, which torch can only do for one client at a time."""
 
     def build(self) -> Client:
-        """Build it in its first state."""
+        """Build it in its first state; draws, unless `draw` did."""
 
     def rebuild(self, state: ClientState) -> Client:
         """Build it in a saved state."""
@@ -55,6 +58,9 @@ class Built:
     def load(self) -> int:
         """A rough measure of its work in a round."""
         return self.client.load
+
+    def draw(self) -> None:
+        """Draw nothing."""
 
     def build(self) -> Client:
         """Return the client."""
@@ -106,11 +112,11 @@ class Shelf:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Let those of these clients that would otherwise do so later draw their first values, one after another."""
+        """Let those of these clients that need their first values draw them, one after another."""
         for name in names:
-            waits = name in self._held or name in self._files
-            if not waits or not self.plans[name].drawn:
-                self._put_back(self._take(name), changed=False)
+            is_new = name not in self._held and name not in self._files
+            if is_new or not self.plans[name].drawn:
+                self.plans[name].draw()
 
     @contextmanager
     def taken(self, name: str, *, changed: bool = True) -> Iterator[Client]:

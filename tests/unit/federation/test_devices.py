@@ -54,10 +54,10 @@ def test_clients_that_were_built_before_start_with_the_same_values():
 
     def noted(plan):
         drawing.append(current_thread())
-        return ClientPlan.build(plan)
+        ClientPlan.draw(plan)
 
     for plan in plans:
-        plan.build = partial(noted, plan)
+        plan.draw = partial(noted, plan)
     fleet = InProcess(Shelf(plans), [DeviceSlot(CPU)] * len(plans))
     found = fleet.each(expected, lambda client, place: client.state().tensors)
     assert all(tensor.equal(expected[name][key]) for name, held in found.items() for key, tensor in held.items())
