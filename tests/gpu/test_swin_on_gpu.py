@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from fedhca2.compiling import capture_graph
 from fedhca2.models import ModelConfig, MultiTaskModel, build_model
-from fedhca2.models.fast import FusedAttention, compile_parts, quicken
+from fedhca2.models.fast import AlignedAttention, FusedAttention, compile_parts, quicken
 from released_swin import SIZES, assert_released, image_of, released_config
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -54,6 +54,13 @@ def test_attention_as_one_kernel_has_the_gradients_of_attention(masked):
         found.append({name: parameter.grad.clone() for name, parameter in attention.named_parameters()})
     for name, expected in found[0].items():
         assert_close(found[1][name], expected, rtol=0, atol=1e-4 * float(expected.abs().max()), msg=name)
+
+
+@pytest.mark.parametrize(("window", "channels"), [(14, 64), (7, 48)])
+def test_attention_that_one_kernel_cannot_hold_is_padded(window, channels):
+    attention = WindowAttention(channels, num_heads=2, window_size=window).cuda()
+    quicken(attention, compile=False)
+    assert type(attention) is AlignedAttention
 
 
 def test_building_a_model_leaves_the_gpus_generator_alone():

@@ -17,6 +17,7 @@ from fedhca2.models.multitask import Head, MultiTaskModel
 
 NEVER = -1e4  # added to the score of a padded key
 AMPERE = (8, 0)  # the first GPUs that multiply in bfloat16
+MOST_PLACES, DEPTHS = 64, (16, 32, 64)  # windows and heads whose attention one kernel can hold
 KERNELS = 128  # compiled forms of one function: blocks × stages × sizes
 REST = "rest"
 
@@ -116,9 +117,10 @@ def _attention(module: WindowAttention) -> type[WindowAttention]:
     """How to compute this attention: windows of an odd size are padded."""
     if not module.window_area % ALIGNMENT or module.attn_drop.p:
         return TabledAttention
-    device = module.relative_position_bias_table.device
-    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE
-    return FusedAttention if able and find_spec("triton") else AlignedAttention
+    device, depth = module.relative_position_bias_table.device, module.qkv.out_features // 3 // module.num_heads
+    fits = module.window_area <= MOST_PLACES and depth in DEPTHS
+    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE and find_spec("triton")
+    return FusedAttention if fits and able else AlignedAttention
 
 
 class WeightsCastTogether(TorchFunctionMode):
