@@ -28,8 +28,11 @@ def on_canvas(samples: Sequence[Sample], size: Size, *, pin: bool = False) -> Sa
             canvases[name] = stacked.pin_memory() if pin else stacked
             continue
         canvas = torch.empty(len(samples), first.shape[0], height, width, dtype=first.dtype, pin_memory=pin)
-        for place, sample, (h, w) in zip(canvas, samples, shapes, strict=True):
-            place[:, :h, :w].copy_(sample[name])
+        if set(shapes) == {(height, width)}:
+            torch.stack([sample[name] for sample in samples], out=canvas)
+        else:
+            for place, sample, (h, w) in zip(canvas, samples, shapes, strict=True):
+                place[:, :h, :w].copy_(sample[name])
         canvases[name] = canvas
     return canvases
 
