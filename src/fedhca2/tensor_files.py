@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedhca2.packing import joined
 
-TYPES: Mapping[str, Any] = _TYPES  # by their names in such a file
+TYPES: Mapping[str, Any] = {name: dtype for name, dtype in _TYPES.items() if dtype}  # that this torch has
 NAMES = {dtype: name for name, dtype in TYPES.items()}
 Buffer = memoryview | bytearray
 Content = tuple[torch.dtype, tuple[int, ...], Buffer]  # the type, shape and bytes of a tensor

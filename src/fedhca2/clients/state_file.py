@@ -50,6 +50,7 @@ def load_state(path: Path, checksum: str | None = None) -> ClientState:
         data = path.read_bytes()
         header = _header(data)
         held = from_file(data)
+        tensors = {name: as_tensor(*content) for name, content in held.items()}
     except FileNotFoundError:
         raise StateFileError(path, "should be a state of fedhca2, found no file") from None
     except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
@@ -61,7 +62,7 @@ def load_state(path: Path, checksum: str | None = None) -> ClientState:
         raise StateFileError(path, f"is damaged: the checksum should be {header.get('checksum')}, found {actual}")
     if checksum is not None and actual != checksum:
         raise StateFileError(path, f"belongs to another checkpoint: the checksum should be {checksum}, found {actual}")
-    return ClientState({name: as_tensor(*content) for name, content in held.items()}, json.loads(header["values"]))
+    return ClientState(tensors, json.loads(header["values"]))
 
 
 def save_reply(path: Path, reply: Reply) -> None:
