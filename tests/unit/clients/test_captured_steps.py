@@ -1,0 +1,64 @@
+"""What a captured step loads from a learner and stores back, with a graph that computes again on the CPU."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedhca2.clients.capture import Captures
+from fedhca2.clients.step import LocalTerms
+from small import clients, small
+
+CPU = torch.device("cpu")
+RATE = 1e-3
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    def recorded(run):
+        run()  # as before a capture, which changes the values of the graph's own model
+        return SimpleNamespace(replay=run)
+
+    monkeypatch.setattr("fedhca2.clients.capture.capture_graph", recorded)
+    return Captures(CPU, compile=False)
+
+
+def pulled(model):
+    return LocalTerms(pull=0.5, pulled=[(name, p.detach() + 0.1) for name, p in model.named_parameters()])
+
+
+def frozen(model):
+    return LocalTerms(frozen=frozenset({"decoder", "head"}))
+
+
+def in_doubles(batch):
+    return {name: value.double() if value.is_floating_point() else value for name, value in batch.items()}
+
+
+def trained(captures, terms, **training):
+    """Models and moments of two clients of a kind that train in turn, in two rounds of two epochs."""
+    given = {"batch_size": 2, "schedule": {"warmup_epochs": 0, "lag": False}, **training}
+    twins = [{"data": "outdoor", "tasks": ["semseg"], "name": name} for name in ("a", "b")]
+    both = clients(small(clients=twins, training=given)).values()
+    for client in both:
+        client.personal.model.double()  # Adam would follow the rounding of biases without effect
+    for epoch in range(4):
+        for client in both:
+            learner, batches = client.personal, map(in_doubles, client.batches(epoch))
+            learner.train_epoch(batches, RATE, terms(learner.model), captures=captures)
+            if epoch % 2:
+                learner.end_round()
+    return [client.current.tensors for client in both]
+
+
+@pytest.mark.parametrize("reset", ["never", "every_round"])
+@pytest.mark.parametrize("kind", ["adamw", "adam"])
+@pytest.mark.parametrize("terms", [lambda model: LocalTerms(), pulled, frozen], ids=["plain", "pulled", "frozen"])
+def test_clients_that_share_a_captured_step_train_as_without(captures, terms, kind, reset):
+    optimizer = {"kind": kind, "amsgrad": kind == "adam", "reset": reset}
+    found, expected = trained(captures, terms, optimizer=optimizer), trained(None, terms, optimizer=optimizer)
+    assert len(captures.steps) == 1
+    assert [held.keys() for held in found] == [held.keys() for held in expected]
+    assert any("optimizer" in name for name in found[0]) == (reset == "never")
+    assert_close(found, expected, rtol=1e-4, atol=1e-6)
