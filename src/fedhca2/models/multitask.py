@@ -88,7 +88,8 @@ def _is_copied_plainly(kind: type) -> bool:
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
     """A copy of an attribute; most are empty containers, which Python copies slowly."""
-    return type(value)() if type(value) in (OrderedDict, dict, set) and not value else deepcopy(value, memo)
+    is_empty = type(value) in (OrderedDict, dict, set) and not value
+    return memo.setdefault(id(value), type(value)()) if is_empty else deepcopy(value, memo)
 
 
 def slot_prefix(slot: Slot) -> str:

@@ -50,7 +50,10 @@ def test_what_a_copy_refers_to_is_its_own():
     config = ModelConfig(encoder={"name": "swin_micro", "drop_path": 0.2})
     model = build_model(config, {"semseg": 5, "depth": 1}, (32, 32), seed=0, client="a")
     model.heads.depth.weight_of_another = model.heads.semseg[-1].weight.requires_grad_(False)
+    model.encoder.seen = model.heads.seen = {}
     copy = deepcopy(model)
+    assert copy.encoder.seen is copy.heads.seen
+    assert copy.encoder.seen is not model.encoder.seen
     assert {id(path) for path in copy.encoder.drop_paths} <= {id(module) for module in copy.modules()}
     assert copy.heads.depth.weight_of_another is copy.heads.semseg[-1].weight
     assert not copy.heads.semseg[-1].weight.requires_grad
