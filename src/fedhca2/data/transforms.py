@@ -159,8 +159,14 @@ def _labels(sample: Sample, rows: Axis, columns: Axis, scale: float, mirrored: b
     return labels
 
 
-def _normalise(image: Tensor, rows: Axis, columns: Axis) -> Tensor:
-    return _fill_outside(image.sub_(IMAGE_MEAN).div_(IMAGE_DEVIATION), rows, columns, 0.0)
+def _as_it_is(task: Task, label: Tensor) -> Tensor:
+    """What `_labels` makes of the label of an image that already has the network's size."""
+    return label if task.output == "vector" else task.ignored(task.rescaled(label.clone(), 1.0))
+
+
+def _normalise(image: Tensor) -> Tensor:
+    """Normalise an image, in place."""
+    return image.sub_(IMAGE_MEAN).div_(IMAGE_DEVIATION)
 
 
 def for_training(sample: Sample, size: tuple[int, int], augmentation: Augmentation) -> Sample:
@@ -172,7 +178,7 @@ def for_training(sample: Sample, size: tuple[int, int], augmentation: Augmentati
     if augmentation.distortion is not None:
         image = distort(image, augmentation.distortion)
     labels = _labels(sample, rows, columns, augmentation.scale, augmentation.mirrored)
-    return {"image": _normalise(image, rows, columns), **labels}
+    return {"image": _fill_outside(_normalise(image), rows, columns, 0.0), **labels}
 
 
 def misfit(own: Size, size: Size) -> str:
@@ -194,9 +200,12 @@ def require_fit(sample: Sample, size: Size) -> Size:
 def for_evaluation(sample: Sample, size: tuple[int, int]) -> Sample:
     """Prepare a sample for evaluation: normalised and padded, without randomness."""
     height, width = require_fit(sample, size)
+    if (height, width) == size:
+        labels = {name: _as_it_is(TASKS[name], label) for name, label in sample.items() if name != "image"}
+        return {"image": _normalise(sample["image"].to(torch.float32, copy=True)), **labels}
     rows, columns = axis(height, height, 0, size[0]), axis(width, width, 0, size[1])
     labels = _labels(sample, rows, columns, 1.0, mirrored=False)
-    return {"image": _normalise(_linear(sample["image"], rows, columns), rows, columns), **labels}
+    return {"image": _fill_outside(_normalise(_linear(sample["image"], rows, columns)), rows, columns, 0.0), **labels}
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ class Shelf:
         self._changed: set[str] = set()  # whose states are newer than their files
         self._files: dict[str, tuple[Path, str]] = {}  # states and their checksums
         self._unsynced: set[Path] = set()  # files that a crash of the system may damage; no checkpoint has them
+        self._is_full = False  # whether a state had to leave memory
         self._left = 0  # bytes of states that left memory since it was returned to the system
         self._lock = Lock()
 
@@ -129,7 +130,7 @@ class Shelf:
 
     def save(self, folder: Path, all_of: Callable[..., Iterable[None]] = map) -> dict[str, str]:
         """Write what changed, and link all states into a folder; returns checksums, empty for first states."""
-        list(all_of(self._write, [name for name in self._held if name in self._changed]))
+        list(all_of(self._write, [client for client, _ in self._held.values() if client.name in self._changed]))
         list(all_of(sync_file, self._unsynced))
         self._unsynced.clear()
         for name, (path, _) in self._files.items():
@@ -146,28 +147,32 @@ class Shelf:
 
     def _put_back(self, client: Client, changed: bool) -> None:
         client.rest()
+        nbytes = client.nbytes
+        if changed and self._is_full:
+            self._write(client)  # here, where others need not wait for it
+        elif changed:
+            self._changed.add(client.name)
         with self._lock:
-            self._held[client.name] = client, client.nbytes
-            if changed:
-                self._changed.add(client.name)
+            self._held[client.name] = client, nbytes
             size = sum(size for _, size in self._held.values())
             while size > self._room:
-                name = next(iter(self._held))
+                self._is_full = True
+                name, (longest_idle, left) = next(iter(self._held.items()))
                 if name in self._changed or name not in self._files:
-                    self._write(name)
-                left = self._held.pop(name)[1]
+                    self._write(longest_idle)
+                del self._held[name]
                 size, self._left = size - left, self._left + left
             if self._left > TRIM:
                 self._left = 0
                 return_freed_memory()
 
-    def _write(self, name: str) -> None:
-        """Write the state of a client in memory."""
+    def _write(self, client: Client) -> None:
+        """Write the state of a client."""
         assert self._folder is not None
-        path = self._folder / _file(name)
-        self._files[name] = path, save_state(path, self._held[name][0].current, sync=False)
+        path = self._folder / _file(client.name)
+        self._files[client.name] = path, save_state(path, client.current, sync=False)
         self._unsynced.add(path)
-        self._changed.discard(name)
+        self._changed.discard(client.name)
 
 
 def _file(client: str) -> str:

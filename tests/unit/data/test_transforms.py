@@ -25,9 +25,23 @@ def unit_normals(rng, height=8, width=8):
     return torch.nn.functional.normalize(torch.randn(3, height, width, generator=rng), dim=0)
 
 
-def test_nothing_random_is_evaluation(rng):
-    one = sample(rng, depth=torch.rand(1, 8, 8, generator=rng) + 1)
-    assert_close(for_training(one, (8, 8), PLAIN), for_evaluation(one, (8, 8)))
+@pytest.mark.parametrize("size", [(8, 8), (8, 10), (12, 12)])
+def test_nothing_random_is_evaluation(rng, size):
+    depth = torch.rand(1, 8, 8, generator=rng) + 1
+    depth[0, 0] = 0
+    one = sample(rng, depth=depth, human_parts=torch.zeros(1, 8, 8, dtype=torch.uint8), normals=unit_normals(rng))
+    assert_close(for_training(one, size, PLAIN), for_evaluation(one, size), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (12, 12)])
+def test_evaluation_leaves_a_sample_as_it_was(rng, size):
+    one = sample(rng, depth=torch.zeros(1, 8, 8), human_parts=torch.zeros(1, 8, 8, dtype=torch.uint8))
+    one["image"] = one["image"].float()
+    before = {name: value.clone() for name, value in one.items()}
+    prepared = for_evaluation(one, size)
+    for value in prepared.values():
+        value.fill_(7)
+    assert_close(one, before, rtol=0, atol=0)
 
 
 def test_an_image_is_normalised(rng):

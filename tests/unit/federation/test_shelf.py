@@ -25,6 +25,7 @@ MANY = {
     "clients": [{"data": "outdoor", "split": ["semseg", "sal"], "copies": 6}],
 }
 IN_FILES = {"every": 1, "keep": 9, "memory": 0}
+ROOM_FOR_TWO = 2e-4  # GB
 ASKED = 3  # in a round
 
 
@@ -80,8 +81,9 @@ def every_checkpoint(tmp_path_factory):
     return [out / "checkpoints" / f"round-{round:06d}" for round in range(1, 5)], events(out)
 
 
-def test_states_in_files_give_the_same_models_as_states_in_memory(in_files, tmp_path):
-    run_small(small(**MANY), tmp_path / "run")
+@pytest.mark.parametrize("memory", [{}, {"checkpoints": {**IN_FILES, "memory": ROOM_FOR_TWO}}])
+def test_states_in_files_give_the_same_models_as_states_in_memory(in_files, memory, tmp_path):
+    run_small(small(**MANY, **memory), tmp_path / "run")
     assert same_models(in_files[0], tmp_path / "run")
     assert events(in_files[0]) == events(tmp_path / "run")
 
