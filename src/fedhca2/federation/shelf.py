@@ -158,7 +158,7 @@ class Shelf:
             while size > self._room:
                 self._is_full = True
                 name, (longest_idle, left) = next(iter(self._held.items()))
-                if name in self._changed or name not in self._files:
+                if name in self._changed:
                     self._write(longest_idle)
                 del self._held[name]
                 size, self._left = size - left, self._left + left
