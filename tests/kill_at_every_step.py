@@ -1,4 +1,4 @@
-"""Kill a run at every disk operation, and resume it: `kill_at_every_step.py FOLDER [STRIDE]`.
+"""Kill a run at every disk operation, and resume it: `OMP_NUM_THREADS=1 python kill_at_every_step.py FOLDER [STRIDE]`.
 
 A step is a call that syncs, renames, removes or makes something; with a stride of 4 every fourth of them is a death.
 Children are forked from a process that has rendered the scenes already, so that each starts at once.

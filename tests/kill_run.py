@@ -1,8 +1,9 @@
-"""Kill a run repeatedly at random moments and resume it: `kill_run.py FOLDER SEED KILLS`.
+"""Kill a run repeatedly at random moments and resume it: `OMP_NUM_THREADS=1 python kill_run.py FOLDER SEED KILLS`.
 
 Children are forked from a process that has made a run already, so that each starts at once.
 """
 
+import gc
 import os
 import random
 import signal
@@ -20,6 +21,7 @@ EXPERIMENT = small(rounds=3, evaluate_every=2, baseline=True, clients=SETTINGS["
 
 def child(work):
     """Start some work in its own process."""
+    wait_for_threads()
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -29,6 +31,16 @@ def child(work):
         finally:
             os._exit(code)
     return pid
+
+
+def wait_for_threads():
+    """Wait until no thread of earlier work is left. One that is ending may hold a lock of MKL, for ever in a fork."""
+    gc.collect()
+    end = time.monotonic() + 10
+    while (found := len([*Path("/proc/self/task").iterdir()])) > 1:
+        if time.monotonic() > end:
+            sys.exit(f"a process should have one thread when it forks (OMP_NUM_THREADS=1), found {found}")
+        time.sleep(0.001)
 
 
 def go_on(out):

@@ -32,6 +32,7 @@ IMPORTED = (
     *("flwr.supernode.cli", "flwr.supercore.cli"),
 )
 BIN = Path(sys.executable).parent
+PATIENCE = 300.0  # seconds
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CONNECTION = None  # in a warm process: to the process that forks for it
 prctl = ctypes.CDLL(None).prctl
@@ -99,12 +100,17 @@ class WarmPart(Warm):
 
 
 def output_of(*command, **options):
-    """What a Python command prints; it should succeed."""
+    """What a Python command prints; it should succeed, and end."""
     with tempfile.TemporaryFile("w+") as output:
-        code = Warm([sys.executable, *command], stdout=output, stderr=STDOUT, **options).wait()
+        process = Warm([sys.executable, *command], stdout=output, stderr=STDOUT, **options)
+        try:
+            code = process.wait(PATIENCE)
+        except TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            code = f"no end within {PATIENCE} s"
         output.seek(0)
         found = output.read()
-    assert code == 0, found
+    assert code == 0, f"{code}: {found}"
     return found
 
 
