@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from threading import Lock
+from threading import Condition, Lock
 from typing import Protocol
 
 from fedhca2.aggregation.rows import return_freed_memory
@@ -86,9 +86,9 @@ class Shelf:
         self._changed: set[str] = set()  # whose states are newer than their files
         self._files: dict[str, tuple[Path, str]] = {}  # states and their checksums
         self._unsynced: set[Path] = set()  # files that a crash of the system may damage; no checkpoint has them
-        self._is_full = False  # whether a state had to leave memory
+        self._leaving: set[str] = set()  # whose states are being written, outside of the lock
         self._left = 0  # bytes of states that left memory since it was returned to the system
-        self._lock = Lock()
+        self._lock = Condition()
 
     def restore(self, folder: Path, checksums: Mapping[str, str]) -> None:
         """Take the states of a checkpoint; raises ValueError if one is damaged."""
@@ -139,6 +139,7 @@ class Shelf:
 
     def _take(self, name: str) -> Client:
         with self._lock:
+            self._lock.wait_for(lambda: name not in self._leaving)
             if name in self._held:
                 return self._held.pop(name)[0]
             file = self._files.get(name)
@@ -148,23 +149,33 @@ class Shelf:
     def _put_back(self, client: Client, changed: bool) -> None:
         client.rest()
         nbytes = client.nbytes
-        if changed and self._is_full:
-            self._write(client)  # here, where others need not wait for it
-        elif changed:
-            self._changed.add(client.name)
         with self._lock:
             self._held[client.name] = client, nbytes
-            size = sum(size for _, size in self._held.values())
-            while size > self._room:
-                self._is_full = True
-                name, (longest_idle, left) = next(iter(self._held.items()))
+            if changed:
+                self._changed.add(client.name)
+            leaving = self._make_room()
+            self._leaving |= leaving.keys()
+        try:
+            for name, each in leaving.items():
                 if name in self._changed:
-                    self._write(longest_idle)
-                del self._held[name]
-                size, self._left = size - left, self._left + left
-            if self._left > TRIM:
-                self._left = 0
-                return_freed_memory()
+                    self._write(each)
+        finally:
+            with self._lock:
+                self._leaving -= leaving.keys()
+                self._lock.notify_all()
+
+    def _make_room(self) -> dict[str, Client]:
+        """Take clients out of memory, those first that worked longest ago."""
+        leaving: dict[str, Client] = {}
+        size = sum(size for _, size in self._held.values())
+        while size > self._room:
+            name = next(iter(self._held))
+            leaving[name], left = self._held.pop(name)
+            size, self._left = size - left, self._left + left
+        if self._left > TRIM:
+            self._left = 0
+            return_freed_memory()
+        return leaving
 
     def _write(self, client: Client) -> None:
         """Write the state of a client."""

@@ -3,15 +3,20 @@
 import errno
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from threading import Event
+from types import SimpleNamespace
 from unittest.mock import patch
 from weakref import WeakSet
 
 import pytest
+import torch
 
-from fedhca2.clients import Client
+from fedhca2.clients import Client, ClientState, save_state
 from fedhca2.cores import usable_cores
 from fedhca2.errors import UserError
+from fedhca2.federation.shelf import Shelf
 from fedhca2.run_folder.checkpoints import SERVER
 from small_run import SETTINGS, CrashError, Silent, crash, events, resume_small, run_small, same_models, small
 
@@ -156,3 +161,50 @@ def test_files_are_copied_where_they_can_have_only_one_name(in_files, tmp_path, 
 def test_a_copied_folder_continues(in_files, crashed, tmp_path):
     resume_small(shutil.copytree(crashed, tmp_path / "copy"))
     assert same_models(in_files[0], tmp_path / "copy")
+
+
+class Counter:
+    """A client and its plan, which remembers how often it worked."""
+
+    drawn = True
+
+    def __init__(self, name, count=0):
+        self.name, self.nbytes, self.count, self.profile = name, 8, count, SimpleNamespace(client=name)
+
+    @property
+    def current(self):
+        return ClientState({"count": torch.tensor(self.count)}, {})
+
+    def rest(self): ...
+
+    def build(self):
+        return Counter(self.name)
+
+    def rebuild(self, state):
+        return Counter(self.name, int(state.tensors["count"]))
+
+
+def test_while_a_state_is_written_only_its_own_client_waits(tmp_path):
+    writing, may_write = Event(), Event()
+
+    def slowly(*given, **named):
+        writing.set()
+        assert may_write.wait(10)
+        return save_state(*given, **named)
+
+    def work(name):
+        with shelf.taken(name) as client:
+            client.count += 1
+            return client.count
+
+    shelf = Shelf([Counter("a"), Counter("b")], tmp_path / "states", room=8)
+    shelf.open()
+    assert [work("a"), work("b"), work("b")] == [1, 1, 2]
+    with patch("fedhca2.federation.shelf.save_state", slowly), ThreadPoolExecutor(2) as pool:
+        first = pool.submit(work, "a")  # which takes the place of b
+        assert writing.wait(10)
+        second = pool.submit(work, "b")
+        assert work("a") == 3
+        assert not second.done()
+        may_write.set()
+        assert (first.result(10), second.result(10)) == (2, 3)
