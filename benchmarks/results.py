@@ -83,20 +83,16 @@ class Page:
 
     def summary(self, *names):
         """Δm of every method in every experiment, and in the paper's."""
-        compared = {name: self.comparison(name)[0] for name in names}
-        papers = list(dict.fromkeys(found for name in names if (found := scenario_of(name)) in PAPER))
-        heads = [
-            "method",
-            *(f"`{name.replace(',', '`<br>`')}`" for name in names),
-            *(f"paper<br>{scenario.upper()}" for scenario in papers),
-        ]
-        rows = []
-        for method in METHODS:
-            ours = [gain_cell(compared[name], method) for name in names]
-            theirs = [PAPER[scenario].get(method) for scenario in papers]
-            if method != LOCAL and ({*ours, *theirs} - {NOT_RUN, None}):
-                rows.append([f"`{method}`", *ours, *(NOT_RUN if gain is None else f"{gain:+.2f}" for gain in theirs)])
-        return markdown(heads, rows)
+        return gain_table({name: self.comparison(name)[0] for name in names}, METHODS)
+
+    def shared(self, *names):
+        """Δm of the methods that were run in all of these experiments; marks are corrected for their number."""
+        runs = {name: comparable(self.runs.plain(name)) for name in names}
+        methods = set.intersection(*({run.method for run in own} for own in runs.values()))
+        if LOCAL not in methods or len(methods) == 1:
+            return f"*{', '.join(f'`{name}`' for name in names)} were not run with the same methods.*"
+        kept = {name: [run for run in own if run.method in methods] for name, own in runs.items()}
+        return gain_table({name: gather(own) for name, own in kept.items()}, [m for m in METHODS if m in methods])
 
     def encoders(self, name):
         """FedHCA² with adapters or a frozen backbone: what crosses, and Δm over Local's whole encoder."""
@@ -105,23 +101,16 @@ class Page:
         rows = {}
         for run in (run for run in runs if run.method == "fedhca2" and run.seed in alone):
             gain = overall_gain(run.scores, alone[run.seed], run.kinds)
-            cost = run.line["megabytes_up"], run.line["seconds_per_round"]
-            rows.setdefault(encoder_of(run.settings), {})[run.seed] = gain, *cost
+            rows.setdefault(encoder_of(run.settings), {})[run.seed] = gain, run.line["megabytes_up"]
         if len(rows) < 2:
             return f"*`{name}` was not run with other encoders.*"
-        heads = [
-            "encoder",
-            "MB up per client and round",
-            "s per round",
-            "Δm over Local's whole encoder<br>% ↑",
-            "seeds",
-        ]
+        heads = ["encoder", "MB up per client and round", "Δm over Local's whole encoder<br>% ↑", "seeds"]
         cells = []
         for label, by_seed in rows.items():
-            gains, up, seconds = zip(*by_seed.values(), strict=True)
+            gains, up = zip(*by_seed.values(), strict=True)
             told = shown(Entry(dict(zip(by_seed, gains, strict=True))), DELTA_M)
-            cells.append([label, f"{mean(up):.2f}", f"{mean(seconds):.1f}", told, str(len(gains))])
-        return markdown(heads, cells)
+            cells.append([label, f"{mean(up):.2f}", told, str(len(gains))])
+        return markdown(heads, sorted(cells, key=lambda row: float(row[1]), reverse=True))
 
     def sensitivity(self, name):
         """FedHCA² with other settings."""
@@ -176,6 +165,23 @@ class Page:
         self.figures[f"ranks-{name}"] = draw_ranks(ranking)
         told = ", ".join(f"{method} {place:.1f}" for method, place in ranking.ranks.items())
         return f"![Average ranks in {name}: {told}](images/ranks-{name}.svg)\n\n{ranking_note(ranking)}"
+
+
+def gain_table(compared, methods):
+    """Δm of these methods in every experiment, and in the paper's."""
+    papers = list(dict.fromkeys(found for name in compared if (found := scenario_of(name)) in PAPER))
+    heads = [
+        "method",
+        *(f"`{name.replace(',', '`<br>`')}`" for name in compared),
+        *(f"paper<br>{scenario.upper()}" for scenario in papers),
+    ]
+    rows = []
+    for method in methods:
+        ours = [gain_cell(comparison, method) for comparison in compared.values()]
+        theirs = [PAPER[scenario].get(method) for scenario in papers]
+        if method != LOCAL and ({*ours, *theirs} - {NOT_RUN, None}):
+            rows.append([f"`{method}`", *ours, *(NOT_RUN if gain is None else f"{gain:+.2f}" for gain in theirs)])
+    return markdown(heads, rows)
 
 
 def comparable(runs):

@@ -95,8 +95,17 @@ def test_the_curve_has_a_line_per_method_and_a_mark_per_size(fill, sizes, tmp_pa
 def test_adapters_have_a_row_beside_the_whole_encoder(fill, three_seeds, finished_run):
     finished_run("lora-s0", 5, "model.encoder.adapters={kind: lora, rank: 4}")
     page = fill("encoders scenes_1c")
-    assert "| LoRA, rank 4 | 0.25 | 3.0 | +5.00 | 1 |" in page
-    assert "| whole | 0.25 | 3.0 | +3.00 ±\N{NO-BREAK SPACE}1.00 | 3 |" in page
+    assert "| LoRA, rank 4 | 0.25 | +5.00 | 1 |" in page
+    assert "| whole | 0.25 | +3.00 ±\N{NO-BREAK SPACE}1.00 | 3 |" in page
+
+
+def test_only_what_was_run_in_both_experiments_stands_side_by_side(fill, three_seeds, finished_run):
+    block = "shared scenes_1c scenes_1c,rounds=3"
+    assert "were not run with the same methods" in fill(block)
+    finished_run("local-short-s0", 0, "method=local", "rounds=3")
+    finished_run("fedper-short-s0", 7, "method=fedper", "rounds=3")
+    rows = [line for line in fill(block).splitlines() if line.startswith("| `")]
+    assert rows == ["| `fedper` | -2.00 ±\N{NO-BREAK SPACE}1.00 | **+7.00** | -1.11 |"]
 
 
 def test_ranks_are_drawn(fill, three_seeds, tmp_path):
