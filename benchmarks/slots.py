@@ -15,9 +15,10 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.clients.device_slot import worthwhile_slots
 from fedhca2.data import resident
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.experiment.build import build_clients
+from fedhca2.experiment.build import build_clients, plan_clients
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.server import Deliveries, Server
+from fedhca2.federation.shelf import Shelf
 from fedhca2.messages import Order
 
 GPU = torch.device("cuda", 0)
@@ -38,8 +39,10 @@ class Rounds:
     def slots(self) -> list[DeviceSlot]:
         """As many slots as a run would choose."""
         first = slot()
-        heaviest = sorted(self.clients(first), key=lambda client: client.load, reverse=True)
-        return worthwhile_slots(first, heaviest, slot)
+        shelf = Shelf(plan_clients(self.experiment, self.data, self.shards, first))
+        heaviest = sorted(shelf.plans, key=lambda name: shelf.plans[name].load, reverse=True)
+        order = Order(0, upload=self.experiment.resolved_method.uploads(0))
+        return worthwhile_slots(first, [shelf.trial(name, order) for name in heaviest], slot)
 
     def seconds(self, slots: Sequence[DeviceSlot], rounds: int) -> tuple[float, dict[str, torch.Tensor]]:
         """Return the least seconds of a round, and all tensors at the end."""

@@ -10,10 +10,12 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.clients.device_slot import MOST_SLOTS, worthwhile_slots
 from fedhca2.compiling import capture_graph
 from fedhca2.experiment import assign_shards, open_data
-from fedhca2.experiment.build import build_clients
+from fedhca2.experiment.build import build_clients, plan_clients
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
+from fedhca2.federation.shelf import Shelf
+from fedhca2.messages import Order
 from small import SMALL, clients, small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -92,7 +94,10 @@ def test_images_that_are_prepared_a_batch_at_a_time_give_the_same_result(monkeyp
 
 
 def test_slots_are_added_up_to_a_limit():
-    crowd = list(clients(small(**SETTINGS)).values())
-    found = worthwhile_slots(DeviceSlot(GPU), crowd, lambda: DeviceSlot(GPU))
-    assert 1 <= len(found) <= min(len(crowd), MOST_SLOTS)
+    experiment, first = small(**SETTINGS), DeviceSlot(GPU)
+    data = open_data(experiment)
+    shelf = Shelf(plan_clients(experiment, data, assign_shards(experiment, data), first))
+    turns = [shelf.trial(name, Order(0, upload={"encoder": "update"})) for name in shelf.plans]
+    found = worthwhile_slots(first, turns, lambda: DeviceSlot(GPU))
+    assert 1 <= len(found) <= min(len(turns), MOST_SLOTS)
     assert len({slot.stream.cuda_stream for slot in found}) == len(found)

@@ -48,6 +48,15 @@ class LocalData:
     looked_at: Batches | None = None  # the validation images that losses are measured on, if not all
 
     @property
+    def steps(self) -> int:
+        """Steps that a model takes in a round."""
+        return len(self.train) * self.epochs
+
+    def for_few(self, steps: int) -> "LocalData":
+        """The same with as many of the training images as that many steps in a round need, but at least one batch."""
+        return replace(self, train=self.train.first(max(1, steps // self.epochs)))
+
+    @property
     def images_for_losses(self) -> Batches:
         """The validation images that losses are measured on."""
         return self.val if self.looked_at is None else self.looked_at

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
@@ -20,8 +19,9 @@ if TYPE_CHECKING:
 SMALL = 2**18  # bytes below which a copy costs more than its bytes
 MOST_SLOTS = 4  # on one GPU: one interpreter serves them all, and more gained nothing on an H200
 GAIN = 1.15  # how much faster twice as many slots should be
-STEPS = 20  # of each client in one measurement, at least
+STEPS = 20  # at each slot in one measurement, at least
 StepKind = Literal["plain", "captured", "compiled"]
+Turn = Callable[["DeviceSlot"], int]  # what a client does in a round, at a slot; returns how many steps it took
 
 
 class DeviceSlot:
@@ -87,23 +87,21 @@ def _pinned(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
 
 
-def worthwhile_slots(
-    first: DeviceSlot, clients: Sequence["Client"], another: Callable[[], DeviceSlot]
-) -> list[DeviceSlot]:
+def worthwhile_slots(first: DeviceSlot, turns: Sequence[Turn], another: Callable[[], DeviceSlot]) -> list[DeviceSlot]:
     """The first slot of a GPU, and `another` and another, as long as twice as many take more steps in a second.
 
-    What counts is measured: epochs of these clients, or their first steps, one client at each slot, all at the same
-    time. Where epochs are short, clients wait for the one interpreter more than for the GPU.
+    What counts is measured: turns, one client's at each slot, all at the same time. Where they are short, clients wait
+    for the one interpreter more than for the GPU, and the longer the more of them there are.
     """
     before = _free_memory(first)
     slots = [first]
-    rate = _rate(slots, clients)
+    rate = _rate(slots, turns)
     taken = before - _free_memory(first)
-    while more := min(len(slots), len(clients) - len(slots), MOST_SLOTS - len(slots)):
+    while more := min(len(slots), len(turns) - len(slots), MOST_SLOTS - len(slots)):
         if _free_memory(first) < 2 * more * taken:
             break
         wider = [*slots, *(another() for _ in range(more))]
-        faster = _rate(wider, clients)
+        faster = _rate(wider, turns)
         if faster < GAIN * rate:
             break
         slots, rate = wider, faster
@@ -115,21 +113,18 @@ def _free_memory(slot: DeviceSlot) -> int:
     return torch.cuda.mem_get_info(slot.device)[0]
 
 
-def _rate(slots: Sequence[DeviceSlot], clients: Sequence["Client"]) -> float:
-    """Steps in a second when every slot takes them; their values do not matter."""
+def _rate(slots: Sequence[DeviceSlot], turns: Sequence[Turn]) -> float:
+    """Steps in a second when every slot takes them."""
 
-    def train(client: "Client", slot: DeviceSlot) -> int:
-        steps = min(STEPS, max(1, len(client.data.train)))
-        epochs = -(-STEPS // steps)
-        with at_work(client, slot):
-            for _ in range(epochs):
-                batches = islice(client.batches(0, slot), steps)
-                client.personal.train_epoch(batches, client.training.learning_rate, captures=slot.captures)
-        return epochs * steps
+    def work(turn: Turn, slot: DeviceSlot) -> int:
+        steps = 0
+        while steps < STEPS:
+            steps += turn(slot)
+        return steps
 
     with ThreadPoolExecutor(len(slots)) as pool:
         for _ in range(2):  # the first time to capture
             began = perf_counter()
-            taken = sum(pool.map(train, clients, slots))
+            taken = sum(pool.map(work, turns, slots))
             seconds = perf_counter() - began
     return taken / seconds

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, TypeVar
@@ -79,6 +80,14 @@ class Batches:
     def __len__(self) -> int:
         """Number of full batches in an epoch; the remainder is dropped."""
         return len(self.indices) // self.batch_size
+
+    def first(self, count: int) -> "Batches":
+        """The images of the first full batches."""
+        if count >= len(self):
+            return self
+        few = copy(self)
+        few.indices = self.indices[: count * self.batch_size]
+        return few
 
     def training(
         self,

@@ -216,8 +216,9 @@ class InProcessRun(InProcess):
     def _slots(self) -> list[DeviceSlot]:
         """As many device slots on every GPU as its first one gains from."""
         one_of_each = _spread(self.profiles.values(), MOST_SLOTS)
-        clients = [self.shelf.plans[name].build() for name in one_of_each]
-        slots = worthwhile_slots(self.places[0], clients, lambda: self._slot(self.home))
+        order = Order(0, upload=self.experiment.resolved_method.uploads(0))
+        turns = [self.shelf.trial(name, order) for name in one_of_each]
+        slots = worthwhile_slots(self.places[0], turns, lambda: self._slot(self.home))
         for slot, name in zip(slots, one_of_each, strict=False):
             slot.kinds.add(self.kinds[name])
         others = [place for place in self.places if place.device != self.home]

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from fedhca2.aggregation.rows import return_freed_memory
 from fedhca2.clients import Client, ClientState, DeviceSlot, load_state, save_state
-from fedhca2.messages import Profile
+from fedhca2.clients.device_slot import STEPS, Turn
+from fedhca2.messages import Order, Profile
 from fedhca2.whole_files import link_whole, private_folder, sync_file
 
 TRIM = 2**26  # bytes that leave memory before it is returned to the system
@@ -128,6 +129,28 @@ class Shelf:
         finally:
             self._put_back(client, changed)
 
+    def trial(self, name: str, order: Order) -> Turn:
+        """A client's turn with images for few steps, as often as wanted, to measure what turns take.
+
+        It is that of a copy: what the client itself does later does not depend on it.
+        """
+        plan = self.plans[name]
+        client = _with_few_images(plan.build())
+        path = self._folder and self._folder / f"trial-{name}.safetensors"
+        if path is None or client.nbytes * len(self.plans) <= self._room:
+            path = None  # all stay in memory
+        else:
+            save_state(path, client.current, sync=False)
+
+        def turn(place: DeviceSlot) -> int:
+            own = _with_few_images(plan.rebuild(load_state(path))) if path else client
+            own.perform(order, place=place)
+            if path:
+                save_state(path, own.current, sync=False)
+            return max(1, own.data.steps)
+
+        return turn
+
     def save(self, folder: Path, all_of: Callable[..., Iterable[None]] = map) -> dict[str, str]:
         """Write what changed, and link all states into a folder; returns checksums, empty for first states."""
         list(all_of(self._write, [client for client, _ in self._held.values() if client.name in self._changed]))
@@ -184,6 +207,11 @@ class Shelf:
         self._files[client.name] = path, save_state(path, client.current, sync=False)
         self._unsynced.add(path)
         self._changed.discard(client.name)
+
+
+def _with_few_images(client: Client) -> Client:
+    client.data = client.data.for_few(STEPS)
+    return client
 
 
 def _file(client: str) -> str:

@@ -1,0 +1,96 @@
+"""How many clients work beside each other on a GPU: as many as pay, measured with turns like those of a round."""
+
+from threading import Lock
+from time import sleep
+
+import pytest
+import torch
+
+from fedhca2.clients import DeviceSlot
+from fedhca2.clients.device_slot import MOST_SLOTS, STEPS, worthwhile_slots
+from fedhca2.experiment import assign_shards, open_data
+from fedhca2.experiment.build import plan_clients
+from fedhca2.federation.shelf import Shelf
+from fedhca2.messages import Order
+from small import SMALL, small
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """The number of slots on a GPU of 64 bytes for these turns, of which each takes some bytes for good."""
+    free = [64]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0], 64))
+
+    def choose(turn, takes=0):
+        def taking(slot):
+            free[0] -= takes
+            return turn(slot)
+
+        return len(worthwhile_slots(DeviceSlot(CPU), [taking] * 2 * MOST_SLOTS, lambda: DeviceSlot(CPU)))
+
+    return choose
+
+
+def test_turns_that_wait_for_the_gpu_get_all_slots(chosen):
+    def turn(slot):
+        sleep(0.05)
+        return STEPS
+
+    assert chosen(turn) == MOST_SLOTS
+
+
+def test_turns_that_wait_for_each_other_get_one(chosen):
+    interpreter = Lock()
+
+    def turn(slot):
+        with interpreter:
+            sleep(0.02)
+        return STEPS
+
+    assert chosen(turn) == 1
+
+
+def test_slots_have_to_fit_into_memory(chosen):
+    def turn(slot):
+        sleep(0.05)
+        return STEPS
+
+    assert chosen(turn, takes=16) == 1
+
+
+@pytest.fixture
+def shelves(tmp_path):
+    """Shelves with the same clients, whose states stay in memory or wait in files."""
+
+    def shelf(room, **changes):
+        experiment = small(**changes)
+        data = open_data(experiment)
+        found = Shelf(
+            plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(CPU)), tmp_path / "states", room
+        )
+        found.open()
+        return found
+
+    return shelf
+
+
+@pytest.mark.parametrize("room", [0, 1e12], ids=["in files", "in memory"])
+def test_a_trial_takes_steps_and_leaves_no_trace(shelves, room):
+    shelf = shelves(room)
+    order = Order(0, upload={"encoder": "update"})
+    turn = shelf.trial("home", order)
+    assert [turn(DeviceSlot(CPU)) for _ in range(2)] == [3, 3]
+    shelf.prepare(["home"])
+    with shelf.taken("home") as tried:
+        found = tried.perform(order).rows
+    fresh = shelves(1e12)
+    fresh.prepare(["home"])
+    with fresh.taken("home") as expected:
+        assert all(row.equal(found[slot]) for slot, row in expected.perform(order).rows.items())
+
+
+def test_a_trial_of_a_large_client_is_short(shelves):
+    many = SMALL["data"] | {"indoor": SMALL["data"]["indoor"] | {"train": 4 * STEPS}}
+    assert shelves(1e12, data=many).trial("home", Order(0))(DeviceSlot(CPU)) == STEPS
