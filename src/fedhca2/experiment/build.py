@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 import torch
@@ -46,6 +47,7 @@ class _Common:
     model: MultiTaskModel
     layouts: Mapping[Slot, Layout]
     backbone: str
+    evaluated: dict[tuple[int, ...], Batches] = field(default_factory=dict)  # by the images that clients evaluate on
 
 
 class ClientPlan:
@@ -102,21 +104,10 @@ class ClientPlan:
 
     def _client(self, model: MultiTaskModel) -> Client:
         experiment, method = self.experiment, self.experiment.resolved_method
-        data, shard, plan = self.data, self.shard, experiment.diagnostics
-        local = LocalData(
-            dataset=self.spec.data,
-            train=self._batches(data.train.for_share(shard.dealt), shard.train),
-            val=self._batches(data.val, shard.val),
-            rounds=experiment.rounds,
-            epochs=self.spec.epochs,
-            seed=experiment.seed,
-            metrics=experiment.metrics,
-            looked_at=self._batches(data.val, plan.spread(shard.val)) if plan else None,
-        )
         return Client(
             self.spec.name,
             model,
-            local,
+            self._local_data,
             experiment.training,
             objective=method.local,
             batch_norm=method.batch_norm,
@@ -124,6 +115,21 @@ class ClientPlan:
             others_noise=experiment.guard.noise,
             first=self._first,
             device_slot=self.place,
+        )
+
+    @cached_property
+    def _local_data(self) -> LocalData:
+        """The client's images, made once: those that stay on a GPU are found again, also by others of its kind."""
+        experiment, data, shard, plan = self.experiment, self.data, self.shard, self.experiment.diagnostics
+        return LocalData(
+            dataset=self.spec.data,
+            train=self._batches(data.train.for_share(shard.dealt), shard.train),
+            val=self.common.evaluated.setdefault(tuple(shard.val), self._batches(data.val, shard.val)),
+            rounds=experiment.rounds,
+            epochs=self.spec.epochs,
+            seed=experiment.seed,
+            metrics=experiment.metrics,
+            looked_at=self._batches(data.val, plan.spread(shard.val)) if plan else None,
         )
 
     def _batches(self, split: Dataset, indices: Sequence[int]) -> Batches:
