@@ -34,6 +34,9 @@ def trained(name, place, terms=lambda model: LocalTerms(), epochs=2, steps=None,
     """A client's model, moments and losses after epochs of training, or some of their steps, at a device slot."""
     client = clients(small(**FP32 | {"training": {**FP32["training"], **training}}))[name]
     client.device_slot = place
+    for key, decided in with_effect(name, terms).items():
+        if not decided.any():  # a bias before a BatchNorm, whose running mean would follow its rounding
+            client.personal.model.get_parameter(key).requires_grad_(False)
     with at_work(client, client.device_slot):
         losses = [
             client.personal.train_epoch(
