@@ -1,5 +1,6 @@
 """Compiling the parts of a model in parallel processes, which leave the compiled code on disk."""
 
+import gc
 import importlib
 import json
 import multiprocessing
@@ -98,7 +99,7 @@ def _jobs(client: Client, model: ModelConfig, size: Size, outputs: Outputs) -> l
     """What to compile for one model and image size, the longest jobs first."""
     each = [{task: output} for task, output in outputs.items()]
     names = sorted(parts(client.personal.model), key=REST.__ne__)
-    needed = [*((name, each[0]) for name in names), (INPUT, outputs), *((LOSS, one) for one in each)]
+    needed = [(INPUT, outputs), *((name, each[0]) for name in names), *((LOSS, one) for one in each)]
     job = {"model": model.model_dump(mode="json"), "training": client.training.model_dump(mode="json"), "size": size}
     return [{**job, "part": part, "outputs": tasks, "tasks": _declared(tasks)} for part, tasks in needed]
 
@@ -158,7 +159,8 @@ def _compile_input(device: torch.device, sample: Sample, size: Size, count: int,
 
 
 def _compile_all(device: torch.device, at_once: int, jobs: Sequence[Job]) -> None:
-    """Run the jobs in forks of this process, which has already imported everything."""
+    """Run the jobs in forks of this process, which has already imported everything; their garbage stays."""
+    gc.disable()
     with ProcessPoolExecutor(at_once, multiprocessing.get_context("fork")) as pool:
         for _ in pool.map(_compile, repeat(device), jobs):
             pass

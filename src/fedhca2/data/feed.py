@@ -151,8 +151,10 @@ def places(classes: Tensor | None, plan: Plan, size: Size, count: int) -> tuple[
     return rows, columns, ~(rows.inside[:, None, :, None] & columns.inside[:, None, None, :])
 
 
-def picture(image: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tensor) -> Tensor:
-    """Prepare the images for the network."""
+def picture(
+    image: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tensor, mean: Tensor, deviation: Tensor
+) -> Tensor:
+    """Prepare the images for the network, which are normalised by this mean and deviation."""
     down = rows.share[:, None, :, None]
     left, right = (
         torch.lerp(_taken(image, rows.low, column).float(), _taken(image, rows.high, column).float(), down)
@@ -160,13 +162,12 @@ def picture(image: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tenso
     )
     image = torch.lerp(left, right, columns.share[:, None, None, :])
     image = torch.where(plan.distorted, distort(image, Distortion(*plan.distortion)), image)
-    mean, deviation = mean_and_deviation(image.device)
     return ((image - mean) / deviation).masked_fill(outside, 0.0)
 
 
 @cache
 def mean_and_deviation(device: torch.device) -> tuple[Tensor, Tensor]:
-    """What images are normalised by; held on every device, since a CUDA graph cannot move it there."""
+    """What images are normalised by; held on every device, since neither graphs nor compiled code should move it."""
     return IMAGE_MEAN.to(device), IMAGE_DEVIATION.to(device)
 
 
@@ -196,4 +197,5 @@ class Preparation:
             for name in raw
             if name != "image"
         }
-        return {"image": self.picture(raw["image"], rows, columns, plan, outside), **labels}
+        image = raw["image"]
+        return {"image": self.picture(image, rows, columns, plan, outside, *mean_and_deviation(image.device)), **labels}
