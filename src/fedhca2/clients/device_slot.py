@@ -101,7 +101,10 @@ def worthwhile_slots(first: DeviceSlot, turns: Sequence[Turn], another: Callable
         if _free_memory(first) < 2 * more * taken:
             break
         wider = [*slots, *(another() for _ in range(more))]
-        faster = _rate(wider, turns)
+        try:
+            faster = _rate(wider, turns)
+        except torch.OutOfMemoryError:
+            break  # somebody else took what was free
         if faster < GAIN * rate:
             break
         slots, rate = wider, faster

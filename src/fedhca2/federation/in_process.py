@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot
+from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot, Training
 from fedhca2.clients.device_slot import MOST_SLOTS, worthwhile_slots
 from fedhca2.clients.evaluation import Arrays, sample_labels, sample_predictions
 from fedhca2.clients.precompile import precompile
@@ -95,7 +95,7 @@ class InProcess:
         def serve(place: DeviceSlot) -> None:
             try:
                 while (name := turns.next(place, self.places)) is not None:
-                    with self.shelf.taken(name, changed=changed) as client, _explained(client, place):
+                    with self.shelf.taken(name, changed=changed) as client, _explained(name, client.training, place):
                         done[name] = work(client, place)
             except BaseException:
                 turns.end()
@@ -218,7 +218,8 @@ class InProcessRun(InProcess):
         one_of_each = _spread(self.profiles.values(), MOST_SLOTS)
         order = Order(0, upload=self.experiment.resolved_method.uploads(0))
         turns = [self.shelf.trial(name, order) for name in one_of_each]
-        slots = worthwhile_slots(self.places[0], turns, lambda: self._slot(self.home))
+        with _explained(one_of_each[0], self.experiment.training, self.places[0]):
+            slots = worthwhile_slots(self.places[0], turns, lambda: self._slot(self.home))
         for slot, name in zip(slots, one_of_each, strict=False):
             slot.kinds.add(self.kinds[name])
         others = [place for place in self.places if place.device != self.home]
@@ -255,15 +256,15 @@ class InProcessRun(InProcess):
 
 
 @contextmanager
-def _explained(client: Client, place: DeviceSlot) -> Iterator[None]:
+def _explained(client: str, training: Training, place: DeviceSlot) -> Iterator[None]:
     """Say what a user can do about a device that is too small, or a step that cannot be compiled."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise UserError(
             [
-                f"client {client.name!r}: {place.device} is out of memory. Lower training.batch_size "
-                f"(now {client.training.batch_size}), the size of the images or the encoder"
+                f"client {client!r}: {place.device} is out of memory. Lower training.batch_size "
+                f"(now {training.batch_size}), the size of the images or the encoder"
             ]
         ) from None
     except CompilingError as error:

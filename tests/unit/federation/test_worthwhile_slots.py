@@ -1,7 +1,6 @@
 """How many clients work beside each other on a GPU: as many as pay, measured with turns like those of a round."""
 
 from threading import Lock
-from time import sleep
 
 import pytest
 import torch
@@ -17,6 +16,29 @@ from small import SMALL, small
 CPU = torch.device("cpu")
 
 
+class Clock:
+    """A clock that only turns move on: those at other slots at the same time."""
+
+    def __init__(self):
+        self.now, self.busy, self.lock = 0.0, {}, Lock()
+
+    def __call__(self):
+        self.now = max([self.now, *self.busy.values()])
+        self.busy.clear()
+        return self.now
+
+    def spend(self, where):
+        with self.lock:
+            self.busy[where] = self.busy.get(where, self.now) + 1
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    found = Clock()
+    monkeypatch.setattr("fedhca2.clients.device_slot.perf_counter", found)
+    return found
+
+
 @pytest.fixture
 def chosen(monkeypatch):
     """The number of slots on a GPU of 64 bytes for these turns, of which each takes some bytes for good."""
@@ -26,38 +48,44 @@ def chosen(monkeypatch):
     def choose(turn, takes=0):
         def taking(slot):
             free[0] -= takes
-            return turn(slot)
+            turn(slot)
+            return STEPS
 
         return len(worthwhile_slots(DeviceSlot(CPU), [taking] * 2 * MOST_SLOTS, lambda: DeviceSlot(CPU)))
 
     return choose
 
 
-def test_turns_that_wait_for_the_gpu_get_all_slots(chosen):
+def test_turns_that_wait_for_the_gpu_get_all_slots(chosen, clock):
+    assert chosen(clock.spend) == MOST_SLOTS
+
+
+def test_turns_that_wait_for_each_other_get_one(chosen, clock):
+    assert chosen(lambda slot: clock.spend("the interpreter")) == 1
+
+
+def test_slots_have_to_fit_into_memory(chosen, clock):
+    assert chosen(clock.spend, takes=16) == 1
+
+
+def test_slots_that_turn_out_not_to_fit_are_left_out(chosen, clock):
+    seen = set()
+
     def turn(slot):
-        sleep(0.05)
-        return STEPS
+        seen.add(slot)
+        if len(seen) > 2:
+            raise torch.OutOfMemoryError
+        clock.spend(slot)
 
-    assert chosen(turn) == MOST_SLOTS
+    assert chosen(turn) == 2
 
 
-def test_turns_that_wait_for_each_other_get_one(chosen):
-    interpreter = Lock()
-
+def test_a_client_that_does_not_fit_alone_is_an_error(chosen):
     def turn(slot):
-        with interpreter:
-            sleep(0.02)
-        return STEPS
+        raise torch.OutOfMemoryError
 
-    assert chosen(turn) == 1
-
-
-def test_slots_have_to_fit_into_memory(chosen):
-    def turn(slot):
-        sleep(0.05)
-        return STEPS
-
-    assert chosen(turn, takes=16) == 1
+    with pytest.raises(torch.OutOfMemoryError):
+        chosen(turn)
 
 
 @pytest.fixture
