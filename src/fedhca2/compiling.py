@@ -62,7 +62,7 @@ def capture_graph(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
 
 @contextmanager
 def without_collecting() -> Iterator[None]:
-    """Without Python's garbage collector, which takes a sixth of a compiler's time: it makes very many objects."""
+    """Without Python's garbage collector: it takes a sixth of a compiler's time, and comes at any time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -42,10 +42,12 @@ class DeviceFeed:
         images = self.held.pop(owner, None)
         if images is None or images.indices is not indices:
             images = ResidentImages.if_few(indices, read, size, self.device)
-        if images is not None:
-            while self.held and sum(each.nbytes for each in self.held.values()) + images.nbytes > ROOM:
-                self.held.pop(next(iter(self.held)))
-            self.held[owner] = images
+            if images is None:
+                return None
+            taken = sum(each.nbytes for each in self.held.values()) + images.nbytes
+            while self.held and taken > ROOM:
+                taken -= self.held.pop(next(iter(self.held))).nbytes
+        self.held[owner] = images
         return images
 
     def from_resident(

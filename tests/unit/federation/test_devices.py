@@ -93,3 +93,17 @@ def test_a_missing_device_is_found_before_a_folder_is_made(tmp_path):
     with pytest.raises(UserError, match="devices"):
         run(small(devices=["cuda:9"]), tmp_path / "run", watcher=Nobody())
     assert not (tmp_path / "run").exists()
+
+
+def test_clients_of_a_kind_share_the_images_they_evaluate_on_and_find_their_own_again():
+    """So images that stay on a GPU are moved there once."""
+    experiment = small(clients=[{"data": "outdoor", "split": ["semseg", "normals"], "copies": 2}])
+    data = open_data(experiment)
+    plans = plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(CPU))
+    clients = {plan.profile.client: plan.build() for plan in plans}
+    one, other, another = (clients[f"outdoor-{name}"].data for name in ("semseg-1", "semseg-2", "normals-1"))
+    assert one.val is other.val
+    assert one.val is not another.val
+    assert one.train is not other.train
+    again = plans[0].rebuild(clients[plans[0].profile.client].state())
+    assert again.data.train is clients[again.name].data.train
