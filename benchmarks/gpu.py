@@ -128,8 +128,7 @@ def round_rows(setting: Experiment, clients: list[Client], pure: dict[str, float
         ended = perf_counter()
         assert not record.refused
     for client in clients:
-        steps = len(client.data.train) * client.data.epochs
-        share = pure[client.name] * steps / replies[client.name].seconds
+        share = pure[client.name] * client.data.steps / replies[client.name].seconds
         yield Row(f"input, {title(client)}", share, "of the step's speed", at_least=0.95)
     yield Row("server's step in a round", 1000 * (ended - trained), "ms")
     yield Row("a round of scenario 1 without evaluation", ended - began, "s", at_most=19.0)
