@@ -97,7 +97,7 @@ def test_slots_are_added_up_to_a_limit():
     experiment, first = small(**SETTINGS), DeviceSlot(GPU)
     data = open_data(experiment)
     shelf = Shelf(plan_clients(experiment, data, assign_shards(experiment, data), first))
-    turns = [shelf.trial(name, Order(0, upload={"encoder": "update"})) for name in shelf.plans]
-    found = worthwhile_slots(first, turns, lambda: DeviceSlot(GPU))
-    assert 1 <= len(found) <= min(len(turns), MOST_SLOTS)
+    trials = [shelf.trial(name, Order(0, upload={"encoder": "update"})) for name in shelf.plans]
+    found = worthwhile_slots(first, trials, lambda: DeviceSlot(GPU))
+    assert 1 <= len(found) <= min(len(trials), MOST_SLOTS)
     assert len({slot.stream.cuda_stream for slot in found}) == len(found)

@@ -22,7 +22,7 @@ MOST_SLOTS = 4  # on one GPU: one interpreter serves them all, and more gained n
 GAIN = 1.15  # how much faster twice as many slots should be
 STEPS = 20  # at each slot in one measurement, at least
 StepKind = Literal["plain", "captured", "compiled"]
-Turn = Callable[["DeviceSlot"], int]  # what a client does in a round, at a slot; returns how many steps it took
+Trial = Callable[["DeviceSlot"], int]  # does what a client does in a round, at a slot; returns how many steps it took
 
 
 class DeviceSlot:
@@ -88,22 +88,22 @@ def _pinned(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
 
 
-def worthwhile_slots(first: DeviceSlot, turns: Sequence[Turn], another: Callable[[], DeviceSlot]) -> list[DeviceSlot]:
+def worthwhile_slots(first: DeviceSlot, trials: Sequence[Trial], another: Callable[[], DeviceSlot]) -> list[DeviceSlot]:
     """The first slot of a GPU, and `another` and another, as long as twice as many take more steps in a second.
 
-    What counts is measured: turns, one client's at each slot, all at the same time. Where they are short, clients wait
-    for the one interpreter more than for the GPU, and the longer the more of them there are.
+    What counts is measured: one client's trial at each slot, all at the same time. Where their turns are short, clients
+    wait for the one interpreter more than for the GPU, and the longer the more of them there are.
     """
     before = _free_memory(first)
     slots = [first]
-    rate = _rate(slots, turns)
+    rate = _rate(slots, trials)
     taken = before - _free_memory(first)
-    while more := min(len(slots), len(turns) - len(slots), MOST_SLOTS - len(slots)):
+    while more := min(len(slots), len(trials) - len(slots), MOST_SLOTS - len(slots)):
         if _free_memory(first) < 2 * more * taken:
             break
         wider = [*slots, *(another() for _ in range(more))]
         try:
-            faster = _rate(wider, turns)
+            faster = _rate(wider, trials)
         except torch.OutOfMemoryError:
             break  # somebody else took what was free
         if faster < GAIN * rate:
@@ -117,19 +117,19 @@ def _free_memory(slot: DeviceSlot) -> int:
     return torch.cuda.mem_get_info(slot.device)[0]
 
 
-def _rate(slots: Sequence[DeviceSlot], turns: Sequence[Turn]) -> float:
+def _rate(slots: Sequence[DeviceSlot], trials: Sequence[Trial]) -> float:
     """Steps in a second when every slot takes them, the most of two measurements."""
 
-    def work(turn: Turn, slot: DeviceSlot) -> int:
+    def work(trial: Trial, slot: DeviceSlot) -> int:
         steps = 0
         while steps < STEPS:
-            steps += turn(slot)
+            steps += trial(slot)
         return steps
 
     rates = []
     with ThreadPoolExecutor(len(slots)) as pool, without_collecting():
         for _ in range(3):
             began = perf_counter()
-            taken = sum(pool.map(work, turns, slots))
+            taken = sum(pool.map(work, trials, slots))
             rates.append(taken / (perf_counter() - began))
     return max(rates[1:])  # the first time they capture

@@ -161,7 +161,7 @@ def _compile_input(device: torch.device, sample: Sample, size: Size, count: int,
 
 def _compile_all(device: torch.device, at_once: int, jobs: Sequence[Job]) -> None:
     """Run the jobs in forks of this process, which has already imported everything."""
-    gc.disable()  # it takes a sixth of a compiler's time
+    gc.disable()  # it takes a twelfth of tracing
     with ProcessPoolExecutor(at_once, multiprocessing.get_context("fork")) as pool:
         for _ in pool.map(_compile, repeat(device), jobs):
             pass

@@ -217,9 +217,9 @@ class InProcessRun(InProcess):
         """As many device slots on every GPU as its first one gains from."""
         one_of_each = _spread(self.profiles.values(), MOST_SLOTS)
         order = Order(0, upload=self.experiment.resolved_method.uploads(0))
-        turns = [self.shelf.trial(name, order) for name in one_of_each]
+        trials = [self.shelf.trial(name, order) for name in one_of_each]
         with _explained(one_of_each[0], self.experiment.training, self.places[0]):
-            slots = worthwhile_slots(self.places[0], turns, lambda: self._slot(self.home))
+            slots = worthwhile_slots(self.places[0], trials, lambda: self._slot(self.home))
         for slot, name in zip(slots, one_of_each, strict=False):
             slot.kinds.add(self.kinds[name])
         others = [place for place in self.places if place.device != self.home]

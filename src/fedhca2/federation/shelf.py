@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fedhca2.aggregation.rows import return_freed_memory
 from fedhca2.clients import Client, ClientState, DeviceSlot, load_state, save_state
-from fedhca2.clients.device_slot import STEPS, Turn
+from fedhca2.clients.device_slot import STEPS, Trial
 from fedhca2.messages import Order, Profile
 from fedhca2.whole_files import link_whole, private_folder, sync_file
 
@@ -129,17 +129,16 @@ class Shelf:
         finally:
             self._put_back(client, changed)
 
-    def trial(self, name: str, order: Order) -> Turn:
+    def trial(self, name: str, order: Order) -> Trial:
         """A client's turn with images for few steps, as often as wanted, to measure what turns take.
 
         It is that of a copy: what the client itself does later does not depend on it.
         """
         plan = self.plans[name]
         client = _with_few_images(plan.build())
-        path = self._folder and self._folder / f"trial-{name}.safetensors"
-        if path is None or client.nbytes * len(self.plans) <= self._room:
-            path = None  # all stay in memory
-        else:
+        all_stay = client.nbytes * len(self.plans) <= self._room
+        path = None if all_stay or self._folder is None else self._folder / f"trial-{name}.safetensors"
+        if path:
             save_state(path, client.current, sync=False)
 
         def turn(place: DeviceSlot) -> int:
