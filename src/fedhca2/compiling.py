@@ -36,7 +36,7 @@ def compiled(function: F, wanted: bool = True) -> F:
     return cast(F, torch.compile(function, **SETTINGS)) if wanted else function
 
 
-WARM_UP = 3  # runs before a capture, which compile, choose kernels and allocate
+WARM_UP = 2  # runs before a capture: the first compiles, chooses kernels and allocates, the second finds all that
 CAPTURING = Lock()  # torch captures one graph at a time
 
 

@@ -9,10 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from hashlib import sha256
-from itertools import repeat, zip_longest
+from itertools import islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -20,7 +21,7 @@ from fedhca2.clients.capture import CapturedForward, Captures
 from fedhca2.clients.client import Client
 from fedhca2.clients.step import KEEP, set_mode, take_step, task_loss
 from fedhca2.clients.training import Learner, Training
-from fedhca2.compiling import compiled
+from fedhca2.compiling import compiled, without_collecting
 from fedhca2.cores import usable_cores
 from fedhca2.data.batch_augmentation import plan
 from fedhca2.data.dataset import Sample
@@ -35,7 +36,8 @@ from fedhca2.tasks.declared import DECLARED, DeclaredTask, declare
 from fedhca2.version import __version__
 
 ROOM = 6 << 30  # bytes of GPU memory per process, more than a batch of 8 images of 512×512 takes
-INPUT, LOSS = "input", "loss"  # jobs besides the parts of a model
+OWN_ROOMS = 2  # for this process, whose batch is one of all tasks
+INPUT, LOSS, ALL = "input", "loss", "all"  # jobs besides the parts of a model
 COMPILER = "torch._inductor.compile_fx"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -73,20 +75,37 @@ def precompile(models: Mapping[str, ModelConfig], clients: Sequence[Client], dev
         }
         kinds.setdefault((models[client.name].model_dump_json(), data.size), (client, {}))[1].update(own)
     by_kind = [_jobs(client, models[client.name], size, outputs) for (_, size), (client, outputs) in kinds.items()]
-    jobs = [job for group in zip_longest(*by_kind) for job in group if job]
+    jobs = [job for own in by_kind for job in own]
     done = folder / mark_of(jobs, torch.cuda.get_device_name(device))
-    if done.exists():
-        return
-    at_once = max(1, min(len(usable_cores()), torch.cuda.mem_get_info(device)[0] // ROOM))
-    command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device), str(at_once)]
-    process = subprocess.Popen(command, env={**os.environ, **SERIAL}, stdin=subprocess.PIPE, text=True)
-    importlib.import_module(COMPILER)  # this import takes seconds here as well
-    process.communicate(json.dumps(jobs))
-    if process.returncode:
-        return  # failed parts are compiled later, where errors are visible
+    if not done.exists():
+        if not _compile_in_processes(device, by_kind):
+            return  # failed parts are compiled later, where errors are visible
+        folder.mkdir(parents=True, exist_ok=True)
+        done.touch()
+    importlib.import_module(COMPILER)
     torch._inductor.config.compile_threads = 1  # all code is on disk, so helper processes would be useless
-    folder.mkdir(parents=True, exist_ok=True)
-    done.touch()
+
+
+def _compile_in_processes(device: torch.device, by_kind: Sequence[Sequence[Job]]) -> bool:
+    """Compile the jobs of all kinds of clients, one kind after another; returns whether all of it worked.
+
+    As soon as a kind is compiled, its step is traced here, while the processes compile the others.
+    """
+    rooms = torch.cuda.mem_get_info(device)[0] // ROOM - OWN_ROOMS
+    at_once = max(1, min(len(usable_cores()) - 1, rooms))  # one core is for tracing
+    command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device), str(at_once)]
+    environment, pipe = {**os.environ, **SERIAL}, subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        importlib.import_module(COMPILER)  # this import takes seconds here as well
+        with suppress(BrokenPipeError), process.stdin:
+            json.dump([job for jobs in by_kind for job in jobs], process.stdin)
+        for jobs in by_kind:
+            finished = list(islice(process.stdout, len(jobs)))
+            if len(finished) == len(jobs) and jobs is not by_kind[-1]:  # clients of the last kind do it next
+                _trace(device, jobs)
+    return process.returncode == 0
 
 
 def mark_of(jobs: Sequence[Job], gpu: str) -> str:
@@ -117,6 +136,12 @@ def _compile(device: torch.device, job: Job) -> None:
     torch.compiler.reset()
     gc.collect()  # once: the last job's tensors may be in cycles
     declare({name: DeclaredTask(**declared) for name, declared in job["tasks"].items()})
+    _work(device, job)
+    torch.cuda.synchronize()
+
+
+def _work(device: torch.device, job: Job) -> None:
+    """Compile what a job asks for, or find it on disk."""
     training, outputs = Training(**job["training"]), job["outputs"]
     height, width = job["size"]
     sample = {"image": torch.zeros(3, height, width, dtype=torch.uint8)}
@@ -130,19 +155,26 @@ def _compile(device: torch.device, job: Job) -> None:
         model = build_model(ModelConfig(**job["model"]).blank, channels, (height, width), seed=0, client="")
         set_mode(model.to(device), frozenset())
         _compile_step(model, job["part"], training, sample)
-    torch.cuda.synchronize()
+
+
+@without_collecting()
+def _trace(device: torch.device, jobs: Sequence[Job]) -> None:
+    """Trace the step that these jobs of one kind compiled, and load it; its clients do so if there is no room now."""
+    with suppress(torch.OutOfMemoryError), torch._inductor.config.patch(compile_threads=1):
+        _work(device, {**jobs[0], "part": ALL})  # the first one has all tasks
+        torch.cuda.synchronize()
 
 
 def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: Sample) -> None:
-    """Compile one part of a training step; with a loss, also the same task's prediction."""
+    """Compile one part of a training step, or all of it; with a loss, also the same task's prediction."""
     quicken(model, compile=True)
-    compile_parts(model, part)
+    compile_parts(model, None if part == ALL else part)
     device = next(model.parameters()).device
     batch = {name: torch.stack([value.to(device)] * training.batch_size) for name, value in sample.items()}
     batch["image"] = torch.randn(batch["image"].shape, device=device)
     batch[KEEP] = torch.ones(len(model.encoder.drop_paths), training.batch_size, device=device)
     optimizer = Learner(model, training).optimizer
-    loss = compiled(task_loss, part == LOSS)
+    loss = compiled(task_loss, part in (LOSS, ALL))
     take_step(model, optimizer, batch, training.precision, loss=loss, weighted=training.loss_weights)
     if part == LOSS:
         CapturedForward(Captures(device, compile=True), model, batch["image"], training.precision)
@@ -159,14 +191,15 @@ def _compile_input(device: torch.device, sample: Sample, size: Size, count: int,
             feed.prepared(on_canvas([own] * count, size), plan(raw, size), size, known, feed.prepare)
 
 
-def _compile_all(device: torch.device, at_once: int, jobs: Sequence[Job]) -> None:
-    """Run the jobs in forks of this process, which has already imported everything."""
+def _compile_all(device: torch.device, at_once: int, jobs: Sequence[Job], done: TextIO) -> None:
+    """Run the jobs in forks of this process, which has already imported everything; writes a line for each done."""
     gc.disable()  # it takes a twelfth of tracing
     with ProcessPoolExecutor(at_once, multiprocessing.get_context("fork")) as pool:
-        for _ in pool.map(_compile, repeat(device), jobs):
-            pass
+        for job, _ in zip(jobs, pool.map(_compile, repeat(device), jobs), strict=True):
+            print(job["part"], file=done, flush=True)
 
 
 if __name__ == "__main__":
     importlib.import_module(COMPILER)
-    _compile_all(torch.device(sys.argv[1]), int(sys.argv[2]), json.load(sys.stdin))
+    lines, sys.stdout = sys.stdout, sys.stderr  # no library may print among them
+    _compile_all(torch.device(sys.argv[1]), int(sys.argv[2]), json.load(sys.stdin), lines)

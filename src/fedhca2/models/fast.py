@@ -191,6 +191,7 @@ def _cast(values: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
 def compile_parts(model: MultiTaskModel, part: str | None = None) -> None:
     """Compile a model part by part, in place, or only one of the `parts`: equal blocks share their code."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, KERNELS)
+    torch._dynamo.config.run_gc_after_compile = False  # nothing of it is garbage
     for name, module in _parts(model):
         if part in (None, name):
             module.compile(**SETTINGS)
