@@ -92,7 +92,8 @@ def worthwhile_slots(first: DeviceSlot, trials: Sequence[Trial], another: Callab
     """The first slot of a GPU, and `another` and another, as long as twice as many take more steps in a second.
 
     What counts is measured: one client's trial at each slot, all at the same time. Where their turns are short, clients
-    wait for the one interpreter more than for the GPU, and the longer the more of them there are.
+    wait for the one interpreter more than for the GPU, and the longer the more of them there are. What cannot gain
+    enough is not tried: trials capture steps, which takes seconds.
     """
     before = _free_memory(first)
     slots = [first]
@@ -106,10 +107,24 @@ def worthwhile_slots(first: DeviceSlot, trials: Sequence[Trial], another: Callab
             faster = _rate(wider, trials)
         except torch.OutOfMemoryError:
             break  # somebody else took what was free
-        if faster < GAIN * rate:
+        gain = faster / rate
+        if gain < GAIN:
             break
         slots, rate = wider, faster
+        if most_gain_after(gain) < GAIN:
+            break
     return slots
+
+
+def most_gain_after(gain: float) -> float:
+    """The most that can be gained by doubling something again which gained this when it was doubled: Amdahl's law.
+
+    Of the time t, a part f does not shrink: 1 / gain = f + (1 − f) / 2, and then there are four of them.
+
+    >>> most_gain_after(2.0), most_gain_after(1.5), most_gain_after(1.0)
+    (2.0, 1.3333333333333333, 1.0)
+    """
+    return 2 / (3 - min(gain, 2.0))
 
 
 def _free_memory(slot: DeviceSlot) -> int:

@@ -64,6 +64,18 @@ def test_turns_that_wait_for_each_other_get_one(chosen, clock):
     assert chosen(lambda slot: clock.spend("the interpreter")) == 1
 
 
+def test_slots_that_cannot_pay_are_not_tried(chosen, clock):
+    seen = set()
+
+    def turn(slot):
+        seen.add(slot)
+        for where, count in ((slot, 5), ("the interpreter", 4)):  # two slots are 1.25 times as fast as one
+            for _ in range(count):
+                clock.spend(where)
+
+    assert chosen(turn) == len(seen) == 2
+
+
 def test_slots_have_to_fit_into_memory(chosen, clock):
     assert chosen(clock.spend, takes=16) == 1
 
