@@ -51,6 +51,21 @@ def copied_together(
     return [copies[number] for number in range(len(tensors))]
 
 
+@torch.no_grad()
+def copy_values(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy tensors into others, on one device or from host memory to a GPU.
+
+    >>> target = torch.zeros(2)
+    >>> copy_values([target], [torch.tensor([1.5, 0.5])])
+    >>> target
+    tensor([1.5000, 0.5000])
+    """
+    if targets and targets[0].device != sources[0].device:
+        sources = copied_together(sources, lambda packed: packed.to(targets[0].device))
+    if targets:
+        torch._foreach_copy_(list(targets), list(sources))
+
+
 @cache
 def _gap(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.empty(length, dtype=dtype, device=device)

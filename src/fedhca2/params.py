@@ -15,6 +15,7 @@ from fedhca2.packing import joined, taken_apart
 # The norms are the running statistics of normalisation layers: not parameters, and local unless a method shares them.
 Part = Literal["encoder", "decoder", "head", "encoder_norms", "decoder_norms"]
 PARTS: tuple[Part, ...] = get_args(Part)
+TOGETHER = 2**22  # values of a row that are multiplied in float64 at a time
 STATISTICS: dict[Part, Part] = {"encoder": "encoder_norms", "decoder": "decoder_norms"}  # the statistics of each part
 
 
@@ -127,6 +128,16 @@ def assign(tensors: Mapping[str, Tensor], row: Tensor, layout: Layout) -> None:
     """Copy a row into these tensors."""
     targets = [tensors[name] for name in layout.names]
     torch._foreach_copy_(targets, taken_apart(row, targets))
+
+
+def row_product(a: Tensor, b: Tensor) -> float:
+    """Inner product of two rows, in float64.
+
+    >>> row_product(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0]))
+    32.0
+    """
+    pieces = zip(torch.split(a, TOGETHER), torch.split(b, TOGETHER), strict=True)
+    return float(torch.stack([one.double() @ other.double() for one, other in pieces]).sum())
 
 
 def layer_products(a: Tensor, b: Tensor, layout: Layout) -> Tensor:

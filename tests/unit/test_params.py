@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.params import Layout, Slot, add_scaled, assign, flatten, layer_products, unflatten
+from fedhca2.params import Layout, Slot, add_scaled, assign, flatten, layer_products, row_product, unflatten
 
 LAYOUT = Layout(("a.weight", "a.bias", "b.weight"), ((2, 3), (2,), (4,)))
 
@@ -38,6 +38,12 @@ def test_assign_writes_a_row_into_parameters(rng):
 def test_layer_products_sum_to_the_inner_product(rng):
     a, b = torch.randn(2, LAYOUT.numel, generator=rng)
     assert_close(layer_products(a, b, LAYOUT).sum(), a.double() @ b.double())
+
+
+def test_a_product_of_rows_is_taken_piece_by_piece_in_float64(rng, monkeypatch):
+    a, b = torch.randn(2, LAYOUT.numel, generator=rng)
+    monkeypatch.setattr("fedhca2.params.TOGETHER", 3)
+    assert_close(row_product(a, b), float(a.double() @ b.double()), rtol=1e-12, atol=0)
 
 
 def test_a_layer_has_weight_and_bias(rng):

@@ -13,7 +13,7 @@ from fedhca2.clients.noise import KEY_BYTES, privatise
 from fedhca2.clients.privacy import Privacy
 from fedhca2.messages import Base, Delivery, Order
 from fedhca2.objectives import Anchor
-from fedhca2.params import Layout, Slot, Slotted, add_scaled, assign, flatten, layer_products, layouts
+from fedhca2.params import Layout, Slot, Slotted, add_scaled, assign, flatten, layer_products, layouts, row_product
 
 LARGEST = torch.finfo(torch.float32).max
 
@@ -133,8 +133,9 @@ class Exchange:
     def _agreement(self, slot: Slot, update: Tensor) -> tuple[float, ...]:
         """⟨last aggregated update, own update⟩ for each weight that scaled the former: minus the weight's gradient."""
         sent, weights = self.remembered[slot]
-        products = layer_products(sent, update, self.layouts[slot])
-        return tuple(products.tolist()) if weights > 1 else (float(products.sum()),)
+        if weights == 1:
+            return (row_product(sent, update),)
+        return tuple(layer_products(sent, update, self.layouts[slot]).tolist())
 
     def _uploads(self, order: Order) -> list[Slot]:
         return [slot for slot in self.layouts if slot.part in order.upload]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from fedhca2.params import Slot
 from fedhca2.tensor_files import Content, as_file, as_tensor, contents, from_file
 from fedhca2.whole_files import write_whole
 
-FORMAT = "fedhca2 state 2"
+FORMAT = "fedhca2 state 3"
+TOGETHER = 2**20  # bytes that are hashed at a time: before and after each, other threads may take the interpreter
 
 
 class StateFileError(ValueError):
@@ -88,9 +89,13 @@ def _header(data: bytes) -> dict[str, str]:
 
 
 def _checksum(held: Mapping[str, Content], values: str) -> str:
-    digest = blake2b(values.encode(), digest_size=16)
+    digest, waiting = sha256(values.encode()), bytearray()
     for name in sorted(held):
         dtype, shape, data = held[name]
-        digest.update(f"{name} {dtype} {shape}\n".encode())
-        digest.update(data)
+        waiting += f"{name} {dtype} {shape}\n".encode()
+        waiting += data
+        if len(waiting) > TOGETHER:
+            digest.update(waiting)
+            waiting.clear()
+    digest.update(waiting)
     return digest.hexdigest()

@@ -15,6 +15,7 @@ from fedhca2.config import Config
 from fedhca2.data.dataset import Sample
 from fedhca2.data.transforms import SCALES
 from fedhca2.models.multitask import MultiTaskModel
+from fedhca2.packing import copy_values
 
 Watch = Callable[[Tensor], None]  # called with the loss of every batch
 
@@ -120,7 +121,8 @@ class Learner:
         A frozen backbone is not part of it.
         """
         fixed = self.model.fixed
-        values = {name: tensor for name, tensor in self.model.state_dict().items() if name not in fixed}
+        held = self.model.state_dict(keep_vars=True)  # without a call into torch for each
+        values = {name: tensor for name, tensor in held.items() if name not in fixed}
         tensors = {f"{kind}/model/{name}": tensor for name, tensor in values.items()}
         for name, parameter in self.model.named_parameters() if self.optimizer.state else ():
             for moment, value in self.optimizer.state.get(parameter, {}).items():
@@ -131,14 +133,13 @@ class Learner:
         """Restore what `tensors` returned; raises ValueError if it does not fit."""
         prefix = f"{kind}/model/"
         model = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        own, given = self.model.state_dict(), {**self.model.fixed, **model}
+        own, given = self.model.state_dict(keep_vars=True), {**self.model.fixed, **model}
         shapes, found = ({name: tuple(value.shape) for name, value in held.items()} for held in (own, given))
         if misfits := [name for name in {**shapes, **found} if shapes.get(name) != found.get(name)]:
             name = misfits[0]
             sizes = f"should have shape {shapes.get(name, 'none')}, found {found.get(name, 'none')}"
             raise ValueError(f"the state does not fit the {kind} model: {name} {sizes}")
-        with torch.no_grad():
-            torch._foreach_copy_(list(own.values()), [given[name] for name in own])
+        copy_values(list(own.values()), [given[name] for name in own])
         parameters = dict(self.model.named_parameters())
         self.optimizer.state.clear()
         for name, tensor in tensors.items():

@@ -1,5 +1,6 @@
 """Building an experiment's clients: the one place that wires parts together."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -7,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-import torch
 from torch import Tensor
 
 from fedhca2.clients import Client, ClientState, DeviceSlot, LocalData, StepKind
@@ -21,12 +21,14 @@ from fedhca2.experiment.shards import OpenData, Shard
 from fedhca2.messages import Profile
 from fedhca2.models import MultiTaskModel, build_model, common_model, draw_own_parts, fingerprint
 from fedhca2.models.own import check_parts
-from fedhca2.packing import copied_together
+from fedhca2.packing import copied_together, copy_values
 from fedhca2.params import Layout, Slot, layouts
 from fedhca2.tasks import TASKS, LabelSpace
 
 # Compiling pays off from this number of training pixels: it halves the time of a step, and takes a minute.
 WORTH_COMPILING = 2e10
+SPARE = 4  # models of a kind that are kept for the next clients,
+SMALL = 4e6  # if they have at most this number of values
 
 
 def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> StepKind:
@@ -48,6 +50,19 @@ class _Common:
     layouts: Mapping[Slot, Layout]
     backbone: str
     evaluated: dict[tuple[int, ...], Batches] = field(default_factory=dict)  # by the images that clients evaluate on
+    spare: deque[MultiTaskModel] = field(default_factory=lambda: deque(maxlen=SPARE))  # of clients that left memory
+
+    def body(self) -> MultiTaskModel:
+        """A model of this kind with any values: a spare one, or a copy, which takes longer than to copy values."""
+        try:
+            return self.spare.pop()
+        except IndexError:
+            return deepcopy(self.model)
+
+    def keep(self, body: MultiTaskModel) -> None:
+        """Keep a model that nobody uses any more, if it is small."""
+        if sum(layout.numel for layout in self.layouts.values()) <= SMALL:
+            self.spare.append(body)
 
 
 class ClientPlan:
@@ -82,15 +97,15 @@ class ClientPlan:
         self._own = dict(zip(own, copied_together(list(own.values())), strict=True))
         self._first = first_rows(model)
 
-    @torch.no_grad()
     def build(self) -> Client:
         """Build the client as it starts. Draws, unless that was just done."""
         if self._own is None:
             self.draw()
         own, self._own = self._own, None
         assert own is not None
-        model = deepcopy(self.common.model)
-        torch._foreach_copy_(list(_own_parts(model).values()), list(own.values()))
+        model, first = self.common.body(), {**self.common.model.state_dict(keep_vars=True), **own}
+        held = model.state_dict(keep_vars=True)
+        copy_values([held[name] for name in first], list(first.values()))
         return self._client(model)
 
     def rebuild(self, state: ClientState) -> Client:
@@ -98,9 +113,14 @@ class ClientPlan:
         if not self.drawn:
             self.draw()
         self._own = None
-        client = self._client(deepcopy(self.common.model))
+        client = self._client(self.common.body())
         client.restore(state)
         return client
+
+    def retire(self, client: Client) -> None:
+        """Keep what others can be built from, of a client that is not used any more."""
+        for model in {client.personal.model, client.shared.model}:
+            self.common.keep(model)
 
     def _client(self, model: MultiTaskModel) -> Client:
         experiment, method = self.experiment, self.experiment.resolved_method

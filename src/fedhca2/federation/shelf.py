@@ -42,6 +42,9 @@ class Plan(Protocol):
     def rebuild(self, state: ClientState) -> Client:
         """Build it in a saved state."""
 
+    def retire(self, client: Client) -> None:
+        """Use what is left of it: its state was saved, and nobody uses it any more."""
+
 
 @dataclass(frozen=True)
 class Built:
@@ -71,6 +74,9 @@ class Built:
         """Return the client in this state."""
         self.client.restore(state)
         return self.client
+
+    def retire(self, client: Client) -> None:
+        """Do nothing."""
 
 
 class Shelf:
@@ -146,6 +152,7 @@ class Shelf:
             own.perform(order, place=place)
             if path:
                 save_state(path, own.current, sync=False)
+                plan.retire(own)
             return max(1, own.data.steps)
 
         return turn
@@ -181,6 +188,7 @@ class Shelf:
             for name, each in leaving.items():
                 if name in self._changed:
                     self._write(each)
+                self.plans[name].retire(each)
         finally:
             with self._lock:
                 self._leaving -= leaving.keys()

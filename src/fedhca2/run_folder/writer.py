@@ -154,7 +154,7 @@ class RunFolder:
 
     def save_model(self, client: str, model: torch.nn.Module) -> None:
         """Save a client's trained model."""
-        _write_private(RunFiles(self.path).model_file(client), as_file(contents(model.state_dict())))
+        _write_private(RunFiles(self.path).model_file(client), as_file(contents(model.state_dict(keep_vars=True))))
 
     def save_samples(self, client: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Save a few of a client's images with labels and predictions."""

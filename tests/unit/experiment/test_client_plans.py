@@ -1,0 +1,64 @@
+"""Clients that are built when it is their turn, from models of others that left memory."""
+
+import pytest
+import torch
+
+from fedhca2.clients import DeviceSlot
+from fedhca2.experiment import assign_shards, build, open_data
+from fedhca2.experiment.build import plan_clients
+from small import SMALL, small
+
+TWO = [{"data": "outdoor", "split": ["sal"], "copies": 2}]
+KINDS = {
+    "fedhca2": {},
+    "an own copy": {"method": "ditto"},
+    "a frozen backbone": {"model": {**SMALL["model"], "encoder": {**SMALL["model"]["encoder"], "frozen": True}}},
+}
+
+
+def plans(**changes):
+    experiment = small(**{**changes, "clients": TWO})
+    data = open_data(experiment)
+    return plan_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(torch.device("cpu")))
+
+
+def spoilt(client):
+    """The client with values that would be noticed anywhere."""
+    with torch.no_grad():
+        for model in {client.personal.model, client.shared.model}:
+            for name, tensor in model.state_dict().items():
+                if name not in model.fixed:
+                    tensor.fill_(7)
+    return client
+
+
+def same(one, other):
+    found, expected = one.current.tensors, other.current.tensors
+    return found.keys() == expected.keys() and all(found[name].equal(value) for name, value in expected.items())
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_client_has_nothing_of_the_one_whose_model_it_got(kind):
+    first, second = plans(**kind)
+    expected = plans(**kind)[1].build()
+    body = spoilt(first.build())
+    first.retire(body)
+    found = second.build()
+    assert found.personal.model in (body.personal.model, body.shared.model)
+    assert same(found, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_nor_has_one_in_a_saved_state(kind):
+    first, second = plans(**kind)
+    expected = plans(**kind)[1].build()
+    first.retire(spoilt(first.build()))
+    assert same(second.rebuild(expected.state()), expected)
+
+
+def test_large_models_are_not_kept(monkeypatch):
+    monkeypatch.setattr(build, "SMALL", 1)
+    first, second = plans()
+    old = first.build()
+    first.retire(old)
+    assert second.build().personal.model is not old.personal.model
