@@ -1,9 +1,10 @@
 """State files: tensors in safetensors with a JSON header and a checksum, never half written."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
+from functools import partial
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedhca2.tensor_files import Content, as_file, as_tensor, contents, from_fil
 from fedhca2.whole_files import write_whole
 
 FORMAT = "fedhca2 state 3"
+HASHES: dict[str, Callable[[], Any]] = {FORMAT: sha256, "fedhca2 state 2": partial(blake2b, digest_size=16)}
 TOGETHER = 2**20  # bytes that are hashed at a time: before and after each, other threads may take the interpreter
 
 
@@ -40,7 +42,7 @@ def save_state(path: Path, state: ClientState, *, sync: bool = True) -> str:
     Without `sync` this holds for a crash of the process, but not of the system.
     """
     held, values = contents(state.tensors), json.dumps(state.values)
-    checksum = _checksum(held, values)
+    checksum = _checksum(held, values, FORMAT)
     write_whole(path, as_file(held, {"format": FORMAT, "values": values, "checksum": checksum}), sync=sync)
     return checksum
 
@@ -56,9 +58,10 @@ def load_state(path: Path, checksum: str | None = None) -> ClientState:
         raise StateFileError(path, "should be a state of fedhca2, found no file") from None
     except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
         raise StateFileError(path, f"should be a state of fedhca2, found a damaged or foreign file ({error})") from None
-    if header.get("format") != FORMAT:
-        raise StateFileError(path, f"should have format {FORMAT!r}, found {header.get('format', 'none')!r}")
-    actual = _checksum(held, header.get("values", ""))
+    format = header.get("format", "none")
+    if format not in HASHES:
+        raise StateFileError(path, f"should have format {FORMAT!r}, found {format!r}")
+    actual = _checksum(held, header.get("values", ""), format)
     if actual != header.get("checksum"):
         raise StateFileError(path, f"is damaged: the checksum should be {header.get('checksum')}, found {actual}")
     if checksum is not None and actual != checksum:
@@ -88,8 +91,8 @@ def _header(data: bytes) -> dict[str, str]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _checksum(held: Mapping[str, Content], values: str) -> str:
-    digest, waiting = sha256(values.encode()), bytearray()
+def _checksum(held: Mapping[str, Content], values: str, format: str) -> str:
+    digest, waiting = HASHES[format](), bytearray(values.encode())
     for name in sorted(held):
         dtype, shape, data = held[name]
         waiting += f"{name} {dtype} {shape}\n".encode()
@@ -98,4 +101,4 @@ def _checksum(held: Mapping[str, Content], values: str) -> str:
             digest.update(waiting)
             waiting.clear()
     digest.update(waiting)
-    return digest.hexdigest()
+    return str(digest.hexdigest())

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhca2.clients import ClientState, StateFileError, load_state, save_state
+from fedhca2.clients import ClientState, StateFileError, load_state, save_state, state_file
 
 STATE = ClientState({"a/x": torch.arange(6.0).view(2, 3), "step": torch.tensor(3.0)}, {"client": "home", "ε": [0.1]})
 
@@ -24,6 +24,21 @@ def test_tensors_come_back_as_they_were(tmp_path):
 
 def test_values_come_back_as_they_were(tmp_path):
     assert load_state(written(tmp_path)[0]).values == STATE.values
+
+
+def test_states_of_the_version_before_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(state_file, "FORMAT", "fedhca2 state 2")
+    path, checksum = written(tmp_path)
+    monkeypatch.undo()
+    assert checksum == "68abc42c76fc8a249b1289192a5f915b"  # as it was then
+    assert load_state(path, checksum).values == STATE.values
+
+
+@pytest.mark.parametrize("together", [0, 20, 2**20])
+def test_a_checksum_does_not_depend_on_how_much_is_hashed_at_a_time(tmp_path, monkeypatch, together):
+    expected = written(tmp_path)[1]
+    monkeypatch.setattr(state_file, "TOGETHER", together)
+    assert written(tmp_path)[1] == expected
 
 
 def test_nothing_is_left_beside_the_file(tmp_path):
