@@ -89,10 +89,11 @@ def precompile(models: Mapping[str, ModelConfig], clients: Sequence[Client], dev
 def _compile_in_processes(device: torch.device, by_kind: Sequence[Sequence[Job]]) -> bool:
     """Compile the jobs of all kinds of clients, one kind after another; returns whether all of it worked.
 
-    As soon as a kind is compiled, its step is traced here, while the processes compile the others.
+    As soon as a kind is compiled, its step is traced here, while the processes compile the others, if the GPU has room.
     """
-    rooms = torch.cuda.mem_get_info(device)[0] // ROOM - OWN_ROOMS
-    at_once = max(1, min(len(usable_cores()) - 1, rooms))  # one core is for tracing
+    cores, rooms = len(usable_cores()), torch.cuda.mem_get_info(device)[0] // ROOM
+    traces = rooms >= cores + OWN_ROOMS
+    at_once = max(1, min(cores - 1 if traces else cores, rooms))
     command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device), str(at_once)]
     environment, pipe = {**os.environ, **SERIAL}, subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
@@ -103,7 +104,7 @@ def _compile_in_processes(device: torch.device, by_kind: Sequence[Sequence[Job]]
             json.dump([job for jobs in by_kind for job in jobs], process.stdin)
         for jobs in by_kind:
             finished = list(islice(process.stdout, len(jobs)))
-            if len(finished) == len(jobs) and jobs is not by_kind[-1]:  # clients of the last kind do it next
+            if traces and len(finished) == len(jobs) and jobs is not by_kind[-1]:  # clients of the last kind do it next
                 _trace(device, jobs)
     return process.returncode == 0
 

@@ -49,6 +49,7 @@ class _Common:
     model: MultiTaskModel
     layouts: Mapping[Slot, Layout]
     backbone: str
+    has_own_parts: bool  # of a user's classes
     evaluated: dict[tuple[int, ...], Batches] = field(default_factory=dict)  # by the images that clients evaluate on
     spare: deque[MultiTaskModel] = field(default_factory=lambda: deque(maxlen=SPARE))  # of clients that left memory
 
@@ -60,8 +61,11 @@ class _Common:
             return deepcopy(self.model)
 
     def keep(self, body: MultiTaskModel) -> None:
-        """Keep a model that nobody uses any more, if it is small."""
-        if sum(layout.numel for layout in self.layouts.values()) <= SMALL:
+        """Keep a model that nobody uses any more, if it is small.
+
+        A class of the user's own may hold more than tensors, which nobody else may see.
+        """
+        if not self.has_own_parts and sum(layout.numel for layout in self.layouts.values()) <= SMALL:
             self.spare.append(body)
 
 
@@ -217,7 +221,7 @@ def _common(experiment: Experiment, spec: ClientSpec, data: Dataset) -> _Common:
     with _model_faults(experiment, spec):
         model = common_model(spec.model, outputs, data.size, seed=experiment.seed)
         check_parts(model, spec.model, shape, outputs)
-    return _Common(model, layouts(model), fingerprint(model))
+    return _Common(model, layouts(model), fingerprint(model), bool(spec.model.own_parts))
 
 
 def _outputs(spec: ClientSpec, labels: Mapping[str, LabelSpace]) -> dict[str, int]:

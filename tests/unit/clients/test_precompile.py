@@ -1,20 +1,79 @@
-"""Which compiled code counts as already there; compiling itself needs a GPU."""
+"""Compiling in several processes: what counts as done, and what is traced meanwhile."""
+
+import sys
 
 import pytest
 import torch
 
 from fedhca2.clients import precompile
+from small import SMALL, clients, small
 
-JOBS = [{"part": "encoder"}]
+JOBS = [{"part": "input", "size": [64, 64]}]
+SIZES = {"outdoor": [32, 32], "indoor": [32, 64]}
+COMPILER = """#!{python}
+import json, sys
+for job in json.load(sys.stdin)[:{most}]:
+    print(job["part"])
+sys.exit({code})
+"""
 
 
 @pytest.mark.parametrize(("module", "what"), [(precompile, "__version__"), (torch, "__version__")])
-def test_code_of_another_version_is_compiled_again(monkeypatch, module, what):
+def test_another_version_compiles_again(module, what, monkeypatch):
     before = precompile.mark_of(JOBS, "H200")
     monkeypatch.setattr(module, what, "another")
     assert precompile.mark_of(JOBS, "H200") != before
 
 
-def test_code_for_another_gpu_or_job_is_compiled_again():
+def test_other_jobs_and_gpus_compile_again():
     marks = [precompile.mark_of(jobs, gpu) for jobs, gpu in ((JOBS, "H200"), (JOBS, "A100"), ([], "H200"))]
     assert len(set(marks)) == 3
+
+
+@pytest.fixture
+def compiling(tmp_path, monkeypatch):
+    """Compiles for two kinds of clients with a program that only says so; returns sizes that were traced, and marks."""
+    built = clients(small(data={name: {**SMALL["data"][name], "size": size} for name, size in SIZES.items()}))
+    models = {name: small().model for name in built}
+    monkeypatch.setenv(precompile.CACHE, str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "GPU")
+
+    def work(most=None, code=0, room=2**40):
+        program, traced = tmp_path / "python", []
+        program.write_text(COMPILER.format(python=sys.executable, most=most, code=code))
+        program.chmod(0o700)
+        with monkeypatch.context() as here:
+            here.setattr(torch.cuda, "mem_get_info", lambda _: (room, room))
+            here.setattr(sys, "executable", str(program))
+            here.setattr(precompile, "_trace", lambda device, jobs: traced.append(list(jobs[0]["size"])))
+            precompile.precompile(models, list(built.values()), torch.device("cpu"))
+        return traced, list(tmp_path.glob("fedhca2-*"))
+
+    with torch._inductor.config.patch(compile_threads=8):
+        yield work
+
+
+def test_a_kind_is_traced_while_others_are_compiled_and_the_last_one_by_its_clients(compiling):
+    traced, marks = compiling()
+    assert traced == [SIZES["outdoor"]]
+    assert len(marks) == 1
+
+
+def test_what_is_done_is_neither_compiled_nor_traced_again(compiling):
+    compiling()
+    assert compiling(code=1)[0] == []
+    assert torch._inductor.config.compile_threads == 1
+
+
+def test_nothing_is_traced_where_the_gpu_has_room_for_compiling_alone(compiling):
+    traced, marks = compiling(room=precompile.ROOM)
+    assert traced == []
+    assert len(marks) == 1
+
+
+@pytest.mark.parametrize("most", [0, 3, None])
+def test_what_failed_is_not_taken_for_done(compiling, most):
+    traced, marks = compiling(most=most, code=1)
+    assert traced == ([SIZES["outdoor"]] if most is None else [])
+    assert marks == []
+    assert torch._inductor.config.compile_threads == 8
