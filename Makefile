@@ -49,7 +49,7 @@ flower: $(READY)  ## run the tests of Flower on another version of it: make flow
 	$(OTHER)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	$(OTHER)/bin/python -m pytest -m 'not long' tests/flower tests/unit/federation/flower
 
-bench: $(READY)  ## measure speed, memory and bytes against their bounds (8 minutes on 2 cores; longer with CUDA)
+bench: $(READY)  ## measure speed, memory and bytes against their bounds (13 minutes on 2 cores; longer with CUDA)
 	$(BIN)/python benchmarks/run.py --json build/bench.json
 
 docs: $(READY)  ## build the documentation site in build/docs/html and check it (2 minutes; half a minute when repeated)

@@ -32,6 +32,7 @@ PARTS = {  # name: module with rows()
     "server": "server",
     "disk": "disk",
     "scaling": "scaling",
+    "thousand": "thousand",
     "noise": "noise",
     "wire": "wire",
     "proxy": "proxy",

@@ -119,7 +119,7 @@ def worthwhile_slots(first: DeviceSlot, trials: Sequence[Trial], another: Callab
 def most_gain_after(gain: float) -> float:
     """The most that can be gained by doubling something again which gained this when it was doubled: Amdahl's law.
 
-    Of the time t, a part f does not shrink: 1 / gain = f + (1 − f) / 2, and then there are four of them.
+    A part f of the time does not shrink: twice as many leave 1 / gain = f + (1 − f) / 2, four times f + (1 − f) / 4.
 
     >>> most_gain_after(2.0), most_gain_after(1.5), most_gain_after(1.0)
     (2.0, 1.3333333333333333, 1.0)

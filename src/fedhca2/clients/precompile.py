@@ -92,7 +92,7 @@ def _compile_in_processes(device: torch.device, by_kind: Sequence[Sequence[Job]]
     As soon as a kind is compiled, its step is traced here, while the processes compile the others, if the GPU has room.
     """
     cores, rooms = len(usable_cores()), torch.cuda.mem_get_info(device)[0] // ROOM
-    traces = rooms >= cores + OWN_ROOMS
+    traces = len(by_kind) > 1 and rooms >= cores + OWN_ROOMS
     at_once = max(1, min(cores - 1 if traces else cores, rooms))
     command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device), str(at_once)]
     environment, pipe = {**os.environ, **SERIAL}, subprocess.PIPE
@@ -132,17 +132,17 @@ def _channels(client: Client, task: str) -> int:
     return TASKS[task].channels_for(client.data.train.data.labels[task])
 
 
-def _compile(device: torch.device, job: Job) -> None:
-    """Do one job, on random input."""
+def _compile_afresh(device: torch.device, job: Job) -> None:
+    """Compile what a job asks for, in a process that may have compiled for others."""
     torch.compiler.reset()
     gc.collect()  # once: the last job's tensors may be in cycles
     declare({name: DeclaredTask(**declared) for name, declared in job["tasks"].items()})
-    _work(device, job)
+    _compile(device, job)
     torch.cuda.synchronize()
 
 
-def _work(device: torch.device, job: Job) -> None:
-    """Compile what a job asks for, or find it on disk."""
+def _compile(device: torch.device, job: Job) -> None:
+    """Compile what a job asks for, on random input, or find it on disk."""
     training, outputs = Training(**job["training"]), job["outputs"]
     height, width = job["size"]
     sample = {"image": torch.zeros(3, height, width, dtype=torch.uint8)}
@@ -162,7 +162,7 @@ def _work(device: torch.device, job: Job) -> None:
 def _trace(device: torch.device, jobs: Sequence[Job]) -> None:
     """Trace the step that these jobs of one kind compiled, and load it; its clients do so if there is no room now."""
     with suppress(torch.OutOfMemoryError), torch._inductor.config.patch(compile_threads=1):
-        _work(device, {**jobs[0], "part": ALL})  # the first one has all tasks
+        _compile(device, {**jobs[0], "part": ALL})  # the first one has all tasks
         torch.cuda.synchronize()
 
 
@@ -196,7 +196,7 @@ def _compile_all(device: torch.device, at_once: int, jobs: Sequence[Job], done: 
     """Run the jobs in forks of this process, which has already imported everything; writes a line for each done."""
     gc.disable()  # it takes a twelfth of tracing
     with ProcessPoolExecutor(at_once, multiprocessing.get_context("fork")) as pool:
-        for job, _ in zip(jobs, pool.map(_compile, repeat(device), jobs), strict=True):
+        for job, _ in zip(jobs, pool.map(_compile_afresh, repeat(device), jobs), strict=True):
             print(job["part"], file=done, flush=True)
 
 

@@ -18,7 +18,7 @@ from fedhca2.whole_files import write_whole
 
 FORMAT = "fedhca2 state 3"
 HASHES: dict[str, Callable[[], Any]] = {FORMAT: sha256, "fedhca2 state 2": partial(blake2b, digest_size=16)}
-TOGETHER = 2**20  # bytes that are hashed at a time: before and after each, other threads may take the interpreter
+TOGETHER = 2**20  # bytes of small tensors that are hashed at a time: after each time, threads wait for each other
 
 
 class StateFileError(ValueError):
@@ -96,9 +96,12 @@ def _checksum(held: Mapping[str, Content], values: str, format: str) -> str:
     for name in sorted(held):
         dtype, shape, data = held[name]
         waiting += f"{name} {dtype} {shape}\n".encode()
-        waiting += data
-        if len(waiting) > TOGETHER:
+        if len(waiting) + len(data) > TOGETHER:
             digest.update(waiting)
             waiting.clear()
+        if len(data) > TOGETHER:
+            digest.update(data)
+        else:
+            waiting += data
     digest.update(waiting)
     return str(digest.hexdigest())

@@ -28,7 +28,7 @@ from fedhca2.tasks import TASKS, LabelSpace
 # Compiling pays off from this number of training pixels: it halves the time of a step, and takes a minute.
 WORTH_COMPILING = 2e10
 SPARE = 4  # models of a kind that are kept for the next clients,
-SMALL = 4e6  # if they have at most this number of values
+SMALL = 4e6  # if they have at most this number of parameters
 
 
 def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> StepKind:
@@ -49,7 +49,7 @@ class _Common:
     model: MultiTaskModel
     layouts: Mapping[Slot, Layout]
     backbone: str
-    has_own_parts: bool  # of a user's classes
+    is_passed_on: bool  # from a client that left memory to the next
     evaluated: dict[tuple[int, ...], Batches] = field(default_factory=dict)  # by the images that clients evaluate on
     spare: deque[MultiTaskModel] = field(default_factory=lambda: deque(maxlen=SPARE))  # of clients that left memory
 
@@ -61,11 +61,8 @@ class _Common:
             return deepcopy(self.model)
 
     def keep(self, body: MultiTaskModel) -> None:
-        """Keep a model that nobody uses any more, if it is small.
-
-        A class of the user's own may hold more than tensors, which nobody else may see.
-        """
-        if not self.has_own_parts and sum(layout.numel for layout in self.layouts.values()) <= SMALL:
+        """Keep a model that nobody uses any more, if it may be passed on."""
+        if self.is_passed_on:
             self.spare.append(body)
 
 
@@ -221,7 +218,9 @@ def _common(experiment: Experiment, spec: ClientSpec, data: Dataset) -> _Common:
     with _model_faults(experiment, spec):
         model = common_model(spec.model, outputs, data.size, seed=experiment.seed)
         check_parts(model, spec.model, shape, outputs)
-    return _Common(model, layouts(model), fingerprint(model), bool(spec.model.own_parts))
+    # A class of the user's own may hold more than tensors, which no other client may see.
+    is_passed_on = not spec.model.own_parts and sum(value.numel() for value in model.parameters()) <= SMALL
+    return _Common(model, layouts(model), fingerprint(model), is_passed_on)
 
 
 def _outputs(spec: ClientSpec, labels: Mapping[str, LabelSpace]) -> dict[str, int]:

@@ -34,7 +34,7 @@ def test_states_of_the_version_before_can_be_read(tmp_path, monkeypatch):
     assert load_state(path, checksum).values == STATE.values
 
 
-@pytest.mark.parametrize("together", [0, 20, 2**20])
+@pytest.mark.parametrize("together", [0, 20, 40])
 def test_a_checksum_does_not_depend_on_how_much_is_hashed_at_a_time(tmp_path, monkeypatch, together):
     expected = written(tmp_path)[1]
     monkeypatch.setattr(state_file, "TOGETHER", together)

@@ -56,9 +56,11 @@ def test_nor_has_one_in_a_saved_state(kind):
     assert same(second.rebuild(expected.state()), expected)
 
 
-def test_large_models_are_not_kept(monkeypatch):
-    monkeypatch.setattr(build, "SMALL", 1)
-    assert not passes_its_model_on(*plans())
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_large_models_are_not_kept_whether_they_train_or_not(kind, monkeypatch):
+    whole = plans(**kind)[0].build().personal.model
+    monkeypatch.setattr(build, "SMALL", sum(value.numel() for value in whole.parameters()) - 1)
+    assert not passes_its_model_on(*plans(**kind))
 
 
 def test_models_with_own_classes_which_may_hold_more_than_tensors_are_not_kept():
