@@ -10,7 +10,7 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.clients.device_slot import MOST_SLOTS, worthwhile_slots
 from fedhca2.compiling import capture_graph
 from fedhca2.experiment import assign_shards, open_data
-from fedhca2.experiment.build import build_clients, plan_clients
+from fedhca2.experiment.build import plan_clients
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
@@ -31,15 +31,28 @@ class Nobody:
     def aggregated(self, *_): ...
 
 
-def states(slots, *, keeps=False, method="fedhca2"):
-    """Everything that the clients hold after three rounds."""
-    experiment = small(**SETTINGS, method=method)
+class Kept(InProcess):
+    """Clients that leave everything they hold at the end."""
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.states = {}
+
+    def keep(self, client, place):
+        tensors = client.current.tensors.items()
+        self.states |= {f"{client.name} {name}": tensor.to("cpu", copy=True) for name, tensor in tensors}
+
+
+def states(slots, *, keeps=False, folder=None, **changes):
+    """Everything that the clients hold after three rounds; between turns, their states may wait in a folder."""
+    experiment = small(**{**SETTINGS, **changes})
     data = open_data(experiment)
     places = [DeviceSlot(GPU, keeps=keeps) for _ in range(slots)]
-    crowd = build_clients(experiment, data, assign_shards(experiment, data), places[0])
-    fleet = InProcess(crowd, places)
+    shelf = Shelf(plan_clients(experiment, data, assign_shards(experiment, data), places[0]), folder, room=0)
+    shelf.open()
+    fleet = Kept(shelf, places)
     run_rounds(Server(experiment.resolved_method, fleet.profiles.values()), fleet, 3, 0, Nobody())
-    return {f"{c.name} {name}": t.cpu() for c in crowd for name, t in c.current.tensors.items()}
+    return fleet.states
 
 
 def same(found, expected):
@@ -50,6 +63,14 @@ def same(found, expected):
 @pytest.mark.parametrize("keeps", [False, True])
 def test_the_number_of_slots_does_not_show_in_the_result(method, keeps):
     assert same(states(3, keeps=keeps, method=method), states(1, method=method))
+
+
+@pytest.mark.parametrize("method", ["fedhca2", "ditto"])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_clients_built_from_models_of_others_give_the_same_result(method, keeps, tmp_path):
+    several = [{"data": "outdoor", "split": ["semseg", "normals"], "copies": 3}]
+    settings = {"training": {"batch_size": 2}, "clients": several, "method": method}
+    assert same(states(2, keeps=keeps, folder=tmp_path / "states", **settings), states(1, **settings))
 
 
 def test_images_that_are_read_anew_give_the_same_result(monkeypatch):
