@@ -26,7 +26,8 @@ weights, who helps whom, conflicts, attention and costs. <a href="gallery/report
 
 ## Predictions
 
-`fedhca2 picture RUN CLIENT`: the input, the labels, and predictions before the first round and after the last.
+`fedhca2 picture RUN --client NAME -o FILE`: the input, the labels, and predictions before the first round and after the
+last.
 
 {pictures}
 

@@ -261,7 +261,7 @@ def test_no_update_of_a_site_goes_to_another_to_be_measured(diagnosed):
 
 
 def test_the_page_compares_the_updates_that_the_server_has_anyway(diagnosed):
-    assert [figure.id for figure in transfer_figures(RunFiles(diagnosed / "run"))] == ["gains", "pairs"]
+    assert [figure.id for figure in transfer_figures(RunFiles(diagnosed / "run"))] == ["transfer-gains", "pairs"]
 
 
 @pytest.fixture(scope="module")

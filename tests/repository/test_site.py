@@ -5,7 +5,9 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fedhca2.cli import app
 from fedhca2.methods import METHODS, settings_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -127,3 +129,8 @@ def test_a_sound_page_has_no_faults(faults, body):
 def test_the_check_finds_a_fault(faults, body, fault):
     (found,) = faults(body)
     assert fault in found
+
+
+def test_the_gallery_gives_every_command_what_it_needs(load):
+    for line in re.findall(r"`fedhca2 ([a-z ]+ [A-Z][^`]*)`", load("gallery").TEXT):
+        assert "Usage:" not in CliRunner().invoke(app, line.split()).output, line

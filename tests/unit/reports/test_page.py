@@ -2,6 +2,7 @@ import json
 import re
 
 import numpy as np
+import pytest
 
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.attendance import LEFT_OUT, NOT_ASKED, TOOK_PART, attendance_figures, left_out
@@ -12,7 +13,7 @@ from fedhca2.reports.page.write import render, single_sections, write_page
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import privacy_spent
 from fedhca2.tasks import get_task
-from made_run import made_run, with_twin
+from made_run import made_run, with_diagnostics, with_twin
 
 
 def test_a_run_has_all_its_sections(tmp_path):
@@ -27,6 +28,18 @@ def test_a_run_has_all_its_sections(tmp_path):
         "cost",
         "settings",
     ]
+
+
+def test_two_figures_with_one_id_are_refused():
+    sections = [Section(name, name, [Figure("gains", name, "", [])]) for name in ("results", "transfer")]
+    with pytest.raises(ValueError, match="gains"):
+        render("twice", sections)
+
+
+def test_who_gained_is_drawn_from_scores_in_a_run_with_diagnostics(tmp_path):
+    path = write_page([with_diagnostics(made_run(tmp_path / "run", better=1.25))], tmp_path / "page.html")
+    held = re.search(r'id="figures">(.*?)</script>', path.read_text(), re.S)
+    assert [trace["x"] for trace in json.loads(held[1])["gains"]["data"]] == [[25.0], [25.0], [25.0, 20.0]]
 
 
 def test_what_noised_updates_cost_is_shown(tmp_path):

@@ -124,7 +124,7 @@ def test_many_clients_stay_readable(tmp_path):
     values = np.random.default_rng(0).standard_normal((90, 90))
     effects = [effect(1, name, 1.0, 1 - float(gain)) for name, gain in zip(names, values[0], strict=True)]
     run = with_events(tmp_path, transfer(0, names, values.tolist()), *effects)
-    assert len(figure(run, "gains").data[0]["y"]) == BARS
+    assert len(figure(run, "transfer-gains").data[0]["y"]) == BARS
     assert len(figure(run, "giving").layout["annotations"]) == ARROWS
     assert max(figure.layout["height"] for figure in transfer_figures(run)) < 1600
 

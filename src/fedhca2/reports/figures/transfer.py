@@ -177,7 +177,7 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], told: str) -> Figure:
     layout["xaxis"] |= {"zeroline": True, "zerolinecolor": INK}
     layout["yaxis"] |= {"type": "category"}
     height = 130 + 22 * len(names)
-    return Figure("gains", "What each client gained", told, [trace], {**layout, "height": height}, wide=True)
+    return Figure("transfer-gains", "What each client gained", told, [trace], {**layout, "height": height}, wide=True)
 
 
 def _heat_map(pairs: Pairs, mark: str) -> Figure:

@@ -81,12 +81,18 @@ def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
 
 
 def render(title: str, sections: Sequence[Section]) -> str:
-    """Render the whole page as text."""
+    """Render the whole page as text; raises ValueError if two figures have the same id, by which they are drawn."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise NoPlotly from None
-    figures = {figure.id: figure.to_json() for section in sections for figure in section.figures}
+    drawn = [figure for section in sections for figure in section.figures]
+    figures = {figure.id: figure.to_json() for figure in drawn}
+    if len(figures) < len(drawn):
+        ids = [figure.id for figure in drawn]
+        raise ValueError(
+            f"ids of figures: expected each once, got {', '.join(id for id in figures if ids.count(id) > 1)}"
+        )
     environment = Environment(
         loader=PackageLoader("fedhca2.reports.page"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
