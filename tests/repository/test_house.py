@@ -1,9 +1,12 @@
 """The pages that guide a newcomer are true."""
 
+import ast
 import re
+import sys
 import tomllib
 import traceback
 from collections import Counter
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,27 @@ def test_unit_tests_are_in_folders_like_the_packages():
 def test_no_two_files_of_tests_have_the_same_name():
     names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def imported(folder):
+    """The names of the distributions that the files of a folder import."""
+    sources = packages_distributions()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in {name.partition(".")[0] for name in names} - {*sys.stdlib_module_names, "fedhca2"}:
+                yield from sources.get(name, [])
+
+
+def test_what_talks_to_a_network_is_declared_and_pinned():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["flower"]]
+    pinned = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    found = {*imported(ROOT / "src" / "fedhca2" / "federation" / "flower")} - {"google-auth"}  # protobuf's namespace
+    for lines in (wanted, pinned):
+        names = {re.split("[<>=]", line)[0].lower() for line in lines}
+        assert {name.lower() for name in found} - names == set()
 
 
 def called():

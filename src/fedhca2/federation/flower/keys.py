@@ -19,6 +19,7 @@ from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CA_MAY = ("digital_signature", "key_cert_sign", "crl_sign")
+EARLIER = timedelta(days=1)  # certificates are valid from before they were made, since clocks differ and are set back
 
 
 def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), days: int = 365) -> None:
@@ -98,7 +99,7 @@ def _builder(
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))  # clocks differ
+        .not_valid_before(now - EARLIER)
         .not_valid_after(now + timedelta(days=days))
     )
 

@@ -2,6 +2,7 @@
 
 import ssl
 import stat
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
@@ -44,6 +45,12 @@ def test_the_certificate_belongs_to_its_key(keys):
 def test_the_authority_signed_the_certificate(keys):
     authority = x509.load_pem_x509_certificate((keys / "ca.crt").read_bytes())
     x509.load_pem_x509_certificate((keys / "superlink.crt").read_bytes()).verify_directly_issued_by(authority)
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "superlink.crt"])
+def test_a_certificate_is_valid_on_a_clock_that_is_set_back_by_hours(keys, name):
+    certificate = x509.load_pem_x509_certificate((keys / name).read_bytes())
+    assert certificate.not_valid_before_utc < datetime.now(UTC) - timedelta(hours=12)
 
 
 def test_every_site_has_a_key_of_its_own(keys):
