@@ -35,7 +35,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedhca2.federation.flower.arrivals import CHUNK
 from fedhca2.federation.flower.invitation import expected_profile
-from fedhca2.federation.flower.records import STYPE, decode_order, encode_profile, encode_reply, header_of
+from fedhca2.federation.flower.records import STYPE, decode_order, encode_profile, encode_reply, header_of, unsalt
 from fedhca2.messages import Reply
 from fedhca2.tasks import TASKS, LabelSpace
 
@@ -116,7 +116,7 @@ class Letter:
 
     @property
     def values(self) -> int:
-        return len(self.rows) // 4
+        return len(unsalt(self.rows)) // 4
 
     def sent(self, text: str | None = None, **changes) -> list[bytes]:
         """With different header values, or a different header text."""

@@ -26,6 +26,7 @@ from fedhca2.federation.flower import site_registry
 from fedhca2.federation.flower.control import OperatorInterceptor
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.flower.records import salt, unsalt
 from fedhca2.federation.flower.wait import Wait
 from fedhca2.federation.foreign_text import plain
 from fedhca2.federation.limits import Reach
@@ -192,8 +193,8 @@ def rows(change: Callable[[torch.Tensor], torch.Tensor]):
     """Other numbers instead of an update."""
 
     def spoil(good: Letter) -> list[bytes]:
-        values = torch.frombuffer(bytearray(good.rows), dtype=torch.float32)
-        return replace(good, rows=change(values).numpy().tobytes()).sent()
+        values = torch.frombuffer(unsalt(good.rows), dtype=torch.float32)
+        return replace(good, rows=salt(change(values).numpy().view("u1").data)).sent()
 
     return spoil
 

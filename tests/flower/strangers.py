@@ -140,14 +140,6 @@ def wide(count: int) -> ObjectTree:
     return ObjectTree(object_id=name("wide"), children=[ObjectTree(object_id=name(n)) for n in range(count)])
 
 
-def grown(visitor: Visitor, path: str = f"{FLEET}/push-messages") -> httpx.Response:
-    """Two small trees, the second with the root of the first as a leaf: behind the proxy they are one."""
-    below = ObjectTree(object_id=name("below"), children=[ObjectTree(object_id=name("deep"))])
-    visitor.post(path, visitor.push(ObjectTree(object_id=name("first"), children=[below])))
-    leaf = ObjectTree(object_id=name("below"))
-    return visitor.post(path, visitor.push(ObjectTree(object_id=name("second"), children=[leaf])))
-
-
 def overspent(visitor: Visitor) -> httpx.Response:
     """Objects of 5 MB up to the quota; none belongs to a reply, and each is accepted and counted."""
     request = PushObjectRequest(
@@ -258,7 +250,6 @@ SITES = {
     "a tree that is its own child": fleet("push-messages", lambda site: site.push(bomb(3, 4))),
     "a tree of 5,000 objects": fleet("push-messages", lambda site: site.push(wide(5000))),
     "a tree of names that are none": fleet("push-messages", lambda site: site.push(ObjectTree(object_id="x"))),
-    "a tree that grows behind the proxy": grown,
     "a tree that is not the message's": fleet("push-messages", lambda site: site.push(message_id=name("other"))),
     "content inside a message": lambda site: site.post(f"{FLEET}/push-messages", with_content(site.push())),
     "an announcement of 1 MB": lambda site: site.post(f"{FLEET}/push-messages", bytes(2**20)),
@@ -272,6 +263,7 @@ SITES = {
     "a signature of an hour ago": lambda site: site.post(
         f"{FLEET}/pull-messages", PullMessagesRequest(node=Node(node_id=site.node)), **{"flwr-timestamp": "2020-01-01"}
     ),
+    "a header that is not ASCII": lambda site: site.post(f"{FLEET}/pull-messages", **{"flwr-note": "é".encode()}),
     "something else than protobuf": lambda site: site.post(f"{FLEET}/push-messages", b"\xff" * 99),
     "the same answer many times": repeated,
     "more bytes than it may leave": overspent,

@@ -47,8 +47,9 @@ class Shelf:
             raise LostError
         return self.objects[name]
 
-    def drop(self, name):
-        self.dropped.append(name)
+    def release(self, message, arrival):
+        self.dropped += [message, *([arrival.object] if arrival else [])]
+        return arrival is not None
 
 
 def taken(objects, values=VALUES):
@@ -142,7 +143,7 @@ def test_after_the_deadline_nothing_is_asked_for():
 def test_the_superlink_need_not_keep_what_was_taken_or_refused(objects):
     shelf = Shelf(objects)
     Answers(shelf).take("order", NODE, Allowance(VALUES), math.inf)
-    assert shelf.dropped == [shelf.root]
+    assert shelf.dropped == ["order", shelf.root]
 
 
 bodies = st.binary(max_size=40) | st.text(max_size=20).map(str.encode) | st.sampled_from([b"{}", b"[]", b"null", b"\0"])

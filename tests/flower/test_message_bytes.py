@@ -4,8 +4,9 @@ import json
 
 import pytest
 from federations import SWIN, flower_federation, small_experiment
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from fedhca2.federation.flower.records import header_of
+from fedhca2.federation.flower.records import encode_orders, header_of, unsalt
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 
@@ -42,7 +43,9 @@ def second_round(experiment, folder, **terms):
 
 
 def array_bytes(message):
-    return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
+    return sum(
+        len(unsalt(array.data)) for record in message.content.array_records.values() for array in record.values()
+    )
 
 
 def test_a_message_holds_the_bytes_that_the_report_says(experiment, tmp_path):
@@ -87,3 +90,14 @@ def test_bfloat16_keeps_eight_bits_of_every_number(experiment, tmp_path):
     for client, reply in full.items():
         for slot, row in reply.rows.items():
             assert ((half[client].rows[slot] - row).abs() <= row.abs() / 2**8).all(), (client, slot)
+
+
+def test_nobody_can_know_the_name_of_an_object_before_it_is_sent(experiment, tmp_path):
+    """A site that did could announce it first, and keep it from the others."""
+    _, orders, _ = second_round(experiment, tmp_path)
+    names = [
+        set(get_all_nested_objects(content))
+        for _ in range(2)
+        for content in encode_orders(orders, "float32", {}).values()
+    ]
+    assert not set.union(*names[: len(orders)]) & set.union(*names[len(orders) :])

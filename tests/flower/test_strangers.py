@@ -13,9 +13,12 @@ from deployment import wait_for, warmed
 from federations import SWIN, small_experiment
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node as FlowerNode
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from hostile import Node, obliging
 from strangers import ANYBODY, CONTROL, FLEET, SITES, Visitor, is_refused, outcome_of, posing
+from strangers import name as object_name
 
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.control import TOKEN, operator_token
@@ -119,6 +122,24 @@ def test_refusals_are_in_the_log_with_the_node_and_the_reason(siege):
     siege.site().post(f"{FLEET}/push-messages", posing(siege.site()))
     line = rf"refused {HOSTILE} \(node {siege.nodes[HOSTILE]}\), POST {FLEET}/push-messages: sender should be"
     assert re.search(line, siege.log())
+
+
+def test_an_answer_whose_objects_are_in_another_tree_is_refused_and_its_site_named(siege):
+    """A SuperLink would never release the objects below, or would wait for them before it hands out an order."""
+    site, path = siege.site(), f"{FLEET}/push-messages"
+    with Node(siege.public, siege.keys / "sites" / HOSTILE) as node:
+        request = PullMessagesRequest(node=node.node)
+        found = wait_for(lambda: (pulled := node.client.PullMessages(request)).messages_list and pulled)
+        order = found.message_object_trees[0]
+        own = ObjectTree(object_id=object_name("own"), children=[ObjectTree(object_id=object_name("leaf"))])
+        first = site.push(own, reply_to_message_id=order.object_id)
+        assert PushMessagesResponse.FromString(site.post(path, first).content).objects_to_push
+        for leaf in (next(iterate_object_tree(order)).object_id, object_name("leaf")):
+            below = ObjectTree(object_id=leaf, children=[ObjectTree(object_id=object_name("below"))])
+            tree = ObjectTree(object_id=object_name(leaf), children=[below])
+            answer = site.post(path, site.push(tree, reply_to_message_id=order.object_id))
+            assert (answer.status_code, "new objects" in answer.text) == (403, True)
+    assert re.search(rf"refused {HOSTILE} .*new objects", siege.log())
 
 
 def test_the_superlink_itself_takes_an_order_of_a_site(siege):

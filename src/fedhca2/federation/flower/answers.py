@@ -23,7 +23,17 @@ from fedhca2.federation.flower.internals import (
     get_object_body,
     get_object_children_ids_from_object_content,
 )
-from fedhca2.federation.flower.records import CANNOT, DTYPES, HEADER_RECORD, OWN, ROWS_RECORD, STYPE, Header
+from fedhca2.federation.flower.records import (
+    CANNOT,
+    DTYPES,
+    HEADER_RECORD,
+    OWN,
+    PIECE_BYTES,
+    ROWS_RECORD,
+    STYPE,
+    Header,
+    unsalt,
+)
 from fedhca2.federation.foreign_text import HEADER, Refused, plain, read_json, shown
 
 # Flower's codes for a node that went away, with the order or half-way through its reply: this is not a failure.
@@ -91,11 +101,13 @@ class Answers:
         self.forget(message)
         return answer
 
-    def forget(self, message: str) -> None:
-        """Stop waiting for this answer."""
+    def forget(self, message: str) -> bool:
+        """Stop waiting for an answer, and release what the SuperLink holds of it and of the message.
+
+        Returns False if the answer can still come: then call it again later.
+        """
         self._missing.pop(message, None)
-        if arrival := self._arrivals.pop(message, None):
-            self._source.drop(arrival.object)
+        return self._source.release(message, self._arrivals.pop(message, None))
 
     def _open(self, message: str, arrival: Arrival, allowance: Allowance, until: float) -> Answer | Refused:
         def pull(name: str, kind: Kind, limit: int) -> bytes:
@@ -130,14 +142,14 @@ def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
         raise MisfitError(f"arrays should be {OWN}, found {shown(list(arrays))}")
     dtype = DTYPES[allowance.wire]
     size = allowance.values * dtype.itemsize
-    count = ceil(size / CHUNK)
+    count = ceil(size / PIECE_BYTES)
     chunks = _chunks(pull(arrays[OWN], Array, 128 * count), allowance, count)
     rows = bytearray(size)
     for number in reversed(range(count)):  # what was sent last arrives last
-        start = number * CHUNK
-        chunk = get_object_body(pull(chunks[number], ArrayChunk, CHUNK), ArrayChunk)
-        if len(chunk) != min(CHUNK, size - start):
-            raise MisfitError(f"array should come in pieces of {CHUNK} B, found one of {len(chunk)} B")
+        start = number * PIECE_BYTES
+        chunk = unsalt(get_object_body(pull(chunks[number], ArrayChunk, CHUNK), ArrayChunk))
+        if len(chunk) != min(PIECE_BYTES, size - start):
+            raise MisfitError(f"array: expected pieces of {PIECE_BYTES} B, got one of {len(chunk)} B")
         rows[start : start + len(chunk)] = chunk
     values = torch.frombuffer(rows, dtype=dtype)
     return values.float() if dtype.is_floating_point else values

@@ -59,8 +59,8 @@ class Source(Protocol):
     def pull(self, name: str) -> bytes:
         """Fetch an object of an answer; raises NotYetError if it has not arrived."""
 
-    def drop(self, name: str) -> None:
-        """Release an answer's objects."""
+    def release(self, message: str, arrival: Arrival | None) -> bool:
+        """Release the objects of a message and of its answer, if that has arrived; False if it can still come."""
 
 
 def source_of(grid: Grid) -> Source:
@@ -87,8 +87,10 @@ class _InMemory:
     def pull(self, name: str) -> bytes:
         return next(objects[name] for objects in self.objects.values() if name in objects).deflate()
 
-    def drop(self, name: str) -> None:
-        self.objects.pop(name, None)
+    def release(self, message: str, arrival: Arrival | None) -> bool:
+        if arrival:
+            self.objects.pop(arrival.object, None)
+        return True
 
 
 class _SuperLink:
@@ -115,10 +117,14 @@ class _SuperLink:
             raise NotYetError
         return bytes(answer.object_content)
 
-    def drop(self, name: str) -> None:
-        request = ConfirmMessageReceivedRequest(node=self.node, run_id=self.run, message_object_id=name)
-        with suppress(httpx.HTTPStatusError):  # a site may have announced objects that cannot be released
-            self.client.ConfirmMessageReceived(request)
+    def release(self, message: str, arrival: Arrival | None) -> bool:
+        arrival = arrival or self.find(message)
+        for name in (message, arrival.object) if arrival else (message,):
+            # A site that never confirms its order would otherwise keep it here until the run ends.
+            request = ConfirmMessageReceivedRequest(node=self.node, run_id=self.run, message_object_id=name)
+            with suppress(httpx.HTTPStatusError):  # a site may have announced objects that cannot be released
+                self.client.ConfirmMessageReceived(request)
+        return arrival is not None
 
 
 class _Bounded:

@@ -173,7 +173,7 @@ class FlowerFleet:
         if again := since == sending.given:
             fault = "%s has not answered for %.0f s, and gets its order again: it may be lost"
             log.warning(fault, client, sending.waited)
-        if self.registry.order(client, errand.content, wait.lifetime, errand.allowance, again=again):
+        if self.registry.order(client, errand.content, errand.allowance, again=again):
             sending.give(since)
             errand.why = LATE
         else:

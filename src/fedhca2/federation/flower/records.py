@@ -7,11 +7,12 @@ in each of their messages, so it is hashed and pushed once.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from secrets import token_hex
+from secrets import token_bytes, token_hex
 from typing import Any, Literal
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from torch import Tensor
 
 from fedhca2.experiment.clients import NAME as PLAIN_NAME
@@ -31,7 +32,9 @@ from fedhca2.params import Layout, Slot
 Wire = Literal["float32", "bfloat16"]
 MASKED = "int32"  # wire format of masked rows
 DTYPES: dict[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16, MASKED: torch.int32}
-STYPE = "fedhca2.rows"  # little-endian values, concatenated
+STYPE = "fedhca2.salted_rows"  # little-endian values, concatenated, in chunks that begin with a salt
+SALT_BYTES = 16
+PIECE_BYTES = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE - SALT_BYTES  # of values in one of Flower's chunks
 HEADER_RECORD, ROWS_RECORD, OWN = "header", "rows", "own"
 STAGE = "stage"  # in the header of a message of secure aggregation: its stage
 CANNOT = "cannot"  # in the header of a site that cannot do what it was asked: the reason
@@ -76,7 +79,27 @@ def header_of(content: RecordDict) -> Header:
 def to_array(rows: Sequence[Tensor], wire: str) -> Array:
     """Concatenate these rows into one flat array."""
     flat = torch.cat([row.detach().to("cpu", DTYPES[wire]) for row in rows])
-    return Array(wire, (flat.numel(),), STYPE, flat.view(torch.uint8).numpy().tobytes())
+    return Array(wire, (flat.numel(),), STYPE, salt(flat.view(torch.uint8).numpy().data))
+
+
+def salt(values: memoryview) -> bytes:
+    """The same bytes with a salt at the start of each of Flower's chunks.
+
+    A SuperLink names a chunk by its hash. A site that knew an array before it is sent could announce that name first.
+    """
+    pieces = [values[start : start + PIECE_BYTES] for start in range(0, len(values), PIECE_BYTES)]
+    return b"".join(part for piece in pieces for part in (token_bytes(SALT_BYTES), piece))
+
+
+def unsalt(data: bytes) -> bytearray:
+    """The bytes without their salts.
+
+    >>> unsalt(salt(memoryview(b"abc")))
+    bytearray(b'abc')
+    """
+    view = memoryview(data)
+    size = SALT_BYTES + PIECE_BYTES
+    return bytearray().join(view[start + SALT_BYTES : start + size] for start in range(0, len(view), size))
 
 
 def to_rows(content: RecordDict) -> dict[str, Tensor]:
@@ -89,12 +112,10 @@ def to_rows(content: RecordDict) -> dict[str, Tensor]:
             raise MalformedMessageError(
                 f"array should be {STYPE} of {', '.join(DTYPES)}, found {array.stype} {array.dtype}"
             )
-        dtype = DTYPES[array.dtype]
-        if array.shape != (len(array.data) // dtype.itemsize,) or len(array.data) % dtype.itemsize:
-            raise MalformedMessageError(
-                f"array of shape {array.shape} should have as many values, found {len(array.data)} B"
-            )
-        rows[name] = torch.frombuffer(bytearray(array.data), dtype=dtype).float()
+        dtype, data = DTYPES[array.dtype], unsalt(array.data)
+        if array.shape != (len(data) // dtype.itemsize,) or len(data) % dtype.itemsize:
+            raise MalformedMessageError(f"array of shape {array.shape}: expected as many values, got {len(data)} B")
+        rows[name] = torch.frombuffer(data, dtype=dtype).float()
     return rows
 
 

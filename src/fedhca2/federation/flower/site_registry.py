@@ -28,6 +28,7 @@ from fedhca2.messages import Profile
 
 NODES_EVERY = 1.0  # seconds between checks for online nodes
 SLOWEST = 600.0  # seconds that one site's answer counts at most when others are waited for
+FOREVER_S = 30 * 86400.0  # Flower's messages need an end; ours end when they are released
 PAUSE = 0.01  # seconds per check for an answer, so that many sites do not keep the SuperLink busy
 log = logging.getLogger("fedhca2.server")
 
@@ -65,6 +66,7 @@ class SiteRegistry:
         self._asked: dict[int, Sending] = {}  # by node, the question who it is
         self._slowest = 0.0  # seconds until the slowest answer to it
         self._waiting: dict[str, _Sent] = {}
+        self._late: dict[int, set[str]] = {}  # by node, messages that nobody waits for and that it may still answer
 
     @cached_property
     def expected(self) -> dict[str, Profile]:
@@ -91,14 +93,12 @@ class SiteRegistry:
         """Whether someone was asked to introduce itself and has not answered yet."""
         return any(not sent.order for sent in self._waiting.values())
 
-    def order(
-        self, client: str, content: RecordDict, lifetime: float, allowance: Allowance, *, again: bool = False
-    ) -> bool:
+    def order(self, client: str, content: RecordDict, allowance: Allowance, *, again: bool = False) -> bool:
         """Send a client an order; False if Flower does not accept it. If sent `again`, the first answer counts."""
         node = self._node_of[client]
         if not again:
             self._forget_all(node, order=True)
-        return self._ask(content, _Sent(node, client, True, allowance), "train", lifetime)
+        return self._ask(content, _Sent(node, client, True, allowance), "train")
 
     def forget_orders(self) -> None:
         """A round is over: later answers are late."""
@@ -147,25 +147,33 @@ class SiteRegistry:
         reasons = silent | dict(self.refused)
         return {name: reasons.get(name, "offline") for name in self._specs if name not in self.known}
 
-    def _ask(self, content: RecordDict, sent: _Sent, kind: str, lifetime: float) -> bool:
+    def _ask(self, content: RecordDict, sent: _Sent, kind: str) -> bool:
         """Send a message, and wait for its answer; False if Flower does not accept it."""
-        message = self._push(content, sent.node, kind, lifetime)
+        message = self._push(content, sent.node, kind)
         if message:
             self._waiting[message] = sent
         return bool(message)
 
-    def _push(self, content: RecordDict, node: int, kind: str, lifetime: float) -> str:
+    def _push(self, content: RecordDict, node: int, kind: str) -> str:
         """Send a message; returns its name, or nothing if Flower does not accept it."""
+        self._release(node)
         secret = token_hex(16)  # a message's name is the hash of its content
         try:
-            names = [*self.grid.push_messages([Message(content, node, kind, ttl=lifetime, group_id=secret)])]
+            names = [*self.grid.push_messages([Message(content, node, kind, ttl=FOREVER_S, group_id=secret)])]
         except ObjectPushError:  # it took too long, or the clock jumped
             return ""
         return names[0] or "" if names else ""
 
     def _forget(self, message: str) -> None:
-        del self._waiting[message]
-        self._answers.forget(message)
+        node = self._waiting.pop(message).node
+        if not self._answers.forget(message):
+            self._late.setdefault(node, set()).add(message)
+
+    def _release(self, node: int) -> None:
+        """Release late answers of a node: with its next message, the proxy lets it send as much again."""
+        late = self._late.pop(node, set())
+        if left := {message for message in late if not self._answers.forget(message)}:
+            self._late[node] = left
 
     def _forget_all(self, node: int, *, order: bool) -> None:
         """Stop waiting for a node's answer to its order, or to the question who it is."""
@@ -198,8 +206,7 @@ class SiteRegistry:
             asked.close()
             self._refuse(number, plain(name, NAME), fault)
             return
-        lifetime = Wait(self.terms.deadline).lifetime
-        if self._ask(pack(self.invitation.header()), _Sent(number, name, False, Allowance()), "query", lifetime):
+        if self._ask(pack(self.invitation.header()), _Sent(number, name, False, Allowance()), "query"):
             asked.give(node.since)
 
     def _introduce(self, sent: _Sent, answer: Answer | Refused | Gone) -> None:
@@ -231,4 +238,5 @@ class SiteRegistry:
     def _refuse(self, node: int, name: str, fault: Refused) -> None:
         log.warning("node %d (%s) is refused: %s", node, name, fault.why)
         self._refused[node] = (name, fault.why)
-        self._push(pack({"refused": fault.why}), node, "query", Wait(self.terms.deadline).lifetime)
+        if notice := self._push(pack({"refused": fault.why}), node, "query"):
+            self._late.setdefault(node, set()).add(notice)

@@ -8,7 +8,6 @@ from time import monotonic
 
 NAMED = 5  # clients with one reason that a message names
 TELL_AFTER = 60.0  # seconds of waiting until it is logged; twice as long every time after
-FOREVER = 30 * 86400.0  # seconds; Flower's messages need an end
 # A message without an answer is taken for lost this many seconds, and three times as long as the slowest other took,
 # after it was given.
 LOST_AFTER, TIMES_AS_LONG = 60.0, 3
@@ -24,18 +23,13 @@ class Wait:
 
     def __init__(self, deadline: float | None) -> None:
         began = monotonic()
-        self.deadline, self.end = deadline, began + (math.inf if deadline is None else deadline)
+        self.end = began + (math.inf if deadline is None else deadline)
         self._pause, self._next = TELL_AFTER, began + TELL_AFTER
 
     @property
     def is_over(self) -> bool:
         """Whether the deadline has passed."""
         return monotonic() >= self.end
-
-    @property
-    def lifetime(self) -> float:
-        """Seconds that a message lives: longer than the wait, so that it does not expire before the deadline."""
-        return FOREVER if self.deadline is None else max(self.end - monotonic(), 1.0) + self.deadline
 
     def tell(self, whom: Mapping[str, str]) -> None:
         """Log from time to time who is waited for, and why."""

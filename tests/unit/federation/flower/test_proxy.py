@@ -1,22 +1,26 @@
 """What the proxy forwards to a SuperLink: nothing that a site must not send, however it is disguised."""
 
+import logging
+
 import pytest
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree, PushObjectRequest
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhca2.federation.flower.proxy.app import Refusals
+from fedhca2.federation.flower.proxy.app import Seldom
 from fedhca2.federation.flower.proxy.requests import (
     DEPTH,
     INLINE,
     OBJECTS,
     PUSHES,
+    TREES,
     Allowance,
-    Shapes,
+    Objects,
     fault_of,
     fault_of_tree,
 )
@@ -167,7 +171,7 @@ def test_the_largest_tree_passes():
     assert fault_of_tree(tree_of(0, *map(tree_of, range(1, OBJECTS)))) == ""
 
 
-shapes_of = st.recursive(
+trees_of = st.recursive(
     st.builds(ObjectTree, object_id=names),
     lambda below: st.builds(ObjectTree, object_id=names, children=st.lists(below, min_size=1, max_size=3)),
     max_leaves=6,
@@ -175,44 +179,60 @@ shapes_of = st.recursive(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(shapes_of, max_size=12))
-def test_trees_do_not_grow_together(announced):
-    """A SuperLink keeps the first children of every object; the trees it assembles are the ones that were sent."""
-    shapes, kept = Shapes(), {}
-    for tree in announced:
-        if fault_of_tree(tree) or shapes.fault_of(tree):
+@given(st.lists(st.tuples(st.sampled_from(["order", 1, 2]), trees_of), max_size=12))
+def test_whatever_is_announced_a_superlink_can_release_all_of_it(announced):
+    objects_, store, roots = Objects(), InMemoryObjectStore(), set()
+    for sender, tree in announced:
+        if fault_of_tree(tree):
             continue
-        waiting = [tree]
-        while waiting:
-            one = waiting.pop()
-            kept.setdefault(one.object_id, [child.object_id for child in one.children])
-            waiting += one.children
+        if sender == "order":
+            if any(name in store for name in objects(tree)):
+                continue  # the server's own objects are new
+            objects_.note_order(1, tree)
+        else:
+            try:
+                objects_.claim(sender, tree)
+            except ValueError:
+                continue
+        store.preregister(1, tree)
+        roots.add(tree.object_id)
+        assert objects(store.get_object_tree(tree.object_id)) == objects(tree)
+    for root in roots:
+        store.delete(root)
+    assert len(store) == 0
 
-        def follow(name, seen=()):
-            return [name, *(below for child in kept[name] for below in follow(child))]
 
-        assert len(follow(tree.object_id)) <= len(objects(tree))
-
-
-def test_a_reply_that_is_sent_again_has_the_same_shape():
-    shapes = Shapes()
+def test_an_answer_that_is_sent_again_passes_and_is_remembered_once():
+    known = Objects()
     tree = reply_of().message_object_trees[0]
-    assert shapes.fault_of(tree) == shapes.fault_of(tree) == ""
+    assert [known.claim(NODE, tree), known.claim(NODE, tree)] == [True, False]
 
 
-def test_what_was_refused_is_not_remembered():
-    shapes = Shapes()
-    shapes.fault_of(tree_of(0, tree_of(1)))
-    assert shapes.fault_of(tree_of(2, tree_of(3, tree_of(4)), tree_of(0)))
-    assert shapes.fault_of(tree_of(3, tree_of(5))) == ""
+@pytest.mark.parametrize("node", [NODE, 8])
+@pytest.mark.parametrize("below", [(), (3,)], ids=["as it is", "with children"])
+def test_a_leaf_of_an_order_or_of_another_answer_is_refused(node, below):
+    known = Objects()
+    known.note_order(NODE, tree_of(0, tree_of(1)))
+    known.claim(NODE, tree_of(5, tree_of(2)))
+    for leaf in (1, 2):
+        with pytest.raises(ValueError, match="new"):
+            known.claim(node, tree_of(9, tree_of(leaf, *map(tree_of, below))))
 
 
-def test_shapes_are_forgotten_in_time():
-    shapes = Shapes(kept=10)
-    for number in range(0, 100, 2):
-        shapes.fault_of(tree_of(number, tree_of(number + 1)))
-    refused = [bool(shapes.fault_of(tree_of(number, tree_of(1000)))) for number in (80, 98, 0)]
-    assert refused == [True, True, False]
+def test_what_the_superlink_did_not_accept_may_be_announced_by_another():
+    known = Objects()
+    known.claim(NODE, tree_of(0, tree_of(1)))
+    known.release(NODE, tree_of(0, tree_of(1)))
+    assert known.claim(8, tree_of(2, tree_of(1)))
+
+
+def test_the_objects_of_old_answers_are_forgotten():
+    known = Objects()
+    for number in range(0, 4 * TREES, 2):
+        known.claim(NODE, tree_of(number, tree_of(number + 1)))
+    assert known.claim(8, tree_of(100, tree_of(1)))
+    with pytest.raises(ValueError, match="new"):
+        known.claim(8, tree_of(101, tree_of(4 * TREES - 1)))
 
 
 @settings(deadline=None)
@@ -232,8 +252,10 @@ def test_a_node_never_has_more_than_its_quota(requests):
         assert pushes <= PUSHES
 
 
-def test_many_refusals_of_a_kind_are_one_line(caplog):
-    refusals = Refusals()
+def test_many_records_of_a_kind_are_one_line(caplog):
+    log = logging.getLogger("test.seldom")
+    log.addFilter(Seldom())
     for number in range(1000):
-        refusals.tell("home (node 7)", "POST /x", f"node should be 7, found {number}")
-    assert len(caplog.records) == 1
+        log.warning("refused %s: %s", "home", number, extra={"kind": f"home: expected 7, got {number}"})
+        log.warning("Unsupported upgrade request.")
+    assert len(caplog.records) == 2

@@ -20,7 +20,7 @@ from fedhca2.federation.flower.control import (
     list_registrations,
     operator_token,
 )
-from fedhca2.federation.flower.proxy.app import WHOLE_TIME, Proxy
+from fedhca2.federation.flower.proxy.app import WHOLE_TIME, Proxy, Seldom
 from fedhca2.federation.flower.proxy.listener import HEAD, HEAD_TIME, Listener
 from fedhca2.federation.flower.proxy.requests import Register
 
@@ -37,6 +37,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger().handlers[0].addFilter(Seldom())
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from time import monotonic
 
 import httpx
@@ -13,8 +14,9 @@ from flwr.proto.fleet_pb2 import (
     PullMessagesRequest,
     PullMessagesResponse,
     PushMessagesRequest,
+    PushMessagesResponse,
 )
-from flwr.proto.message_pb2 import PushObjectRequest
+from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest
 from google.protobuf.message import DecodeError, Message
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
@@ -23,9 +25,9 @@ from starlette.types import Receive, Scope, Send
 from fedhca2.federation.flower.proxy.requests import (
     ROUTES,
     Allowance,
+    Objects,
     Register,
     Route,
-    Shapes,
     Site,
     claimed_node,
     fault_of,
@@ -37,8 +39,8 @@ AT_ONCE = 16  # concurrent requests per site; Flower's SuperNode uses six
 BODY_TIME = 120.0  # seconds for a request to arrive: a chunk at 0.4 Mbit/s
 WHOLE_TIME = 300.0  # seconds until it has its answer
 Headers = Mapping[str, str]
-AGAIN = 10.0  # seconds until the same refusal is logged again, with its count
-KINDS = 1024  # distinct refusals that are counted separately
+AGAIN = 10.0  # seconds until a record of the same kind is logged again, with its count
+KINDS = 1024  # distinct records that are counted separately
 NUMBER = re.compile(r"\d+")
 log = logging.getLogger("fedhca2.proxy")
 
@@ -48,7 +50,7 @@ class Proxy:
 
     def __init__(self, superlink: httpx.AsyncClient, register: Register, quota: int) -> None:
         self._superlink, self._register, self._quota = superlink, register, quota
-        self._refusals, self._shapes = Refusals(), Shapes()
+        self._objects = Objects()
         self._allowances: dict[int, Allowance] = {}
         self._busy = Counter[int]()
 
@@ -64,7 +66,8 @@ class Proxy:
                 scope["state"]["connection"].belongs_to(site.node)
                 await self._serve(site, route, headers, request, send)
         except Refusal as refusal:
-            self._refusals.tell(who, f"{request.method} {ascii(request.url.path)[1:-1][:80]}", refusal.why)
+            asked = f"{request.method} {ascii(request.url.path)[1:-1][:80]}"
+            log.warning("refused %s, %s: %s", who, asked, refusal.why, extra={"kind": f"{who}: {refusal.why}"})
             answer = PlainTextResponse(refusal.why, refusal.status, {"connection": "close"})
             await answer(scope, receive, send)
         except (ClientDisconnect, TimeoutError, httpx.HTTPError):
@@ -102,11 +105,16 @@ class Proxy:
             size = len(body) if announces or isinstance(message, PushObjectRequest) else 0
             if why := allowance.take(size, announces):
                 raise Refusal(413, why)
-            response = await self._ask(request.url.path, body, headers)
+            if isinstance(message, PushMessagesRequest):
+                response = await self._announce(site, message, partial(self._ask, request.url.path, body, headers))
+            else:
+                response = await self._ask(request.url.path, body, headers)
             if not response.is_success:
                 allowance.give_back(size, announces)
-            elif isinstance(message, PullMessagesRequest) and await _has_messages(response):
+            elif isinstance(message, PullMessagesRequest) and (trees := await _trees_in(response)):
                 allowance.renew()
+                for tree in trees:
+                    self._objects.note_order(site.node, tree)
             await _pass_back(response, send)
         finally:
             self._busy[site.node] -= 1
@@ -118,13 +126,26 @@ class Proxy:
             message.ParseFromString(body)
         except DecodeError:
             raise Refusal(400, f"should be a {route.request.__name__}, found something else") from None
-        why = fault_of(message, site.node, site.key)
-        if not why and isinstance(message, PushMessagesRequest):
-            why = self._shapes.fault_of(message.message_object_trees[0])
-        if why:
+        if why := fault_of(message, site.node, site.key):
             # A SuperNode that still has its number from an earlier SuperLink ends on 401, and its site starts it anew.
             raise Refusal(401 if claimed_node(message) not in (0, site.node) else 403, why)
         return message
+
+    async def _announce(
+        self, site: Site, message: PushMessagesRequest, ask: Callable[[], Awaitable[httpx.Response]]
+    ) -> httpx.Response:
+        """Announce an answer, if its objects are new; they are the site's once the SuperLink has accepted them."""
+        tree = message.message_object_trees[0]
+        try:
+            new = self._objects.claim(site.node, tree)
+        except ValueError as error:
+            raise Refusal(403, str(error)) from None
+        response = await ask()
+        if new and not (
+            response.is_success and PushMessagesResponse.FromString(await response.aread()).objects_to_push
+        ):
+            self._objects.release(site.node, tree)
+        return response
 
     async def _ask(self, path: str, body: bytes, headers: Headers) -> httpx.Response:
         """The SuperLink's response, of which only the header has been read."""
@@ -150,6 +171,8 @@ def _headers(request: Request) -> Headers:
     headers = request.headers.items()
     if len(headers) != len(dict(headers)):
         raise Refusal(400, "a header should appear once, found one twice")
+    if not all(value.isascii() for _, value in headers):
+        raise Refusal(400, "a header: expected ASCII, got other characters")
     return dict(headers)
 
 
@@ -171,8 +194,10 @@ async def _body(request: Request, limit: int) -> bytes:
         raise Refusal(408, f"a request should arrive within {BODY_TIME:g} s, found it late") from None
 
 
-async def _has_messages(response: httpx.Response) -> bool:
-    return bool(PullMessagesResponse.FromString(await response.aread()).messages_list)
+async def _trees_in(response: httpx.Response) -> Sequence[ObjectTree]:
+    """The trees of the messages that the SuperLink sends."""
+    trees: Sequence[ObjectTree] = PullMessagesResponse.FromString(await response.aread()).message_object_trees
+    return trees
 
 
 async def _pass_back(response: httpx.Response, send: Send) -> None:
@@ -200,20 +225,23 @@ class Refusal(Exception):  # noqa: N818 - it is an answer
         self.status, self.why = status, why
 
 
-class Refusals:
-    """Logs a line for each refusal, and one for many of the same, so that no one can fill the disk with them."""
+class Seldom(logging.Filter):
+    """Lets one record of a kind pass in ten seconds, with a count of the others, so that no one can fill the disk."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # when it was last logged, and the count since
+        super().__init__()
+        self._seen: dict[str, tuple[float, int]] = {}  # when it was last logged, and the count since
 
-    def tell(self, who: str, asked: str, why: str) -> None:
-        """Log that someone was refused a path."""
-        kind = who, NUMBER.sub("#", why)
-        told, count = self._seen.get(kind, (-AGAIN, 0))
-        if monotonic() - told < AGAIN:
-            self._seen[kind] = told, count + 1
-            return
-        log.warning("refused %s, %s: %s%s", who, asked, why, f" ({count} more times before)" if count else "")
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log a record. Its kind is its own, or its text without arguments."""
+        kind = NUMBER.sub("#", getattr(record, "kind", str(record.msg)))
+        logged, count = self._seen.get(kind, (-AGAIN, 0))
+        if monotonic() - logged < AGAIN:
+            self._seen[kind] = logged, count + 1
+            return False
+        if count:
+            record.msg, record.args = f"{record.getMessage()} ({count} more times before)", ()
         if len(self._seen) >= KINDS:
             self._seen.clear()
         self._seen[kind] = monotonic(), 0
+        return True

@@ -3,11 +3,10 @@
 import asyncio
 import re
 from base64 import b64decode
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from time import monotonic
 from typing import Any
 
@@ -49,7 +48,7 @@ DEPTH = 5  # message, content, record, array, chunk
 OBJECTS = 2**12  # in one reply: 20 GiB in chunks
 HASH = re.compile(r"[0-9a-f]{64}")
 PUSHES = 8  # announcements per reply: the SuperLink accepts one, and a bad network repeats it
-KEPT = 2**18  # objects with children to remember: four per reply
+TREES = 8  # of a node's messages, and of its answers, to remember: the server releases each before the next but one
 
 
 @dataclass(frozen=True)
@@ -212,32 +211,56 @@ class Allowance:
         self.bytes = self.pushes = 0
 
 
-class Shapes:
-    """The children of every object that has some, which must stay the same.
+class Objects:
+    """The objects that a SuperLink may hold, by the trees in which they were announced.
 
-    The SuperLink keeps an object's children from its first announcement, and assembles trees from these. So trees that
-    are small when sent could be joined behind the proxy, one below the leaves of the other, until traversing them never
-    ends. Here an object that once had children must have the same ones in every tree.
+    A SuperLink names objects by their content and keeps an object's children from its first announcement. A tree with
+    an object that is already there would change another tree, or leave objects without a parent, which nobody releases.
+    So the tree of an answer must consist of new objects. Those of honest sites do, since every message has its salt.
     """
 
-    def __init__(self, kept: int = KEPT) -> None:
-        self._kept = kept
-        self._children: OrderedDict[bytes, bytes] = OrderedDict()  # both as hashes
+    def __init__(self) -> None:
+        self._trees: dict[tuple[int, bool], OrderedDict[str, ObjectTree]] = {}  # by node, and whether they are answers
+        self._holders = Counter[str]()  # the number of trees that an object is in
 
-    def fault_of(self, tree: ObjectTree) -> str:
-        """Why a tree of acceptable size is refused; otherwise it is remembered."""
-        shapes: dict[bytes, bytes] = {}
-        waiting = [tree]
-        while waiting:
-            one = waiting.pop()
-            name = bytes.fromhex(one.object_id)
-            shape = sha256("".join(child.object_id for child in one.children).encode()).digest()
-            if self._children.get(name, shape) != shape:
-                return "an object should have the same children as before, found others"
-            if one.children:
-                shapes[name] = shape
-                waiting += one.children
-        self._children.update(shapes)
-        while len(self._children) > self._kept:
-            self._children.popitem(last=False)
-        return ""
+    def note_order(self, node: int, tree: ObjectTree) -> None:
+        """Remember a tree that a node has received."""
+        self._add((node, False), tree)
+
+    def claim(self, node: int, tree: ObjectTree) -> bool:
+        """Remember the tree of a node's answer; False if it already is.
+
+        Raises ValueError if one of its objects is in another tree.
+        """
+        if self._trees.get((node, True), OrderedDict()).get(tree.object_id) == tree:
+            return False
+        if any(self._holders[name] for name in names_in(tree)):
+            raise ValueError("an answer: expected new objects, got one that was sent before")
+        self._add((node, True), tree)
+        return True
+
+    def release(self, node: int, tree: ObjectTree) -> None:
+        """Forget the tree of an answer that the SuperLink has not accepted."""
+        if self._trees[node, True].pop(tree.object_id, None):
+            self._remove(tree)
+
+    def _add(self, sender: tuple[int, bool], tree: ObjectTree) -> None:
+        trees = self._trees.setdefault(sender, OrderedDict())
+        if tree.object_id not in trees:
+            trees[tree.object_id] = tree
+            self._holders.update(names_in(tree))
+            if len(trees) > TREES:
+                self._remove(trees.popitem(last=False)[1])
+
+    def _remove(self, tree: ObjectTree) -> None:
+        for name in names_in(tree):
+            self._holders[name] -= 1
+            if not self._holders[name]:
+                del self._holders[name]
+
+
+def names_in(tree: ObjectTree) -> Iterator[str]:
+    """The names of all objects of a tree."""
+    yield tree.object_id
+    for child in tree.children:
+        yield from names_in(child)
