@@ -14,6 +14,7 @@ import torch
 
 from fedhca2.clients.step import set_mode, take_step
 from fedhca2.clients.training import Learner, Training
+from fedhca2.data.batches import Batch
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.features import STRIDES
 
@@ -90,7 +91,7 @@ def tried(family: str, name: str) -> Tried:
             maps = tuple(f"{found.shape[1]}×{found.shape[2]}×{found.shape[3]}" for found in model.encoder(image))
         before = [parameter.detach().clone() for parameter in model.parameters()]
         optimizer, began = Learner(model, Training(learning_rate=1e-3)).optimizer, perf_counter()
-        losses = take_step(model, optimizer, {"image": image, "semseg": label}, "fp32")
+        losses = take_step(model, optimizer, Batch(image, {"semseg": label}), "fp32")
         seconds = perf_counter() - began
         moved = any(not old.equal(new) for old, new in zip(before, model.parameters(), strict=True))
         if not moved or not torch.isfinite(losses["semseg"]):

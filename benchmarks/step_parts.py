@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 from fedhca2.clients import DeviceSlot, at_work
 from fedhca2.clients.step import PLAIN, set_mode, take_step
 from fedhca2.clients.training import Learner
-from fedhca2.data.dataset import Sample
+from fedhca2.data.batches import Batch
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
 from gpu import seconds
@@ -58,7 +58,7 @@ def kind_of(kernel: str) -> str:
     return next((kind for kind, names in KINDS.items() if re.search(names, kernel, re.IGNORECASE)), "others")
 
 
-def step_bytes(learner: Learner, batch: Sample) -> int:
+def step_bytes(learner: Learner, batch: Batch) -> int:
     """What a step must write and read. Takes a plain step."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in learner.model.parameters()}
     kept: dict[int, int] = {}

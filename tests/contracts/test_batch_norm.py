@@ -50,7 +50,7 @@ def test_recalibrated_statistics_are_those_of_the_local_images():
     seen = []
     model.decoders["depth"].norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
     for batch in client.data.train.training(seed=client.data.seed, client="home", epoch=1):
-        model(batch["image"])
+        model(batch.image)
     mean = torch.stack([features.mean(dim=(0, 2, 3)) for features in seen]).mean(dim=0)
     variance = torch.stack([features.transpose(0, 1).flatten(1).var(dim=1) for features in seen]).mean(dim=0)
     assert_close(turn.received[HOME_DEPTH], torch.cat([mean, variance]), rtol=1e-4, atol=1e-6)

@@ -43,8 +43,10 @@ class Problem:
     @torch.no_grad()
     def loss(self, pull):
         """The same loss, computed separately."""
-        outputs = deepcopy(self.model).train()(self.batch["image"])
-        tasks = sum(TASKS[task].weight * TASKS[task].loss(out, self.batch[task]) for task, out in outputs.items())
+        outputs = deepcopy(self.model).train()(self.batch.image)
+        tasks = sum(
+            TASKS[task].weight * TASKS[task].loss(out, self.batch.labels[task]) for task, out in outputs.items()
+        )
         pairs = zip(self.pulled, self.anchors, strict=True)
         return float(tasks) + pull / 2 * sum(float((p.double() - a.double()).square().sum()) for p, a in pairs)
 

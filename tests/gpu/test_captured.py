@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 
 from fedhca2.clients import DeviceSlot, at_work
@@ -72,9 +73,7 @@ def with_effect(name, terms):
     client = clients(small(**FP32))[name]
     model = client.personal.model.double()
     set_mode(model, terms(model).frozen)
-    batch = {
-        key: value.double() if value.is_floating_point() else value for key, value in next(client.batches(0)).items()
-    }
+    batch = next(client.batches(0)).map(lambda value: value.double() if value.is_floating_point() else value)
     take_step(model, client.training.optimizer.build(model.parameters(), 0.0, 0.0), batch, "fp32", terms(model))
     slopes = {key: p.grad.abs() for key, p in model.named_parameters() if p.grad is not None}
     steepest = max(slope.max() for slope in slopes.values())
@@ -247,7 +246,7 @@ def test_captured_evaluation_is_the_plain_one(name, kind):
 def test_a_captured_pass_follows_the_weights_of_a_backbone_that_keeps_what_it_computed():
     client = clients(small(**FP32 | {"model": {"encoder": {"name": "tiny_vit_5m_224"}}}))["outdoor-normals"]
     model, slot = client.personal.model.to(GPU), DeviceSlot(GPU)
-    [image] = [batch["image"] for batch in client.data.val.in_order(slot.feed)]
+    [image] = [batch.image for batch in client.data.val.in_order(slot.feed)]
     with torch.inference_mode():
         slot.captures.forward(model, image, "fp32")(image)
         for name, parameter in model.named_parameters():
@@ -263,17 +262,12 @@ def test_the_feed_gives_what_the_cpu_prepares(kind):
     data = clients(small(**FP32))["home"].data
     expected = list(data.train.training(seed=0, client="home", epoch=3))
     batches = data.train.training(seed=0, client="home", epoch=3, feed=DeviceSlot(GPU, kind).feed)
-    found = [{name: value.clone() for name, value in batch.items()} for batch in batches]
+    found = [batch.map(torch.clone) for batch in batches]
     assert len(found) == len(expected)
     for batch, other in zip(found, expected, strict=True):
-        assert_close(
-            {k: v.cpu() for k, v in batch.items() if k != "image"},
-            {k: v for k, v in other.items() if k != "image"},
-            rtol=0,
-            atol=1e-6,
-        )
+        assert_close(batch.map(Tensor.cpu).labels, other.labels, rtol=0, atol=1e-6)
         # Colours are cut to whole grey levels: where a GPU interpolates to just below one, a pixel differs.
-        assert ((batch["image"].cpu() - other["image"]).abs() > 1e-3).float().mean() <= 1e-3
+        assert ((batch.image.cpu() - other.image).abs() > 1e-3).float().mean() <= 1e-3
 
 
 def test_memory_of_the_gpu_does_not_grow_with_the_clients():

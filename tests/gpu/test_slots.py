@@ -99,9 +99,9 @@ def test_batches_stay_whole_while_another_thread_captures(monkeypatch):
                 found = []
                 for batch in data.training(seed=0, client="road", epoch=epoch, feed=slot.feed):
                     torch.cuda._sleep(2_000_000)  # a millisecond, in which the next batches are prepared
-                    found.append(batch["semseg"].clone())
+                    found.append(batch.labels["semseg"].clone())
                     del batch
-                expected = [batch["semseg"] for batch in data.training(seed=0, client="road", epoch=epoch)]
+                expected = [batch.labels["semseg"] for batch in data.training(seed=0, client="road", epoch=epoch)]
                 assert all(one.cpu().equal(other) for one, other in zip(found, expected, strict=True))
         finally:
             ended.set()

@@ -25,7 +25,7 @@ from fedhca2.clients.step import (
     task_prediction,
 )
 from fedhca2.compiling import capture_graph, compiled, with_constants
-from fedhca2.data.dataset import Sample
+from fedhca2.data.batches import Batch
 from fedhca2.models.fast import WeightsCastTogether, compile_parts, quicken
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.packing import copied_together
@@ -46,7 +46,7 @@ class Captures:
         self.steps: dict[Hashable, CapturedStep] = {}
         self.forwards: dict[Hashable, CapturedForward] = {}
 
-    def step(self, learner: "Learner", batch: Sample, terms: LocalTerms) -> "CapturedStep":
+    def step(self, learner: "Learner", batch: Batch, terms: LocalTerms) -> "CapturedStep":
         """The captured step for this learner's kind of model and batch, loaded with the learner's values."""
         names = tuple(name for name, _ in terms.pulled)
         key = (learner.model.kind, learner.training, _shapes(batch), terms.frozen, terms.pull, names)
@@ -75,14 +75,14 @@ class Captures:
 class CapturedStep:
     """`take_step` on its own tensors."""
 
-    def __init__(self, captures: Captures, learner: "Learner", batch: Sample, terms: LocalTerms) -> None:
+    def __init__(self, captures: Captures, learner: "Learner", batch: Batch, terms: LocalTerms) -> None:
         training = learner.training
         self.model = deepcopy(learner.model)
         set_mode(self.model, terms.frozen)
         quicken(self.model, compile=captures.compile)
         if captures.compile:
             compile_parts(self.model)
-        self.batch = {name: value.clone() for name, value in batch.items()}
+        self.batch = batch.map(Tensor.clone)
         self.terms = LocalTerms(terms.frozen, terms.pull, [(name, anchor.clone()) for name, anchor in terms.pulled])
         self.rate = torch.zeros((), device=captures.device)
         self.optimizer = training.optimizer.build(self.model.parameters(), self.rate, training.weight_decay)
@@ -106,10 +106,10 @@ class CapturedStep:
 
         self.graph = capture_graph(run)
 
-    def __call__(self, batch: Sample) -> Losses:
+    def __call__(self, batch: Batch) -> Losses:
         """Take one step on this batch; the next step overwrites the losses, and their `total`."""
-        for name, value in batch.items():
-            self.batch[name].copy_(value, non_blocking=True)
+        for own, value in zip(self.batch.tensors, batch.tensors, strict=True):
+            own.copy_(value, non_blocking=True)
         self.graph.replay()
         return self.losses
 
@@ -174,8 +174,8 @@ class CapturedForward:
         return self.predictions
 
 
-def _shapes(batch: Sample) -> Hashable:
-    return tuple((name, value.shape, value.dtype) for name, value in batch.items())
+def _shapes(batch: Batch) -> Hashable:
+    return *batch.labels, *((value.shape, value.dtype) for value in batch.tensors)
 
 
 def _values(model: nn.Module) -> list[Tensor]:

@@ -16,10 +16,9 @@ from fedhca2.clients.exchange import Exchange, divergence
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.reach import FirstRow, RowLimits, first_rows
 from fedhca2.clients.state_file import ClientState
-from fedhca2.clients.step import KEEP, LocalTerms
+from fedhca2.clients.step import LocalTerms
 from fedhca2.clients.training import Learner, Training
-from fedhca2.data.batches import Batches, one_early
-from fedhca2.data.dataset import Sample
+from fedhca2.data.batches import Batch, Batches, one_early
 from fedhca2.messages import BatchNorm, Effect, Order, Profile, Reply
 from fedhca2.models.layers import draw_keep
 from fedhca2.models.multitask import MultiTaskModel, fingerprint, slot_prefix
@@ -30,7 +29,7 @@ from fedhca2.seeds import derive
 from fedhca2.tasks import LabelSpace, metrics_for
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in total, loss of the last one
-Turn = tuple[Epoch, Learner, Iterator[Sample]]  # an epoch of one model
+Turn = tuple[Epoch, Learner, Iterator[Batch]]  # an epoch of one model
 NO_PRIVACY = Privacy()
 
 
@@ -185,7 +184,7 @@ class Client:
         with at_work(self, place):
             return evaluate(model, images.evaluation(place.feed), metrics, self.training.precision, place.captures)
 
-    def batches(self, epoch: int, place: DeviceSlot | None = None) -> Iterator[Sample]:
+    def batches(self, epoch: int, place: DeviceSlot | None = None) -> Iterator[Batch]:
         """The batches of one epoch, counted from the first round, with all random draws for their steps."""
         seed, training, place = self.data.seed, self.training, place or self.device_slot
         batches = self.data.train.training(
@@ -201,7 +200,7 @@ class Client:
             return batches
         dice = np.random.default_rng(derive(seed, "drop_path", self.name, epoch))
         keep = draw_keep(paths, len(self.data.train), self.data.train.batch_size, dice).to(place.device)
-        return (batch | {KEEP: own} for batch, own in zip(batches, keep, strict=True))
+        return (replace(batch, keep=own) for batch, own in zip(batches, keep, strict=True))
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
         """Move everything it holds to another device."""

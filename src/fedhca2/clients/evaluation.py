@@ -12,8 +12,7 @@ from fedhca2.clients.capture import CapturedForward, Captures
 from fedhca2.clients.device_slot import DeviceSlot, at_work
 from fedhca2.clients.step import autocast, total_loss
 from fedhca2.clients.training import Training
-from fedhca2.data.batches import Batches, EvaluationBatch
-from fedhca2.data.dataset import Sample
+from fedhca2.data.batches import Batch, Batches
 from fedhca2.data.transforms import own_size, placement
 from fedhca2.metrics import Metric
 from fedhca2.models.multitask import MultiTaskModel
@@ -32,7 +31,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 @torch.inference_mode()
 def evaluate(
     model: MultiTaskModel,
-    batches: Iterable[EvaluationBatch],
+    batches: Iterable[Batch],
     metrics: Mapping[str, Metric],
     precision: str,
     captures: Captures | None = None,
@@ -61,11 +60,11 @@ def evaluate(
 
 
 @torch.inference_mode()
-def summed_loss(model: MultiTaskModel, batch: Sample, training: Training) -> Tensor:
+def summed_loss(model: MultiTaskModel, batch: Batch, training: Training) -> Tensor:
     """The loss that a model trains on, times the number of images, in evaluation mode."""
-    with autocast(batch["image"].device, training.precision):
-        losses = {task: TASKS[task].loss(output, batch[task]) for task, output in model(batch["image"]).items()}
-    return len(batch["image"]) * total_loss(losses, training.loss_weights).double()
+    with autocast(batch.image.device, training.precision):
+        losses = {task: TASKS[task].loss(output, batch.labels[task]) for task, output in model(batch.image).items()}
+    return len(batch.image) * total_loss(losses, training.loss_weights).double()
 
 
 def mean_loss(client: "Client", place: DeviceSlot) -> float:
@@ -96,7 +95,7 @@ def look_ahead(
                     loss = summed_loss(model, batch, client.training)
                     sums[name] = sums[name] + loss if name in sums else loss
                 if watch:
-                    watch(client.name, number, -(-len(images.indices) // images.batch_size), loss / len(batch["image"]))
+                    watch(client.name, number, -(-len(images.indices) // images.batch_size), loss / len(batch.image))
         finally:
             assign(tensors, own, layout)
     means = {name: float(total) / len(images.indices) for name, total in sums.items()}
@@ -145,7 +144,7 @@ def _compact(prediction: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def recalibrate(model: MultiTaskModel, batches: Iterable[Sample]) -> None:
+def recalibrate(model: MultiTaskModel, batches: Iterable[Batch]) -> None:
     """Measure the running statistics of BatchNorm layers again, as plain averages, after parameters have changed.
 
     Those of a frozen backbone stay as they are.
@@ -165,6 +164,6 @@ def recalibrate(model: MultiTaskModel, batches: Iterable[Sample]) -> None:
         layer.reset_running_stats()
         layer.momentum = None  # a cumulative average
     for batch in batches:
-        model(batch["image"])
+        model(batch.image)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum

@@ -19,15 +19,16 @@ import torch
 
 from fedhca2.clients.capture import CapturedForward, Captures
 from fedhca2.clients.client import Client
-from fedhca2.clients.step import KEEP, set_mode, take_step, task_loss
+from fedhca2.clients.step import set_mode, take_step, task_loss
 from fedhca2.clients.training import Learner, Training
 from fedhca2.compiling import compiled, without_collecting
 from fedhca2.cores import usable_cores
 from fedhca2.data.batch_augmentation import plan
+from fedhca2.data.batches import Batch
 from fedhca2.data.dataset import Sample
 from fedhca2.data.feed import DeviceFeed
 from fedhca2.data.resident import on_canvas
-from fedhca2.data.transforms import UNCHANGED, draw_augmentation
+from fedhca2.data.transforms import UNCHANGED, collate, draw_augmentation
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, compile_parts, parts, quicken
 from fedhca2.models.multitask import MultiTaskModel
@@ -171,14 +172,14 @@ def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: 
     quicken(model, compile=True)
     compile_parts(model, None if part == ALL else part)
     device = next(model.parameters()).device
-    batch = {name: torch.stack([value.to(device)] * training.batch_size) for name, value in sample.items()}
-    batch["image"] = torch.randn(batch["image"].shape, device=device)
-    batch[KEEP] = torch.ones(len(model.encoder.drop_paths), training.batch_size, device=device)
+    labels = Batch.of(collate([sample] * training.batch_size)).map(lambda value: value.to(device)).labels
+    image = torch.randn(training.batch_size, *sample["image"].shape, device=device)
+    batch = Batch(image, labels, keep=torch.ones(len(model.encoder.drop_paths), training.batch_size, device=device))
     optimizer = Learner(model, training).optimizer
     loss = compiled(task_loss, part in (LOSS, ALL))
     take_step(model, optimizer, batch, training.precision, loss=loss, weighted=training.loss_weights)
     if part == LOSS:
-        CapturedForward(Captures(device, compile=True), model, batch["image"], training.precision)
+        CapturedForward(Captures(device, compile=True), model, image, training.precision)
 
 
 def _compile_input(device: torch.device, sample: Sample, size: Size, count: int, channels: Mapping[str, int]) -> None:

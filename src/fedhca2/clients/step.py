@@ -8,14 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from fedhca2.clients.optimizer import Adam
-from fedhca2.data.dataset import Sample
+from fedhca2.data.batches import Batch
 from fedhca2.models.layers import dropping
 from fedhca2.models.multitask import MultiTaskModel, apply_head
 from fedhca2.objectives import add_pull
 from fedhca2.params import Part
 from fedhca2.tasks import TASKS
 
-KEEP = "keep"  # key in a batch: the draws of stochastic depth, if the model uses it
 Losses = dict[str, Tensor]
 TaskLoss = Callable[[str, nn.Module, Tensor, Tensor], Tensor]
 
@@ -74,17 +73,17 @@ def total_loss(losses: Losses, weighted: bool) -> Tensor:
 def take_step(
     model: MultiTaskModel,
     optimizer: Adam,
-    batch: Sample,
+    batch: Batch,
     precision: str,
     terms: LocalTerms = PLAIN,
     loss: TaskLoss = task_loss,
     weighted: bool = True,
 ) -> Losses:
     """Update the model once, with each task's loss `weighted` or not; returns the losses before weighting."""
-    with autocast(batch["image"].device, precision), dropping(model.encoder.drop_paths, batch.get(KEEP)):
-        features = model.encoder(batch["image"])
+    with autocast(batch.image.device, precision), dropping(model.encoder.drop_paths, batch.keep):
+        features = model.encoder(batch.image)
         losses = {
-            task: loss(task, model.heads[task], decoder(features), batch[task])
+            task: loss(task, model.heads[task], decoder(features), batch.labels[task])
             for task, decoder in model.decoders.items()
         }
     optimizer.zero_grad()

@@ -12,7 +12,7 @@ from fedhca2.clients.capture import CapturedStep, Captures
 from fedhca2.clients.optimizer import OptimizerConfig, Schedule
 from fedhca2.clients.step import PLAIN, LocalTerms, Losses, set_mode, sum_of, take_step
 from fedhca2.config import Config
-from fedhca2.data.dataset import Sample
+from fedhca2.data.batches import Batch
 from fedhca2.data.transforms import SCALES
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.packing import copy_values
@@ -64,7 +64,7 @@ class Learner:
 
     def train_epoch(
         self,
-        batches: Iterable[Sample],
+        batches: Iterable[Batch],
         rate: float,
         terms: LocalTerms = PLAIN,
         *,
@@ -73,7 +73,7 @@ class Learner:
     ) -> dict[str, float]:
         """Train one epoch at one learning rate on the model's device; returns each task's mean unweighted loss."""
         self.optimizer.rate = rate
-        step: CapturedStep | Callable[[Sample], Losses] | None = None
+        step: CapturedStep | Callable[[Batch], Losses] | None = None
         sums: Losses = {}
         count = 0
         for batch in batches:
@@ -90,8 +90,8 @@ class Learner:
         return {task: float(sums[task]) / count if count else 0.0 for task in self.model.decoders}
 
     def _step(
-        self, batch: Sample, terms: LocalTerms, captures: Captures | None
-    ) -> CapturedStep | Callable[[Sample], Losses]:
+        self, batch: Batch, terms: LocalTerms, captures: Captures | None
+    ) -> CapturedStep | Callable[[Batch], Losses]:
         if captures is not None:
             return captures.step(self, batch, terms)
         set_mode(self.model, terms.frozen)

@@ -1,10 +1,10 @@
 """Batches of one client. Their order and augmentation depend only on seed, client and epoch."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, TypeVar
 
@@ -34,12 +34,33 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class EvaluationBatch:
-    """Images of the network's size, with labels of that size, or with each image's labels at its own size."""
+class Batch:
+    """Inputs of the network's size, with each task's labels of that size, or with each image's labels at its own size.
+
+    `keep` has the draws of stochastic depth, if the model that trains on the batch uses it.
+    """
 
     image: Tensor
-    labels: Sample
+    labels: Mapping[str, Tensor]
+    keep: Tensor | None = None
     own: Sequence[tuple[Placement, Sample]] = ()
+
+    @classmethod
+    def of(cls, sample: Sample) -> "Batch":
+        """A batch from inputs and labels under one name each, as data sets give them."""
+        return cls(sample["image"], {name: label for name, label in sample.items() if name != "image"})
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The inputs, the labels of all tasks, and the draws."""
+        return [self.image, *self.labels.values(), *([] if self.keep is None else [self.keep])]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The same with each of its tensors changed."""
+        labels = {task: change(label) for task, label in self.labels.items()}
+        return replace(
+            self, image=change(self.image), labels=labels, keep=None if self.keep is None else change(self.keep)
+        )
 
     def pairs(self, task: str, predictions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Predictions of a task with the labels to compare them with, in one size: [B, C, H, W] or [B, C]."""
@@ -98,24 +119,22 @@ class Batches:
         augment: bool = True,
         scales: tuple[float, float] = SCALES,
         feed: DeviceFeed | None = None,
-    ) -> Iterator[Sample]:
+    ) -> Iterator[Batch]:
         """The batches of one training epoch, on the CPU or on the GPU of a feed."""
         order = np.random.default_rng(derive(seed, "shuffle", client, epoch)).permutation(len(self.indices))
         places = order[: len(self) * self.batch_size].tolist()
         chosen = [self.indices[place] for place in places]
         return self._batches(places, draw_choices(seed, client, epoch, chosen, scales) if augment else None, feed)
 
-    def evaluation(self, feed: DeviceFeed | None = None) -> Iterator[EvaluationBatch]:
+    def evaluation(self, feed: DeviceFeed | None = None) -> Iterator[Batch]:
         """All images in order; the last batch may be smaller."""
-        if self.resize and not self.are_arrays:
-            return self._at_own_size(feed)
-        return (EvaluationBatch(batch["image"], batch) for batch in self.in_order(feed))
+        return self._at_own_size(feed) if self.resize and not self.are_arrays else self.in_order(feed)
 
-    def in_order(self, feed: DeviceFeed | None = None) -> Iterator[Sample]:
+    def in_order(self, feed: DeviceFeed | None = None) -> Iterator[Batch]:
         """All images in order, with labels of the network's size, as training has them."""
         return self._batches(range(len(self.indices)), None, feed)
 
-    def _at_own_size(self, feed: DeviceFeed | None) -> Iterator[EvaluationBatch]:
+    def _at_own_size(self, feed: DeviceFeed | None) -> Iterator[Batch]:
         """All images, scaled down where they are larger than the network's input, with labels at their own size."""
         size = self.data.size
         waiting: deque[list[tuple[Placement, Sample]]] = deque()  # of batches that are being prepared
@@ -135,10 +154,13 @@ class Batches:
             return feed.batches(([(image, UNCHANGED) for image in group] for group in images()), size, 0)
 
         for batch in prepared():
-            yield EvaluationBatch(batch["image"], {}, waiting.popleft())
+            yield Batch(batch["image"], {}, own=waiting.popleft())
 
-    def _batches(self, places: Sequence[int], choices: Choices | None, feed: DeviceFeed | None) -> Iterator[Sample]:
+    def _batches(self, places: Sequence[int], choices: Choices | None, feed: DeviceFeed | None) -> Iterator[Batch]:
         """Batches of the images at these places, with random choices for each, or only normalised and padded."""
+        return map(Batch.of, self._samples(places, choices, feed))
+
+    def _samples(self, places: Sequence[int], choices: Choices | None, feed: DeviceFeed | None) -> Iterator[Sample]:
         if self.are_arrays:
             taken = map(collate, self._grouped([self.indices[place] for place in places], self._load))
             return taken if feed is None else (_moved(batch, feed) for batch in taken)

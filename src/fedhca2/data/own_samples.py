@@ -57,6 +57,9 @@ class OwnSamples:
         self.split = split
         self.are_arrays = hasattr(held, "shape")
         self.labels = label_spaces(held.labels)
+        if self.are_arrays and "input" in self.labels:
+            fault = "labels: expected tasks with other names than 'input', the key of a sample's array, got 'input'"
+            raise BrokenFileError(Path(split), fault)
         self.ids: Sequence[str] = [str(id) for id in getattr(held, "ids", range(len(held)))]
         if len(set(self.ids)) != len(held) or not self.ids:
             found = f"{len(held)} images and {len(set(self.ids))} different ids"
@@ -93,7 +96,7 @@ class OwnSamples:
             listed = ", ".join(map(str, given)) or "nothing"
             raise BrokenFileError(self._place(index), f"should have {key!r}, found {listed}")
         try:
-            if key == "input":
+            if name == "image" and self.are_arrays:
                 return _to_array(given[key], self.size)
             if name == "image":
                 image = _to_image(given[name])

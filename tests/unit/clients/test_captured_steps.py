@@ -33,7 +33,7 @@ def frozen(model):
 
 
 def in_doubles(batch):
-    return {name: value.double() if value.is_floating_point() else value for name, value in batch.items()}
+    return batch.map(lambda value: value.double() if value.is_floating_point() else value)
 
 
 def trained(captures, terms, **training):

@@ -22,7 +22,7 @@ def passes(monkeypatch):
         losses = train(self, batches, rate, terms, **others)
         after = {slot: list(tensors.values()) for slot, tensors in self.model.slots().items()}
         changed = {slot.part for slot in after if any(map(_differ, before[slot], after[slot]))}
-        found.append((changed, rate, batches[0]["image"]))
+        found.append((changed, rate, batches[0].image))
         return losses
 
     monkeypatch.setattr(Learner, "train_epoch", recorded)

@@ -109,7 +109,7 @@ def test_probabilities_stay_probabilities():
 def test_training_without_augmentation_scales_down_too():
     batches = Batches(Photographs(), range(4), ["depth"], batch_size=2, resize="fit")
     found = list(batches.training(seed=0, client="", epoch=0, augment=False))
-    assert {tuple(batch[name].shape[-2:]) for batch in found for name in batch} == {INPUT}
+    assert {tuple(tensor.shape[-2:]) for batch in found for tensor in batch.tensors} == {INPUT}
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from fedhca2.reports.page.predictions import run_galleries
 from fedhca2.reports.page.tables import result_table
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.tasks import TASKS
-from small import small
+from small import clients, small
 from small_run import run_small
 from tiny_encoder import TINY
 
@@ -212,6 +212,66 @@ def test_key_points_and_classes_of_images_are_learned(tmp_path):
     result = run_small(small(rounds=10, method="local", **changes), tmp_path / "run").clients
     assert result["dots-keypoints"]["keypoints"]["pck"] > 60
     assert result["dots-classification"]["classification"]["accuracy"] > 80
+
+
+LIGHT = """
+import numpy as np
+
+
+class Light:
+    labels = {"keep": 1, "input": 1}
+    size = (32, 32)
+
+    def __init__(self, split):
+        pass
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return {"image": np.full((32, 32), index / 4), "keep": 1 + index, "input": -1 - index}
+
+
+class Readings(Light):
+    shape = (3, 8)
+"""
+
+
+@pytest.fixture
+def light(tmp_path):
+    """Settings of two tasks whose names mean something elsewhere: `keep` is the image's number, `input` minus that."""
+    (tmp_path / "light.py").write_text(LIGHT, "utf-8")
+    return {
+        "tasks": {"keep": "regression", "input": "regression"},
+        "data": {"light": {"kind": f"{tmp_path}/light.py:Light"}},
+        "clients": [{"name": "both", "data": "light", "tasks": ["keep", "input"]}],
+    }
+
+
+@pytest.mark.parametrize("drop_path", [0.0, 0.2])
+def test_labels_of_a_task_arrive_whatever_its_name(light, drop_path):
+    client = clients(small(model={"encoder": {"name": "swin_micro", "drop_path": drop_path}}, **light))["both"]
+    labels = [batch.labels for batch in client.batches(0)]
+    assert sorted(torch.cat([each["keep"] for each in labels]).flatten().tolist()) == [1, 2, 3, 4]
+    assert all(torch.equal(each["keep"], -each["input"]) for each in labels)
+    losses = client.personal.train_epoch(client.batches(0), 1e-3)
+    assert (losses["keep"] > 0, losses["input"] > 0, losses["keep"] == losses["input"]) == (True, True, False)
+
+
+def test_tasks_called_keep_and_input_are_trained_and_scored(light, tmp_path):
+    scores = run_small(small(model={"encoder": {"name": TINY}}, **light), tmp_path / "run").clients["both"]
+    assert {task: 0 < scores[task]["rmse"] < 10 for task in scores} == {"keep": True, "input": True}
+
+
+def test_an_array_and_a_task_under_one_key_are_refused(light, tmp_path):
+    data = {"light": {"kind": f"{tmp_path}/light.py:Readings"}}
+    with pytest.raises(UserError) as error:
+        clients(small(**light | {"data": data}))
+    assert (len(error.value.lines), "data.light" in error.value.lines[0], "'input'" in error.value.lines[0]) == (
+        1,
+        True,
+        True,
+    )
 
 
 RECORDED = {"name": "x", "seed": 0, "rounds": 1, "method": {"name": "fedavg"}}

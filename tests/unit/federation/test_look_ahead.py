@@ -141,8 +141,8 @@ def test_transfer_is_that_of_the_definition(encoder):
     def loss():
         [batch] = client.data.val.in_order()
         with torch.no_grad():
-            logits = client.personal.model.eval()(batch["image"])["semseg"]
-        label = batch["semseg"].squeeze(1).long()
+            logits = client.personal.model.eval()(batch.image)["semseg"]
+        label = batch.labels["semseg"].squeeze(1).long()
         return float(torch.nn.functional.cross_entropy(logits, label, ignore_index=255))
 
     before, found = look_ahead(client, {"shop": update}, client.device_slot)
@@ -159,7 +159,7 @@ def test_a_bound_on_images_holds_below_a_batch():
     scenes = {name: data | {"val": 3} for name, data in SETTINGS["data"].items()}
     client = clients_of(small(diagnostics={"every": 1, "images": 1}, data=scenes))["road"]
     [batch] = client.data.images_for_losses.in_order()
-    assert len(batch["image"]) == 1 < client.training.batch_size
+    assert len(batch.image) == 1 < client.training.batch_size
 
 
 def test_many_evaluations_are_announced(tmp_path, caplog):

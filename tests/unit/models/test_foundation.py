@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from fedhca2.clients import Training
 from fedhca2.clients.step import set_mode
 from fedhca2.clients.training import Learner
+from fedhca2.data.batches import Batch
 from fedhca2.models import Encoder, EncoderConfig, ModelConfig, build_model, fingerprint
 from fedhca2.models.features import resample
 from fedhca2.params import Slot
@@ -33,7 +34,8 @@ def trained(network):
     learner = Learner(network, Training(batch_size=2))
     before = {name: value.clone() for name, value in network.state_dict().items()}
     rng = torch.Generator().manual_seed(0)
-    batch = {"image": torch.randn(2, 3, *SIZE, generator=rng), "depth": torch.rand(2, 1, *SIZE, generator=rng) + 1}
+    image, depth = torch.randn(2, 3, *SIZE, generator=rng), torch.rand(2, 1, *SIZE, generator=rng) + 1
+    batch = Batch(image, {"depth": depth})
     learner.train_epoch([batch, batch], 1e-2)
     return {name for name, value in network.state_dict().items() if not torch.equal(value, before[name])}
 

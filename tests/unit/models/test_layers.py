@@ -1,9 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.clients.step import KEEP
 from fedhca2.models import Encoder, EncoderConfig
 from fedhca2.models.layers import draw_keep, dropping
 from small import clients, small
@@ -87,7 +88,7 @@ def federation(drop_path, **changes):
 
 
 def keeps(client, epoch=0):
-    return torch.stack([batch[KEEP] for batch in client.batches(epoch)])
+    return torch.stack([batch.keep for batch in client.batches(epoch)])
 
 
 def test_draws_depend_on_seed_client_and_epoch_alone():
@@ -108,10 +109,10 @@ def test_a_step_trains_with_the_draws_of_its_batch():
     home, other = federation(0.4)["home"], federation(0.4)["home"]
     batch = next(home.batches(0))
     home.personal.train_epoch([batch], 1e-3)
-    other.personal.train_epoch([batch | {KEEP: torch.ones_like(batch[KEEP])}], 1e-3)
+    other.personal.train_epoch([replace(batch, keep=torch.ones_like(batch.keep))], 1e-3)
     states = [client.personal.model.encoder.state_dict() for client in (home, other)]
     assert not all(value.equal(states[1][name]) for name, value in states[0].items())
 
 
 def test_without_stochastic_depth_batches_hold_no_draws():
-    assert KEEP not in next(federation(0.0)["home"].batches(0))
+    assert next(federation(0.0)["home"].batches(0)).keep is None
