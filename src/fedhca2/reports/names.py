@@ -19,6 +19,9 @@ METRICS = {
 }
 MOST_DECIMALS = 6
 UNKNOWN = "—"  # an unknown score, or a gain over a score of 0
+DELTA_M_MEANS = "the mean relative gain over training alone; clients with the same data and tasks are averaged first"
+WHY_NO_GAIN = "it is missing, or training alone scored 0"
+BY_CLIENT_MEANS = "the mean relative gain over every client and task"
 UNKNOWN_GAIN = "Δm is unknown: a score is missing, or training alone scored 0, so no relative gain exists."
 ARROWS = {True: "↑", False: "↓"}
 

@@ -16,7 +16,16 @@ from rich.table import Table
 from rich.text import Text
 
 from fedhca2.experiment import Experiment
-from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, gain_text, metric_heading, score_text, size_text
+from fedhca2.reports.names import (
+    DELTA_M_MEANS,
+    UNKNOWN,
+    UNKNOWN_GAIN,
+    WHY_NO_GAIN,
+    gain_text,
+    metric_heading,
+    score_text,
+    size_text,
+)
 from fedhca2.run_folder.listing import ListedRun
 from fedhca2.run_folder.names import RESULT
 from fedhca2.run_folder.result import Result, Scores, TaskScore, task_scores
@@ -188,15 +197,23 @@ def conclusion(result: Result) -> str:
         {task for tasks in result.clients.values() for task in tasks if not TASKS[task].counts_in_delta_m}
     )
     besides = f" ({', '.join(left_out)} left out)" if left_out else ""
-    told = f"Δm {gain_text(result.delta_m)}: the mean gain over training alone, all clients and tasks{besides}."
+    told = f"Δm {gain_text(result.delta_m)}: {DELTA_M_MEANS}{besides}."
     return f"{told} {how_certain(result.clients, result.baseline)}"
 
 
+def counting_gains(clients: Scores, baseline: Scores) -> list[float]:
+    """The gains over training alone in % of all scores that count in Δm; NaN if one is unknown."""
+    return [one.gain for one in task_scores(clients, baseline) if one.alone and one.ours.counts]
+
+
 def how_certain(clients: Scores, baseline: Scores) -> str:
-    """Say how many scores improved, and what a single run cannot show."""
-    gains = [one.gain for one in task_scores(clients, baseline) if one.alone and one.ours.counts]
-    better = sum(gain > 0 for gain in gains)
-    told = f"{better} of {counted(len(gains), 'score')} {'is' if better == 1 else 'are'} better than alone."
+    """Say how many scores improved, how many have no gain, and what a single run cannot show."""
+    gains = counting_gains(clients, baseline)
+    known = [gain for gain in gains if isfinite(gain)]
+    better, unknown = sum(gain > 0 for gain in known), len(gains) - len(known)
+    told = f"{better} of {counted(len(known), 'score')} {'is' if better == 1 else 'are'} better than alone."
+    if unknown:
+        told += f" {counted(unknown, 'more score')} {'has' if unknown == 1 else 'have'} no gain: {WHY_NO_GAIN}."
     return f"{told} Only more seeds can tell how much that varies."
 
 

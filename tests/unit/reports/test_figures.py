@@ -14,7 +14,8 @@ from fedhca2.reports.figures.weights import weight_figures
 from fedhca2.reports.page.tables import kinds_tables
 from fedhca2.run_folder.baseline import baseline_files
 from fedhca2.run_folder.names import BASELINE_METRICS
-from made_run import crowded_run, made_run
+from fedhca2.run_folder.reader import RunFiles
+from made_run import crowded_run, made_run, with_twin
 
 
 @pytest.fixture
@@ -271,3 +272,14 @@ def test_votes_have_a_row_for_every_layer(run):
 def test_bytes_add_up(run):
     total = by_id(cost_figures(run))["bytes-total"]
     assert sum(total.data[0]["y"]) * 2**20 == pytest.approx(3 * 3 * 400)
+
+
+@pytest.mark.parametrize(("cosine", "explained"), [(-0.2, True), (0.2, False)])
+def test_a_conflict_between_clients_of_a_kind_is_explained(tmp_path, cosine, explained):
+    run = with_twin(made_run(tmp_path))
+    pair = {"event": "aggregation", "round": 3, "part": "encoder", "members": ["road", "road-2"], "measure": "rows"}
+    pair |= {"products": [[1.0, cosine], [cosine, 1.0]], "mixing": [[[0.5, 0.5]]], "gets": [[0, 0]], "votes": None}
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(pair) + "\n")
+    note = by_id(conflict_figures(RunFiles.open(run.path)))["cosine-encoder"].note
+    assert ("still help each other" in note) == explained

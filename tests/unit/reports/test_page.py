@@ -10,8 +10,9 @@ from fedhca2.reports.page.blocks import Section, Text
 from fedhca2.reports.page.predictions import colour_key, image_scores
 from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.write import render, single_sections, write_page
+from fedhca2.reports.tables import conclusion
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import privacy_spent
+from fedhca2.run_folder.result import Result, privacy_spent
 from fedhca2.tasks import get_task
 from made_run import made_run, with_diagnostics, with_twin
 
@@ -84,10 +85,28 @@ def test_the_answer_names_the_best_the_worst_and_the_cost(tmp_path):
     assert tiles["Worst"].detail.startswith("home/depth: RMSE 2.00 m alone, 1.60 m")
 
 
-def test_the_answer_says_what_its_spread_is_over(tmp_path):
-    assert answer_of(made_run(tmp_path, better=1.25)).spread == (
-        "± 2.5 % from score to score: the standard deviation of 4 gains, one seed"
-    )
+def test_the_answer_defines_delta_m_as_the_terminal_does(tmp_path):
+    run = made_run(tmp_path, better=1.25)
+    told = conclusion(Result(**run.result))
+    assert "averaged first" in told
+    assert answer_of(run).meaning[0].removeprefix("Δm is ") in told
+
+
+def test_the_spread_over_scores_is_not_taken_for_an_error_bar(tmp_path):
+    told = answer_of(made_run(tmp_path, better=1.25)).meaning[1]
+    assert "4 gains" in told
+    assert "2.5 %" in told
+    assert "no error bar" in told
+    assert "±" not in told
+
+
+def test_scores_without_a_gain_are_counted_once_in_all_sentences(tmp_path):
+    run = made_run(tmp_path, better=1.25)
+    run.result["baseline"]["shop"]["sal"]["max_f"] = 0.0
+    answer = answer_of(run)
+    assert "3 of 3 scores are better" in answer.sentence
+    assert "1 more score has no gain" in answer.sentence
+    assert "3 gains" in answer.meaning[1]
 
 
 def test_every_client_and_task_has_a_bar(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from fedhca2.reports.figures.transfer import ARROWS, BARS, client_gains, magnitude_similarity, transfer_figures
 from fedhca2.reports.figures.transfer import transfer_sentences as sentences
 from fedhca2.run_folder.reader import RunFiles
-from made_run import made_run
+from made_run import made_run, with_diagnostics
 
 NAMES = ["home", "road", "shop"]
 TRANSFER = [[None, 0.02, -0.055], [0.01, None, 0.03], [-0.04, 0.01, None]]  # giver, receiver
@@ -45,11 +45,25 @@ def test_a_gain_is_the_relative_fall_of_the_loss(run):
     assert client_gains(run)["home"] == pytest.approx({1: 5.0, 2: 5.0})
 
 
-def test_the_first_sentence_names_who_gains_most_and_from_whom(run):
-    assert sentences(run)[0] == (
-        "The server's rows made the validation loss of 2 of 3 clients smaller. "
-        "shop gains most (+10.0 %), and the update of road would help it most (+3.00 %); road gains least (-1.00 %)."
-    )
+def test_the_first_sentence_says_what_the_rows_did_at_once_and_to_whom(run):
+    told = sentences(run)[0]
+    assert "validation loss of 2 of 3 clients at once" in told
+    assert "fell most for shop (loss -10.0 %)" in told
+    assert "rose most for road (loss +1.00 %)" in told
+    assert "update of road, added whole, would help shop most (loss -3.00 %)" in told
+
+
+def test_a_loss_that_rises_is_never_called_a_gain_and_does_not_contradict_delta_m(tmp_path):
+    told = sentences(with_diagnostics(made_run(tmp_path, better=1.25), loss=1.01))[0]
+    assert "loss of 0 of 3 clients" in told
+    assert "gain" not in told
+    assert "Δm compares" in told
+
+
+def test_rows_that_help_everybody_need_no_explanation(tmp_path):
+    told = sentences(with_diagnostics(made_run(tmp_path), loss=0.9))[0]
+    assert "loss of 3 of 3 clients" in told
+    assert "Δm" not in told
 
 
 def test_the_second_sentence_names_who_gives_most(run):

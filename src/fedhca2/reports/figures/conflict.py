@@ -1,7 +1,7 @@
 """How updates agree or conflict, and maps of them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,14 @@ from fedhca2.reports.figures.mixing import by_members, part_of, spread
 from fedhca2.run_folder.reader import Array, RunFiles
 
 WORDS = {"rows": "updates", "differences": "models, minus their mean"}
+SMALLEST = 0.005  # a cosine that is not written as 0
 LEAST_REACH = 0.05  # of the colours: smaller cosines should look small
 PERPLEXITY = 30.0  # of t-SNE: the number of neighbours that count; a third of the points if there are few
 FEWEST, MOST = 7, 300  # points that t-SNE needs, and that it places in a few seconds
+CONFLICT_OF_A_KIND = (
+    " Clients with the same data and tasks can conflict here and still help each other: a cosine compares what each "
+    "learned from its own images in one round, and a mean cancels where they differ and keeps what they have in common."
+)
 WITHOUT_TSNE = " pip install 'fedhca2[tsne]' draws t-SNE beside it."
 
 
@@ -48,7 +53,9 @@ def conflict_figures(run: RunFiles) -> list[Figure]:
                 for event in shown
             ]
             rounds = [str(event["round"] + 1) for event in shown]
-            figures.append(cosine_figure(states, rounds, cast.rows(members), mark, f"Cosines of {part} {what}"))
+            figure = cosine_figure(states, rounds, cast.rows(members), mark, f"Cosines of {part} {what}")
+            kinds = [f"{run.kinds.get(client, client)}/{task}" for client, task in map(cast.split, members)]
+            figures.append(replace(figure, note=figure.note + CONFLICT_OF_A_KIND * conflicts_within(states[-1], kinds)))
             if len(members) < 3:  # nothing to place
                 continue
             points = Points.of(run, cast, members, rounds)
@@ -66,6 +73,16 @@ def cosines(products: Array, measure: str) -> Array:
         centre = np.eye(len(products)) - 1 / len(products)
         products = centre @ products @ centre
     return means.cosines(torch.from_numpy(products)).numpy()
+
+
+def conflicts_within(cosine: Array, kinds: Sequence[str]) -> bool:
+    """Whether two members of a kind conflict.
+
+    >>> conflicts_within(np.array([[1.0, -0.2], [-0.2, 1.0]]), ["home", "home"])
+    True
+    """
+    alike = np.array(kinds)[:, None] == np.array(kinds)
+    return bool((cosine[alike] <= -SMALLEST).any())
 
 
 def cosine_figure(
@@ -105,7 +122,7 @@ def in_words(cosine: Array, names: list[str]) -> str:
 
 def _signed(value: float) -> str:
     """A cosine with its sign, which zero does not have."""
-    return f"{value:+.2f}" if abs(value) >= 0.005 else "0.00"
+    return f"{value:+.2f}" if abs(value) >= SMALLEST else "0.00"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from fedhca2.reports.figures.mixing import by_members, spread
 from fedhca2.reports.names import gain_text
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
+from fedhca2.words import counted
 
 BARS = 40  # most clients that have a bar
 ARROWS = 60  # most arrows of a graph
@@ -115,14 +116,7 @@ def transfer_sentences(run: RunFiles) -> list[str]:
     if run.config.get("diagnostics") and not gains and not pairs:
         sentences.append("Who helps whom was not measured: in no measured round did clients share encoders.")
     if gains:
-        most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
-        better = sum(gain > 0 for gain in gains.values())
-        giver = next((best for group in pairs if (best := group.best_giver(most)) and best[1] > 0), None)
-        source = f", and the update of {giver[0]} would help it most ({gain_text(giver[1])})" if giver else ""
-        sentences.append(
-            f"The server's rows made the validation loss of {better} of {len(gains)} clients smaller. "
-            f"{most} gains most ({gain_text(gains[most])}){source}; {least} gains least ({gain_text(gains[least])})."
-        )
+        sentences.append(_immediate_effect(gains, pairs))
     for group in pairs:
         given = {name: _mean_of(row) for name, row in zip(group.members, group.mean, strict=True)}
         given = {name: mean for name, mean in given.items() if not np.isnan(mean)}
@@ -134,6 +128,33 @@ def transfer_sentences(run: RunFiles) -> list[str]:
                 f"and that of {least} {last} ({gain_text(given[least])})."
             )
     return sentences
+
+
+def _immediate_effect(gains: Mapping[str, float], pairs: Sequence[Pairs]) -> str:
+    """Say for whom the server's rows lowered the loss, and how that goes together with Δm if they did not."""
+    most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
+    better = sum(gain > 0 for gain in gains.values())
+    told = f"In the measured rounds, taking the server's rows lowered the validation loss of {better} of "
+    told += f"{counted(len(gains), 'client')} at once, before further training: it "
+    told += f"{'fell most' if gains[most] > 0 else 'rose least'} for {most} ({loss_text(gains[most])})"
+    if least != most:
+        told += f", and {'rose most' if gains[least] < 0 else 'fell least'} for {least} ({loss_text(gains[least])})"
+    giver = next((best for group in pairs if (best := group.best_giver(most)) and best[1] > 0), None)
+    told += (
+        f". The update of {giver[0]}, added whole, would help {most} most ({loss_text(giver[1])})." if giver else "."
+    )
+    if better < len(gains):
+        told += " A loss that rises at once can still end lower: Δm compares scores at the end of whole runs."
+    return told
+
+
+def loss_text(gain: float) -> str:
+    """The relative change of a loss, from how much smaller it became in percent.
+
+    >>> loss_text(2.5), loss_text(-1.0)
+    ('loss -2.50 %', 'loss +1.00 %')
+    """
+    return f"loss {gain_text(-gain)}"
 
 
 def _mean_of(values: Array) -> float:
@@ -154,12 +175,12 @@ def transfer_figures(run: RunFiles) -> list[Figure]:
 
 
 def _gain_bars(gains: Mapping[str, Mapping[int, float]], told: str) -> Figure:
-    """Draw a bar for every client, the mean over rounds; of many clients for those that gain most and least."""
+    """Draw a bar for every client, the mean over rounds; of many clients, those at both ends."""
     means = {client: fmean(by_round.values()) for client, by_round in gains.items()}
     names = sorted(means, key=means.__getitem__)
     if len(names) > BARS:
         names = names[: BARS // 2] + names[-BARS // 2 :]
-        told += f" Of {len(means)} clients, the {BARS // 2} that gain most and least are drawn."
+        told += f" Of {len(means)} clients, the {BARS // 2} with the largest and the smallest fall are drawn."
     by_round = [
         ", ".join(f"round {round}: {gain_text(gain)}" for round, gain in sorted(gains[name].items())[-12:])
         for name in names
@@ -173,11 +194,18 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], told: str) -> Figure:
         "hovertemplate": "%{y}: %{x:+.2f} %<br>%{customdata}<extra></extra>",
         "marker": {"color": [HELPS if means[name] > 0 else HARMS for name in names]},
     }
-    layout = axes("fall of the validation loss (%)", "")
+    layout = axes("immediate fall of the validation loss (%); left of 0 it rose", "")
     layout["xaxis"] |= {"zeroline": True, "zerolinecolor": INK}
     layout["yaxis"] |= {"type": "category"}
     height = 130 + 22 * len(names)
-    return Figure("transfer-gains", "What each client gained", told, [trace], {**layout, "height": height}, wide=True)
+    return Figure(
+        "transfer-gains",
+        "Immediate effect of the server's rows",
+        told,
+        [trace],
+        {**layout, "height": height},
+        wide=True,
+    )
 
 
 def _heat_map(pairs: Pairs, mark: str) -> Figure:

@@ -12,10 +12,20 @@ from fedhca2.reports.comparison.gather import DELTA_M
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.cast import Cast, cast_of
 from fedhca2.reports.figures.figure import GREY, Trace, gain_axes, gain_bars
-from fedhca2.reports.names import UNKNOWN, UNKNOWN_GAIN, duration_text, gain_text, metric_title, score_text, size_text
+from fedhca2.reports.names import (
+    BY_CLIENT_MEANS,
+    DELTA_M_MEANS,
+    UNKNOWN,
+    UNKNOWN_GAIN,
+    duration_text,
+    gain_text,
+    metric_title,
+    score_text,
+    size_text,
+)
 from fedhca2.reports.page.blocks import Answer, Block, Cell, Table, Tile
 from fedhca2.reports.page.tables import marked
-from fedhca2.reports.tables import how_certain
+from fedhca2.reports.tables import counting_gains, how_certain
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import task_scores
 from fedhca2.tasks import get_task
@@ -23,6 +33,7 @@ from fedhca2.tasks import get_task
 MOST_BARS = 40  # more scores than this are drawn as boxes, one per kind and task
 ENDS = 5  # the best and the worst of many scores
 GAIN = "gain over training alone (%)"
+MEANING = (f"Δm is {DELTA_M_MEANS}.",)
 NO_BASELINE = "Δm needs a Local baseline, which this run does not have."
 
 
@@ -65,15 +76,16 @@ def _answer(run: RunFiles, gains: Sequence[Gain]) -> Answer:
     result = run.result
     if result is None:
         done = len(run.of("round"))
-        return Answer("Δm", UNKNOWN, "", f"The run is not finished. {done} of {run.rounds} rounds are done.", ())
+        return Answer("Δm", UNKNOWN, (), f"The run is not finished. {done} of {run.rounds} rounds are done.", ())
     name = f"Δm of {run.method}"
     if not result["baseline"]:
-        return Answer(name, UNKNOWN, "", NO_BASELINE, _cost_tiles(run))
-    percent = [gain.percent for gain in gains]
-    spread = ""
+        return Answer(name, UNKNOWN, MEANING, NO_BASELINE, _cost_tiles(run))
+    percent = [gain for gain in counting_gains(result["clients"], result["baseline"]) if isfinite(gain)]
+    meaning = list(MEANING)
     if len(percent) > 1:
-        spread = (
-            f"± {stdev(percent):.1f} % from score to score: the standard deviation of {len(percent)} gains, one seed"
+        meaning.append(
+            f"From score to score, the {len(percent)} gains have a standard deviation of {stdev(percent):.1f} %. "
+            "That is no error bar of Δm, which takes several seeds."
         )
     by_client: dict[str, list[float]] = {}
     for gain in gains:
@@ -83,12 +95,11 @@ def _answer(run: RunFiles, gains: Sequence[Gain]) -> Answer:
     sentence += how_certain(result["clients"], result["baseline"])
     delta = result["delta_m"]
     if delta is None or not isfinite(delta):
-        return Answer(name, UNKNOWN, spread, UNKNOWN_GAIN, [*_end_tiles(gains), *_cost_tiles(run)])
+        return Answer(name, UNKNOWN, meaning, UNKNOWN_GAIN, [*_end_tiles(gains), *_cost_tiles(run)])
     tiles = [*_end_tiles(gains), *_cost_tiles(run)]
     if run.several_of_a_kind and result["delta_m_by_client"] is not None:
-        told = "Δm averages clients of a kind before it compares"
-        tiles.append(Tile("Δm by client", gain_text(result["delta_m_by_client"]), told))
-    return Answer(name, gain_text(delta), spread, sentence, tiles, _sign(delta))
+        tiles.append(Tile("Δm by client", gain_text(result["delta_m_by_client"]), BY_CLIENT_MEANS))
+    return Answer(name, gain_text(delta), meaning, sentence, tiles, _sign(delta))
 
 
 def _sign(gain: float) -> str:
@@ -172,7 +183,7 @@ def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFil
     known = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
     if not known:
         sentence = "Δm is unknown: it needs a run of local with the same settings and seeds, or a baseline in each run."
-        return [Answer("Δm", UNKNOWN, "", sentence, ())]
+        return [Answer("Δm", UNKNOWN, MEANING, sentence, ())]
     ranked = sorted(known, key=lambda method: -known[method].mean)
     best = ranked[0]
     beyond = comparison.is_beyond_chance(best, DELTA_M)
@@ -187,8 +198,8 @@ def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFil
         for method in ranked[1:5]
     ]
     tiles += _cost_tiles(runs[best][0])
-    mean_gain = known[best].mean
-    return [Answer(f"Δm of {best}", f"{mean_gain:+.2f} %", _over_seeds(known[best]), sentence, tiles, _sign(mean_gain))]
+    mean_gain, meaning = known[best].mean, [*MEANING, _over_seeds(known[best])]
+    return [Answer(f"Δm of {best}", f"{mean_gain:+.2f} %", meaning, sentence, tiles, _sign(mean_gain))]
 
 
 def _over_seeds(entry: Entry) -> str:

@@ -49,11 +49,11 @@ class Tile:
 
 @dataclass(frozen=True)
 class Answer:
-    """The outcome at a glance: one number with its uncertainty, a sentence, and facts beside it."""
+    """The outcome at a glance: one number and what it means, a sentence, and facts beside it."""
 
     name: str
     number: str
-    spread: str
+    meaning: Sequence[str]  # sentences
     sentence: str
     tiles: Sequence[Tile]
     mark: str = ""

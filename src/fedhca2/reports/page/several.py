@@ -16,7 +16,7 @@ from fedhca2.reports.figures.cost import MEBIBYTE
 from fedhca2.reports.figures.curves import Series, drawn, headline_name, series
 from fedhca2.reports.figures.figure import COLOURS, GREY, axes, fitted, gain_axes, gain_bars, round_axes, values_of
 from fedhca2.reports.figures.weights import weight_figures
-from fedhca2.reports.names import gain_text, metric_axis
+from fedhca2.reports.names import BY_CLIENT_MEANS, gain_text, metric_axis
 from fedhca2.reports.page.answer import GAIN, comparison_answer
 from fedhca2.reports.page.blocks import ONE_EVALUATION, Block, Cell, Drawing, Note, Section, Table
 from fedhca2.reports.page.predictions import comparison_galleries
@@ -75,9 +75,7 @@ def results_table(comparison: Comparison, colours: Mapping[str, str] | None = No
     note = f"Mean ± standard deviation over {seeds} seeds. " if seeds > 1 else ""
     note += "The best of each column is bold."
     if BY_CLIENT in comparison.columns:
-        note += (
-            " Δm uses the mean scores of clients with the same data and tasks; by client, it is the mean of all gains."
-        )
+        note += f" Δm by client is {BY_CLIENT_MEANS}."
     note = f"{note} {marks_note(comparison)}".strip()
     return Table("Results", ["method", *(column.heading for column in columns)], rows, note, _over(columns))
 
