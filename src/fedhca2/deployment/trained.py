@@ -27,7 +27,6 @@ from fedhca2.federation.in_process import choose_devices
 from fedhca2.federation.membership import shards_after
 from fedhca2.models import MultiTaskModel
 from fedhca2.reports.pictures import overlay, paint, save_picture
-from fedhca2.run_folder.names import PARTITION
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.run_folder.result import Result, Scores, overall_gain
 from fedhca2.tasks import LabelSpace, get_task
@@ -213,9 +212,7 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     if wanted.client is not None and wanted.client not in names:
         raise UserError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])
     data = open_data(experiment)
-    if files.partition is None:
-        raise UserError([f"{run}: should say which images each client has, found no {PARTITION} in it"])
-    shards = shards_after(experiment, data, files.partition)
+    shards = shards_after(experiment, data, files)
     scores = _scores(files, experiment, data, shards, wanted, progress)
     baseline = _known_baseline(files, wanted)
     if files.baseline.begun:

@@ -4,7 +4,16 @@ from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
-from fedhca2.experiment.shards import OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
+from fedhca2.experiment.shards import (
+    OpenData,
+    Shard,
+    assign_shards,
+    class_names,
+    open_data,
+    partition_as_data,
+    require_usable,
+    without_broken,
+)
 
 __all__ = [
     "CheckpointPlan",
@@ -17,7 +26,9 @@ __all__ = [
     "SecureAggregation",
     "Shard",
     "assign_shards",
+    "class_names",
     "open_data",
     "partition_as_data",
+    "require_usable",
     "without_broken",
 ]

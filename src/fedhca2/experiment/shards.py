@@ -81,12 +81,19 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
             lines.append(f"data.{name}: {error}")
         except ValueError as error:
             lines.append(f"data.{name}.partition: {error}")
-    lines += _too_small(shards, experiment.training.batch_size)
+    if lines:
+        raise UserError(lines)
+    require_usable(experiment, data, shards)
+    return {spec.name: shards[spec.name] for spec in experiment.specs}
+
+
+def require_usable(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> None:
+    """Raise UserError if a client has too few images, or if some of them, tried here, cannot be read."""
+    lines = _too_small(shards, experiment.training.batch_size)
     if not lines and not experiment.skip_broken:
         lines = _bad_samples(experiment, data, shards)
     if lines:
         raise UserError(lines)
-    return {spec.name: shards[spec.name] for spec in experiment.specs}
 
 
 def _shard(spec: ClientSpec, data: OpenData, part: Sequence[int]) -> Shard:
@@ -123,8 +130,8 @@ def _too_small(shards: Mapping[str, Shard], batch: int) -> list[str]:
 def partition_as_data(
     experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]
 ) -> dict[str, dict[str, Any]]:
-    """The content of `partition.json`: every client's images by id, {client: {data, train, val, dealt}}."""
-    partition = {}
+    """The content of `partition.json`: every client's images by id, {client: {data, train, val, dealt, classes}}."""
+    partition: dict[str, dict[str, Any]] = {}
     for spec in experiment.specs:
         train, val = data[spec.data].train.ids, data[spec.data].val.ids
         shard = shards[spec.name]
@@ -134,7 +141,15 @@ def partition_as_data(
             "val": [val[i] for i in shard.val],
             "dealt": [train[i] for i in shard.dealt],
         }
+        if classes := class_names(spec, data[spec.data]):
+            partition[spec.name]["classes"] = classes
     return partition
+
+
+def class_names(spec: ClientSpec, data: OpenData) -> dict[str, list[str]]:
+    """The names of the classes of a client's tasks, where they come with the data and so may change with them."""
+    spaces = data.train.labels if isinstance(data.train, OwnSamples) else {}
+    return {task: list(spaces[task].names) for task in spec.tasks if task in spaces and spaces[task].names}
 
 
 Skipped = dict[str, list[str]]  # faults of unreadable files, by client

@@ -124,10 +124,7 @@ class InProcessEngine:
         """Open the data and assign images; a resumed run keeps its assignment."""
         choose_devices(experiment.devices)
         data = open_data(experiment)
-        if resumed:
-            shards = shards_after(experiment, data, RunFiles(out).partition or {})
-        else:
-            shards = assign_shards(experiment, data)
+        shards = shards_after(experiment, data, RunFiles(out)) if resumed else assign_shards(experiment, data)
         shards, skipped = without_broken(experiment, data, shards)
         return InProcessFleets(data, shards, skipped, {PARTITION: partition_as_data(experiment, data, shards)})
 

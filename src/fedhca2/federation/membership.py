@@ -6,11 +6,14 @@ from typing import Any
 
 from fedhca2.data.partition import keep
 from fedhca2.errors import UserError
-from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, assign_shards
+from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, class_names, require_usable
 from fedhca2.run_folder.names import PARTITION
+from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
+from fedhca2.run_folder.strict_json import mapping
 
 FIXED = ("seed", "method", "model", "privacy", "metrics")
+NAMED = 5  # missing images in one line
 
 
 def check_changes(before: Experiment, after: Experiment, where: str = "", *, settings_stay: bool = False) -> None:
@@ -52,25 +55,77 @@ def differences(place: str, old: Any, new: Any) -> list[str]:
     return [f"{place}: should be what the run started with, {old!r:.60}, found {new!r:.60}"]
 
 
-def shards_after(
-    experiment: Experiment, data: Mapping[str, OpenData], kept: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Shard]:
-    """Every client's images: a known client keeps its own, and a new one gets images that no other of its kind has.
+def shards_after(experiment: Experiment, data: Mapping[str, OpenData], run: RunFiles) -> dict[str, Shard]:
+    """Every client's images: those of a known client are in the run's folder; a new one gets what no other has.
 
-    `kept` is the content of the run's `partition.json`.
+    Raises UserError if the folder does not say which, or if they are no longer there.
     """
-    new = [spec for spec in experiment.specs if spec.name not in kept]
-    if not new and len(kept) == len(experiment.specs):
-        return assign_shards(experiment, data)
-    shards = {
-        spec.name: _kept_shard(data[spec.data], record)
-        for spec in experiment.specs
-        if (record := kept.get(spec.name)) is not None
-    }
+    if run.partition is None:
+        raise UserError(
+            [f"{run.path}: expected {PARTITION}, which says which images each client has, got no such file"]
+        )
+    return shards_from(experiment, data, run.partition)
+
+
+def shards_from(experiment: Experiment, data: Mapping[str, OpenData], saved: Mapping[str, Any]) -> dict[str, Shard]:
+    """Every client's images, from what `partition_as_data` saved of them, and free ones for new clients.
+
+    Raises UserError if an image is no longer there, or if classes have changed.
+    """
+    known = [spec for spec in experiment.specs if spec.name in saved]
+    lines = [line for spec in known for line in _changes(spec, data[spec.data], _checked(spec.name, saved[spec.name]))]
+    if lines:
+        raise UserError(lines)
+    shards = {spec.name: _saved_shard(data[spec.data], _checked(spec.name, saved[spec.name])) for spec in known}
+    _add_new_clients(experiment, data, shards)
+    require_usable(experiment, data, shards)
+    return {spec.name: shards[spec.name] for spec in experiment.specs}
+
+
+def _checked(client: str, record: Any) -> dict[str, Any]:
+    """A client's record in `partition.json`; one of an older run may lack what it was dealt beside what it used."""
+    place = f"{PARTITION}: {client}"
+    lists = mapping(place, record)
+    lists = {"dealt": lists.get("train"), **lists}
+    for key in ("train", "val", "dealt"):
+        if not isinstance(lists.get(key), list) or not all(isinstance(image, str) for image in lists[key]):
+            raise UserError([f"{place}.{key}: expected a list of ids of images, got {lists.get(key)!r:.60}"])
+    return lists
+
+
+def _changes(spec: ClientSpec, data: OpenData, record: Mapping[str, Any]) -> list[str]:
+    """What the data set lacks of a client's saved images and classes, one line for each."""
+    lines = []
+    for split, there, images in (
+        ("train", set(data.train.ids), [*record["train"], *record["dealt"]]),
+        ("val", set(data.val.ids), record["val"]),
+    ):
+        if gone := [image for image in dict.fromkeys(images) if image not in there]:
+            listed = ", ".join(map(repr, gone[:NAMED])) + (f" and {len(gone) - NAMED} more" if gone[NAMED:] else "")
+            wanted = f"expected the images that {spec.name!r} has in {PARTITION}"
+            lines.append(f"data.{spec.data}: {wanted}, got a {split} split without {listed}")
+    classes = class_names(spec, data)
+    if (saved := record.get("classes", classes)) != classes:
+        wanted = f"expected the classes that {spec.name!r} has in {PARTITION}, {saved!r:.200}"
+        lines.append(f"data.{spec.data}: {wanted}, got {classes!r:.200}")
+    return lines
+
+
+def _saved_shard(data: OpenData, record: Mapping[str, Any]) -> Shard:
+    train = {id: index for index, id in enumerate(data.train.ids)}
+    val = {id: index for index, id in enumerate(data.val.ids)}
+    return Shard(
+        [train[id] for id in record["train"]], [val[id] for id in record["val"]], [train[id] for id in record["dealt"]]
+    )
+
+
+def _add_new_clients(experiment: Experiment, data: Mapping[str, OpenData], shards: dict[str, Shard]) -> None:
+    """Give each client without images some that no other of its kind has."""
+    new = [spec for spec in experiment.specs if spec.name not in shards]
     lines: list[str] = []
     for spec in new:
         rivals = [other for other in experiment.specs if other.name in shards and _share(spec, other)]
-        taken = {index for other in rivals for index in (shards[other.name].dealt or shards[other.name].train)}
+        taken = {index for other in rivals for index in shards[other.name].dealt}
         free = [index for index in range(len(data[spec.data].train)) if index not in taken]
         waiting = [other for other in new if other.name not in shards and _share(spec, other)]
         part = free[:: len(waiting)]
@@ -83,18 +138,6 @@ def shards_after(
         shards[spec.name] = Shard(usable, list(data[spec.data].val.usable(spec.tasks)), tuple(part))
     if lines:
         raise UserError(lines)
-    return {spec.name: shards[spec.name] for spec in experiment.specs}
-
-
-def _kept_shard(data: OpenData, kept: Mapping[str, Any]) -> Shard:
-    train = {id: index for index, id in enumerate(data.train.ids)}
-    val = {id: index for index, id in enumerate(data.val.ids)}
-    try:
-        return Shard(
-            [train[id] for id in kept["train"]], [val[id] for id in kept["val"]], [train[id] for id in kept["dealt"]]
-        )
-    except KeyError as error:
-        raise UserError([f"{PARTITION}: should have images of data {kept['data']!r}, found {error}"]) from None
 
 
 def without_strangers(progress: Progress, clients: Sequence[str]) -> Progress:

@@ -33,7 +33,9 @@ from fedhca2.federation.flower.processes import free_port, start, stop
 from fedhca2.federation.flower.site import MODEL
 from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
 from fedhca2.federation.flower.wait import TooFewClientsError
+from fedhca2.federation.membership import shards_after, shards_from
 from fedhca2.federation.run import run_or_resume
+from fedhca2.run_folder.names import PARTITION
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result
 from fedhca2.run_folder.writer import RunFolder
@@ -115,7 +117,7 @@ def _federation(experiment: Experiment, out: Path) -> Iterator[SuperLink]:
     with tempfile.TemporaryDirectory(prefix="fedhca2-flower-") as folder:
         home = Path(folder)
         make_keys(home / "keys", names)
-        files = write_sites(experiment, sites)
+        files = write_sites(experiment, sites, continued=RunFiles(out).begun)
         with Link(home / "keys", f"127.0.0.1:{free_port()}", logs=sites) as link:
             link.register(names)
             processes: list[Popen[bytes]] = []
@@ -133,21 +135,25 @@ def sites_folder(out: Path) -> Path:
     return out.with_name(f"{out.name}.sites")
 
 
-def write_sites(experiment: Experiment, folder: Path) -> dict[str, Path]:
+def write_sites(experiment: Experiment, folder: Path, *, continued: bool = False) -> dict[str, Path]:
     """Write a file for every client's site, with the images that the experiment's partition gives it.
 
-    It allows everything the experiment asks for: whoever starts these sites owns all their data.
+    It allows everything the experiment asks for: whoever starts these sites owns all their data. The sites of a run
+    that is `continued` get the images that they had.
     """
-    shards = assign_shards(experiment, open_data(experiment))
+    opened, saved = open_data(experiment), RunFiles(folder).partition if continued else None
+    shards = assign_shards(experiment, opened) if saved is None else shards_from(experiment, opened, saved)
+    partition = partition_as_data(experiment, opened, shards)
     files = {}
     turns = private_folder(private_folder(folder) / "turns").resolve()
+    (folder / PARTITION).write_text(json.dumps(partition), "utf-8")
     for spec in experiment.specs:
         data = experiment.data[spec.data]
         own = {key for key, value in data if data.kind not in TOLD_KINDS or isinstance(value, Path)} - {"partition"}
         paths = {key: str(Path(value).resolve()) for key, value in data if isinstance(value, Path)}
         settings = data.model_dump(mode="json", include=own) | paths
         images = folder.resolve() / f"{spec.name}.images.json"
-        images.write_text(json.dumps({spec.name: [int(index) for index in shards[spec.name].dealt]}), "utf-8")
+        images.write_text(json.dumps({spec.name: partition[spec.name]["dealt"]}), "utf-8")
         site = {
             "client": spec.name,
             "tasks": list(spec.tasks),
@@ -182,7 +188,7 @@ def collecting(out: Path) -> Collect:
 
     def collect(experiment: Experiment, run: str, folder: RunFolder) -> None:
         data, place = open_data(experiment), DeviceSlot(torch.device("cpu"))
-        shards = assign_shards(experiment, data)
+        shards = shards_after(experiment, data, RunFiles(sites_folder(out)))
         folder.save_partition(partition_as_data(experiment, data, shards))
         for spec in experiment.specs:
             trained = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL
@@ -211,7 +217,7 @@ def run_ray(
     from flwr.simulation import run_simulation
 
     terms = terms.model_copy(update={"named": False})  # the simulation's nodes have no keys
-    files = list(write_sites(experiment, sites_folder(out)).values())
+    files = list(write_sites(experiment, sites_folder(out), continued=RunFiles(out).begun).values())
     server = ServerApp()
     results: list[Result] = []
 

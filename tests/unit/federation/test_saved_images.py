@@ -1,0 +1,144 @@
+"""A run's clients have the images that its `partition.json` says, also if the data folder has changed since."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from fedhca2.experiment import Experiment
+from fedhca2.federation.flower.local import write_sites
+from tiny_encoder import TINY
+
+pytestmark = pytest.mark.slow
+
+CLIENTS = [{"name": name, "data": "cups", "tasks": ["classification"]} for name in ("north", "south")]
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def add_images(folder, numbers, brands=("tea", "milk")):
+    """Add rows to the CSV file; every fourth is for validation."""
+    with (folder / "labels.csv").open("a") as table:
+        for i in numbers:
+            image = np.random.default_rng(i).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(image).save(folder / f"{i}.png")
+            table.write(f"{i}.png,{brands[i % 2]},{'val' if i % 4 == 3 else 'train'}\n")
+
+
+def drop_row(folder, image):
+    lines = (folder / "labels.csv").read_text().splitlines()
+    (folder / "labels.csv").write_text("\n".join(line for line in lines if not line.startswith(f"{image},")) + "\n")
+
+
+def partition(run):
+    return json.loads((run / "partition.json").read_text())
+
+
+def contents(run):
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def cups(tmp_path):
+    """A folder of images with a CSV file, and a finished run `run` of one round beside it."""
+    folder = tmp_path / "cups"
+    folder.mkdir()
+    (folder / "labels.csv").write_text("image,brand,split\n")
+    add_images(folder, range(12))
+    columns = {"classification": "brand"}
+    values = {
+        "rounds": 1,
+        "method": "fedavg",
+        "model": {"encoder": {"name": TINY}},
+        "training": {"batch_size": 2},
+        "data": {"cups": {"kind": "csv", "root": "cups", "columns": columns, "size": [32, 32]}},
+        "clients": CLIENTS,
+    }
+    (tmp_path / "cups.yaml").write_text(yaml.safe_dump(values))
+    done = invoke("run", tmp_path / "cups.yaml", "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def test_a_resumed_run_keeps_its_images_when_rows_were_added(cups, tmp_path):
+    before = partition(tmp_path / "run")
+    add_images(cups, range(20, 36))
+    done = invoke("resume", tmp_path / "run", "--set", "rounds=2")
+    assert (done.exit_code, partition(tmp_path / "run")) == (0, before)
+
+
+def test_evaluating_on_training_images_takes_those_of_the_run(cups, tmp_path):
+    def scores():
+        assert invoke("evaluate", tmp_path / "run", "--split", "train").exit_code == 0
+        return json.loads((tmp_path / "run" / "evaluation-train.json").read_text())["clients"]
+
+    before = scores()
+    add_images(cups, range(20, 36))
+    assert scores() == before
+
+
+@pytest.mark.parametrize("command", [["resume", "--set", "rounds=2"], ["evaluate"]])
+def test_an_image_that_is_gone_is_one_line_and_nothing_changes(cups, tmp_path, command):
+    used = partition(tmp_path / "run")["south"]["train"][0]
+    drop_row(cups, used)
+    before = contents(tmp_path / "run")
+    done = invoke(command[0], tmp_path / "run", *command[1:])
+    assert (done.exit_code, contents(tmp_path / "run")) == (2, before)
+    assert all(word in done.output for word in ("error: data.cups: ", "'south'", repr(used)))
+
+
+def test_every_client_without_its_images_is_named(cups, tmp_path):
+    for image in partition(tmp_path / "run")["south"]["val"]:
+        drop_row(cups, image)
+    add_images(cups, [27])
+    done = invoke("resume", tmp_path / "run", "--set", "rounds=2")
+    assert [name in done.output for name in ("'north'", "'south'")] == [True, True]
+
+
+def test_a_batch_larger_than_a_clients_images_is_refused(cups, tmp_path):
+    done = invoke("resume", tmp_path / "run", "--set", "rounds=2", "--set", "training.batch_size=9")
+    assert (done.exit_code, "training.batch_size" in done.output) == (2, True)
+
+
+def test_a_run_without_its_list_of_images_is_not_resumed(cups, tmp_path):
+    (tmp_path / "run" / "partition.json").unlink()
+    done = invoke("resume", tmp_path / "run", "--set", "rounds=2")
+    assert (done.exit_code, "partition.json" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("record", [3, {"train": 3}, {"train": [["a"]], "val": [], "dealt": []}])
+def test_a_list_of_images_in_another_form_is_one_line(cups, tmp_path, record):
+    (tmp_path / "run" / "partition.json").write_text(json.dumps({**partition(tmp_path / "run"), "north": record}))
+    done = invoke("resume", tmp_path / "run", "--set", "rounds=2")
+    assert (done.exit_code, "partition.json: north" in done.output, done.output.count("\n")) == (2, True, 1)
+
+
+def test_classes_that_have_changed_are_refused(cups, tmp_path):
+    (cups / "labels.csv").write_text((cups / "labels.csv").read_text().replace("tea", "ale"))
+    done = invoke("resume", tmp_path / "run", "--set", "rounds=2")
+    assert (done.exit_code, "expected the classes" in done.output) == (2, True)
+
+
+def test_an_older_record_without_classes_and_dealt_images_is_read(cups, tmp_path):
+    older = {
+        client: {key: record[key] for key in ("data", "train", "val")}
+        for client, record in partition(tmp_path / "run").items()
+    }
+    (tmp_path / "run" / "partition.json").write_text(json.dumps(older))
+    assert invoke("resume", tmp_path / "run", "--set", "rounds=2").exit_code == 0
+
+
+def test_the_local_sites_of_a_continued_run_have_the_images_that_they_had(cups, tmp_path):
+    def images(**options):
+        files = write_sites(Experiment.load(tmp_path / "cups.yaml"), tmp_path / "sites", **options)
+        return [json.loads(file.with_suffix(".images.json").read_text()) for file in files.values()]
+
+    before = images()
+    add_images(cups, range(20, 36))
+    assert (images(continued=True) == before, images() == before) == (True, False)
