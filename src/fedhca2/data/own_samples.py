@@ -97,9 +97,9 @@ class OwnSamples:
             raise BrokenFileError(self._place(index), f"should have {key!r}, found {listed}")
         try:
             if name == "image" and self.are_arrays:
-                return _to_array(given[key], self.size)
+                return checked_array(given[key], self.size)
             if name == "image":
-                image = _to_image(given[name])
+                image = checked_image(given[name])
                 if self.split == "val" and self.fits:
                     require_fit({"image": image}, self.size)
                 return image
@@ -127,7 +127,7 @@ class OwnSamples:
         return Path(f"{self.split}[{index}]{own}")
 
 
-def _to_image(value: Any) -> Tensor:
+def checked_image(value: Any) -> Tensor:
     """An image as uint8 [3, H, W]: bytes, or floats from 0 to 1, in one or three channels."""
     planes = _planes(value.convert("RGB") if isinstance(value, Image.Image) else value)
     if len(planes) not in (1, 3):
@@ -142,7 +142,7 @@ def _to_image(value: Any) -> Tensor:
     return planes.to(torch.uint8).expand(3, -1, -1).contiguous()
 
 
-def _to_array(value: Any, shape: tuple[int, ...]) -> Tensor:
+def checked_array(value: Any, shape: tuple[int, ...]) -> Tensor:
     """An input that is not an image, as float32 of this shape."""
     tensor = _tensor(value).float()
     if tuple(tensor.shape) != shape:
@@ -174,10 +174,10 @@ def _to_label(value: Any, task: Task, space: LabelSpace, size: tuple[int, int]) 
 def _planes(value: Any) -> Tensor:
     """Anything with two or three dimensions as [C, H, W]."""
     tensor = _tensor(value)
+    if tensor.ndim not in (2, 3) or 0 in tensor.shape:
+        raise ValueError(f"should be H×W with or without channels, found {_shape(tensor)}")
     if tensor.ndim == 2:
         return tensor[None]
-    if tensor.ndim != 3 or 0 in tensor.shape:
-        raise ValueError(f"should be H×W with or without channels, found {_shape(tensor)}")
     return tensor if isinstance(value, Tensor) else tensor.permute(2, 0, 1)
 
 

@@ -25,6 +25,7 @@ IMAGE_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255
 SCALES = (0.5, 2.0)  # the smallest and the largest enlargement
 CROP_TRIES = 10
 LARGEST_SHARE = 0.75
+STRIDE = 32  # of the coarsest map
 
 
 Indices = NDArray[np.int64]
@@ -234,6 +235,20 @@ def placement(own: Size, size: Size) -> Placement:
     rows, columns = (min(max(round(side * scale), 1), most) for side, most in zip(own, size, strict=True))
     top, left = (size[0] - rows) // 2, (size[1] - columns) // 2
     return Placement((slice(top, top + rows), slice(left, left + columns)), own, scale)
+
+
+def input_size(own: Size, size: Size, *, resize: bool) -> Size:
+    """The size of the network's input for an image of any size: the data set's `size`, as in evaluation.
+
+    Without `resize`, a side that is too long for it, which evaluation refuses, is padded to whole strides instead:
+    otherwise coarse maps would reach beyond the image, further than in training, and be squeezed into it.
+
+    >>> input_size((30, 48), (33, 48), resize=False), input_size((100, 48), (33, 48), resize=False)
+    ((33, 48), (128, 48))
+    """
+    sides = zip(own, size, strict=True)
+    height, width = (usual if resize or side <= usual else -(-side // STRIDE) * STRIDE for side, usual in sides)
+    return height, width
 
 
 def fitted(sample: Sample, size: Size) -> Sample:

@@ -1,5 +1,6 @@
 """Exporting models: ONNX or TorchScript files, and a card that describes them."""
 
+import re
 import warnings
 from collections.abc import Callable
 from io import BytesIO
@@ -8,8 +9,9 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN
+from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Size, placement
 from fedhca2.deployment.trained import Trained
 from fedhca2.errors import UserError
 from fedhca2.models import MultiTaskModel
@@ -21,46 +23,79 @@ from fedhca2.tensor_files import as_file, contents
 from fedhca2.whole_files import ORDINARY, write_whole
 
 LOADED = {
-    "safetensors": "Only the parameters, for `fedhca2.models.MultiTaskModel`; normalise the image first: {normal}.",
+    "safetensors": "Only the parameters, for `fedhca2.models.MultiTaskModel`.",
     "onnx": "Load it with onnxruntime or another runtime; the input is `image`, the outputs have the tasks' names.",
     "torch-export": "Load it with `torch.export.load(FILE).module()`; it returns the outputs in the order below.",
 }
-USE = """\
-## Input
-
-`image`: float32 [1, 3, {height}, {width}], red, green, blue, values 0 to 255. {normal_note} Pad an image of another
-size evenly on all sides{pad}, or scale it; then crop the padding from the outputs.
-"""
 
 
-def card(trained: Trained, format: str, file: str, size: tuple[int, int]) -> str:
-    """Write the card in Markdown."""
-    mean, deviation = (", ".join(f"{v:.3f}" for v in t.flatten().tolist()) for t in (IMAGE_MEAN, IMAGE_DEVIATION))
-    normal = f"(image − mean) / deviation with mean ({mean}) and deviation ({deviation})"
-    inside = format != "safetensors"
-    note = f"The model normalises it itself: {normal}." if inside else f"Normalise it first: {normal}."
-    pad = f" with the mean colour ({mean})" if inside else " with zeros after normalisation"
+def card(trained: Trained, format: str, file: str, own: Size) -> str:
+    """Write the card in Markdown, for images of this size."""
     spec, experiment = trained.spec, trained.experiment
     lines = [
         f"# {spec.name}",
         "",
-        f"A model for {', '.join(get_task(task).title.lower() for task in spec.tasks)}, trained by client"
-        f" `{spec.name}` on data set `{spec.data}` in a federation (`{experiment.method_name}`, {experiment.rounds}"
-        f" rounds, seed {experiment.seed}). File: `{file}`.",
+        f"A model for {', '.join(_plain(get_task(task).title.lower()) for task in spec.tasks)}, trained by client"
+        f" {_plain(spec.name)} on data set {_plain(spec.data)} in a federation ({_plain(experiment.method_name)},"
+        f" {experiment.rounds} rounds, seed {experiment.seed}). File: {_plain(file)}.",
         "",
-        LOADED[format].format(normal=normal),
+        LOADED[format],
         "",
-        USE.format(height=size[0], width=size[1], normal_note=note, pad=pad),
+        "## Input",
+        "",
+        f"`image`: float32 [1, 3, {own[0]}, {own[1]}], red, green, blue, values 0 to 255."
+        f" {_preparation(trained, format, own)} {_other_sizes(trained, own)}",
+        "",
         "## Outputs",
         "",
         "| task | channels | how to read it | score |",
         "| --- | ---: | --- | --- |",
         *(_row(trained, task) for task in spec.tasks),
+        "",
+        _evaluated(trained, own),
     ]
-    classes = [(task, space.names) for task, space in trained.spaces.items() if space.names]
-    for task, names in classes:
-        lines += ["", f"Classes of {task}: {', '.join(f'{i} {name}' for i, name in enumerate(names))}."]
+    for task, space in trained.spaces.items():
+        if space.names:
+            names = ", ".join(f"{i} {_plain(name)}" for i, name in enumerate(space.names))
+            lines += ["", f"Classes of {_plain(task)}: {names}."]
     return "\n".join(lines) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Text of a user in Markdown, with every sign that Markdown or HTML could take for its own as a number.
+
+    >>> _plain("a|b <img>")
+    'a&#124;b &#60;img&#62;'
+    """
+    return re.sub(r"[&<>\\`*\[\]|!~$]", lambda sign: f"&#{ord(sign[0])};", " ".join(text.split()))
+
+
+def _preparation(trained: Trained, format: str, own: Size) -> str:
+    """What is done with an image before the network gets it, and with its outputs."""
+    mean, deviation = (", ".join(f"{v:.3f}" for v in t.flatten().tolist()) for t in (IMAGE_MEAN, IMAGE_DEVIATION))
+    height, width = trained.input_size(own, "--size")
+    steps = [f"normalised to (image − mean) / deviation with mean ({mean}) and deviation ({deviation})"]
+    if (height, width) != own:
+        steps.append(f"padded with zeros evenly on all sides to {height}×{width}; outputs are cropped again")
+    inside = format != "safetensors"
+    return f"It is {', then '.join(steps)}: {'the model does this itself' if inside else 'do this yourself'}."
+
+
+def _other_sizes(trained: Trained, own: Size) -> str:
+    """How to use the file for images of other sizes as evaluation would."""
+    if own != trained.size:
+        return "For images of other sizes, export with their `--size`."
+    larger = "scale a larger one down first" if trained.resizes else "for larger ones, export with their `--size`"
+    return f"Pad a smaller image evenly on all sides with the mean, and crop the outputs; {larger}."
+
+
+def _evaluated(trained: Trained, own: Size) -> str:
+    """What the scores were measured on."""
+    height, width = trained.size
+    larger = ", larger ones scaled down to it and scored at their own size" if trained.resizes else ""
+    note = "" if own == trained.size else f" Images of {own[0]}×{own[1]} may score otherwise."
+    images = f"the validation images of {_plain(trained.spec.name)}"
+    return f"Scores are of {images}: smaller ones padded to {height}×{width}{larger}.{note}"
 
 
 def _row(trained: Trained, task: str) -> str:
@@ -69,7 +104,8 @@ def _row(trained: Trained, task: str) -> str:
     if scores:
         main = headline(task, scores)
         shown = f"{metric_heading(main.metric, main.higher_is_better)} {score_text(task, main.value)}"
-    return f"| {task} | {get_task(task).channels_for(trained.spaces[task])} | {get_task(task).reading} | {shown} |"
+    channels, reading = get_task(task).channels_for(trained.spaces[task]), get_task(task).reading
+    return f"| {_plain(task)} | {channels} | {_plain(reading)} | {_plain(shown)} |"
 
 
 Format = Literal["safetensors", "onnx", "torch-export"]
@@ -79,52 +115,73 @@ OPSET = 20
 
 
 class Exported(nn.Module):
-    """The network with normalisation: takes RGB values 0 … 255 and returns raw outputs in the order of the tasks."""
+    """The network with the preparation of evaluation: takes RGB values 0 … 255 and returns raw outputs in the order of
+    the tasks.
+    """
 
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, model: MultiTaskModel) -> None:
+    def __init__(self, model: MultiTaskModel, own: Size, size: Size) -> None:
+        """`own` is the size of the images, `size` the one that they are padded to."""
         super().__init__()
         self.model = model
+        (top, bottom), (left, right) = ((part.start, part.stop) for part in placement(own, size).inside)
+        self.rows, self.columns = slice(top, bottom), slice(left, right)
+        self.margins = (left, size[1] - right, top, size[0] - bottom)
         self.register_buffer("mean", IMAGE_MEAN.clone(), persistent=False)
         self.register_buffer("deviation", IMAGE_DEVIATION.clone(), persistent=False)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         """Compute raw outputs for images [1, 3, H, W]."""
-        return tuple(self.model((image - self.mean) / self.deviation).values())
+        padded = functional.pad((image - self.mean) / self.deviation, self.margins)
+        outputs = self.model(padded).values()
+        return tuple(output if output.ndim == 2 else output[..., self.rows, self.columns] for output in outputs)
 
 
-def export(trained: Trained, format: Format, folder: Path, size: tuple[int, int] | None = None) -> list[Path]:
-    """Write CLIENT.onnx, CLIENT.pt2 or CLIENT.safetensors, and the card CLIENT.md."""
+def export(trained: Trained, format: Format, folder: Path, size: Size | None = None) -> list[Path]:
+    """Write CLIENT.onnx, CLIENT.pt2 or CLIENT.safetensors, and the card CLIENT.md.
+
+    The model takes images of this size, by default that of training, and prepares them as `Trained.predict` does.
+    Raises UserError if it cannot.
+    """
     trained.require_images()
-    size = size or trained.size
-    if any(side % 32 for side in size):
-        raise UserError([f"--size: should be multiples of 32, found {size[0]}×{size[1]}"])
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{trained.spec.name}.{SUFFIXES[format]}"
-    written: dict[Format, Callable[[Trained, tuple[int, int]], bytes]] = {
-        "safetensors": lambda trained, size: as_file(contents(trained.model(size).state_dict()), {"format": "pt"}),
+    own = size or trained.size
+    if min(own) < 1:
+        raise UserError([f"--size: expected 1×1 or more, got {own[0]}×{own[1]}"])
+    if trained.resizes and any(side > most for side, most in zip(own, trained.size, strict=True)):
+        most = f"at most {trained.size[0]}×{trained.size[1]}, to which larger images are scaled down before"
+        raise UserError([f"--size: expected {most}, got {own[0]}×{own[1]}"])
+    written: dict[Format, Callable[[Trained, Size], bytes]] = {
+        "safetensors": lambda trained, _: as_file(contents(trained.model().state_dict()), {"format": "pt"}),
         "onnx": _to_onnx,
         "torch-export": _to_torch_export,
     }
-    about = folder / f"{trained.spec.name}.md"
-    write_whole(path, written[format](trained, size), ORDINARY)
-    write_whole(about, card(trained, format, path.name, size).encode(), ORDINARY)
+    path, about = folder / f"{trained.spec.name}.{SUFFIXES[format]}", folder / f"{trained.spec.name}.md"
+    files = {path: written[format](trained, own), about: card(trained, format, path.name, own).encode()}
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, content in files.items():
+        write_whole(file, content, ORDINARY)
     return [path, about]
 
 
-def _program(trained: Trained, size: tuple[int, int]) -> torch.export.ExportedProgram:
-    return torch.export.export(Exported(trained.model(size)).eval(), (torch.zeros(1, 3, *size),))
+def exported(trained: Trained, own: Size) -> Exported:
+    """The network for images of this size, with their preparation; raises UserError if they are too large."""
+    size = trained.input_size(own, "--size")
+    return Exported(trained.model(size), own, size).eval()
 
 
-def _to_torch_export(trained: Trained, size: tuple[int, int]) -> bytes:
-    held = BytesIO()
-    torch.export.save(_program(trained, size), held)
-    return held.getvalue()
+def _program(trained: Trained, own: Size) -> torch.export.ExportedProgram:
+    return torch.export.export(exported(trained, own), (torch.zeros(1, 3, *own),))
 
 
-def _to_onnx(trained: Trained, size: tuple[int, int]) -> bytes:
+def _to_torch_export(trained: Trained, own: Size) -> bytes:
+    file = BytesIO()
+    torch.export.save(_program(trained, own), file)
+    return file.getvalue()
+
+
+def _to_onnx(trained: Trained, own: Size) -> bytes:
     try:
         import onnxscript  # noqa: F401
     except ImportError:
@@ -132,7 +189,7 @@ def _to_onnx(trained: Trained, size: tuple[int, int]) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter warns about itself
         program = torch.onnx.export(
-            _program(trained, size),
+            _program(trained, own),
             dynamo=True,
             opset_version=OPSET,
             input_names=["image"],

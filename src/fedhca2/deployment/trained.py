@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +17,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedhca2.clients import Client, DeviceSlot
+from fedhca2.clients.step import autocast
 from fedhca2.config import suggest
 from fedhca2.data.dataset import Split
 from fedhca2.data.file_errors import FileError
-from fedhca2.data.files import open_image, read_file, to_rgb
-from fedhca2.data.transforms import fitted, for_evaluation, own_size, placement
+from fedhca2.data.files import MOST_PIXELS, open_image, read_file, to_rgb
+from fedhca2.data.own_samples import checked_array, checked_image
+from fedhca2.data.transforms import Placement, fitted, for_evaluation, input_size, own_size, placement
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, open_data
 from fedhca2.experiment.build import build_client
@@ -32,7 +36,7 @@ from fedhca2.run_folder.result import Result, Scores, overall_gain
 from fedhca2.tasks import LabelSpace, get_task
 from fedhca2.whole_files import put_in_place
 
-STRIDE = 32
+LONGEST = 16_384  # pixels of a side: resampling takes memory by its square
 Progress = Callable[[str], None]
 
 
@@ -64,6 +68,11 @@ class Trained:
     def size(self) -> tuple[int, int]:
         """Height and width of its training images."""
         return self.experiment.data[self.spec.data].size
+
+    @property
+    def resizes(self) -> bool:
+        """Whether larger images are scaled down."""
+        return self.experiment.data[self.spec.data].resize is not None
 
     @property
     def spaces(self) -> Mapping[str, LabelSpace]:
@@ -102,32 +111,49 @@ class Trained:
             fault = "should have images as inputs, found arrays; `Trained.predict` takes them"
             raise UserError([f"--client {self.spec.name}: {fault}"])
 
+    def input_size(self, own: tuple[int, int], name: str) -> tuple[int, int]:
+        """The size of the network's input for an image of this size; raises UserError if it is too large for one."""
+        size = input_size(own, self.size, resize=self.resizes)
+        if size != self.size and (prod(size) > MOST_PIXELS or max(size) > LONGEST):
+            most = f"at most {MOST_PIXELS} pixels with sides of at most {LONGEST}"
+            raise UserError([f"{name}: expected {most} as the network's input, got {size[0]}×{size[1]}"])
+        return size
+
     @torch.inference_mode()
-    def predict(self, image: Array) -> dict[str, Array]:
-        """Predict an image, uint8 [3, H, W] of any size, or another kind of input: {task: [C, H, W] or [C]}.
+    def predict(self, image: Any, name: str = "image") -> dict[str, Array]:
+        """Predict an image of any size, or another kind of input: {task: [C, H, W] or [C]}.
 
-        A large image is scaled down, and its prediction up again, if the data set's `resize` says so.
+        It may be a path, or whatever a data set may give as "image": an array or Pillow image [H, W] or [H, W, C], or a
+        tensor [C, H, W], of bytes or of floats from 0 to 1; or an array [3, H, W]. A large image is scaled down, and
+        its prediction up again, if the data set's `resize` says so. Raises UserError, which calls the image by its
+        `name`, if it is something else.
         """
-        data = self.experiment.data[self.spec.data]
-        if data.are_arrays:
-            outputs = self.model()(torch.from_numpy(np.float32(image))[None])
-            return {task: get_task(task).predict(output)[0].numpy() for task, output in outputs.items()}
-        sample = {"image": torch.from_numpy(np.ascontiguousarray(image))}
-        size = self.size if data.resize else padded_size(own_size(sample), self.size)
-        place = placement(own_size(sample), size)
-        outputs = self.model(size)(for_evaluation(fitted(sample, size), size)["image"][None])
-        tasks = {name: get_task(name) for name in outputs}
-        return {name: place.restored(task, task.predict(outputs[name]))[0].numpy() for name, task in tasks.items()}
+        inputs, place = self._prepared(image, name)
+        height, width = inputs.shape[-2:]
+        with autocast(inputs.device, self.experiment.training.precision):
+            outputs = self.model((height, width))(inputs[None])
+            predictions = {task: get_task(task).predict(output) for task, output in outputs.items()}
+        if place:
+            predictions = {task: place.restored(get_task(task), values) for task, values in predictions.items()}
+        return {task: values[0].numpy() for task, values in predictions.items()}
+
+    def _prepared(self, given: Any, name: str) -> tuple[Tensor, Placement | None]:
+        """The network's input, prepared as in evaluation, and where the image lies in it; None for other inputs."""
+        if isinstance(given, str | Path):
+            given, name = read_image(Path(given)), str(given)
+        try:
+            if self.experiment.data[self.spec.data].are_arrays:
+                return checked_array(given, self.size), None
+            sample = {"image": checked_image(torch.tensor(given) if _has_planes_first(given) else given)}
+        except (ValueError, OSError) as error:  # Pillow reads a file when its pixels are needed
+            raise UserError([f"{name}: {error}"]) from None
+        size = self.input_size(own_size(sample), name)
+        return for_evaluation(fitted(sample, size), size)["image"], placement(own_size(sample), size)
 
 
-def padded_size(size: tuple[int, int], least: tuple[int, int]) -> tuple[int, int]:
-    """The smallest size that holds an image, is at least the training size, and fits the network's strides.
-
-    >>> padded_size((100, 20), (64, 64))
-    (128, 64)
-    """
-    height, width = (-(-max(own, low) // STRIDE) * STRIDE for own, low in zip(size, least, strict=True))
-    return height, width
+def _has_planes_first(image: Any) -> bool:
+    """Whether it is an array [3, H, W]; data sets give arrays [H, W, 3]."""
+    return isinstance(image, np.ndarray) and image.ndim == 3 and len(image) == 3 and image.shape[2] not in (1, 3)
 
 
 def read_image(path: Path) -> Image.Image:
@@ -180,7 +206,7 @@ def _images_in(place: Path) -> list[Path]:
 
 def _predict_file(trained: Trained, path: Path, folder: Path, *, raw: bool) -> None:
     image = read_image(path)
-    for task, prediction in trained.predict(np.asarray(image).transpose(2, 0, 1)).items():
+    for task, prediction in trained.predict(image, str(path)).items():
         painted = paint(get_task(task), prediction, trained.spaces[task].names)
         save_picture(painted, folder / f"{path.stem}.{task}.png")
         if get_task(task).output == "map":

@@ -1,0 +1,166 @@
+"""The same pixels give the same answer in evaluation, prediction and export, at every size that training accepts."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fedhca2.clients import DeviceSlot
+from fedhca2.clients.evaluation import evaluate, sample_predictions
+from fedhca2.deployment import Trained
+from fedhca2.deployment.export import export, exported
+from fedhca2.experiment import Experiment, assign_shards, open_data
+from fedhca2.experiment.build import build_clients
+from fedhca2.tasks import get_task
+from small_run import SETTINGS
+from tiny_encoder import TINY
+
+NOISE = """
+import numpy as np
+
+class Noise:
+    labels = {"normals": None, "regression": 2}
+
+    def __init__(self, split, size: tuple[int, int] = (32, 32), image: tuple[int, int] | None = None):
+        self.shape_of_images = image or size
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        rng = np.random.default_rng(index)
+        pixels = rng.integers(0, 256, (*self.shape_of_images, 3), dtype=np.uint8)
+        return {"image": pixels, "normals": np.float32([[[0, 0, 1]]]) + 0 * pixels, "regression": rng.random(2)}
+"""
+CLIENT, TASKS = "noise", ["normals", "regression"]
+SIZES = [(7, 5), (16, 16), (31, 32), (32, 32), (33, 47), (40, 64), (48, 48), (65, 33), (80, 100), (96, 64)]
+
+
+def made(folder, size, image=None, **changes):
+    """A client that has trained nothing, and its trained model."""
+    (folder / "noise.py").write_text(NOISE)
+    image = {"image": list(image)} if image else {}
+    data = {"noise": {"kind": f"{folder / 'noise.py'}:Noise", "size": list(size), **image, **changes.pop("data", {})}}
+    clients = [{"name": CLIENT, "data": "noise", "tasks": TASKS}]
+    model = {"encoder": {"name": "swin_micro"}, "decoder_width": 8}
+    experiment = Experiment.parse({**SETTINGS, "model": model, "data": data, "clients": clients, **changes})
+    opened = open_data(experiment)
+    (client,) = build_clients(experiment, opened, assign_shards(experiment, opened), DeviceSlot(torch.device("cpu")))
+    run = folder / "run"
+    (run / "models").mkdir(parents=True)
+    (run / "config.yaml").write_text(experiment.to_yaml())
+    save_file(client.personal.model.state_dict(), run / "models" / f"{CLIENT}.safetensors")
+    return client, Trained.open(run, CLIENT)
+
+
+def evaluated(client):
+    """The first image, and the predictions that evaluation scores."""
+    predictions = sample_predictions(client, "now")
+    image = client.data.val.data.load(client.data.val.indices[0], ())["image"]
+    return image, {task: predictions[f"now.{task}"][0] for task in TASKS}
+
+
+def by_export(trained, image):
+    with torch.inference_mode():
+        outputs = exported(trained, tuple(image.shape[1:]))(image.float()[None])
+    return read(outputs)
+
+
+def read(outputs):
+    pairs = zip(TASKS, outputs, strict=True)
+    return {task: get_task(task).predict(output.detach())[0].numpy() for task, output in pairs}
+
+
+def assert_same(found, expected, **tolerance):
+    for task, values in expected.items():
+        np.testing.assert_allclose(found[task], values, **(tolerance or {"rtol": 1e-5, "atol": 1e-6}))
+
+
+class Scored:
+    """A metric that keeps the predictions that it is given."""
+
+    def __init__(self):
+        self.predictions = []
+
+    def update(self, predictions, labels):
+        self.predictions.extend(predictions.numpy())
+
+    def compute(self):
+        return {}
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_evaluation_prediction_and_export_agree_at_every_size_of_training(tmp_path, size):
+    client, trained = made(tmp_path, size)
+    image, expected = evaluated(client)
+    assert_same(trained.predict(image), expected)
+    assert_same(by_export(trained, image), expected)
+
+
+@pytest.mark.parametrize("own", [(1, 1), (20, 48), (33, 47)], ids=str)
+def test_they_agree_on_images_smaller_than_in_training(tmp_path, own):
+    client, trained = made(tmp_path, (48, 48), own)
+    image, expected = evaluated(client)
+    assert_same(trained.predict(image), expected)
+    assert_same(by_export(trained, image), expected)
+
+
+def test_they_agree_on_images_that_are_scaled_down(tmp_path):
+    client, trained = made(tmp_path, (33, 47), (80, 60), data={"resize": "fit"})
+    image, expected = evaluated(client)
+    assert_same(trained.predict(image), expected)
+
+
+def test_they_agree_in_mixed_precision(tmp_path):
+    client, trained = made(tmp_path, (48, 48), training={**SETTINGS["training"], "precision": "bf16"})
+    scored = {task: Scored() for task in TASKS}
+    evaluate(client.personal.model, client.data.val.evaluation(), scored, "bf16")
+    found = trained.predict(evaluated(client)[0])
+    assert_same(found, {task: scored[task].predictions[0] for task in TASKS})
+
+
+def test_they_agree_if_maps_of_the_encoder_leave_pixels_out(tmp_path):
+    client, trained = made(tmp_path, (49, 61), model={"encoder": {"name": TINY}, "decoder_width": 8})
+    image, expected = evaluated(client)
+    assert_same(trained.predict(image), expected)
+    assert_same(by_export(trained, image), expected)
+
+
+@pytest.mark.parametrize("own", [(100, 40), (50, 49), (33, 200)], ids=str)
+def test_prediction_and_export_agree_on_larger_images(tmp_path, own):
+    _, trained = made(tmp_path, (48, 48))
+    image = torch.randint(0, 256, (3, *own), dtype=torch.uint8)
+    assert_same(by_export(trained, image), trained.predict(image))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [(33, 47), (50, 20)], ids=str)
+def test_exported_files_agree_with_prediction(tmp_path, own):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    _, trained = made(tmp_path, (33, 47))
+    image = torch.randint(0, 256, (3, *own), dtype=torch.uint8)
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    path, _ = export(trained, "onnx", tmp_path, own)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found = session.run(TASKS, {"image": image.float()[None].numpy()})
+    assert_same(read(map(torch.from_numpy, found)), trained.predict(image), **close)
+    path, _ = export(trained, "torch-export", tmp_path, own)
+    assert_same(read(torch.export.load(path).module()(image.float()[None])), trained.predict(image), **close)
+
+
+def card_of(trained, folder, size=None):
+    _, path = export(trained, "safetensors", folder, size)
+    return path.read_text("utf-8")
+
+
+def test_the_card_names_the_size_that_was_evaluated(tmp_path):
+    _, trained = made(tmp_path, (33, 47))
+    assert "float32 [1, 3, 33, 47]" in card_of(trained, tmp_path)
+    assert "padded to 33×47" in card_of(trained, tmp_path)
+
+
+def test_the_card_of_another_size_says_that_it_was_not_evaluated(tmp_path):
+    _, trained = made(tmp_path, (33, 47))
+    text = card_of(trained, tmp_path, (70, 20))
+    assert "to 96×47" in text
+    assert "Images of 70×20 may score otherwise" in text
