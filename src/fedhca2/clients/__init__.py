@@ -2,7 +2,7 @@
 
 from fedhca2.clients.capture import CompilingError
 from fedhca2.clients.client import BatchWatch, Client, LocalData
-from fedhca2.clients.device_slot import DeviceSlot, StepKind, at_work
+from fedhca2.clients.device_slot import DeviceSlot, StepKind, Stopped, at_work
 from fedhca2.clients.optimizer import Schedule
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state_file import ClientState, StateFileError, load_reply, load_state, save_reply, save_state
@@ -19,6 +19,7 @@ __all__ = [
     "Schedule",
     "StateFileError",
     "StepKind",
+    "Stopped",
     "Training",
     "at_work",
     "load_reply",

@@ -182,7 +182,8 @@ class Client:
         model, place = self.personal.model, place or self.device_slot
         metrics = metrics_for(model.decoders, labels, self.data.metrics)
         with at_work(self, place):
-            return evaluate(model, images.evaluation(place.feed), metrics, self.training.precision, place.captures)
+            batches = place.until_stopped(images.evaluation(place.feed))
+            return evaluate(model, batches, metrics, self.training.precision, place.captures)
 
     def batches(self, epoch: int, place: DeviceSlot | None = None) -> Iterator[Batch]:
         """The batches of one epoch, counted from the first round, with all random draws for their steps."""
@@ -197,10 +198,10 @@ class Client:
         )
         paths = self.personal.model.encoder.drop_paths
         if not paths:
-            return batches
+            return place.until_stopped(batches)
         dice = np.random.default_rng(derive(seed, "drop_path", self.name, epoch))
         keep = draw_keep(paths, len(self.data.train), self.data.train.batch_size, dice).to(place.device)
-        return (replace(batch, keep=own) for batch, own in zip(batches, keep, strict=True))
+        return place.until_stopped(replace(batch, keep=own) for batch, own in zip(batches, keep, strict=True))
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:
         """Move everything it holds to another device."""

@@ -1,10 +1,11 @@
 """Device slots: a GPU only holds the client that is working on it, unless there is room for all."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Event
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,12 +18,17 @@ from fedhca2.packing import copied_together
 if TYPE_CHECKING:
     from fedhca2.clients.client import Client
 
+T = TypeVar("T")
 SMALL = 2**18  # bytes below which a copy costs more than its bytes
 MOST_SLOTS = 4  # on one GPU: one interpreter serves them all, and more gained nothing on an H200
 GAIN = 1.15  # how much faster twice as many slots should be
 STEPS = 20  # at each slot in one measurement, at least
 StepKind = Literal["plain", "captured", "compiled"]
 Trial = Callable[["DeviceSlot"], int]  # does what a client does in a round, at a slot; returns how many steps it took
+
+
+class Stopped(Exception):  # noqa: N818
+    """Work at a device slot ended early, because `DeviceSlot.stop` was set."""
 
 
 class DeviceSlot:
@@ -41,6 +47,22 @@ class DeviceSlot:
         self.captures = Captures(device, compile=step == "compiled") if gpu else None
         self.feed = DeviceFeed(device, compile=step == "compiled") if device.type == "cuda" else None
         self.kinds: set[str] = set()  # of clients that have worked here
+        self.stop = Event()  # while it is set, work here ends with the current batch
+
+    def until_stopped(self, batches: Iterable[T]) -> Iterator[T]:
+        """Yield the batches, and raise Stopped instead of the next one when `stop` is set."""
+        for batch in batches:
+            if self.stop.is_set():
+                raise Stopped
+            yield batch
+            if self.stop.is_set():  # before the next one is read
+                raise Stopped
+
+    def release(self) -> None:
+        """Let go of graphs, images and other memory; the slot takes no further steps."""
+        self.captures = self.feed = None
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 @contextmanager

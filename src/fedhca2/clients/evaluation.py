@@ -71,7 +71,7 @@ def mean_loss(client: "Client", place: DeviceSlot) -> float:
     """The loss of the model that the server's rows go to, as the mean over validation images."""
     images = client.data.images_for_losses
     model = client.shared.model.eval()
-    losses = [summed_loss(model, batch, client.training) for batch in images.in_order(place.feed)]
+    losses = [summed_loss(model, batch, client.training) for batch in place.until_stopped(images.in_order(place.feed))]
     return float(sum(losses)) / len(images.indices)
 
 
@@ -88,7 +88,7 @@ def look_ahead(
         tensors = model.slots()[ENCODER]
         own = flatten(tensors, layout)
         try:
-            for number, batch in enumerate(images.in_order(place.feed), 1):
+            for number, batch in enumerate(place.until_stopped(images.in_order(place.feed)), 1):
                 for name, update in ((OWN, None), *updates.items()):
                     assign(tensors, own if update is None else own + update.to(own.device), layout)
                     model.eval()  # again: backbones keep what they compute from their weights until a mode is set

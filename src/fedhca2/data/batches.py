@@ -207,14 +207,17 @@ def _moved(batch: Sample, feed: DeviceFeed) -> Sample:
 
 def _ahead(indices: Iterable[int], prepare: Callable[[int], T], workers: int, ahead: int) -> Iterator[T]:
     """Like `map`, but threads compute up to `ahead` samples early, in order."""
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[T]] = deque()
+    pool = ThreadPoolExecutor(workers)
+    waiting: deque[Future[T]] = deque()
+    try:
         for index in indices:
             waiting.append(pool.submit(prepare, index))
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # nobody wants the rest if an epoch ends early
 
 
 def one_early(items: Iterator[T]) -> Iterator[T]:

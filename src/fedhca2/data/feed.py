@@ -126,10 +126,12 @@ def _read_ahead(raw: Iterable[Raw], size: Size) -> Iterator[tuple[Sample, Plan]]
     waiting: deque[Future[tuple[Sample, Plan] | None]] = deque(pool.submit(pack) for _ in range(AHEAD))
 
     def packed() -> Iterator[tuple[Sample, Plan]]:
-        with pool:
+        try:
             while (batch := waiting.popleft().result()) is not None:
                 waiting.append(pool.submit(pack))
                 yield batch
+        finally:
+            pool.shutdown(cancel_futures=True)  # nobody wants the rest if an epoch ends early
 
     return packed()
 

@@ -33,13 +33,13 @@ class RunFleet(Fleet, KeptClients, Protocol):
         """The device that the result names."""
 
     def begin(self, watcher: RunWatcher) -> AbstractContextManager[Watcher]:
-        """Start the run in a rewound folder; returns the watcher that follows its rounds."""
+        """Start the run in a rewound folder; returns the watcher that follows its rounds. Everything ends with it."""
 
     def server(self) -> Server:
         """The server for these clients."""
 
     def finish(self, outcome: Outcome) -> Outcome:
-        """Save the trained models; returns the outcome, with the clients that stayed away."""
+        """Save the trained models, within `begin`; returns the outcome, with the clients that stayed away."""
 
 
 class Fleets(Protocol):

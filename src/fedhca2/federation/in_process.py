@@ -1,7 +1,7 @@
 """The engine within this process: a thread for each device slot of a GPU, or for each core of the CPU."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot, Training
+from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot, Stopped, Training
 from fedhca2.clients.device_slot import MOST_SLOTS, worthwhile_slots
 from fedhca2.clients.evaluation import Arrays, sample_labels, sample_predictions
 from fedhca2.clients.precompile import precompile
@@ -86,7 +86,8 @@ class InProcess:
     ) -> dict[str, T]:
         """Do some work for each of these clients, in parallel, starting with those that have the most images.
 
-        `changed` says whether it changes their states.
+        `changed` says whether it changes their states. If one of them fails, or this thread is interrupted, the others
+        stop after their current batch, before the error is raised.
         """
         self.shelf.prepare(names)
         turns = Turns(sorted(names, key=lambda name: self.shelf.plans[name].load, reverse=True), self.kinds)
@@ -97,16 +98,36 @@ class InProcess:
                 while (name := turns.next(place, self.places)) is not None:
                     with self.shelf.taken(name, changed=changed) as client, _explained(name, client.training, place):
                         done[name] = work(client, place)
-            except BaseException:
-                turns.end()
-                raise
+            except Stopped:
+                return  # another client's error is the one to raise
 
+        working: list[Future[None]] = []
         try:
-            for served in [self.pool.submit(serve, place) for place in self.places]:
-                served.result()
+            working.extend(self.pool.submit(serve, place) for place in self.places)
+            wait(working, return_when=FIRST_EXCEPTION)
         finally:
-            turns.end()  # also if this thread is interrupted
+            turns.end()
+            self._stop(working)
+        for served in working:
+            served.result()
         return {name: done[name] for name in names}
+
+    def _stop(self, working: Collection[Future[None]]) -> None:
+        """Let work end with its current batch, and wait for it."""
+        for place in self.places:
+            place.stop.set()
+        wait(working)
+        for place in self.places:
+            place.stop.clear()
+
+    def close(self) -> None:
+        """End the threads, and let go of the clients and of what they hold on devices."""
+        for place in self.places:
+            place.stop.set()
+        self.pool.shutdown(cancel_futures=True)
+        self.shelf.close()
+        for place in self.places:
+            place.release()
 
     def save(self, folder: Path) -> Mapping[str, str]:
         """Write every client's state and return the checksums."""
@@ -181,8 +202,15 @@ class InProcessRun(InProcess):
 
     @contextmanager
     def begin(self, watcher: RunWatcher) -> Iterator[Watcher]:
-        """Introduce new clients, and compile their steps."""
-        self.shelf.open()
+        """Introduce new clients, and compile their steps; at the end, let go of all that the run used."""
+        try:
+            self.shelf.open()
+            self._start(watcher)
+            yield _All([self.folder.events, *self._look_ahead(watcher), watcher])
+        finally:
+            self.close()
+
+    def _start(self, watcher: RunWatcher) -> None:
         if self.checkpoint_first:
             self.each(list(self.profiles), lambda client, place: None)
         watcher.started(self.experiment, self.shards)
@@ -193,12 +221,9 @@ class InProcessRun(InProcess):
             kinds = {spec.kind: spec.name for spec in self.experiment.specs}
             precompile(models, [self.shelf.plans[name].build() for name in kinds.values()], self.home)
         if self.home.type == "cuda" and self._step == "captured" and not self.experiment.devices:
-            self._work_at(self._slots())
-        try:
-            yield _All([self.folder.events, *self._look_ahead(watcher), watcher])
-        except BaseException:
-            self.shelf.close()
-            raise
+            slots = self._slots()
+            self.pool.shutdown()
+            self._work_at(slots)
 
     def _have_room(self, device: torch.device) -> bool:
         """Whether the states of all clients take little of a GPU's memory."""
@@ -248,7 +273,6 @@ class InProcessRun(InProcess):
             for name, after in self._predictions.items():
                 first = self.shelf.plans[name].build()
                 self.folder.save_samples(name, sample_labels(first) | sample_predictions(first, "before") | after)
-        self.shelf.close()
         return outcome
 
 

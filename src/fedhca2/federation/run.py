@@ -204,7 +204,8 @@ class ResumableRun:
                     passed=passed,
                     wait=self.folder.waiting.keep,
                 )
-        return self._conclude(fleet.finish(outcome), baseline)
+            outcome = fleet.finish(outcome)
+        return self._conclude(outcome, baseline)
 
     def _conclude(self, outcome: Outcome, baseline: Scores | None) -> Result:
         """Write the result of the run."""

@@ -108,14 +108,16 @@ class Shelf:
         """Make the folder, with the states of the checkpoint, which may be removed before they change."""
         if self._folder is None:
             return
-        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
         private_folder(self._folder)
         for name, (path, checksum) in self._files.items():
             link_whole(path, self._folder / _file(name))
             self._files[name] = self._folder / _file(name), checksum
 
     def close(self) -> None:
-        """Remove the folder."""
+        """Remove the folder, and let go of all clients."""
+        self._held.clear()
+        self.plans.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

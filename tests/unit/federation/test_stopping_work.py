@@ -1,0 +1,153 @@
+"""What happens to the other clients when one fails, or when somebody interrupts a run."""
+
+import gc
+import signal
+from dataclasses import replace
+from threading import Event, enumerate, main_thread
+from unittest.mock import patch
+from weakref import WeakSet
+
+import pytest
+import torch
+
+from fedhca2.clients import Client, DeviceSlot
+from fedhca2.clients.evaluation import look_ahead, mean_loss, recalibrate
+from fedhca2.data.batches import Batches
+from fedhca2.federation.in_process import InProcess
+from fedhca2.messages import Order
+from small_run import SETTINGS, CrashError, Silent, clients_of, run_small, small
+
+LONG = 5_000  # images or epochs, which would take minutes
+PATIENCE = 60.0
+EVERYTHING = {
+    "training": lambda client, place: client.perform(Order(0), place=place),
+    "evaluating": lambda client, place: client.evaluate(place),
+    "measuring losses": lambda client, place: mean_loss(client, place),
+    "looking ahead": lambda client, place: look_ahead(client, {}, place),
+    "recalibrating": lambda client, place: recalibrate(client.personal.model, client.batches(0, place)),
+}
+
+
+class Announced(Batches):
+    """Announces that it was read."""
+
+    def __init__(self, batches, began):
+        super().__init__(batches.data, [0] * LONG, batches.tasks, batch_size=2)
+        self._began = began
+
+    def _load(self, index):
+        self._began.set()
+        return super()._load(index)
+
+
+@pytest.fixture
+def began():
+    return Event()
+
+
+@pytest.fixture
+def busy(began):
+    """A client with very many images."""
+    client = clients_of(small())["road"]
+    client.personal.model.layer = torch.nn.BatchNorm2d(1)  # that can be recalibrated
+    images = Announced(client.data.val, began)
+    client.data = replace(client.data, train=images, val=images)
+    return client
+
+
+@pytest.fixture
+def other():
+    return clients_of(small())["shop"]
+
+
+@pytest.fixture
+def fleet(busy, other):
+    return InProcess([busy, other], [DeviceSlot(torch.device("cpu")) for _ in range(2)])
+
+
+@pytest.mark.parametrize("kind", EVERYTHING)
+def test_when_one_client_fails_another_stops_after_its_batch(fleet, busy, other, began, kind):
+    to_the_end = []
+
+    def work(client, place):
+        if client.name == busy.name:
+            EVERYTHING[kind](client, place)
+            to_the_end.append(client.name)
+        assert began.wait(PATIENCE)
+        raise CrashError
+
+    with pytest.raises(CrashError):
+        fleet.each([busy.name, other.name], work)
+    assert not to_the_end
+
+
+def test_ctrl_c_stops_clients_after_their_batch(fleet, busy, other, began):
+    def work(client, place):
+        if client.name == busy.name:
+            client.perform(Order(0), place=place)
+        assert began.wait(PATIENCE)
+        signal.pthread_kill(main_thread().ident, signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        fleet.each([busy.name, other.name], work)
+
+
+def test_clients_can_work_again_after_one_failed(fleet, busy, other):
+    def fail(client, place):
+        raise CrashError
+
+    with pytest.raises(CrashError):
+        fleet.each([busy.name, other.name], fail)
+    assert fleet.each([other.name], lambda client, place: client.evaluate(place))[other.name]
+
+
+class Failing(Silent):
+    """Raises an error for one client when another one has trained on a batch."""
+
+    def __init__(self, error):
+        super().__init__()
+        self._error, self._began = error, Event()
+
+    def batch(self, client, *_):
+        if client == "shop":
+            self._began.set()
+        elif client == "road":
+            assert self._began.wait(PATIENCE)
+            raise self._error
+
+
+@pytest.fixture(params=[CrashError, KeyboardInterrupt])
+def failed(request, tmp_path):
+    """The folder of a run that failed in long epochs, its error, and the clients that are still in memory."""
+    clients, before, batches = WeakSet(), set(enumerate()), Client.batches
+
+    def noted(client, *given):
+        clients.add(client)
+        return batches(client, *given)
+
+    experiment = small(clients=[{**client, "epochs": LONG} for client in SETTINGS["clients"]])
+    cores, noting = (
+        patch("fedhca2.federation.in_process.usable_cores", lambda: [0, 1, 2]),
+        patch.object(Client, "batches", noted),
+    )
+    with cores, noting, pytest.raises(request.param) as error:
+        run_small(experiment, tmp_path / "run", Failing(request.param))
+    gc.collect()
+    return tmp_path / "run", error, clients, set(enumerate()) - before
+
+
+def test_a_failed_run_leaves_no_thread(failed):
+    assert not failed[3]
+
+
+def test_a_failed_run_leaves_no_waiting_states(failed):
+    assert not list(failed[0].glob("checkpoints/*"))
+
+
+def test_a_failed_run_lets_go_of_all_clients_but_the_one_that_failed(failed):
+    assert len(failed[2]) <= 1
+
+
+def test_another_run_works_in_the_same_process(failed, tmp_path):
+    run_small(small(rounds=1), tmp_path / "again")
+    assert (tmp_path / "again" / "result.json").exists()
