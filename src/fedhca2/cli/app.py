@@ -2,6 +2,7 @@
 
 import codecs
 import io
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 
 WRONG_INPUT, INTERRUPTED = 2, 130
+UNLIMITED = 10_000  # columns
 warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\)")  # Pillow's warning before our error
 
 
@@ -64,7 +66,15 @@ def _options(
 
 def console_beside(as_json: bool) -> Console:
     """The console for people: standard error if standard output is for JSON."""
-    return Console(stderr=as_json)
+    return open_console(stderr=as_json)
+
+
+def open_console(**options: Any) -> Console:
+    """A console with rich's options. Nothing is folded in a pipe or a file, unless COLUMNS asks for it."""
+    console = Console(**options)
+    if not console.file.isatty() and "COLUMNS" not in os.environ:
+        console.width = UNLIMITED
+    return console
 
 
 def print_json(values: Any) -> None:

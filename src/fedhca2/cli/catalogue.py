@@ -6,13 +6,13 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from fedhca2.cli import completion
-from fedhca2.cli.app import Json, app, clear_errors, print_json
+from fedhca2.cli.app import Json, app, clear_errors, open_console, print_json
 from fedhca2.words import counted
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def experiments(
     if as_json:
         print_json(shown)
         return
-    console = Console()
+    console = open_console()
     if shown:
         console.print(table)
     console.print(counted(len(shown), "experiment"), highlight=False)
@@ -77,7 +77,7 @@ def methods(
         keys = ("reference", "shares", "settings")
         print_json([{"name": key, **dict(zip(keys, told, strict=True))} for key, told in about.items()])
     else:
-        Console(highlight=False).print(method_page(name, chosen[name]) if name else methods_table())
+        open_console(highlight=False).print(method_page(name, chosen[name]) if name else methods_table())
 
 
 def methods_table() -> Group:
@@ -118,7 +118,7 @@ def method_page(name: str, method: "Method") -> Group:
 def _settings(component: "Config", fields: Mapping[str, "FieldInfo"]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     for width in (18, 9, 17):
-        table.add_column(min_width=width, max_width=width)
+        table.add_column(min_width=width, overflow="fold")
     table.add_column()
     for key, field in fields.items():
         default = as_in_config(getattr(component, key))

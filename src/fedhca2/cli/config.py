@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from fedhca2.cli.app import Json, app, clear_errors, print_json
+from fedhca2.cli.app import Json, app, clear_errors, open_console, print_json
 from fedhca2.cli.catalogue import allowed, as_in_config
 from fedhca2.cli.completion import Overrides, experiments
 
@@ -95,7 +94,7 @@ def show(
 
         wraps = {"value": 8, "values": 10, "default": 8, "meaning": 15} | ({} if loaded else {"key": 20})
         shown = [[escape(cell) for cell in row] for row in found]
-        Console(highlight=False).print(TextTable(columns, shown, drop=["values", "default"], wraps=wraps))
+        open_console(highlight=False).print(TextTable(columns, shown, drop=["values", "default"], wraps=wraps))
 
 
 @config.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedhca2.cli.app import app, clear_errors
+from fedhca2.cli.app import app, clear_errors, open_console
 from fedhca2.words import counted
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def scenes(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the scenes.")] = 0,
 ) -> None:
     """Render scenes and write them in the folder layout of one of the papers' archives."""
-    console = Console()
+    console = open_console()
     height, width = _height_and_width(size)
     with clear_errors():
         from fedhca2.data.archive_writer import write_scenes
@@ -58,7 +58,7 @@ def scenes(
 @data.command()
 def check(root: Root, layout: Kind = None) -> None:
     """Read every image and label, and report the contents and any faults; the exit code is 1 if there are faults."""
-    console = Console(soft_wrap=True)
+    console = open_console(soft_wrap=True)
     with clear_errors():
         from fedhca2.data.check import check as check_archive
         from fedhca2.data.check import check_data
@@ -86,7 +86,7 @@ def info(
     name: Annotated[str | None, typer.Option(help="Of an experiment's data sets, this one.")] = None,
 ) -> None:
     """Paint a few samples with their labels into one picture."""
-    console = Console(soft_wrap=True)
+    console = open_console(soft_wrap=True)
     if split not in ("train", "val"):
         raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
     with clear_errors():

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from fedhca2.cli.app import Json, app, clear_errors, print_json
+from fedhca2.cli.app import Json, app, clear_errors, open_console, print_json
 
 privacy = typer.Typer(help="Plan the noise for a privacy budget; show what a site has spent.", no_args_is_help=True)
 app.add_typer(privacy, name="privacy")
@@ -94,7 +93,9 @@ def _show(figures: Row | list[Row], as_json: bool) -> None:
     rows = figures if isinstance(figures, list) else [figures]
     names = [TITLES.get(key, key) for key in rows[0]]
     cells = [[escape(_text(value)) for value in row.values()] for row in rows]
-    Console().print(TextTable(names, cells, right=names, drop=[TITLES["dp_accounting"], "scores", TITLES["delta"]]))
+    open_console().print(
+        TextTable(names, cells, right=names, drop=[TITLES["dp_accounting"], "scores", TITLES["delta"]])
+    )
 
 
 def _text(value: str | float | None) -> str:

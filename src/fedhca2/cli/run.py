@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fedhca2.cli.app import Json, app, clear_errors, console_beside, print_json
+from fedhca2.cli.app import Json, app, clear_errors, console_beside, open_console, print_json
 from fedhca2.cli.completion import ExperimentName, Overrides, run_folders, trackers
 from fedhca2.cli.page import draw_page
 from fedhca2.words import counted
@@ -90,7 +90,7 @@ def _show_forecast(experiment: "Experiment", as_json: bool) -> None:
         print_json({"config": experiment.to_dict(), **planned.to_dict()})
     else:
         typer.echo(experiment.to_yaml())
-        Console(highlight=False).print(forecast_summary(experiment, planned))
+        open_console(highlight=False).print(forecast_summary(experiment, planned))
 
 
 @contextmanager
@@ -270,4 +270,4 @@ def runs(
     if as_json:
         print_json([run.to_dict() for run in runs])
     else:
-        Console(highlight=False).print(runs_table(runs, folder), soft_wrap=not runs)
+        open_console(highlight=False).print(runs_table(runs, folder), soft_wrap=not runs)

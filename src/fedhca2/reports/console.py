@@ -10,6 +10,7 @@ from typing import NamedTuple
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -20,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from torch import Tensor
 
@@ -195,7 +196,7 @@ class LiveStatus:
     def __rich__(self) -> Group:
         """Build what the terminal shows."""
         away = [Text(f"{client} was left out: {why}", "yellow") for client, why in self.refused.items()]
-        bar = ProgressBar(self.run.rounds, self.done, width=WIDTH)
+        bar = Padding(ProgressBar(self.run.rounds, self.done, width=WIDTH), expand=False)  # which ends its line
         return Group(Text(self.state, "bold"), bar, *self._before(), *self._clients(), *away)
 
     def _clients(self) -> list[Text | TextTable]:
@@ -290,7 +291,7 @@ class ParallelConsole:
         """Show the current state."""
         more = f"{waiting} more waiting{'' if running else ' for memory'}"
         if self.console.is_terminal:
-            table = Table.grid(padding=(0, 2))
+            table = Table.grid(Column(overflow="fold"), padding=(0, 2))
             for one in running:
                 table.add_row(one.run.name, one.last_line or "starting", f"{one.seconds:.0f} s")
             table.add_row(more)

@@ -40,11 +40,11 @@ ROOM = 3  # for each column: a line and two spaces
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table that never breaks a number: where it is too wide, it leaves out columns, and says which.
+    """A table that cuts nothing: where it is too wide, it leaves out columns, says which, and folds texts.
 
     `drop` names columns in the order in which they can be left out, `right` those aligned to the right, and `wraps`
     those with text that may take several lines, each with its least width. If what remains is still too wide,
-    `otherwise` is shown.
+    `otherwise` is shown, or every column is folded.
     """
 
     columns: Sequence[str]
@@ -62,7 +62,7 @@ class TextTable:
         if self.otherwise and fitting.width > options.max_width:
             yield self.otherwise
             return
-        yield fitting._table()
+        yield fitting._table(folded=fitting.width > options.max_width)
         if dropped:
             yield Text(f"left out for lack of space: {', '.join(dropped)}", "dim")
         if self.note:
@@ -95,10 +95,11 @@ class TextTable:
         widest = max(cell_len(Text.from_markup(row[place]).plain) for row in [self.columns, *self.rows])
         return min(widest, self.wraps.get(self.columns[place], widest))
 
-    def _table(self) -> Table:
+    def _table(self, *, folded: bool) -> Table:
         table = Table(title=self.title or None, title_justify="left")
         for name in self.columns:
-            table.add_column(name, justify="right" if name in self.right else "left", no_wrap=name not in self.wraps)
+            whole = not folded and name not in self.wraps
+            table.add_column(name, justify="right" if name in self.right else "left", no_wrap=whole, overflow="fold")
         for row in self.rows:
             table.add_row(*row)
         return table
@@ -266,7 +267,7 @@ def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
         title="Clients, and bytes in a round",
         right=["train", "val", "parameters", "up", "down"],
         drop=["parameters", "val", "sends", "tasks"],
-        wraps={"client": 7, "tasks": 8, "sends": 12},
+        wraps={"client": 16, "tasks": 8, "sends": 12},
     )
     total = forecast.to_dict()["per_round"]
     up, down = (size_text(total[f"bytes_{way}"]) for way in ("up", "down"))

@@ -68,6 +68,28 @@ def test_the_table_has_a_row_for_each_run(folder):
     assert all(state in found for state in ("finished", "interrupted", "failed", "unreadable", "+10.0 %"))
 
 
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["runs", "."], ["deep/er/interrupted"]),
+        (["watch", "--once", "a-finished"], ["│ road ", "│ home "]),
+        (["config", "show", "demo", "--find", "warm-up"], ["training.schedule.warmup_epochs", "after the warm-up │"]),
+        (["run", "demo", "--dry-run"], ["│ outdoor-semseg-1 ", "encoder (updates), decoder (updates) │"]),
+        (["methods", "fedhca2"], ["local | average | recalibrate"]),
+    ],
+)
+def test_a_pipe_gets_whole_lines_whatever_they_take(folder, monkeypatch, words, wanted):
+    deep = folder / f"a folder {'with a long name ' * 10}"
+    deep.mkdir()
+    (folder / "deep").rename(deep / "deep")
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    lines = invoke(*words).output
+    for text in wanted:
+        assert text in lines
+    assert "…" not in lines
+
+
 def test_no_runs_are_no_error(tmp_path):
     assert invoke("runs", tmp_path).output == f"{tmp_path}: no runs in it\n"
 

@@ -39,6 +39,17 @@ def test_a_wide_table_has_all_columns():
     assert "left out" not in text
 
 
+NAME = "a-hospital-with-a-name-that-no-terminal-has-room-for/method.c-0.2/training.schedule.warmup_from"
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+@pytest.mark.parametrize("wraps", [{"run": 12}, {}])
+def test_what_a_person_has_to_type_is_folded_and_never_cut(width, wraps):
+    text = printed(TextTable(["run", "state"], [[NAME, "finished"]], wraps=wraps), width)
+    cells = [line.split("│")[1].strip() for line in text.splitlines() if "│" in line]
+    assert "".join(cells) == NAME
+
+
 def test_one_round_is_singular():
     assert "after 1 round\n" in printed(result_table(RESULT), 100).replace("  ", "")
 

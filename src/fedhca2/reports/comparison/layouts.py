@@ -181,7 +181,8 @@ def _summary(comparison: Comparison) -> TextTable:
         [method, *(marked_cell(comparison, method, gain) for gain in gains), str(best[method])]
         for method in comparison.entries
     ]
-    return TextTable(["method", *names], rows, "Comparison", marks_note(comparison), right=names, drop=[*names[:0:-1]])
+    note, wraps = marks_note(comparison), {"method": 12}
+    return TextTable(["method", *names], rows, "Comparison", note, right=names, drop=names[:0:-1], wraps=wraps)
 
 
 def write_comparison(runs: Sequence[RunFiles], folder: Path) -> Comparison:
