@@ -77,6 +77,28 @@ def test_what_talks_to_a_network_is_declared_and_pinned():
         assert {name.lower() for name in found} - names == set()
 
 
+def foreign_names(source):
+    """What compiled functions of a file use from other files of the package."""
+    nodes = list(ast.walk(ast.parse(source)))
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedhca2")]
+    imported = {alias.asname or alias.name for node in froms for alias in node.names}
+    passed = [node.args for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("njit(")]
+    names = {argument.id for arguments in passed for argument in arguments if isinstance(argument, ast.Name)}
+    compiled = [
+        node
+        for node in nodes
+        if isinstance(node, ast.FunctionDef)
+        and (node.name in names or any("njit" in ast.unparse(decorator) for decorator in node.decorator_list))
+    ]
+    return {n.id for node in compiled for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in imported}
+
+
+def test_compiled_functions_use_nothing_of_other_files():
+    """numba keeps their machine code until their own file changes."""
+    sources = {file.name: file.read_text("utf-8") for file in (ROOT / "src").rglob("*.py")}
+    assert {name: found for name, source in sources.items() if (found := foreign_names(source))} == {}
+
+
 def called():
     """The functions of the package that are on the stack of this thread."""
     return [frame.name for frame in traceback.extract_stack() if "src/fedhca2/" in frame.filename]

@@ -10,8 +10,8 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from fedhca2.metrics import OdsF
 from fedhca2.metrics.edges.ods_f import PRESETS, EdgeRules, average_precision, boundaries, levels
-from fedhca2.metrics.edges.sweep import sweep
-from fedhca2.metrics.edges.thin import suppress_non_maxima, thin, triangle
+from fedhca2.metrics.edges.ridges import suppress_non_maxima, triangle
+from fedhca2.metrics.edges.sweep import sweep, thin
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def crop(label: NDArray[np.uint8]) -> tuple[slice, slice]:
 
 def levels(edges: NDArray[np.uint8], rules: EdgeRules) -> NDArray[np.uint8]:
     """The number of thresholds that each pixel reaches after non-maximum suppression."""
-    from fedhca2.metrics.edges.thin import suppress_non_maxima  # numba takes a second to import
+    from fedhca2.metrics.edges.ridges import suppress_non_maxima  # numba takes a second to import
 
     ridge = suppress_non_maxima(edges.astype(np.float32) / np.float32(255), rules.radius, rules.border, rules.smooth)
     thresholds = np.array(rules.thresholds)
@@ -106,8 +106,7 @@ def levels(edges: NDArray[np.uint8], rules: EdgeRules) -> NDArray[np.uint8]:
 
 def counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: float, rules: EdgeRules) -> NDArray[np.int64]:
     """Matched, predicted and true pixels [thresholds, 3] of an image without padding."""
-    from fedhca2.metrics.edges.sweep import sweep
-    from fedhca2.metrics.edges.thin import thin
+    from fedhca2.metrics.edges.sweep import sweep, thin
 
     drawn = label == 1 if rules.ground_truth == "edges" else boundaries(torch.from_numpy(label)).numpy()
     truth = thin(drawn)
