@@ -1,11 +1,29 @@
-"""Decoded images and labels that stay in memory."""
+"""What stays in memory: decoded images and labels, and properties that several threads ask for."""
 
 from collections.abc import Callable
-from threading import Lock
+from functools import cached_property, wraps
+from threading import Lock, RLock
+from typing import Any, TypeVar
 
 from torch import Tensor
 
+T = TypeVar("T")
 CACHE_BYTES = 4 * 2**30
+
+
+def shared_property(compute: Callable[[Any], T]) -> cached_property[T]:
+    """A `cached_property` that is computed once, also for several threads: from Python 3.12 on, others have no lock."""
+    name, lock = compute.__name__, RLock()
+
+    @wraps(compute)
+    def compute_once(instance: Any) -> T:
+        with lock:
+            if name not in vars(instance):
+                vars(instance)[name] = compute(instance)
+            value: T = vars(instance)[name]
+            return value
+
+    return cached_property(compute_once)
 
 
 class Cache:

@@ -10,13 +10,14 @@ instead of `size`, and a sample is {"input": …, task: …}. They are neither n
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import Field, create_model
 
+from fedhca2.data.cache import shared_property
 from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Split
 from fedhca2.data.file_errors import BrokenFileError, FileError, MissingFileError
@@ -40,7 +41,7 @@ class OwnData(DataConfig):
         """Whether inputs are arrays rather than images."""
         return hasattr(self.made_by, "shape")
 
-    @cached_property
+    @shared_property
     def labels(self) -> Mapping[str, LabelSpace]:
         """The tasks that it has labels for."""
         return self.open("train").labels if self.declared is None else self.declared

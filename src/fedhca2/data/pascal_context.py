@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -14,6 +13,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedhca2.data.archive import Archive, Paths, Size, Source
+from fedhca2.data.cache import shared_property
 from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.file_errors import BrokenFileError
@@ -162,7 +162,7 @@ class PascalContext(Archive):
             "edge": Source((label_map,), edge),
         }
 
-    @cached_property
+    @shared_property
     def _valid(self) -> NDArray[np.bool_]:
         folder = self.root / "json"
         nyu, context = read_json(folder / "nyu_classes.json"), read_json(folder / "context_classes.json")
@@ -178,7 +178,7 @@ class PascalContext(Archive):
             )
         return normals * torch.from_numpy(self._valid[label_map])
 
-    @cached_property
+    @shared_property
     def _objects(self) -> dict[str, list[int]]:
         path = self.root / "ImageSets" / "Parts" / f"{self.split}.txt"
         objects: dict[str, list[int]] = read_json(path)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from math import prod
 from typing import Annotated, Literal, Self
 
@@ -10,6 +9,7 @@ import torch
 from pydantic import Field
 
 from fedhca2.cores import usable_cores
+from fedhca2.data.cache import shared_property
 from fedhca2.data.config import SIZE, DataConfig
 from fedhca2.data.dataset import Sample, Split
 from fedhca2.data.scenes.labels import LABELS, Domain
@@ -75,7 +75,7 @@ class RenderedScenes:
         """An image with the labels of these tasks."""
         return {name: self._samples[name][index] for name in ("image", *tasks)}
 
-    @cached_property
+    @shared_property
     def _samples(self) -> Sample:
         """Render all scenes of the split in chunks, on a GPU or on the cores of the CPU with one thread each."""
         samples: Sample = {}

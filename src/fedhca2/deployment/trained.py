@@ -4,7 +4,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from torch import Tensor
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.clients.step import autocast
 from fedhca2.config import suggest
+from fedhca2.data.cache import shared_property
 from fedhca2.data.dataset import Split
 from fedhca2.data.file_errors import FileError
 from fedhca2.data.files import MOST_PIXELS, open_image, read_file, to_rgb
@@ -80,7 +80,7 @@ class Trained:
         labels = self.experiment.data[self.spec.data].labels
         return {task: labels[task] for task in self.spec.tasks}
 
-    @cached_property
+    @shared_property
     def _tensors(self) -> dict[str, Tensor]:
         try:
             return dict(load_file(self.path))
@@ -90,10 +90,12 @@ class Trained:
     def model(self, size: tuple[int, int] | None = None) -> MultiTaskModel:
         """Build the model for images of this size, in evaluation mode. Windows of a Swin V2 depend on the size."""
         size = size or self.size
-        if size not in self._built:
+        model = self._built.get(size)
+        if model is None:
+            model = self._build(size)
             self._built.clear()  # images usually have one size
-            self._built[size] = self._build(size)
-        return self._built[size]
+            self._built[size] = model
+        return model
 
     def _build(self, size: tuple[int, int]) -> MultiTaskModel:
         channels = {task: get_task(task).channels_for(space) for task, space in self.spaces.items()}
