@@ -18,7 +18,11 @@ def in_the_small(name, client=lambda entry: entry):
     model = values.get("model", {})
     encoder = {**ENCODERS[model.get("decoder", "fcn")], "drop_path": model.get("encoder", {}).get("drop_path", 0.0)}
     values["model"] = {**model, "encoder": encoder, "decoder_width": 8}
-    values["training"] = {**values.get("training", {}), "batch_size": 1, "workers": 0}
+    values["training"] = {
+        **values.get("training", {}),
+        "batch_size": 2 if model.get("decoder") == "deeplab" else 1,
+        "workers": 0,
+    }
     values["data"] = {key: _as_scenes(data) for key, data in values["data"].items()}
     values["clients"] = [client({**entry, "epochs": 1, **_own_model(entry)}) for entry in values["clients"]]
     return Experiment.parse({**values, "rounds": 1})

@@ -196,11 +196,11 @@ class Client:
             scales=training.scales,
             feed=place.feed,
         )
-        paths = self.personal.model.encoder.drop_paths
-        if not paths:
+        drops = self.personal.model.drops
+        if not drops:
             return place.until_stopped(batches)
         dice = np.random.default_rng(derive(seed, "drop_path", self.name, epoch))
-        keep = draw_keep(paths, len(self.data.train), self.data.train.batch_size, dice).to(place.device)
+        keep = draw_keep(drops, len(self.data.train), self.data.train.batch_size, dice).to(place.device)
         return place.until_stopped(replace(batch, keep=own) for batch, own in zip(batches, keep, strict=True))
 
     def move(self, moved: Callable[[Tensor], Tensor]) -> None:

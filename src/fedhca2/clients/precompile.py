@@ -174,7 +174,7 @@ def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: 
     device = next(model.parameters()).device
     labels = Batch.of(collate([sample] * training.batch_size)).map(lambda value: value.to(device)).labels
     image = torch.randn(training.batch_size, *sample["image"].shape, device=device)
-    batch = Batch(image, labels, keep=torch.ones(len(model.encoder.drop_paths), training.batch_size, device=device))
+    batch = Batch(image, labels, keep=torch.ones(len(model.drops), training.batch_size, device=device))
     optimizer = Learner(model, training).optimizer
     loss = compiled(task_loss, part in (LOSS, ALL))
     take_step(model, optimizer, batch, training.precision, loss=loss, weighted=training.loss_weights)

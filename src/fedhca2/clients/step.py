@@ -80,7 +80,7 @@ def take_step(
     weighted: bool = True,
 ) -> Losses:
     """Update the model once, with each task's loss `weighted` or not; returns the losses before weighting."""
-    with autocast(batch.image.device, precision), dropping(model.encoder.drop_paths, batch.keep):
+    with autocast(batch.image.device, precision), dropping(model.drops, batch.keep):
         features = model.encoder(batch.image)
         losses = {
             task: loss(task, model.heads[task], decoder(features), batch.labels[task])

@@ -179,6 +179,10 @@ class Experiment(Config):
             lines.append(
                 "privacy.noise: does not work with method.batch_norm 'average': noise makes variances negative"
             )
+        if experiment.training.batch_size < 2 and any(
+            spec.model.decoder.kind == "deeplab" for spec in experiment.specs
+        ):
+            lines.append("training.batch_size: expected at least 2 for deeplab, which normalises over the batch, got 1")
         if experiment.diagnostics and experiment.privacy.noise:
             lines.append("diagnostics: does not work with privacy.noise, which does not cover the losses it measures")
         if experiment.secure_aggregation:

@@ -1,4 +1,4 @@
-"""Layers that replace a backbone's own, in place: Swin's released block, stochastic depth, low-rank adapters."""
+"""Swin's released block, stochastic depth and dropout with given draws, low-rank adapters."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +15,7 @@ from fedhca2.compiling import constant
 from fedhca2.models.config import Lora
 
 Size = tuple[int, int]
+DRAWS = 2**24  # numbers that a float32 holds exactly
 APART = -100.0  # added to the score of two positions that only the roll brought together
 
 
@@ -95,25 +96,59 @@ def take_over_drop_paths(body: nn.Module) -> list[GivenDropPath]:
     return [module for module in body.modules() if isinstance(module, GivenDropPath)]
 
 
-def draw_keep(paths: Sequence[GivenDropPath], steps: int, images: int, dice: np.random.Generator) -> Tensor:
-    """Factors [steps, paths, images]: 0 with the probability of a path's rate, otherwise 1 / (1 − rate)."""
-    kept = 1 - np.array([[path.drop_prob] for path in paths])
-    return torch.from_numpy(np.float32((dice.random((steps, len(paths), images)) < kept) / kept))
+class GivenDropout(nn.Module):
+    """Dropout of single values in training. Like stochastic depth, it is given its draws: one number per image.
+
+    A value is kept or not by a hash of its image's number and its position, so that results depend neither on
+    threads nor on the device.
+    """
+
+    keep: Tensor | None = None
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.drop_prob = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Set a share of the values to 0 in training, and scale the others up."""
+        if not self.training:
+            return x
+        if self.keep is None:
+            raise RuntimeError("dropout: expected draws in training, set by `dropping`, got none")
+        positions = torch.arange(x[0].numel(), device=x.device)
+        bits = self.keep.long()[:, None] * 2**31 + positions  # at most 2**55: different for every value
+        for _ in range(2):
+            bits = (bits ^ (bits >> 29)) * 0x2545F4914F6CDD1D  # the multiplication wraps around
+        uniform = ((bits >> 40) & (DRAWS - 1)).view_as(x)
+        return x * (uniform >= self.drop_prob * DRAWS) / (1 - self.drop_prob)
+
+
+def draw_keep(
+    layers: Sequence[GivenDropPath | GivenDropout], steps: int, images: int, dice: np.random.Generator
+) -> Tensor:
+    """Draws [steps, layers, images].
+
+    For a path, a factor: 0 with the probability of its rate, otherwise 1 / (1 − rate). For a dropout, a whole number.
+    """
+    uniform = dice.random((steps, len(layers), images))
+    kept = 1 - np.array([[layer.drop_prob] for layer in layers])
+    whole = np.array([[isinstance(layer, GivenDropout)] for layer in layers])
+    return torch.from_numpy(np.float32(np.where(whole, np.floor(uniform * DRAWS), (uniform < kept) / kept)))
 
 
 @contextmanager
-def dropping(paths: Sequence[GivenDropPath], keep: Tensor | None) -> Iterator[None]:
-    """Use the draws of `draw_keep` for one step; None if a model has no such paths."""
+def dropping(layers: Sequence[GivenDropPath | GivenDropout], keep: Tensor | None) -> Iterator[None]:
+    """Use the draws of `draw_keep` for one step; None if a model has no such layers."""
     if keep is None:
         yield
         return
-    for path, factors in zip(paths, keep, strict=True):
-        path.keep = factors
+    for layer, draws in zip(layers, keep, strict=True):
+        layer.keep = draws
     try:
         yield
     finally:
-        for path in paths:
-            path.keep = None
+        for layer in layers:
+            layer.keep = None
 
 
 class LoraLinear(nn.Linear):

@@ -13,6 +13,7 @@ from torch.nn import functional
 from fedhca2.models.config import ModelConfig
 from fedhca2.models.encoder import Encoder
 from fedhca2.models.features import resample
+from fedhca2.models.layers import GivenDropout, GivenDropPath
 from fedhca2.models.own import make
 from fedhca2.packing import copied_together
 from fedhca2.params import Part, Slot
@@ -32,6 +33,8 @@ class MultiTaskModel(nn.Module):
         self.width = config.decoder_width or (DEEPLAB_WIDTH if config.decoder.kind == "deeplab" else maps[0])
         self.decoders = nn.ModuleDict({task: _decoder(config, maps, self.width) for task in channels})
         self.heads = nn.ModuleDict({task: _head(config, task, self.width, count) for task, count in channels.items()})
+        dropouts = [module for module in self.decoders.modules() if isinstance(module, GivenDropout)]
+        self.drops: list[GivenDropPath | GivenDropout] = [*self.encoder.drop_paths, *dropouts]
         shapes = tuple((name, buffer.shape) for name, buffer in self.named_buffers())
         self.kind: Hashable = (repr(self), shapes)  # the same for models that differ only in values
 
@@ -193,33 +196,47 @@ RATES = {8: (12, 24, 36), 16: (6, 12, 18), 32: (3, 6, 9)}  # the same field of v
 
 
 class DeepLab(nn.Module):
-    """The coarsest map at five scales: by itself, through three dilated convolutions, and as its mean."""
+    """MaT-FL's decoder: the coarsest map at five scales, then dropout and one more convolution.
+
+    The scales are the map itself, three dilated convolutions of it, and its mean.
+    """
 
     def __init__(self, channels: Sequence[int], width: int, stride: int) -> None:
         super().__init__()
-        self.point = nn.Conv2d(channels[-1], width, kernel_size=1)
-        self.atrous = nn.ModuleList(
-            nn.Conv2d(channels[-1], width, kernel_size=3, padding=rate, dilation=rate) for rate in RATES[stride]
+        maps = channels[-1]
+        self.scales = nn.ModuleList(
+            [
+                _normalised(maps, width, 1),
+                *(_normalised(maps, width, 3, dilation=rate) for rate in RATES[stride]),
+                nn.Sequential(nn.AdaptiveAvgPool2d(1), _normalised(maps, width, 1)),
+            ]
         )
-        self.pooled = nn.Conv2d(channels[-1], width, kernel_size=1)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in range(1 + len(self.atrous)))
-        self.fuse = nn.Conv2d(5 * width, width, kernel_size=1)
-        self.norm = nn.BatchNorm2d(width)
+        self.fuse = _normalised(len(self.scales) * width, width, 1)
+        self.dropout = GivenDropout(0.5)
+        self.refine = _normalised(width, width, 3)
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
-        """Features of the task at the size of the finest map."""
+        """Features of the task at the size of the coarsest map."""
         coarse = features[-1]
-        convolutions = [self.point, *self.atrous]
-        maps = [functional.relu(norm(each(coarse))) for each, norm in zip(convolutions, self.norms, strict=True)]
-        mean = functional.relu(self.pooled(coarse.mean(dim=(2, 3), keepdim=True)))
-        fused = functional.relu(self.norm(self.fuse(torch.cat([*maps, mean.expand_as(maps[0])], dim=1))))
-        return functional.interpolate(fused, size=features[0].shape[-2:], mode="bilinear", align_corners=False)
+        *maps, mean = [scale(coarse) for scale in self.scales]
+        fused = self.fuse(torch.cat([*maps, mean.expand_as(maps[0])], dim=1))
+        refined: Tensor = self.refine(self.dropout(fused))
+        return refined
+
+
+def _normalised(inputs: int, outputs: int, kernel: int, dilation: int = 1) -> nn.Sequential:
+    """A convolution without a bias that keeps the size, a BatchNorm and a ReLU."""
+    padding = dilation * (kernel // 2)
+    convolution = nn.Conv2d(inputs, outputs, kernel, padding=padding, dilation=dilation, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
 
 
 def _head(config: ModelConfig, task: str, width: int, channels: int) -> nn.Module:
     if config.head:
         return make("head", config.head, width, channels)
-    return Head(width, channels) if TASKS[task].output == "map" else VectorHead(width, channels)
+    if TASKS[task].output == "vector":
+        return VectorHead(width, channels)
+    return nn.Conv2d(width, channels, kernel_size=1) if config.decoder.kind == "deeplab" else Head(width, channels)
 
 
 class VectorHead(nn.Sequential):

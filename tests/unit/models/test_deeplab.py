@@ -1,7 +1,12 @@
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel, build_model
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
+from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel
+from fedhca2.models.layers import GivenDropout, draw_keep, dropping
 from fedhca2.models.multitask import DeepLab
 
 
@@ -19,19 +24,62 @@ def test_the_coarsest_map_has_the_output_stride(stride, size):
     assert maps[-1].shape[-1] == size
 
 
-def test_a_single_image_can_be_trained_on():
-    config = ModelConfig(encoder=EncoderConfig(name="test_resnet"), decoder="deeplab", decoder_width=8)
-    model = build_model(config, {"semseg": 5}, (64, 64), seed=0, client="a").train()
-    assert model(torch.zeros(1, 3, 64, 64))["semseg"].isfinite().all()
+def test_it_has_the_parameters_of_the_released_decoder_and_head():
+    width, maps, classes = 256, 512, 21
+    scales = 2 * maps * width + 3 * 9 * maps * width  # the map, its mean, and three dilated convolutions
+    norms = 7 * 2 * width
+    head = classes * (width + 1)
+    decoder = DeepLab([64, 128, 256, maps], width, stride=8)
+    parameters = [*decoder.parameters(), *nn.Conv2d(width, classes, 1).parameters()]
+    assert sum(map(torch.numel, parameters)) == scales + 5 * width * width + 9 * width * width + norms + head
 
 
 def test_the_mean_reaches_every_pixel(rng):
     decoder = DeepLab([4, 4], 8, stride=8).eval()
     image = torch.randn(1, 4, 40, 40, generator=rng, requires_grad=True)
-    decoder([torch.zeros(1, 4, 40, 40), image])[0, :, 0, 0].sum().backward()
+    decoder([torch.zeros(1, 4, 80, 80), image])[0, :, 0, 0].sum().backward()
     assert image.grad[..., -1, -1].abs().sum() > 0
 
 
 def test_an_encoder_that_cannot_be_dilated_is_an_error():
     with pytest.raises(ValueError, match="swin"):
         MultiTaskModel(ModelConfig(encoder=EncoderConfig(name="swin_micro", output_stride=8)), {"semseg": 5}, (64, 64))
+
+
+def dropped(seed=0, images=4, rate=0.5):
+    layer = GivenDropout(rate)
+    draws = draw_keep([layer], 1, images, np.random.default_rng(seed))
+    with dropping([layer], draws[0]):
+        return layer(torch.ones(images, 8, 32, 32))
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
+def test_dropout_keeps_its_share_of_the_values_and_their_mean(rate):
+    found = dropped(rate=rate)
+    assert (found == 0).float().mean() == pytest.approx(rate, abs=4 * (0.25 / found.numel()) ** 0.5)
+    assert found[found > 0].unique().tolist() == [pytest.approx(1 / (1 - rate))]
+
+
+def test_dropout_depends_on_its_draws_alone():
+    torch.manual_seed(1)
+    first = dropped()
+    torch.manual_seed(2)
+    assert torch.equal(first, dropped())
+    assert not torch.equal(first, dropped(seed=1))
+
+
+def test_dropout_is_independent_between_images_neighbours_and_channels():
+    kept = dropped(images=8).sign()
+    for other in (kept.roll(1, 0), kept.roll(1, 1), kept.roll(1, 2), kept.roll(1, 3)):
+        assert (kept * other).mean() == pytest.approx(0.25, abs=0.01)
+
+
+def test_dropout_changes_nothing_in_evaluation():
+    image = torch.ones(1, 2, 3, 3)
+    assert torch.equal(GivenDropout(0.5).eval()(image), image)
+
+
+def test_deeplab_is_refused_with_batches_of_one():
+    with pytest.raises(UserError) as refused:
+        Experiment.load("scenes_1c_small", ["model.decoder=deeplab", "training.batch_size=1"])
+    assert "training.batch_size" in str(refused.value)
