@@ -1,12 +1,19 @@
 """The one way to import what users bring along: `path/to/file.py:NAME` or `package.module:NAME`.
 
-A path in a config runs code. So a path that comes over the network must be refused before it gets here.
+A path in a config runs code. So a path that comes over the network must be refused before it gets here. A run's folder
+may come from anyone: what it names is imported only if the user allows it, or has already run it.
 """
 
 import importlib
 import importlib.util
+import logging
+import os
+import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,9 +21,12 @@ from typing import Any
 from pydantic import ValidationInfo
 
 from fedhca2.config import suggest
+from fedhca2.errors import UserError
+from fedhca2.whole_files import private_folder, write_whole
 
 FOLDERS = "folders"  # of the experiment's files, in the context of a validation
 FORMS = "path/to/file.py:NAME or package.module:NAME"
+log = logging.getLogger("fedhca2")
 
 
 def is_import_path(name: str) -> bool:
@@ -42,9 +52,9 @@ def located(path: str, folders: Iterable[Path]) -> str:
     'package.module:NAME'
     """
     source, _, attribute = path.rpartition(":")
-    if not source.endswith(".py"):
-        return path
-    return f"{in_folders(Path(source), folders).absolute()}:{attribute}"
+    found = f"{in_folders(Path(source), folders).absolute()}:{attribute}" if source.endswith(".py") else path
+    _require_allowed(found)
+    return found
 
 
 def file_name(path: str) -> str:
@@ -68,12 +78,119 @@ def load(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
     source, separator, attribute = path.rpartition(":")
     if not separator:
         raise ValueError(f"should be {FORMS}, found {path!r}")
+    _require_allowed(path)
     module = _load_module(source)
     named = getattr(module, attribute, None)
     if not fits(named):
         options = [name for name, value in vars(module).items() if fits(value) and not name.startswith("_")]
         raise ValueError(f"{attribute} should be {wanted}, found {_shown(named)}. {suggest(attribute, options)}")
     return named
+
+
+class NotAllowedError(UserError):
+    """A file of a run's folder names code that the user has neither allowed nor run."""
+
+
+_allowed = set[str]()  # by the user, in this process
+_refused: ContextVar[list[str] | None] = ContextVar("refused", default=None)  # None: everything may be imported
+
+
+def allow_code(sources: Iterable[str]) -> None:
+    """Let runs' folders name these files (`path/to/file.py`) and modules (`package.module`) in this process.
+
+    A name in them may follow, as in an import path.
+    """
+    _allowed.update(_canonical(each if each.endswith(".py") else each.rpartition(":")[0] or each) for each in sources)
+
+
+def is_allowed(path: str) -> bool:
+    """Whether a run's folder may name what is at this import path: code that the user has allowed or run, unchanged."""
+    source = path.rpartition(":")[0]
+    files = _files_of(source)
+    return _canonical(source) in _allowed or (bool(files) and all(map(_has_run, files)))
+
+
+@contextmanager
+def only_allowed(place: Path) -> Iterator[None]:
+    """Import nothing meanwhile that is not allowed; raises NotAllowedError if this file of a run's folder names it."""
+    refused: list[str] = []
+    token = _refused.set(refused)
+    try:
+        yield
+    except ValueError:
+        if not refused:
+            raise
+    finally:
+        _refused.reset(token)
+    if refused:
+        raise NotAllowedError(_not_allowed(place, path) for path in dict.fromkeys(refused))
+
+
+def remember_code(paths: Iterable[str]) -> None:
+    """Note that this user runs what is at these import paths, so that the run's folder may name it from now on.
+
+    The notes are outside of every run's folder, which nobody else can write: in $XDG_STATE_HOME/fedhca2/code.
+    """
+    for path in dict.fromkeys(paths):
+        try:
+            for file in _files_of(path.rpartition(":")[0]):
+                note = _note_of(file)
+                private_folder(note.parent)
+                write_whole(note, os.fsencode(file) + b"\n")
+        except OSError as error:
+            log.warning("%s: later commands need --allow-code: %s", path, error)
+
+
+def _not_allowed(place: Path, path: str) -> str:
+    source = path.rpartition(":")[0]
+    wanted = "expected code that you have run on this machine and not changed since"
+    return f"{place}: {wanted}, got {path!r:.200}; if you trust it, add --allow-code {shlex.quote(source)}"
+
+
+def _require_allowed(path: str) -> None:
+    """Raise ValueError if what is read names code that it may not name."""
+    refused = _refused.get()
+    if refused is not None and is_import_path(path) and not is_allowed(path):
+        refused.append(path)
+        raise ValueError(f"{path!r:.200} is not allowed")
+
+
+def _canonical(source: str) -> str:
+    return str(Path(source).resolve()) if source.endswith(".py") else source
+
+
+def _files_of(source: str) -> list[Path]:
+    """The files that importing a file or a module would run, those of its packages first; runs none of them."""
+    if source.endswith(".py"):
+        return [Path(source).resolve()]
+    files, name, folders = list[Path](), "", None
+    for step in source.split("."):
+        name = f"{name}.{step}" if name else step
+        found = (finder.find_spec(name, folders) for finder in sys.meta_path if step.isidentifier())
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is None:
+            return []
+        files += [Path(spec.origin).resolve()] if spec.origin else []  # a namespace has no file
+        folders = spec.submodule_search_locations
+    return files
+
+
+def _note_of(file: Path) -> Path:
+    """The note that the user has run a file with its present content; raises OSError if there can be none."""
+    state = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not state.is_absolute():  # a relative one would be in the working directory, which may be a stranger's
+        try:
+            state = Path.home() / ".local" / "state"
+        except RuntimeError as error:
+            raise FileNotFoundError(str(error)) from None
+    return state / "fedhca2" / "code" / sha256(os.fsencode(file) + b"\0" + file.read_bytes()).hexdigest()
+
+
+def _has_run(file: Path) -> bool:
+    try:
+        return _note_of(file).is_file()
+    except OSError:
+        return False
 
 
 def told(error: Exception) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 from PIL.Image import Image
 from rich.console import Console
 
+from fedhca2 import imports
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import plan_runs, run_all
 from fedhca2.federation.run import resume as resume_here
@@ -43,9 +44,14 @@ def run(
     return Run(folder)
 
 
-def resume(folder: Place, overrides: list[str] | None = None, *, quiet: bool = False) -> "Run":
-    """Continue an interrupted run, or a finished one for more rounds: `overrides=["rounds=50"]`."""
-    existing = Run.open(folder)
+def resume(
+    folder: Place, overrides: list[str] | None = None, *, quiet: bool = False, allow_code: Sequence[str] = ()
+) -> "Run":
+    """Continue an interrupted run, or a finished one for more rounds: `overrides=["rounds=50"]`.
+
+    `allow_code` are files and modules that the folder names and that you trust, if you have not run them here before.
+    """
+    existing = Run.open(folder, allow_code)
     with ConsoleWatcher(Console(quiet=quiet)) as watcher:
         resume_function(existing.folder)(existing.folder, watcher=watcher, overrides=overrides)
     return Run(existing.folder)
@@ -87,8 +93,9 @@ class Run:
     folder: Path
 
     @classmethod
-    def open(cls, folder: Place) -> "Run":
-        """Open an existing run."""
+    def open(cls, folder: Place, allow_code: Sequence[str] = ()) -> "Run":
+        """Open an existing run; `allow_code` are files and modules that its folder names and that you trust."""
+        imports.allow_code(allow_code)
         return cls(RunFiles.open(folder).path)
 
     @cached_property

@@ -14,6 +14,23 @@ from rich.console import Console
 
 from fedhca2.version import __version__
 
+
+def _allow(sources: list[str] | None) -> None:
+    if sources:
+        from fedhca2.imports import allow_code
+
+        allow_code(sources)
+
+
+AllowCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-code",
+        metavar="FILE_OR_MODULE",
+        help="Code that a run's folder names and that you trust, if you have not run it on this machine.",
+        callback=_allow,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; everything else goes to standard error.")]
 
 app = typer.Typer(

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from fedhca2.cli import completion
-from fedhca2.cli.app import Json, app, clear_errors, console_beside, print_json
+from fedhca2.cli.app import AllowCode, Json, app, clear_errors, console_beside, print_json
 from fedhca2.cli.completion import ExperimentName, Overrides
 from fedhca2.cli.page import draw_page
 from fedhca2.cli.run import stopped
@@ -224,6 +224,7 @@ def report(
         Path | None,
         typer.Option("--output", "-o", help="The page to write; by default report.html in the first run's folder."),
     ] = None,
+    allow_code: AllowCode = None,
 ) -> None:
     """Write a report page: one HTML file that needs no network."""
     with clear_errors():

@@ -14,7 +14,7 @@ import click
 import typer
 from click.core import ParameterSource
 
-from fedhca2.cli.app import Json, app, clear_errors, console_beside
+from fedhca2.cli.app import AllowCode, Json, app, clear_errors, console_beside
 from fedhca2.cli.completion import Overrides, experiments
 from fedhca2.cli.run import BY_SIGNAL, conclude, stopped
 
@@ -155,6 +155,7 @@ def serve(
     spool: Annotated[
         bool, typer.Option("--spool", help="Keep replies in files, to save memory with many clients.")
     ] = False,
+    allow_code: AllowCode = None,
     as_json: Json = False,
 ) -> None:
     """Coordinate a run: wait for the sites and run the rounds."""

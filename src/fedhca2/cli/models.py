@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedhca2.cli.app import Json, app, clear_errors, console_beside, print_json
+from fedhca2.cli.app import AllowCode, Json, app, clear_errors, console_beside, print_json
 from fedhca2.cli.completion import FinishedRun
 
 IMAGES = {"val": "validation", "train": "training"}
@@ -20,6 +20,7 @@ def evaluate(
         int, typer.Option(min=1, max=254, help="Number of thresholds for edges; the papers use 99.")
     ] = 99,
     client: Annotated[str | None, typer.Option(help="Only this client.")] = None,
+    allow_code: AllowCode = None,
     as_json: Json = False,
 ) -> None:
     """Re-evaluate the models that a run saved, and write RUN/evaluation-SPLIT[-CLIENT].json.
@@ -60,6 +61,7 @@ def predict(
     client: Annotated[str, typer.Option(help="The client whose model to use.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("predictions"),
     raw: Annotated[bool, typer.Option("--raw", help="Also write the predictions as .npy arrays.")] = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Predict all tasks of a client; write a coloured map and an overlay, or a picture of a vector, for each."""
     with clear_errors():
@@ -77,6 +79,7 @@ def picture(
     output: Annotated[Path, typer.Option("--output", "-o", help="The PNG file to write.")],
     sample: Annotated[int, typer.Option(help="Number of the sample, from 0.")] = 0,
     tile: Annotated[int, typer.Option(help="Width of each tile in pixels.", min=16)] = 192,
+    allow_code: AllowCode = None,
 ) -> None:
     """Paint a client's sample: input, label, and the predictions before and after training."""
     with clear_errors():
@@ -104,6 +107,7 @@ def export(
     size: Annotated[
         tuple[int, int] | None, typer.Option(help="Height and width of the input; by default those of training.")
     ] = None,
+    allow_code: AllowCode = None,
 ) -> None:
     """Write a client's model for other programs, with a card that describes inputs and outputs."""
     with clear_errors():

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fedhca2.cli.app import Json, app, clear_errors, console_beside, open_console, print_json
+from fedhca2.cli.app import AllowCode, Json, app, clear_errors, console_beside, open_console, print_json
 from fedhca2.cli.completion import ExperimentName, Overrides, run_folders, trackers
 from fedhca2.cli.page import draw_page
 from fedhca2.words import counted
@@ -61,6 +61,7 @@ def run(
             help="Train and write nothing: print the resolved config, and each client's images, parts and bytes.",
         ),
     ] = False,
+    allow_code: AllowCode = None,
     as_json: Json = False,
 ) -> None:
     """Train a federation and print what each client gained."""
@@ -169,6 +170,7 @@ def resume(
     run: Annotated[Path, typer.Argument(help="The run's folder.", autocompletion=run_folders)],
     overrides: Overrides = None,
     track: Track = None,
+    allow_code: AllowCode = None,
     as_json: Json = False,
 ) -> None:
     """Continue an interrupted run from its last checkpoint."""
@@ -190,6 +192,7 @@ def watch(
     ],
     once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
     track: Track = None,
+    allow_code: AllowCode = None,
     as_json: Json = False,
 ) -> None:
     """Follow a run or a comparison in the terminal until it is finished or no process works on it."""
@@ -259,6 +262,7 @@ def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
 @app.command()
 def runs(
     folder: Annotated[Path, typer.Argument(help="The folder with the runs, at any depth.")] = Path("runs"),
+    allow_code: AllowCode = None,
     as_json: Json = False,
 ) -> None:
     """List the runs in a folder: method, rounds, Δm, start, and whether each is running, finished or interrupted."""

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from fedhca2 import imports
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.clients.step import autocast
 from fedhca2.config import suggest
@@ -50,8 +51,12 @@ class Trained:
     _built: dict[tuple[int, int], MultiTaskModel] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def open(cls, run: str | Path, client: str) -> "Trained":
-        """Open this client's trained model; raises UserError if there is none."""
+    def open(cls, run: str | Path, client: str, allow_code: Sequence[str] = ()) -> "Trained":
+        """Open this client's trained model; raises UserError if there is none.
+
+        `allow_code` are files and modules that the run's folder names and that you trust.
+        """
+        imports.allow_code(allow_code)
         files = RunFiles.open(run)
         experiment = files.experiment()
         specs = {spec.name: spec for spec in experiment.specs}

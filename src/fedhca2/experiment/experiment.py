@@ -18,7 +18,7 @@ from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
 from fedhca2.experiment.sources import apply_overrides, name_files, read_config
-from fedhca2.imports import FOLDERS, folders, located
+from fedhca2.imports import FOLDERS, folders, is_import_path, located
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file
@@ -113,6 +113,14 @@ class Experiment(Config):
             return resolve(settings.pop("name"), settings).over(self.rounds)
         except ValueError as error:
             raise UserError([f"method: {error}"]) from None
+
+    @property
+    def own_code(self) -> list[str]:
+        """The import paths of everything that the user brings along."""
+        named = [self.method_name, *(data.kind for data in self.data.values())]
+        named += [task.kind for task in self.tasks.values()]
+        named += [part.kind for spec in self.specs for part in spec.model.own_parts.values()]
+        return [path for path in dict.fromkeys(named) if is_import_path(path)]
 
     @property
     def _labels(self) -> dict[str, Mapping[str, LabelSpace]]:

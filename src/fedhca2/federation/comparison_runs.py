@@ -11,6 +11,7 @@ from fedhca2.experiment import Experiment
 from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.stopping import Interrupted
+from fedhca2.imports import allow_code
 from fedhca2.methods import METHODS
 from fedhca2.run_folder.baseline import FREE, other_settings
 from fedhca2.run_folder.reader import RunFiles
@@ -113,6 +114,7 @@ def _checked(runs: list[ComparisonRun], out: Path) -> list[ComparisonRun]:
     if RunFiles(out).begun:
         raise UserError([f"{out}: should be the folder of a comparison, or new, found a run in it"])
     for run in runs:
+        allow_code(run.experiment.own_code)  # which the user has just named
         _check_known(run)
     return runs
 

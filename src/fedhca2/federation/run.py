@@ -14,6 +14,7 @@ from fedhca2.federation.in_process import InProcessEngine
 from fedhca2.federation.membership import check_changes
 from fedhca2.federation.rounds import Outcome, run_rounds
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
+from fedhca2.imports import allow_code
 from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
 from fedhca2.run_folder.names import BASELINE_FILES, BASELINE_FOLDER
 from fedhca2.run_folder.reader import RunFiles
@@ -70,6 +71,7 @@ def run_or_resume(
 ) -> Result:
     """Run an experiment, or continue it if its folder holds a run."""
     if RunFiles(out).begun:
+        allow_code(experiment.own_code)  # which the user has just named
         return resume(out, watcher=watcher, engine=engine)
     return run(experiment, out, watcher=watcher, engine=engine, baseline=baseline)
 

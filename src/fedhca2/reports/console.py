@@ -163,6 +163,7 @@ class LiveStatus:
     """Rounds done, time left, and every client's last loss and score."""
 
     def __init__(self, run: RunFiles) -> None:
+        run.require_tasks()
         self.run = run
         self.done = 0
         self.seconds: dict[int, float] = {}
@@ -303,5 +304,5 @@ class ParallelConsole:
 
 
 def _outcome(run: RunFiles) -> str:
-    gain = (run.result or {}).get("delta_m")
+    gain = (run.recorded_result or {}).get("delta_m")
     return "finished" if gain is None else f"Δm {gain_text(gain)}"

@@ -18,7 +18,7 @@ from fedhca2.federation.engine import RunWatcher
 from fedhca2.imports import FORMS, is_import_path, load, told
 from fedhca2.messages import Order, Reply
 from fedhca2.reports.trackers import TRACKERS, Scalar, TrackedRun, Tracker
-from fedhca2.run_folder.event_log import Event, parse_events
+from fedhca2.run_folder.event_log import Event, parse_event
 from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.names import TRACKING
 from fedhca2.run_folder.reader import RunFiles
@@ -73,7 +73,7 @@ class Follower:
                 content = file.read()
         self.place += len(content)
         *lines, self.rest = (self.rest + content).split(b"\n")
-        return list(parse_events([line.decode() for line in lines], str(self.path)))
+        return [parse_event(line, str(self.path)) for line in lines]
 
 
 def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sleep) -> Iterator[list[Event]]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedhca2.clients import ClientState, load_state, save_state
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
+from fedhca2.imports import NotAllowedError, only_allowed
 from fedhca2.messages import deliveries_as_data, deliveries_from_data
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import Progress, ServerState
@@ -73,7 +74,10 @@ class Checkpoints:
             shutil.rmtree(old, ignore_errors=True)
 
     def latest(self) -> Checkpoint | None:
-        """Read the latest checkpoint, or return None; raises UserError if it is damaged."""
+        """Read the latest checkpoint, or return None.
+
+        Raises UserError if it is damaged, or names code that is not allowed.
+        """
         folders = self._found()
         if not folders:
             return None
@@ -85,8 +89,11 @@ class Checkpoints:
                 raise ValueError(
                     f"{folders[-1]}: should be of round {_round(folders[-1])}, found {progress.state.round}"
                 )
-            experiment = Experiment.parse(values["experiment"])
+            with only_allowed(folders[-1] / SERVER):
+                experiment = Experiment.parse(values["experiment"])
             return Checkpoint(folders[-1], progress, values["clients"], experiment, values["notes"])
+        except NotAllowedError:
+            raise
         except (KeyError, TypeError) as error:
             raise unusable(folders[-1], f"{folders[-1]}: should be a checkpoint, found none with {error}") from None
         except ValueError as error:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from math import nan
@@ -19,6 +20,7 @@ from fedhca2.run_folder.strict_json import mapping, to_json
 Event = dict[str, Any]
 REGISTERED, EVICTED = "registered", "evicted"  # sites; these events belong to no round, so a rewind keeps them
 MOST_MEMBERS = 128  # of an aggregation whose products and weights are logged: they are as many as pairs of members
+KIND = re.compile(rb'\{"event": "([^"\\]*)"')  # how a line begins
 START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}}
 
 
@@ -135,16 +137,35 @@ def _is_lasting(line: bytes) -> bool:
         return False
 
 
-def parse_events(lines: list[str], place: str) -> Iterator[Event]:
-    """Parse events from lines of JSON; an incomplete last line is skipped."""
-    for number, line in enumerate(lines, 1):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            if number == len(lines):
+def read_events(path: Path, kind: str | None = None) -> Iterator[Event]:
+    """Read a file of events, if there is one, line by line: all, or those of one kind, without parsing the others.
+
+    An incomplete last line is skipped.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            start = KIND.match(line)
+            if kind is not None and start is not None and start[1] != kind.encode():
+                continue
+            try:
+                event = parse_event(line, f"{path}: line {number}")
+            except UserError:
+                if line.endswith(b"\n"):
+                    raise
                 return
-            raise UserError([f"{place}: line {number} should be JSON, found {line[:40]!r}"]) from None
-        yield known(mapping(place, event), f"{place}: line {number}")
+            if kind in (None, event["event"]):
+                yield event
+
+
+def parse_event(line: bytes, place: str) -> Event:
+    """Parse an event from a line of JSON; raises UserError if it is not one."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        raise UserError([f"{place}: expected JSON, got {line[:40].decode(errors='replace')!r}"]) from None
+    return known(mapping(place, event), place)
 
 
 def known(event: Event, place: str) -> Event:

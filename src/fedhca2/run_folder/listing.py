@@ -1,15 +1,17 @@
 """The runs in a folder, and the state of each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from fedhca2.errors import UserError
+from fedhca2.imports import NotAllowedError
 from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.names import BASELINE_FOLDER, CONFIG
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.strict_json import mapping
 
 DEEPEST = 6  # folders between the given one and a run
 State = Literal["running", "interrupted", "finished", "failed", "unreadable"]
@@ -45,7 +47,8 @@ def listed(folder: Path) -> ListedRun:
     """Describe one run; one that cannot be read is listed as such."""
     run = RunFiles(folder)
     try:
-        origin = (run.result or {}).get("origin") or {}
+        result = run.recorded_result or {}
+        origin = mapping(folder, result.get("origin") or {})
         begun = datetime.fromtimestamp(run.config_file.stat().st_mtime, UTC).isoformat(timespec="seconds")
         return ListedRun(
             folder,
@@ -55,11 +58,22 @@ def listed(folder: Path) -> ListedRun:
             seed=run.config.get("seed"),
             round=max((event["round"] + 1 for event in run.of("round")), default=0),
             rounds=run.rounds,
-            delta_m=(run.result or {}).get("delta_m"),
-            started=origin.get("started") or begun,
+            delta_m=_gain(run, result),
+            started=str(origin.get("started") or begun),
         )
-    except Exception:  # a damaged file may have any shape, and the list goes on
+    except (OSError, UserError):  # damaged, or not ours to read; the list goes on
         return ListedRun(folder, "unreadable")
+
+
+def _gain(run: RunFiles, result: Mapping[str, Any]) -> float | None:
+    """The run's Δm, which an older file does not have; it then takes the code of the run's tasks to compute it."""
+    if "delta_m_by_client" in result or "delta_m" not in result:
+        return result.get("delta_m")
+    try:
+        gain: float | None = run.finished_result["delta_m"]
+    except NotAllowedError:
+        return None
+    return gain
 
 
 def _state(run: RunFiles) -> State:

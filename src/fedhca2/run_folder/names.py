@@ -7,6 +7,7 @@ CONFIG = "config.yaml"  # marks a folder as a run's
 RESULT = "result.json"  # marks the run as finished
 EVENTS = "metrics.jsonl"
 PARTITION = "partition.json"
+TASK_FACTS = "tasks.json"  # what a run records of its users' own tasks
 FLOWER = "flower.json"  # of a run over Flower: the name under which sites keep their state
 TRACKING = "tracking.json"  # the run's id in trackers
 PAGE = "report.html"

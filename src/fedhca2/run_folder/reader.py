@@ -1,6 +1,6 @@
 """Reading a run from its files."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,8 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.clients import ClientEntry, client_kind
 from fedhca2.experiment.sources import read_config
-from fedhca2.imports import is_import_path
-from fedhca2.run_folder.event_log import Event, known, parse_events
+from fedhca2.imports import NotAllowedError, is_allowed, is_import_path, only_allowed
+from fedhca2.run_folder.event_log import Event, known, read_events
 from fedhca2.run_folder.names import (
     BASELINE,
     BASELINE_FOLDER,
@@ -29,11 +29,14 @@ from fedhca2.run_folder.names import (
     PARTITION,
     RESULT,
     SAMPLES,
+    TASK_FACTS,
 )
 from fedhca2.run_folder.result import Scores, overall_gain
-from fedhca2.run_folder.schema import check_config, check_result, require_task
+from fedhca2.run_folder.schema import check_config, check_result, check_scores, check_tasks, require_task
 from fedhca2.run_folder.strict_json import mapping, numbers, read_json
-from fedhca2.tasks.declared import DeclaredTask, declare
+from fedhca2.run_folder.task_facts import task_from
+from fedhca2.tasks import TASKS
+from fedhca2.tasks.declared import DECLARED, DeclaredTask, declare
 
 Array = np.ndarray[Any, Any]
 
@@ -74,33 +77,16 @@ class RunFiles:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The resolved config; the tasks that it declares are known from here on."""
+        """The resolved config."""
         config = mapping(self.config_file, read_config(self.config_file))
         check_config(config, str(self.config_file))
-        self._refuse_code_of_strangers(config)
-        try:
-            tasks = mapping("tasks", config.get("tasks", {}))
-            declare({name: DeclaredTask.model_validate(task) for name, task in tasks.items()})
-        except ValidationError as error:
-            raise UserError([f"{self.config_file}: tasks: {line}" for line in describe(error)]) from None
-        except ValueError as error:
-            raise UserError([f"{self.config_file}: tasks: {error}"]) from None
         return config
 
-    def _refuse_code_of_strangers(self, config: Mapping[str, Any]) -> None:
-        """Refuse a config that names code which may have come with the folder: a run records absolute paths."""
-        named = {key: value for key, value in config.items() if key in ("data", "tasks", "model", "clients")}
-        for kind in _kinds_in(named):
-            source = Path(kind.rpartition(":")[0])
-            came_along = source.resolve().is_relative_to(self.path.resolve())
-            if source.suffix == ".py" and (came_along or not source.is_absolute()):
-                wanted = "should name code by its absolute path outside this folder"
-                raise UserError([f"{self.config_file}: {wanted}, found {kind!r:.200}"])
-
     def experiment(self, overrides: list[str] | None = None) -> Experiment:
-        """The run's experiment, with `key=value` overrides."""
+        """The run's experiment, with `key=value` overrides; raises UserError if it names code that is not allowed."""
         _ = self.config  # what it refuses
-        return Experiment.load(self.config_file, overrides)
+        with only_allowed(self.config_file):
+            return Experiment.load(self.config_file, overrides)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -114,14 +100,23 @@ class RunFiles:
             return self.config
 
     @cached_property
-    def result(self) -> dict[str, Any] | None:
-        """The outcome of the run, with NaN for unknown scores; empty before its end."""
+    def recorded_result(self) -> dict[str, Any] | None:
+        """The content of `result.json`, for which no task needs to be known; None before the end of the run."""
         path = self.path / RESULT
         if not path.is_file():
             return None
-        self._require_tasks()
-        result = read_json(path)
+        result: dict[str, Any] = read_json(path)
         check_result(result, str(path))
+        return result
+
+    @cached_property
+    def result(self) -> dict[str, Any] | None:
+        """The outcome of the run, with NaN for unknown scores; empty before its end."""
+        if self.recorded_result is None:
+            return None
+        self.require_tasks()
+        result = dict(self.recorded_result)
+        check_scores(result, str(self.path / RESULT))
         clients, baseline = numbers(result["clients"]), numbers(result.get("baseline") or {})
         if "delta_m_by_client" not in result:  # an older file, whose Δm is by client
             gain = overall_gain(clients, baseline, self._kinds(clients))
@@ -152,23 +147,33 @@ class RunFiles:
         """The file of events, one line of JSON each."""
         return self.path / EVENTS
 
-    @cached_property
+    @property
     def events(self) -> list[Event]:
-        """All events of the run."""
-        path = self.events_file
-        if not path.is_file():
-            return []
-        self._require_tasks()
-        return self._of_known_tasks(list(parse_events(path.read_text("utf-8").splitlines(), str(path))), path)
+        """All events of the run, in order."""
+        return self._known(read_events(self.events_file))
 
-    def _of_known_tasks(self, events: list[Event], path: Path) -> list[Event]:
+    def of(self, kind: str) -> list[Event]:
+        """The events of one kind; no others are parsed."""
+        if kind not in self._by_kind:
+            self._by_kind[kind] = self._known(read_events(self.events_file, kind))
+        return self._by_kind[kind]
+
+    @cached_property
+    def _by_kind(self) -> dict[str, list[Event]]:
+        return {}
+
+    def _known(self, events: Iterable[Event], path: Path | None = None) -> list[Event]:
         """The same events; raises UserError if one is about a task that the config does not declare."""
+        held = list(events)
+        tasks = {event["task"] for event in held if event["event"] in ("metric", "loss")}
+        if tasks:
+            self.require_tasks()
         try:
-            for task in {event["task"] for event in events if event["event"] in ("metric", "loss")}:
+            for task in tasks:
                 require_task(task)
         except ValueError as error:
-            raise UserError([f"{path}: {error}"]) from None
-        return events
+            raise UserError([f"{path or self.events_file}: {error}"]) from None
+        return held
 
     @property
     def everyone_failed(self) -> bool:
@@ -176,21 +181,41 @@ class RunFiles:
         rounds, clients = self.of("round"), {event["client"] for event in self.of("profile")}
         return bool(rounds and clients) and clients <= set(rounds[-1]["refused"])
 
-    def _require_tasks(self) -> None:
-        """Make known the tasks that the config declares, if the folder has one."""
-        if self.begun:
-            _ = self.config
+    def require_tasks(self) -> None:
+        """Make known the tasks that the config declares, if the folder has one.
 
-    def of(self, kind: str) -> list[Event]:
-        """The events of one kind."""
-        return self._by_kind.get(kind, [])
+        Their code is imported only if it is allowed; otherwise what the run recorded of them has to do.
+        """
+        if self.begun:
+            _ = self._declared
 
     @cached_property
-    def _by_kind(self) -> dict[str, list[Event]]:
-        by_kind: dict[str, list[Event]] = {}
-        for event in self.events:
-            by_kind.setdefault(event["event"], []).append(event)
-        return by_kind
+    def _declared(self) -> Mapping[str, DeclaredTask]:
+        """The declared tasks, which are known from here on: by their code if it is allowed, or by their facts."""
+        try:
+            tasks = mapping("tasks", self.config.get("tasks", {}))
+            declared = {name: DeclaredTask.model_validate(task) for name, task in tasks.items()}
+            new = {name: task for name, task in declared.items() if DECLARED.get(name) != task or name not in TASKS}
+            foreign = [name for name, task in new.items() if is_import_path(task.kind) and not is_allowed(task.kind)]
+            by_facts = {name: task_from(name, self._facts[name]) for name in foreign if name in self._facts}
+            with only_allowed(self.config_file):
+                declare(new | dict.fromkeys(by_facts, DeclaredTask(kind="regression")))  # which checks their names
+        except NotAllowedError:
+            raise
+        except ValidationError as error:
+            raise UserError([f"{self.config_file}: tasks: {line}" for line in describe(error)]) from None
+        except ValueError as error:
+            raise UserError([f"{self.config_file}: tasks: {error}"]) from None
+        for name, task in by_facts.items():
+            TASKS[name] = task
+            del DECLARED[name]
+        return declared
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        """What the run recorded of its own tasks; nothing if it is older than that."""
+        path = self.path / TASK_FACTS
+        return check_tasks(read_json(path), str(path)) if path.is_file() else {}
 
     @property
     def method(self) -> str:
@@ -213,9 +238,8 @@ class RunFiles:
         if self.result:
             return {client: tuple(tasks) for client, tasks in self.result["clients"].items()}
         tasks_of: dict[str, dict[str, None]] = {}
-        for event in self.events:
-            if event["event"] in ("loss", "metric"):
-                tasks_of.setdefault(event["client"], {})[event["task"]] = None
+        for event in (*self.of("loss"), *self.of("metric")):
+            tasks_of.setdefault(event["client"], {})[event["task"]] = None
         return {client: tuple(tasks) for client, tasks in tasks_of.items()}
 
     @cached_property
@@ -270,7 +294,7 @@ class RunFiles:
             events = [known(mapping(path, event), str(path)) for event in read_json(path)]
         except TypeError as error:
             raise UserError([f"{path}: should be a list of events, found {error}"]) from None
-        return self._of_known_tasks([event for event in events if event["event"] == kind], path)
+        return self._known((event for event in events if event["event"] == kind), path)
 
     @property
     def checkpoints(self) -> set[Path]:
@@ -301,7 +325,7 @@ class RunFiles:
         path = self.samples_file(client)
         if client != Path(client).name or not path.is_file():  # a name is not a path
             return {}
-        self._require_tasks()
+        self.require_tasks()
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 samples = {name: arrays[name] for name in arrays.files}
@@ -324,14 +348,3 @@ def _require_samples(arrays: Mapping[str, Array]) -> None:
         fits = len(array) == len(image) and (array.ndim == 2 or array.shape[2:] == image.shape[2:])
         if not fits or array.dtype.kind not in "iuf":
             raise ValueError(f"{name} should have numbers for {image.shape}, found {array.dtype} {array.shape}")
-
-
-def _kinds_in(values: Any) -> Iterator[str]:
-    """All import paths in a config."""
-    if isinstance(values, Mapping):
-        values = list(values.values())
-    if isinstance(values, list):
-        for value in values:
-            yield from _kinds_in(value)
-    elif isinstance(values, str) and is_import_path(values):
-        yield values

@@ -1,12 +1,13 @@
 """What a run's folder may hold: a folder may come from anyone, so everything is checked here."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedhca2.config_errors import describe
 from fedhca2.errors import UserError
+from fedhca2.run_folder.strict_json import mapping
 from fedhca2.tasks import TASKS
 
 MOST_ROUNDS = 100_000
@@ -146,15 +147,13 @@ class _Result(_Checked):
     versions: dict[str, str] = {}
     device: str = ""
 
-    @model_validator(mode="after")
-    def _scored(self) -> "_Result":
-        for scores in (self.clients, self.baseline or {}):
-            for client, tasks in scores.items():
-                for task, held in tasks.items():
-                    require_task(task)
-                    if not set(TASKS[task].metrics) & set(held):
-                        raise ValueError(f"{client}, {task}: should have one of {', '.join(TASKS[task].metrics)}")
-        return self
+
+class _TaskFacts(_Checked):
+    title: str
+    unit: str
+    output: Literal["map", "vector"]
+    counts_in_delta_m: bool
+    metrics: Annotated[dict[str, bool], Field(min_length=1)]  # whether higher is better
 
 
 def require_task(name: str) -> None:
@@ -180,6 +179,24 @@ def check_config(config: Any, place: str) -> None:
 def check_result(result: Any, place: str) -> None:
     """Raise UserError unless this is the result of a run."""
     _check(_Result, result, place)
+
+
+def check_scores(result: Mapping[str, Any], place: str) -> None:
+    """Raise UserError unless the scores of a result are of known tasks and their metrics."""
+    for client, tasks in [each for key in ("clients", "baseline") for each in (result.get(key) or {}).items()]:
+        for task, scores in tasks.items():
+            if task not in TASKS:
+                raise UserError([f"{place}: {client!r:.60}: expected a known task, got {task!r:.60}"])
+            if not set(TASKS[task].metrics) & set(scores):
+                wanted = ", ".join(TASKS[task].metrics)
+                raise UserError([f"{place}: {client!r:.60}, {task}: expected one of {wanted}, got none of them"])
+
+
+def check_tasks(facts: Any, place: str) -> dict[str, Any]:
+    """The same facts; raises UserError unless they are those of tasks by name."""
+    for name, each in mapping(place, facts).items():
+        _check(_TaskFacts, each, f"{place}: {name!r:.60}")
+    return dict(facts)
 
 
 def _check(model: type[_Checked], values: Any, place: str) -> None:

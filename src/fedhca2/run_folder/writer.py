@@ -11,16 +11,19 @@ from filelock import FileLock
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
+from fedhca2.imports import is_import_path, remember_code
 from fedhca2.run_folder.baseline import baseline_files, read_baseline
 from fedhca2.run_folder.checkpoints import Checkpoint, Checkpoints, KeptClients
 from fedhca2.run_folder.event_log import START, EventLog
 from fedhca2.run_folder.lock import lock_folder
-from fedhca2.run_folder.names import CHECKPOINTS, CONFIG, EVALUATION, EVENTS, LOCK, PARTITION, RESULT
+from fedhca2.run_folder.names import CHECKPOINTS, CONFIG, EVALUATION, EVENTS, LOCK, PARTITION, RESULT, TASK_FACTS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
 from fedhca2.run_folder.result import overall_gain
 from fedhca2.run_folder.strict_json import to_json
+from fedhca2.run_folder.task_facts import facts_of
 from fedhca2.run_folder.waiting import WaitingRows
+from fedhca2.tasks import TASKS
 from fedhca2.tensor_files import as_file, contents
 from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
@@ -81,6 +84,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(self.path)
             self._require_fresh()
+        remember_code(experiment.own_code)
         self._config, self._keep = experiment.to_dict(), experiment.checkpoints.keep
         (self.path / RESULT).unlink(missing_ok=True)  # first, because it marks the run as finished
         config = {CONFIG: experiment.to_yaml()}
@@ -89,6 +93,9 @@ class RunFolder:
         # it.
         for name, text in (config | others if begun else others | config).items():
             self._write(name, text)
+        own = {name: facts_of(TASKS[name]) for name, task in experiment.tasks.items() if is_import_path(task.kind)}
+        if own:
+            self._write(TASK_FACTS, _as_json(own))
         self._log = EventLog(self.path / EVENTS, self._position)
         self.waiting.clear()
 

@@ -288,5 +288,5 @@ RECORDED = {"name": "x", "seed": 0, "rounds": 1, "method": {"name": "fedavg"}}
 def test_bad_tasks_in_the_folder_of_a_run_are_one_line(tmp_path, tasks, message):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({**RECORDED, "tasks": tasks}), "utf-8")
     with pytest.raises(UserError) as error:
-        _ = RunFiles(tmp_path).config
+        RunFiles(tmp_path).require_tasks()
     assert (message in error.value.lines[0], "\n" in error.value.lines[0]) == (True, False), error.value.lines

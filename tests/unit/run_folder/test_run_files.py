@@ -1,7 +1,4 @@
-import json
-
 import pytest
-import yaml
 
 from fedhca2.errors import UserError
 from fedhca2.run_folder.reader import RunFiles
@@ -36,7 +33,7 @@ def test_a_broken_line_is_an_error_with_its_number(tmp_path):
     made_run(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     (tmp_path / "metrics.jsonl").write_text("\n".join([lines[0], "nonsense", *lines[1:]]))
-    with pytest.raises(UserError, match="line 2 should be JSON, found 'nonsense'"):
+    with pytest.raises(UserError, match="line 2: expected JSON, got 'nonsense"):
         _ = RunFiles.open(tmp_path).events
 
 
@@ -98,27 +95,3 @@ def test_damaged_samples_are_named(tmp_path):
     file.write_bytes(file.read_bytes()[:-30])
     with pytest.raises(UserError, match=rf"{file.name}: should be samples of a run, found"):
         run.samples(file.stem)
-
-
-@pytest.mark.parametrize("inside", [True, False])
-@pytest.mark.parametrize(
-    "named",
-    [
-        {"tasks": {"count": "KIND"}},
-        {"tasks": {"count": {"kind": "KIND"}}},
-        {"data": {"mine": {"kind": "KIND"}}},
-        {"model": {"encoder": {"kind": "KIND"}}},
-        {"clients": [{"data": "mine", "tasks": ["sal"], "model": {"head": "KIND"}}]},
-    ],
-)
-def test_code_that_came_with_a_run_is_not_run(named, inside, tmp_path, monkeypatch):
-    run = made_run(tmp_path / "run")
-    (run.path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    monkeypatch.chdir(run.path)
-    path = f"{run.path / 'evil.py' if inside else 'evil.py'}:TASK"
-    config = {**run.config, **json.loads(json.dumps(named).replace("KIND", path))}
-    (run.path / "config.yaml").write_text(yaml.safe_dump(config))
-    for read in (lambda: RunFiles(run.path).result, lambda: RunFiles(run.path).experiment()):
-        with pytest.raises(UserError, match="should name code by its absolute path outside this folder"):
-            read()
-    assert not (tmp_path / "ran").exists()
