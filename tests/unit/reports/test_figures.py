@@ -3,13 +3,23 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
+from fedhca2.aggregation import Member, Voting
+from fedhca2.params import Layout
 from fedhca2.reports.figures.cast import MANY, cast_of
 from fedhca2.reports.figures.conflict import Points, conflict_figures, cosines, map_figures, principal_map, tsne_map
 from fedhca2.reports.figures.cost import cost_figures
 from fedhca2.reports.figures.curves import drawn, loss_curves, metric_curves
 from fedhca2.reports.figures.figure import COLOURS, SYMBOLS, fitted
-from fedhca2.reports.figures.mixing import attention_figures, entropy, grouping_figures
+from fedhca2.reports.figures.mixing import (
+    attention_figures,
+    chosen_together,
+    correctness,
+    entropy,
+    grouping_figures,
+    shares,
+)
 from fedhca2.reports.figures.weights import weight_figures
 from fedhca2.reports.page.tables import kinds_tables
 from fedhca2.run_folder.baseline import baseline_files
@@ -260,9 +270,26 @@ def test_entropy_of_one_tensor_is_drawn_over_rounds(run):
     assert by_id(attention_figures(run))["entropy"].data[0]["z"][0] == pytest.approx(expected)
 
 
-def test_grouping_counts_common_rounds_only(tmp_path):
-    figure = by_id(grouping_figures(made_run(tmp_path, away=("shop",))))["grouping"]
-    np.testing.assert_array_equal(figure.data[0]["z"], np.ones((3, 3)))
+def test_a_partner_that_nobody_chose_is_not_counted_although_both_get_the_same_mixture():
+    rows = torch.tensor([[1.0, 0.1], [-1.0, 0.1], [1.0, 0.0], [-1.0, 0.0]])  # the first two are of one task
+    members = [Member(name, group) for name, group in zip("abcd", "xxyy", strict=True)]
+    layout = Layout(("conv.weight",), ((1, 2),))
+    mixing = Voting(friends=2, layers=1).mixing((rows @ rows.T).double()[None], members, layout)
+    event = {
+        "members": list("abcd"),
+        "mixing": [blend.weights.tolist() for blend in mixing.blends],
+        "gets": [list(blend.gets) for blend in mixing.blends],
+        "votes": mixing.votes.tolist(),
+    }
+    assert (shares(event)[[0, 1], [1, 0]] > 0).all()
+    assert chosen_together([event], "abcd").tolist() == [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
+    assert "in 0%" in correctness(chosen_together([event], "abcd"), list("xxyy"))
+
+
+def test_grouping_counts_common_rounds_only():
+    both = {"members": ["a", "b"], "mixing": [[[0.5, 0.5]]], "gets": [[0, 0]]}
+    alone = {"members": ["a"], "mixing": [[[1.0]]], "gets": [[0]]}
+    assert chosen_together([both, alone, alone], "ab").tolist() == [[1, 1], [1, 1]]
 
 
 def test_votes_have_a_row_for_every_layer(run):

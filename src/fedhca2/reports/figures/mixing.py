@@ -1,9 +1,10 @@
 """How clients were mixed: attention among decoders, groups, and the votes of layers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from fedhca2.experiment.clients import client_kind
 from fedhca2.reports.figures.cast import MOST_ROWS, Cast, cast_of, numbers, pooled
 from fedhca2.reports.figures.figure import Figure, Slider, matrix, matrix_layout, thinned
 from fedhca2.reports.figures.weights import decoder_tensors
@@ -91,17 +92,18 @@ def grouping_figures(run: RunFiles) -> list[Figure]:
     events = [event for event in run.of("aggregation") if event["part"] == "encoder" and _grouped(event)]
     cast = cast_of(run)
     groups = enumerate(by_members(events, cast))
-    return [figure for number, group in groups for figure in _grouping(cast, *group, _mark(number))]
+    kinds = {client: client_kind(run.dataset(client), tasks) for client, tasks in cast.tasks.items()}
+    return [figure for number, group in groups for figure in _grouping(cast, kinds, *group, _mark(number))]
 
 
-def _grouping(cast: Cast, members: list[str], events: list[Event], mark: str) -> list[Figure]:
+def _grouping(cast: Cast, kinds: Mapping[str, str], members: list[str], events: list[Event], mark: str) -> list[Figure]:
     """Draw the groups among encoders of one layout."""
     states = np.array([spread(shares(event), event["members"], members) for event in events])
-    met = (~np.isnan(states)).sum(axis=0)
-    together = np.where(met, (states > 0).sum(axis=0) / np.maximum(met, 1), np.nan)
+    together = chosen_together(events, members)
     rows = cast.rows(members)
     names, layout = list(rows), matrix_layout(len(rows))
-    note = "Share of their common rounds in which the client of a row got a part of the client of a column."
+    note = "Share of their common rounds in which the client of a row chose the client of a column to aggregate with. "
+    note += correctness(together, [kinds.get(member, member) for member in members])
     trace = matrix(pooled(together, rows, itself=True).tolist(), names, names, zmin=0, zmax=1)
     title = f"Who is grouped with whom{part_of(events)}"
     figures = [Figure(f"grouping{mark}", title, note, [trace], layout, wide=True)]
@@ -113,6 +115,44 @@ def _grouping(cast: Cast, members: list[str], events: list[Event], mark: str) ->
     note = "The weight of each client (column) in what the client of a row gets."
     figures.append(Figure(f"mixing{mark}", "Weights by round", note, [trace], layout, True, [steps], changes))
     return figures + _votes(events, members, mark)
+
+
+def chosen_together(events: Sequence[Event], members: Sequence[str]) -> Array:
+    """The share of their common rounds in which each member chose each other one, [N, N]; NaN without such a round."""
+    chosen = np.array([spread(friends(event), event["members"], members) for event in events])
+    met = (~np.isnan(chosen)).sum(axis=0)
+    return np.where(met, np.nansum(chosen, axis=0) / np.maximum(met, 1), np.nan)
+
+
+def friends(event: Event) -> Array:
+    """Whom each member chose, as 0 or 1, [N, N]: where layers voted, the K members with the most votes.
+
+    What a member gets is not enough to tell: members of one task get the mean of all that these chose.
+
+    >>> friends({"votes": [[[2, 0, 1], [1, 2, 0], [0, 1, 2]]]}).tolist()
+    [[1.0, 0.0, 1.0], [1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]
+    """
+    if not event.get("votes"):
+        return np.asarray(shares(event) > 0, dtype=float)
+    votes = numbers(event["votes"])
+    best = np.argsort(-votes.sum(axis=0), axis=1, kind="stable")[:, : int(votes.max())]
+    chosen = np.zeros(votes.shape[1:])
+    np.put_along_axis(chosen, best, 1.0, axis=1)
+    return chosen
+
+
+def correctness(together: Array, kinds: Sequence[str]) -> str:
+    """Say how often members chose those of their own data set and tasks; nothing if no two are of a kind.
+
+    >>> correctness(np.array([[1.0, 0.5, 0.0], [1.0, 1.0, 0.2], [0.0, 0.0, 1.0]]), ["a", "a", "b"])
+    'Clients chose those of the same data set and tasks in 75% of all cases, and others in 5%.'
+    """
+    same = np.array(kinds)[:, None] == np.array(kinds)
+    others = ~np.eye(len(kinds), dtype=bool) & ~np.isnan(together)
+    if not (same & others).any():
+        return ""
+    told = f"Clients chose those of the same data set and tasks in {together[same & others].mean():.0%} of all cases"
+    return told + (f", and others in {together[~same & others].mean():.0%}." if (~same & others).any() else ".")
 
 
 def part_of(events: Sequence[Event]) -> str:
