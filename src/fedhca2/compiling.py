@@ -16,6 +16,7 @@ import torch
 from torch._compile import _disable_dynamo
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 ALIGNMENT = 8  # matrix sizes are rounded up to a multiple of this, for the tensor cores
 # Sizes never change within a run. Autotuning each elementwise kernel would double the compile time. Compiled code
@@ -58,6 +59,45 @@ def capture_graph(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
     with CAPTURING, torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         run()
     return graph
+
+
+class Graphs:
+    """The graphs of a device slot, each captured on first use.
+
+    While a GPU has room for another two of the largest, all are kept. After that, those used longest ago make room:
+    clients with models of their own would otherwise fill the GPU with graphs.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._kept: dict[Hashable, Any] = {}  # the last used one is last
+        self._largest = 0  # bytes that a capture has taken
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._kept)
+
+    def get(self, kind: Hashable, capture: Callable[[], T]) -> T:
+        """The graph of this kind, captured if there is none. Only the last one returned may be in use."""
+        graph: T | None = self._kept.pop(kind, None)
+        if graph is None:
+            self._make_room()
+            before = free_memory(self._device)
+            graph = capture()
+            self._largest = max(self._largest, before - free_memory(self._device))
+        self._kept[kind] = graph
+        return graph
+
+    def _make_room(self) -> None:
+        while self._kept and free_memory(self._device) < 2 * self._largest:
+            torch.cuda.synchronize(self._device)  # it may still be running
+            del self._kept[next(iter(self._kept))]
+            torch.cuda.empty_cache()
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that nobody uses on a GPU."""
+    return torch.cuda.mem_get_info(device)[0]
 
 
 @contextmanager

@@ -215,7 +215,7 @@ def test_a_captured_step_serves_several_clients_in_turn():
     trained("outdoor-semseg", place, pulled)
     again = trained("outdoor-semseg", place)
     assert_close(again[0], first[0], rtol=1e-3, atol=2e-4)
-    assert len(place.captures.steps) == 2
+    assert len(place.captures.graphs) == 2
 
 
 def test_a_gpu_trains_as_the_cpu_does():

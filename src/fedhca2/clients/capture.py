@@ -24,7 +24,7 @@ from fedhca2.clients.step import (
     task_loss,
     task_prediction,
 )
-from fedhca2.compiling import capture_graph, compiled, with_constants
+from fedhca2.compiling import Graphs, capture_graph, compiled, with_constants
 from fedhca2.data.batches import Batch
 from fedhca2.models.fast import WeightsCastTogether, compile_parts, quicken
 from fedhca2.models.multitask import MultiTaskModel
@@ -43,30 +43,25 @@ class Captures:
 
     def __init__(self, device: torch.device, *, compile: bool) -> None:
         self.device, self.compile = device, compile
-        self.steps: dict[Hashable, CapturedStep] = {}
-        self.forwards: dict[Hashable, CapturedForward] = {}
+        self.graphs = Graphs(device)
 
     def step(self, learner: "Learner", batch: Batch, terms: LocalTerms) -> "CapturedStep":
         """The captured step for this learner's kind of model and batch, loaded with the learner's values."""
         names = tuple(name for name, _ in terms.pulled)
         key = (learner.model.kind, learner.training, _shapes(batch), terms.frozen, terms.pull, names)
-        if key not in self.steps:
-            try:
-                self.steps[key] = CapturedStep(self, learner, batch, terms)
-            except Exception as error:
-                if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-                    raise CompilingError(str(error).partition("\n")[0]) from error
-                raise
-        step = self.steps[key]
+        try:
+            step = self.graphs.get(key, lambda: CapturedStep(self, learner, batch, terms))
+        except Exception as error:
+            if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                raise CompilingError(str(error).partition("\n")[0]) from error
+            raise
         step.load(learner, terms)
         return step
 
     def forward(self, model: MultiTaskModel, image: Tensor, precision: str) -> "CapturedForward":
         """The captured forward pass for evaluation, loaded with the model's values."""
         key = (model.kind, image.shape, precision)
-        if key not in self.forwards:
-            self.forwards[key] = CapturedForward(self, model, image, precision)
-        forward = self.forwards[key]
+        forward = self.graphs.get(key, lambda: CapturedForward(self, model, image, precision))
         with torch.no_grad():
             _copy(forward.values, _values(model))
         return forward

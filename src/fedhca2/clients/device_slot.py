@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedhca2.clients.capture import Captures
-from fedhca2.compiling import without_collecting
+from fedhca2.compiling import free_memory, without_collecting
 from fedhca2.data.feed import DeviceFeed
 from fedhca2.packing import copied_together
 
@@ -117,12 +117,12 @@ def worthwhile_slots(first: DeviceSlot, trials: Sequence[Trial], another: Callab
     wait for the one interpreter more than for the GPU, and the longer the more of them there are. What cannot gain
     enough is not tried: trials capture steps, which takes seconds.
     """
-    before = _free_memory(first)
+    before = free_memory(first.device)
     slots = [first]
     rate = _rate(slots, trials)
-    taken = before - _free_memory(first)
+    taken = before - free_memory(first.device)
     while more := min(len(slots), len(trials) - len(slots), MOST_SLOTS - len(slots)):
-        if _free_memory(first) < 2 * more * taken:
+        if free_memory(first.device) < 2 * more * taken:
             break
         wider = [*slots, *(another() for _ in range(more))]
         try:
@@ -147,11 +147,6 @@ def most_gain_after(gain: float) -> float:
     (2.0, 1.3333333333333333, 1.0)
     """
     return 2 / (3 - min(gain, 2.0))
-
-
-def _free_memory(slot: DeviceSlot) -> int:
-    """Bytes that nobody uses on the slot's GPU."""
-    return torch.cuda.mem_get_info(slot.device)[0]
 
 
 def _rate(slots: Sequence[DeviceSlot], trials: Sequence[Trial]) -> float:

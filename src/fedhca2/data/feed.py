@@ -1,7 +1,7 @@
 """Batches for a GPU: from images that stay on it, or read early by a thread and prepared on a stream of their own."""
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from math import prod
@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from fedhca2.compiling import compiled
+from fedhca2.compiling import Graphs, compiled
 from fedhca2.data.batch_augmentation import Axes, Plan, Raw, axes, choose_starts, plan, plan_all
 from fedhca2.data.choices import Choices
 from fedhca2.data.dataset import Sample
@@ -33,7 +33,7 @@ class DeviceFeed:
         self.prepare = Preparation(compile=compile)
         self.prepare_odd = Preparation()  # small images, and a smaller last batch, are not worth compiling for
         self.held: WeakKeyDictionary[object, ResidentImages] = WeakKeyDictionary()  # the last used ones are last
-        self.captured: dict[Hashable, CapturedPreparation] = {}
+        self.graphs = Graphs(device)
 
     def resident(
         self, owner: object, indices: Sequence[int], read: Callable[[int], Sample], size: Size
@@ -68,9 +68,9 @@ class DeviceFeed:
     ) -> CapturedPreparation:
         kind = tuple((name, canvas.shape[1:]) for name, canvas in images.canvases.items())
         key = kind, len(places), plan.starts.shape, size, classes
-        if key not in self.captured:
-            self.captured[key] = CapturedPreparation(self.prepare_odd, images.chosen(places), plan, size, classes)
-        return self.captured[key]
+        return self.graphs.get(
+            key, lambda: CapturedPreparation(self.prepare_odd, images.chosen(places), plan, size, classes)
+        )
 
     def batches(self, raw: Iterable[Raw], size: Size, classes: int) -> Iterator[Sample]:
         """Yield the batches, each ready on the current stream. Reading starts at once."""

@@ -1,5 +1,6 @@
 """What runs of a comparison share: the memory of GPUs and of this machine, and NVIDIA's MPS."""
 
+import logging
 import os
 import shutil
 import subprocess
@@ -18,17 +19,25 @@ from fedhca2.federation.in_process import choose_devices
 from fedhca2.federation.memory_room import NOTHING, Memory, Room, expected, read_report
 from fedhca2.federation.run_process import memory_file
 
+log = logging.getLogger("fedhca2.gpus")
 MIB = 1 << 20
+PATIENCE = 30  # seconds for a program of NVIDIA to answer, start or stop
 QUERY = ("--query-gpu=index,uuid,memory.free", "--format=csv,noheader,nounits")
 
 
 def gpus_free(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
-    """The free bytes of each GPU that this process may use, by its UUID, in CUDA's order; empty without nvidia-smi."""
+    """The free bytes of each GPU that this process may use, by its UUID, in CUDA's order.
+
+    It is empty if there is no nvidia-smi, or if it fails.
+    """
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
-    told = subprocess.run([program, *QUERY], capture_output=True, text=True, check=True).stdout
-    rows = [[cell.strip() for cell in line.split(",")] for line in told.splitlines() if line.strip()]
+    try:
+        answer = subprocess.run([program, *QUERY], capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.strip()]
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     wanted = [row[0] for row in rows] if visible is None else [name.strip() for name in visible.split(",")]
     free = {}
@@ -36,7 +45,8 @@ def gpus_free(environment: Mapping[str, str] = os.environ) -> dict[str, int]:
         row = next((row for row in rows if name and (row[0] == name or row[1].startswith(name))), None)
         if row is None:
             break  # as CUDA does, which ignores what follows an unknown name
-        free[row[1]] = int(row[2]) * MIB
+        if row[2].isdecimal():  # some GPUs do not tell
+            free[row[1]] = int(row[2]) * MIB
     return free
 
 
@@ -56,6 +66,8 @@ class RunMemory:
 
     def __init__(self, runs: Sequence[ComparisonRun], gpus: Sequence[Sequence[str]]) -> None:
         self.runs, self.gpus = runs, gpus
+        self._known: dict[str, int] = {}
+        self._warned = False
         self.before = self._free()
 
     def needs(self, runs: Sequence[ComparisonRun]) -> list[Memory | None]:
@@ -77,15 +89,21 @@ class RunMemory:
         return rooms, host._replace(taken=sum(need.host for need in needs), active=len(active))
 
     def _free(self) -> list[int]:
-        """The free bytes of every GPU, or 0 on a CPU, followed by those of this machine."""
-        gpus = gpus_free() if self.gpus else {}
-        return [*([min(gpus[name] for name in group) for group in self.gpus] or [0]), host_free()]
+        """The free bytes of every GPU, or 0 on a CPU, followed by those of this machine.
+
+        While nvidia-smi fails, the last known ones count.
+        """
+        now = gpus_free() if self.gpus else {}
+        if self.gpus and not now and not self._warned:
+            log.warning("nvidia-smi fails: what it last said about free memory counts until it answers again")
+        self._warned = bool(self.gpus) and not now
+        self._known |= now
+        return [*([min(self._known.get(name, 0) for name in group) for group in self.gpus] or [0]), host_free()]
 
 
 PROGRAM = "nvidia-cuda-mps-control"
 PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 USUAL = Path("/tmp/nvidia-mps")  # where CUDA looks for a daemon if the variables are not set
-PATIENCE = 30  # seconds for the daemon to start or stop
 STOP_AT_END = 'cat; echo quit | "$0" && rm -rf "$1"'  # once the input ends, stop the daemon and remove its folder
 
 

@@ -4,12 +4,13 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import current_thread, main_thread
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STDERR = 2  # written to directly, since `print` fails if the signal comes while it writes
 SHOW_CURSOR = "\x1b[?25h"  # which progress bars hide
 
 
@@ -35,7 +36,8 @@ class Stopping:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.signal = number
-        print("stopping after this round is saved; a second signal stops at once", file=sys.stderr)
+        with suppress(OSError):  # nobody may be reading it any more
+            os.write(STDERR, b"stopping after this round is saved; a second signal stops at once\n")
 
 
 @contextmanager

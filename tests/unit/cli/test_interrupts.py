@@ -11,6 +11,23 @@ IMPORTING = (
 )
 SWALLOWING = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass\n"
 TWICE = "from fedhca2.federation.stopping import Stopping; stop = Stopping(); stop(2, None); stop(2, None)"
+# Signals come while standard error is being written, as `print` would find it.
+WRITING = """
+import io, os, signal, sys
+from fedhca2.federation.stopping import stop_between_rounds
+
+class Slow(io.RawIOBase):
+    def writable(self): return True
+    def write(self, text):
+        os.kill(os.getpid(), signal.SIGINT)
+        return len(text)
+
+with stop_between_rounds() as stopping:
+    sys.stderr = io.TextIOWrapper(io.BufferedWriter(Slow()), write_through=True)
+    sys.stderr.write("a line")
+    sys.stderr.flush()
+assert stopping.signal
+"""
 
 
 def test_ctrl_c_during_an_import_is_one_line(tmp_path):
@@ -24,3 +41,8 @@ def test_a_second_ctrl_c_shows_the_cursor_again():
     found = subprocess.run([sys.executable, "-c", TWICE], stdout=theirs, stderr=subprocess.DEVNULL, check=False)
     os.close(theirs)
     assert (found.returncode, os.read(ours, 100)) == (-signal.SIGINT, b"\x1b[?25h")
+
+
+def test_a_signal_while_a_line_is_written_stops_the_run_all_the_same():
+    found = subprocess.run([sys.executable, "-c", WRITING], capture_output=True, text=True, check=False)
+    assert (found.returncode, "stopping after this round" in found.stderr) == (0, True)

@@ -117,6 +117,12 @@ def test_gpus_are_listed_in_cudas_order(three_gpus, visible, found):
     assert list(gpus_free({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})) == found
 
 
+@pytest.mark.parametrize("text", ["exit(9)", "print('0, GPU-00aa-bb, [N/A]')"])
+def test_without_an_answer_no_gpu_is_listed(tmp_path, monkeypatch, text):
+    monkeypatch.setenv("PATH", program(tmp_path, "nvidia-smi", text))
+    assert gpus_free({}) == {}
+
+
 def test_free_memory_is_in_bytes(three_gpus):
     assert gpus_free({"CUDA_VISIBLE_DEVICES": "1"}) == {"GPU-11aa-bb": 2000 << 20}
 

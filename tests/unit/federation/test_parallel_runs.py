@@ -86,6 +86,15 @@ def gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(RunProcess, "move", lambda self, cores: None)  # there may be fewer cores here
 
 
+def test_runs_go_on_while_nvidia_smi_fails(runs, monkeypatch, gpu, tmp_path):
+    act(monkeypatch, takes=GIB)
+    asked, smi = tmp_path / "asked", tmp_path / "bin" / "nvidia-smi"
+    fails = f"import os, sys; sys.exit(9) if os.path.exists({str(asked)!r}) else open({str(asked)!r}, 'w')"
+    smi.write_text(f"#!{sys.executable} -S\n{fails}\nprint('0, GPU-0a, 30720')\n")
+    assert run_in_parallel(runs, 2, notes := Notes()) == {}
+    assert len(notes.ends) == len(runs)
+
+
 def test_a_failing_run_is_named_and_the_others_go_on(runs, monkeypatch):
     act(monkeypatch, codes={"fedavg, seed 0": 2})
     run_in_parallel(runs, 2, notes := Notes())
