@@ -38,7 +38,7 @@ from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
 from fedhca2.federation.flower.local import start_site, write_sites
-from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.processes import start, stop
 
 AWAY, KILLED = 0.1, 3
 AT_ONCE = 10  # sites that start at the same time
@@ -218,7 +218,7 @@ def measure(count: int, rounds: int, deadline: float, folder: Path) -> Iterator[
     config = folder / "experiment.yaml"
     config.write_text(experiment.to_yaml(), "utf-8")
     with ExitStack() as stack:
-        link = stack.enter_context(Link(keys, f"127.0.0.1:{free_port()}", logs=folder))
+        link = stack.enter_context(Link(keys, "127.0.0.1:0", logs=folder))
         link.register(names)
         put_first(link.processes["superlink"].pid, link.processes["proxy"].pid)
         sites = stack.enter_context(Sites(experiment, keys, link.public, folder / "sites"))

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from functools import cache
@@ -34,6 +35,8 @@ IMPORTED = (
 BIN = Path(sys.executable).parent
 PATIENCE = 300.0  # seconds
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LAUNCHED = ("python", "-IS", "-c", "LAUNCHER", "PARENT")  # before a command that should end with its parent
+LOCK = threading.Lock()  # a federation starts its processes again in a thread
 CONNECTION = None  # in a warm process: to the process that forks for it
 prctl = ctypes.CDLL(None).prctl
 
@@ -41,26 +44,30 @@ prctl = ctypes.CDLL(None).prctl
 class Warm:
     """What tests use of `subprocess.Popen`, for `python` with -c CODE, -m MODULE or SCRIPT, and for a script.
 
-    Its standard input is a pipe. It always ends with its parent.
+    Its standard input is a pipe or the given socket. It always ends with its parent.
     """
 
     ends_with_parent = True
 
-    def __init__(self, command, env=None, cwd=None, stdout=None, stderr=None, **_):
+    def __init__(self, command, env=None, cwd=None, stdin=None, stdout=None, stderr=None, **_):
+        command = command[len(LAUNCHED) :] if is_launched(command) else command
         stdout = stdout or sys.__stdout__
         stderr = stdout if stderr == STDOUT else stderr or sys.__stderr__
         order = {"command": [*map(str, command)], "env": dict(env or os.environ), "cwd": str(cwd or Path.cwd())}
         order["ends_with_parent"] = self.ends_with_parent
         source, sink = os.pipe()
-        socket.send_fds(_forking(), [json.dumps(order).encode()], [source, stdout.fileno(), stderr.fileno()])
+        given = source if stdin in (None, DEVNULL, PIPE) else stdin
+        with LOCK:
+            socket.send_fds(_forking(), [json.dumps(order).encode()], [given, stdout.fileno(), stderr.fileno()])
+            self.pid, self.returncode = int(_forking().recv(100)), None
         os.close(source)
         self.stdin = os.fdopen(sink, "w")
-        self.pid, self.returncode = int(_forking().recv(100)), None
 
     def poll(self):
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        with LOCK:
+            if self.returncode is None:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
     def wait(self, timeout=float("inf")):
@@ -86,17 +93,23 @@ class WarmPart(Warm):
     """A process that a warm command starts, if it is a Python command. It ends with its parent only if told to."""
 
     def __new__(cls, command, **options):
-        found = shutil.which(command[0])
+        found = shutil.which(command[len(LAUNCHED) if is_launched(command) else 0])
         if not found or Path(found).parent != BIN or PIPE in map(options.get, ("stdin", "stdout", "stderr")):
             return Popen(command, **options)
         return super().__new__(cls)
 
-    def __init__(self, command, preexec_fn=None, stdout=None, stderr=None, **options):
-        self.ends_with_parent = preexec_fn is not None
+    def __init__(self, command, stdout=None, stderr=None, **options):
+        self.ends_with_parent = is_launched(command)
+        command = command[len(LAUNCHED) :] if self.ends_with_parent else command
         with Path(os.devnull).open("w") as nowhere:
             streams = {"stdout": stdout, "stderr": stderr}
             streams = {name: nowhere if stream == DEVNULL else stream for name, stream in streams.items()}
             super().__init__([shutil.which(command[0]), *command[1:]], **streams, **options)
+
+
+def is_launched(command):
+    """Whether a command was given to `fedhca2.federation.flower.processes.start`."""
+    return [*map(str, command)][1:2] == [LAUNCHED[1]]
 
 
 def output_of(*command, **options):

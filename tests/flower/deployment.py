@@ -14,7 +14,7 @@ import yaml
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
 from fedhca2.federation.flower.local import start_site, write_sites
-from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.processes import listen, start, stop
 from warm import Warm
 
 # Every Python process of a federation imports what is in here first.
@@ -31,6 +31,12 @@ def wait_for(condition, seconds=200.0, step=0.1):
             return found
         time.sleep(step)
     raise AssertionError(f"{condition} should be true within {seconds} s")
+
+
+def free_port():
+    """A free port, for commands that do not take a socket."""
+    with listen("127.0.0.1:0", "port")[0] as probe:
+        return probe.getsockname()[1]
 
 
 def descendants(pid):
@@ -69,12 +75,12 @@ class Deployment:
         self.config = folder / "experiment.yaml"
         self.config.write_text(experiment.to_yaml())
         self.processes = {}
-        self._link = Link(self.keys, f"127.0.0.1:{free_port()}", logs=folder)
-        self.link, self.public = self._link.superlink, self._link.public
+        self._link = Link(self.keys, "127.0.0.1:0", logs=folder)
 
     def __enter__(self):
         with warmed():
             self._link.__enter__().register(self.files)
+        self.link, self.public = self._link.superlink, self._link.public
         return self
 
     def __exit__(self, *_):

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
-from deployment import Deployment, hurry, wait_for, warmed
+from deployment import Deployment, free_port, hurry, wait_for, warmed
 from federations import SWIN, in_memory, small_experiment
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from hostile import Node
@@ -21,7 +21,7 @@ from fedhca2.clients.accounting import epsilon
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.keys import make_keys, make_site_keys
 from fedhca2.federation.flower.masks import Steps
-from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.processes import start, stop
 from fedhca2.federation.flower.records import STAGE, header_of
 from fedhca2.federation.flower.secagg_site import MASK
 from fedhca2.federation.flower.site import Site

@@ -14,7 +14,6 @@ from hostile import Node
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
-from fedhca2.federation.flower.processes import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -24,12 +23,12 @@ def link(tmp_path_factory):
     folder = tmp_path_factory.mktemp("link")
     make_keys(folder / "keys", ["home", "shop"])
     # Started from nothing, as for a user; other tests use warm processes.
-    with Link(folder / "keys", f"127.0.0.1:{free_port()}", logs=folder) as found:
+    with Link(folder / "keys", "127.0.0.1:0", logs=folder) as found:
         found.register(["home", "shop"])
 
         def keep():
             with suppress(UserError):
-                found.keep()
+                found.wait()
 
         keeping = threading.Thread(target=keep)
         keeping.start()

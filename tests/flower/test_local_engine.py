@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -146,4 +147,28 @@ def test_no_process_is_left_behind_when_the_run_is_killed(tmp_path):
     wait_for(lambda: len(engine.processes()) >= 5)  # itself, the SuperLink, the proxy, the site, its SuperNode
     process.kill()
     process.wait()
+    wait_for(lambda: engine.processes() == [], 30)
+
+
+def test_a_site_that_is_killed_is_started_again_and_the_run_completes(tmp_path, experiment, in_one_process):
+    engine = Engine(tmp_path)
+    process, out = engine.run(experiment)
+    log = tmp_path / "run.sites" / "home.log"
+    pid = wait_for(lambda: log.exists() and re.search(r"process (\d+) ", log.read_text()))
+    wait_for(lambda: "2 clients" in engine.output)
+    os.kill(int(pid[1]), signal.SIGKILL)
+    assert process.wait(240) == 0, engine.output
+    assert "site home has ended with code -9 and is started again" in engine.output
+    assert json.loads((out / "result.json").read_text())["clients"] == in_one_process[1]
+
+
+def test_a_run_whose_superlink_is_killed_ends_with_a_line_that_says_how_to_resume(tmp_path):
+    engine = Engine(tmp_path)
+    process, out = engine.run(small_experiment(model=SWIN, data={"indoor": DATA["indoor"]}, clients=CLIENTS[1:]))
+    log = tmp_path / "run.sites" / "superlink.log"
+    pid = wait_for(lambda: log.exists() and re.search(r"Started server process \[(\d+)\]", log.read_text()))
+    wait_for(lambda: (out / "metrics.jsonl").exists())
+    os.kill(int(pid[1]), signal.SIGKILL)
+    assert process.wait(20) == 2
+    assert re.search(rf"error: .*superlink.*code -9.*resume with: fedhca2 resume {out}", engine.output), engine.output
     wait_for(lambda: engine.processes() == [], 30)

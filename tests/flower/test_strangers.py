@@ -23,7 +23,7 @@ from strangers import name as object_name
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.control import TOKEN, operator_token
 from fedhca2.federation.flower.keys import make_keys, make_site_keys
-from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.processes import start, stop
 from fedhca2.federation.flower.records import header_of
 from fedhca2.federation.flower.superlink import SuperLink
 
@@ -37,18 +37,18 @@ class Siege:
 
     def __init__(self, folder, stack) -> None:
         self.folder, self.out, self.keys = folder, folder / "run", folder / "keys"
-        self.public = f"127.0.0.1:{free_port()}"
         experiment = small_experiment(rounds=1, model=SWIN)
         make_keys(self.keys, [spec.name for spec in experiment.specs])
         config = folder / "experiment.yaml"
         config.write_text(experiment.to_yaml())
         command = ["fedhca2", "flower", "serve", str(config), "--keys", str(self.keys), "--out", str(self.out)]
-        command += ["--listen", self.public, "--quota", str(QUOTA), "--min-clients", "2", "--deadline", "300"]
+        command += ["--listen", "127.0.0.1:0", "--quota", str(QUOTA), "--min-clients", "2", "--deadline", "300"]
         with warmed():
             self.process = start(command, folder / "serve", folder / "serve.log")
         stack.callback(stop, [self.process])
-        said = wait_for(lambda: re.search(r"SuperLink is at (\S+)", (folder / "serve.log").read_text()))
-        self.link = SuperLink(said[1], self.keys / "ca.crt", self.keys / "secret")
+        said = r"connect to (\S+); the SuperLink is at (\S+)"
+        self.public, at = wait_for(lambda: re.search(said, (folder / "serve.log").read_text())).groups()
+        self.link = SuperLink(at, self.keys / "ca.crt", self.keys / "secret")
         self.over, self._end, self._asked = threading.Event(), threading.Event(), []
         stack.callback(self._end.set)
         stack.callback(self.over.set)

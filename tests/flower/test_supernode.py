@@ -148,3 +148,10 @@ def test_a_supernode_that_takes_its_replies_stays(deployment, grid, tmp_path):
         assert is_answered(grid, send(grid))
         assert is_answered(grid, send(grid))
         assert node(grid).last_activated_at == first
+
+
+@pytest.mark.parametrize(("more", "threads"), [({"threads": 3}, "3 threads"), ({"turns": "turns"}, "1 thread")])
+def test_a_site_uses_as_many_threads_as_its_file_says_and_one_with_turns(deployment, tmp_path, more, threads):
+    deployment.say_little(SITE, **more)
+    with site(deployment, deployment.public, tmp_path) as log:
+        assert wait_for(lambda: f"with {threads} on the CPU" in log(), PATIENCE)

@@ -5,7 +5,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 from typing import Annotated, Any
@@ -16,12 +17,13 @@ from click.core import ParameterSource
 
 from fedhca2.cli.app import AllowCode, Json, app, clear_errors, console_beside
 from fedhca2.cli.completion import Overrides, experiments
-from fedhca2.cli.run import BY_SIGNAL, conclude, stopped
+from fedhca2.cli.run import BY_SIGNAL, conclude
 
 flower = typer.Typer(name="flower", help="Run a federation over a network with Flower.", no_args_is_help=True)
 app.add_typer(flower)
 
-Keys = Annotated[Path, typer.Option(help="The folder that 'fedhca2 flower keys' wrote.")]
+Keys = Annotated[Path, typer.Option(help="The coordinator's folder, which 'fedhca2 flower keys' wrote.")]
+SiteFolder = Annotated[Path, typer.Option("--keys", help="This site's own folder with node.key, ca.crt and secret.")]
 Names = Annotated[list[str], typer.Argument(help="The sites' names.")]
 Address = Annotated[str, typer.Option("--superlink", metavar="HOST:PORT", help="The SuperLink's address.")]
 Listen = Annotated[str, typer.Option(metavar="HOST:PORT", help="The public address that sites connect to.")]
@@ -30,7 +32,7 @@ Quota = Annotated[
     typer.Option(min=1, metavar="BYTES", help="Bytes a site may send for each message it receives; 2 GiB."),
 ]
 PUBLIC = "0.0.0.0:8000"
-PATIENCE = 5.0  # seconds for a site to shut down cleanly
+PATIENCE = 8.0  # seconds for a command to shut down cleanly
 
 
 @flower.command()
@@ -91,35 +93,47 @@ def link(
 ) -> None:
     """Serve sites and runs until stopped, with a SuperLink on loopback and the proxy that sites connect to."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    with clear_errors(), stopped():
+    with clear_errors(), leaving_in_time():
         from fedhca2.federation.flower.link import Link
 
         options = ["--database", str(database)] if database else []
         with Link(keys, listen, superlink, quota=quota, options=options) as link:
-            link.keep()
+            typer.echo(f"sites can connect to {link.public}; the SuperLink is at {link.superlink.address}", err=True)
+            link.wait()
 
 
 @flower.command()
 def site(
     file: Annotated[Path, typer.Argument(help="The site's own file: client, tasks, data, state.")],
     superlink: Address,
-    keys: Keys,
+    keys: SiteFolder,
 ) -> None:
     """Take part as a site until stopped."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # timm reads it on import
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # torch's threads otherwise keep cores busy that others need
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     for name in ("httpx", "alembic", "flwr"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    signal.signal(signal.SIGTERM, leave_in_time)
-    with clear_errors():
+    with clear_errors(), leaving_in_time():
         from fedhca2.federation.flower.site_config import SiteConfig
         from fedhca2.federation.flower.worker import SiteKeys, work
 
         config = SiteConfig.load(file)
         try:
             work(config, superlink, SiteKeys(keys))
-        except (KeyboardInterrupt, SystemExit):
-            os._exit(BY_SIGNAL + signal.SIGTERM)  # threads may wait for the network; everything important is on disk
+        except (KeyboardInterrupt, SystemExit) as stopped:
+            # Threads may wait for the network, and everything important is on disk.
+            os._exit(BY_SIGNAL + (signal.SIGTERM if isinstance(stopped, SystemExit) else signal.SIGINT))
+
+
+@contextmanager
+def leaving_in_time() -> Iterator[None]:
+    """Let SIGTERM end what happens in here as Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, leave_in_time)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def leave_in_time(*_: object) -> None:
@@ -160,17 +174,16 @@ def serve(
 ) -> None:
     """Coordinate a run: wait for the sites and run the rounds."""
     console = console_beside(as_json)
-    with clear_errors():
+    with clear_errors(), leaving_in_time():
         import httpx
 
         from fedhca2.errors import UserError
         from fedhca2.experiment import Experiment
         from fedhca2.federation.flower.engine import FlowerEngine, check_resumable
         from fedhca2.federation.flower.link import coordinator_link
-        from fedhca2.federation.flower.superlink import RunEndedError
+        from fedhca2.federation.flower.superlink import LinkLostError, RunEndedError
         from fedhca2.federation.flower.wait import TooFewClientsError
         from fedhca2.federation.run import resume, run
-        from fedhca2.federation.stopping import Interrupted
         from fedhca2.reports.console import ConsoleWatcher
         from fedhca2.run_folder.names import default_folder
         from fedhca2.run_folder.reader import RunFiles
@@ -180,7 +193,9 @@ def serve(
         )
         begun = RunFiles(Path(config))
         note = begun.flower_note
-        experiment = begun.experiment(overrides) if note else Experiment.load(config, overrides or [])
+        _refuse_idle(("overrides", "out") if note else (), "a resumed run keeps its settings and its folder")
+        _refuse_idle(("listen", "quota") if superlink else (), "they are options of the link that --superlink names")
+        experiment = begun.experiment() if note else Experiment.load(config, overrides or [])
         folder = Path(config) if note else out or default_folder(experiment.name)
         if note:
             check_resumable(folder)  # before anything is stopped or started
@@ -189,27 +204,25 @@ def serve(
             raise UserError([f"--min-clients: should be at most {len(names)}, all clients, found {min_clients}"])
         again = shlex.join(["fedhca2", "flower", "serve", str(folder), *_given(("config", "overrides", "out"))])
         try:
-            with coordinator_link(superlink, keys, names, listen, quota, folder) as link:
-                if not superlink:
-                    typer.echo(f"sites can connect to {listen}; the SuperLink is at {link.address}", err=as_json)
+            with coordinator_link(superlink, keys, names, listen, quota, folder) as (link, public):
+                if public:
+                    typer.echo(f"sites can connect to {public}; the SuperLink is at {link.address}", err=as_json)
                 if note:
                     link.stop(int(note["flower_run"]))
-                with ConsoleWatcher(console) as watcher, link.run() as grid:
+                with ConsoleWatcher(console) as watcher, link.run(terms.deadline) as grid:
                     engine = FlowerEngine(grid, terms, look=link.registrations)
                     if note:
                         result = resume(folder, watcher=watcher, engine=engine)
                     else:
                         result = run(experiment, folder, watcher=watcher, engine=engine)
-        except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
-            raise UserError([f"{error}; resume with: {again}"]) from None
-        except Interrupted as interrupted:
-            typer.echo(f"stopped after round {interrupted.round}; resume with: {again}", err=True)
-            raise typer.Exit(BY_SIGNAL + interrupted.signal) from None
-        except KeyboardInterrupt:  # while it waits for sites
-            if not RunFiles(folder).begun:
-                raise
-            typer.echo(f"interrupted; resume with: {again}", err=True)
-            raise typer.Exit(BY_SIGNAL + signal.SIGINT) from None
+        except (TooFewClientsError, RunEndedError, LinkLostError, httpx.HTTPError) as error:
+            hint = f"; resume with: {again}" if RunFiles(folder).begun else ""
+            raise UserError([f"{error}{hint}"]) from None
+        except (KeyboardInterrupt, SystemExit) as stopped:
+            code = BY_SIGNAL + (signal.SIGTERM if isinstance(stopped, SystemExit) else signal.SIGINT)
+            hint = f"; resume with: {again}" if RunFiles(folder).begun else ""
+            typer.echo(f"interrupted{hint}", err=True)
+            raise typer.Exit(code) from None
     conclude(console, result, folder, as_json)
 
 
@@ -221,6 +234,17 @@ def write_app(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> 
 
         write(folder)
     typer.echo(f"{folder}/pyproject.toml; start it with: flwr run {folder} CONNECTION")
+
+
+def _refuse_idle(options: Container[str], why: str) -> None:
+    """Raise UserError if one of these options, which would have no effect, was given."""
+    from fedhca2.errors import UserError
+
+    context = click.get_current_context()
+    for option in context.command.params:
+        name = option.name or ""
+        if name in options and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UserError([f"{option.opts[0]}: expected none, since {why}, got {context.params[name]}"])
 
 
 def _given(besides: Container[str]) -> list[str]:

@@ -26,6 +26,7 @@ class RunFleet(Fleet, KeptClients, Protocol):
     progress: Progress | None  # the state of the run; None before its first round
     checkpoint_first: bool  # save the clients before their first round
     checkpoint_every: int  # rounds between checkpoints; 0: only at the end
+    stops_at_once: bool  # whether a signal may end a round, since its clients keep what they have done
     skipped: Mapping[str, list[str]]  # unreadable files, by client
 
     @property

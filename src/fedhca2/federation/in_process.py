@@ -170,6 +170,8 @@ class InProcessFleets:
 class InProcessRun(InProcess):
     """The clients of one run in this process."""
 
+    stops_at_once = False
+
     def __init__(self, experiment: Experiment, given: InProcessFleets, folder: RunFolder) -> None:
         self.experiment, self.folder, self.shards, self.skipped = experiment, folder, given.shards, given.skipped
         self._devices = choose_devices(experiment.devices)
@@ -263,10 +265,9 @@ class InProcessRun(InProcess):
         return [look_ahead]
 
     def server(self) -> Server:
-        """The server for these clients, whose images are counted here, so that nobody is bounded by the others'."""
-        experiment, profiles = self.experiment, self.profiles.values()
-        reach = replace(Reach.of(experiment), images={each.client: each.samples for each in profiles})
-        return Server(experiment.resolved_method, profiles, experiment.guard, reach)
+        """The server for these clients."""
+        experiment = self.experiment
+        return Server(experiment.resolved_method, self.profiles.values(), experiment.guard, Reach.of(experiment))
 
     def finish(self, outcome: Outcome) -> Outcome:
         """Save the predictions of some clients for a few images, before and after training."""

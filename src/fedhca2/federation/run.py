@@ -185,7 +185,7 @@ class ResumableRun:
         with fleet.begin(watcher) as told:
             if fleet.checkpoint_first:
                 self.folder.commit(Progress(), fleet, self._notes)
-            with stop_between_rounds() as stopping:
+            with stop_between_rounds(at_once=fleet.stops_at_once) as stopping:
 
                 def passed(progress: Progress) -> None:
                     done, every = progress.state.round, fleet.checkpoint_every

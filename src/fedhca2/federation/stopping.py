@@ -41,10 +41,10 @@ class Stopping:
 
 
 @contextmanager
-def stop_between_rounds() -> Iterator[Stopping]:
-    """Delay signals until the end of a round (in the main thread, the only one that gets them)."""
+def stop_between_rounds(*, at_once: bool = False) -> Iterator[Stopping]:
+    """Delay signals until the end of a round (in the main thread, the only one that gets them), unless `at_once`."""
     stopping = Stopping()
-    if current_thread() is not main_thread():
+    if at_once or current_thread() is not main_thread():
         yield stopping
         return
     before = {number: signal.signal(number, stopping) for number in SIGNALS}

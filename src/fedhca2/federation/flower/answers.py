@@ -34,6 +34,7 @@ from fedhca2.federation.flower.records import (
     Header,
     unsalt,
 )
+from fedhca2.federation.flower.superlink import LinkLostError, RunEndedError
 from fedhca2.federation.foreign_text import HEADER, Refused, plain, read_json, shown
 
 # Flower's codes for a node that went away, with the order or half-way through its reply: this is not a failure.
@@ -96,6 +97,8 @@ class Answers:
             answer = Gone("its answer was never completed")
         except MisfitError as error:
             answer = Refused(str(error))
+        except (RunEndedError, LinkLostError):  # no site's fault
+            raise
         except Exception as error:  # nothing in an answer may stop the server
             answer = Refused(f"answer should be readable, found {shown(error)}")
         self.forget(message)

@@ -31,7 +31,7 @@ spool = false
 """
 
 
-def write_app(folder: Path) -> None:
-    """Write the app's folder, for `flwr run`."""
+def write_app(folder: Path, mark: str = "") -> None:
+    """Write the app's folder, for `flwr run`; apps with different marks have different hashes."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "pyproject.toml", APP.encode(), ORDINARY)
+    write_whole(folder / "pyproject.toml", f"{APP}{mark and '# '}{mark}\n".encode(), ORDINARY)

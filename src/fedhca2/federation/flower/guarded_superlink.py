@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from fedhca2.federation.flower.control import TOKEN, operator_token
 from fedhca2.federation.flower.internals import flower_superlink
+from fedhca2.federation.flower.processes import serve_given_socket
 
 
 class Guarded:
@@ -36,6 +37,7 @@ def main() -> None:
     """Run Flower's command with the guard between its server and its application."""
     run = uvicorn.run
     uvicorn.run = lambda app, **options: run(Guarded(app), **options)
+    serve_given_socket()
     flower_superlink()
 
 

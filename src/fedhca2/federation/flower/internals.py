@@ -88,6 +88,19 @@ def give_up_when(grid: "HttpGrid", asked: Callable[[Exception], bool]) -> None:
     grid._retry_invoker.should_giveup = lambda error: asked(error) or bool(theirs and theirs(error))
 
 
+def give_up_after(grid: "HttpGrid", seconds: float, tell: Callable[[Exception], None]) -> None:
+    """Retry failed requests for this time only, and then pass the error on, which may raise another."""
+    invoker = grid._retry_invoker
+    invoker.max_time, theirs = seconds, invoker.on_giveup
+
+    def give_up(state: Any) -> None:
+        if theirs:
+            theirs(state)
+        tell(state.exception)
+
+    invoker.on_giveup = give_up
+
+
 def try_once(grid: "HttpGrid") -> None:
     """Disable retries of requests."""
     grid._retry_invoker.max_tries = 1

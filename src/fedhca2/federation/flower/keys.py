@@ -8,9 +8,17 @@ from pathlib import Path
 from secrets import token_hex
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedhca2.errors import UserError
@@ -19,6 +27,9 @@ from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CA_MAY = ("digital_signature", "key_cert_sign", "crl_sign")
+OPERATOR_FILES = ("ca.crt", "secret")
+LINK_FILES = (*OPERATOR_FILES, "superlink.crt", "superlink.key")
+SITE_FILES = ("ca.crt", "secret", "node.key")
 EARLIER = timedelta(days=1)  # certificates are valid from before they were made, since clocks differ and are set back
 
 
@@ -56,6 +67,37 @@ def make_site_keys(folder: Path, ca: bytes) -> None:
     write_whole(folder / "node.pub", public, ORDINARY)
     write_whole(folder / "secret", token_hex(32).encode())
     write_whole(folder / "ca.crt", ca, ORDINARY)
+
+
+def require_keys(folder: Path, names: Sequence[str]) -> None:
+    """Raise UserError unless a folder has these files of `make_keys`, and each can be used."""
+    hint = (
+        f"; a site's own folder is {folder}/sites/NAME" if "node.key" in names and (folder / "sites").is_dir() else ""
+    )
+    for name in names:
+        path = folder / name
+        try:
+            _use(name, path.read_bytes())
+        except OSError as error:
+            expected = f"expected a folder with {', '.join(names)}"
+            raise UserError([f"--keys {folder}: {expected}, got {error.strerror}: {path}{hint}"]) from None
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise UserError(
+                [f"--keys {folder}: {path}: expected a file as 'flower keys' writes it, got {error}"]
+            ) from None
+
+
+def _use(name: str, content: bytes) -> None:
+    """Read a file of `make_keys` as others will; raises ValueError, TypeError or UnsupportedAlgorithm if it is not."""
+    if name.endswith(".crt"):
+        x509.load_pem_x509_certificates(content)
+    elif name == "node.key":
+        if not isinstance(key := load_ssh_private_key(content, None), ec.EllipticCurvePrivateKey):
+            raise ValueError(f"{type(key).__name__}, which is not an elliptic-curve key")
+    elif name.endswith(".key"):
+        load_pem_private_key(content, None)
+    elif not content:
+        raise ValueError("an empty file")
 
 
 def _authority(days: int) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:

@@ -3,9 +3,11 @@
 import json
 import logging
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 from typing import Literal, get_args
@@ -29,9 +31,9 @@ from fedhca2.federation.flower.engine import Collect, FlowerEngine, check_resuma
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
 from fedhca2.federation.flower.network_settings import NetworkSettings
-from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.processes import start
 from fedhca2.federation.flower.site import MODEL
-from fedhca2.federation.flower.superlink import RunEndedError, SuperLink
+from fedhca2.federation.flower.superlink import LinkLostError, RunEndedError, SuperLink
 from fedhca2.federation.flower.wait import TooFewClientsError
 from fedhca2.federation.membership import shards_after, shards_from
 from fedhca2.federation.run import run_or_resume
@@ -61,7 +63,7 @@ def resume_over_flower(out: Path, *, watcher: RunWatcher, overrides: Sequence[st
     check_resumable(out)  # before anything is started
     engine = read_note(out)["engine"]
     if engine not in get_args(Engine):
-        raise UserError([f"{out}: resume with: fedhca2 flower serve {out} --keys DIR"])
+        raise UserError([f"{out}: resume with: {shlex.join(['fedhca2', 'flower', 'serve', str(out)])} --keys DIR"])
     return _launch(engine, RunFiles(out).experiment(), out, watcher, None)
 
 
@@ -70,9 +72,10 @@ def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatch
     try:
         terms = NetworkSettings(await_refused=False)  # these sites' settings cannot change
         return engines[engine](experiment, out, watcher, terms, baseline)
-    except (TooFewClientsError, RunEndedError, httpx.HTTPError) as error:
+    except (TooFewClientsError, RunEndedError, LinkLostError, httpx.HTTPError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError([f"{reason}; resume with: fedhca2 resume {out}"]) from None
+        hint = f"; resume with: {shlex.join(['fedhca2', 'resume', str(out)])}" if RunFiles(out).begun else ""
+        raise UserError([reason + hint]) from None
 
 
 def run_local(
@@ -88,10 +91,10 @@ def run_local(
             engine = FlowerEngine(grid, terms, "flower-local", collecting(out), link.registrations)
             return run_or_resume(experiment, out, watcher=watcher, engine=engine, baseline=baseline)
 
-        return _until_done(link, work, out)
+        return _until_done(link, work, out, terms.deadline)
 
 
-def _until_done(link: SuperLink, work: Callable[[Grid], Result], out: Path) -> Result:
+def _until_done(link: SuperLink, work: Callable[[Grid], Result], out: Path, deadline: float | None) -> Result:
     """Do the work in a Flower run; if the SuperLink ends that run early, continue in a new one.
 
     The SuperLink does so when the clock jumps, since heartbeats, tokens and messages expire by wall-clock time.
@@ -100,7 +103,7 @@ def _until_done(link: SuperLink, work: Callable[[Grid], Result], out: Path) -> R
     while True:
         before = RunFiles(out).checkpoints
         try:
-            with link.run() as grid:
+            with link.run(deadline) as grid:
                 return work(grid)
         except (RunEndedError, httpx.HTTPStatusError) as error:
             in_vain = in_vain + 1 if RunFiles(out).checkpoints == before else 0
@@ -118,16 +121,12 @@ def _federation(experiment: Experiment, out: Path) -> Iterator[SuperLink]:
         home = Path(folder)
         make_keys(home / "keys", names)
         files = write_sites(experiment, sites, continued=RunFiles(out).begun)
-        with Link(home / "keys", f"127.0.0.1:{free_port()}", logs=sites) as link:
+        with Link(home / "keys", "127.0.0.1:0", logs=sites) as link:
             link.register(names)
-            processes: list[Popen[bytes]] = []
-            try:
-                for name in names:
-                    keys = home / "keys" / "sites" / name
-                    processes.append(start_site(link.public, files[name], keys, home / name, sites))
-                yield link.superlink
-            finally:
-                stop(processes)
+            for name in names:
+                keys = home / "keys" / "sites" / name
+                link.add(f"site {name}", partial(start_site, link.public, files[name], keys, home / name, sites))
+            yield link.superlink
 
 
 def sites_folder(out: Path) -> Path:

@@ -126,6 +126,9 @@ class SiteConfig(Config):
         Path | None,
         Field(description="a folder that it shares with other sites on its machine: no more work at a time than cores"),
     ] = None
+    threads: Annotated[
+        int | None, Field(ge=1, description="CPU threads of its work; one with turns, otherwise one for each core")
+    ] = None
 
     @field_validator("scores", mode="before")
     @classmethod

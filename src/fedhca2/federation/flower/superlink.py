@@ -2,11 +2,12 @@
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 
 import httpx
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -30,21 +31,25 @@ from fedhca2.federation.flower.internals import (
     FlowerError,
     HeartbeatSender,
     HttpGrid,
+    ProtobufCall,
+    ProtobufRequestContext,
     RuntimeHttpClient,
     TaskIdentity,
-    TaskType,
     add_interceptor,
     build_fab_from_disk,
     fab_to_proto,
+    give_up_after,
     give_up_when,
     public_key_to_bytes,
     run_from_proto,
     runtime_client_of,
     try_once,
 )
+from fedhca2.federation.flower.processes import host_and_port
 from fedhca2.federation.flower.runtime import runtime_client
 
 POLL = 0.2
+PATIENCE = 60.0  # seconds without an answer until the SuperLink is taken for lost
 ENDED = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)  # the SuperLink's answers to a task that is over
 
 
@@ -55,6 +60,10 @@ class RunEndedError(RuntimeError):
         super().__init__("the SuperLink has ended this Flower run")
 
 
+class LinkLostError(UserError):
+    """The SuperLink does not answer, or the federation has lost another process for good: it is no site's fault."""
+
+
 @dataclass(frozen=True)
 class SuperLink:
     """The address of a SuperLink, and what is needed to talk to it."""
@@ -63,12 +72,12 @@ class SuperLink:
     ca: Path
     secret: Path
 
+    check: Callable[[], None] = field(default=lambda: None, repr=False)  # raises LinkLostError if it is gone for good
+
     @classmethod
     def at(cls, address: str, keys: Path) -> "SuperLink":
         """The SuperLink at an address, with the coordinator's folder of keys."""
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise UserError([f"--superlink: should be HOST:PORT, found {address!r}"])
+        host_and_port(address, "--superlink")
         return cls(address, keys / "ca.crt", keys / "secret")
 
     def register(self, name: str, public_key: Path) -> int:
@@ -107,20 +116,28 @@ class SuperLink:
             control.StopRun(StopRunRequest(run_id=run))
 
     @contextmanager
-    def run(self) -> Iterator[HttpGrid]:
-        """Start a new run of this SuperLink; the holder of the grid is its ServerApp."""
-        with tempfile.TemporaryDirectory() as folder:
-            write_app(Path(folder))
-            content = build_fab_from_disk(Path(folder))
+    def run(self, deadline: float | None = None) -> Iterator[HttpGrid]:
+        """Start a new run of this SuperLink; the holder of the grid is its ServerApp.
+
+        Requests raise LinkLostError once the SuperLink has not answered for a minute, or for the seconds of a round.
+        """
+        app = _own_app()
         with self._control() as control:
-            started = control.StartRun(StartRunRequest(fab=fab_to_proto(Fab(sha256(content).hexdigest(), content, {}))))
-        with _runtime(self.address, self.ca, self.secret) as runtime:
-            token = acquire(runtime, TaskType.SERVER_APP, run=started.run_id)
+            control.StartRun(StartRunRequest(fab=fab_to_proto(app)))
+        with self._runtime() as runtime:
+            token = acquire(runtime, app.hash_str)
         grid = HttpGrid(self.address, root_certificates=self.ca.read_bytes(), token=token)
         add_interceptor(runtime_client_of(grid), OperatorInterceptor(self.secret))
+        add_interceptor(runtime_client_of(grid), _Checked(self.check))
         _raise_when_ended(grid)
+        give_up_after(grid, min(PATIENCE, deadline or PATIENCE), self._raise_lost)
         with _task(grid):
             yield grid
+
+    def _raise_lost(self, error: Exception) -> None:
+        """Report an error of the network, in the words of an operator."""
+        if isinstance(error, httpx.TransportError):
+            raise LinkLostError([f"{self.address}: expected a SuperLink that answers, got {error}"]) from None
 
     @contextmanager
     def _one_line(self, wanted: str) -> Iterator[None]:
@@ -139,25 +156,48 @@ class SuperLink:
             with control_client(self.address, self.ca, self.secret) as client:
                 yield client
         except httpx.TransportError as error:
-            raise UserError([f"{self.address}: should be a SuperLink that answers, found {error}"]) from None
+            self._raise_lost(error)
+
+    @contextmanager
+    def _runtime(self) -> Iterator[RuntimeHttpClient]:
+        client = runtime_client(self.address, self.ca, self.secret)
+        try:
+            yield client
+        except httpx.TransportError as error:
+            self._raise_lost(error)
+        finally:
+            client.close()
 
 
-@contextmanager
-def _runtime(address: str, ca: Path | None, secret: Path) -> Iterator[RuntimeHttpClient]:
-    client = runtime_client(address, ca, secret)
-    try:
-        yield client
-    finally:
-        client.close()
+def _own_app() -> Fab:
+    """The Flower app of one run. No other run has the same, so its hash identifies the task to carry it out."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_app(Path(folder), token_hex(16))
+        content = build_fab_from_disk(Path(folder))
+    return Fab(sha256(content).hexdigest(), content, {})
 
 
-def acquire(client: RuntimeHttpClient, kind: TaskType, run: int) -> str:
-    """Wait for the task of a run; returns the token to carry it out."""
+def acquire(client: RuntimeHttpClient, app: str) -> str:
+    """Wait for the task of the run whose app has this hash; returns the token to carry it out.
+
+    A request for a type of tasks would get, and so take away, the oldest of all runs.
+    """
     while True:
-        answer = client.AcquireTask(AcquireTaskRequest(supported_task_types=[kind]))
-        if answer.HasField("task") and answer.token and answer.task.run_id == run:
+        answer = client.AcquireTask(AcquireTaskRequest(agentapp_fab_hashes=[app]))
+        if answer.token:
             return str(answer.token)
         time.sleep(POLL)
+
+
+class _Checked:
+    """Makes a check before every request, also before it is repeated."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        self._check()
+        return call_next(context)
 
 
 def _raise_when_ended(grid: HttpGrid) -> None:
@@ -177,7 +217,7 @@ def _beat(client: RuntimeHttpClient) -> bool:
         client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
     except httpx.TransportError:
         return False
-    except (httpx.HTTPStatusError, RunEndedError):
+    except (httpx.HTTPStatusError, RunEndedError, LinkLostError):
         pass
     return True
 
@@ -206,6 +246,6 @@ def _task(grid: HttpGrid) -> Iterator[None]:
         heartbeat.stop()
         try_once(grid)
         pulled.context.ClearField("state")
-        with suppress(httpx.HTTPError, RunEndedError):
+        with suppress(httpx.HTTPError, RunEndedError, LinkLostError):
             client.PushTaskOutput(PushTaskOutputRequest(context=pulled.context, sub_status=status, details=details))
         grid.close()

@@ -10,6 +10,7 @@ import sys
 import threading
 
 from fedhca2.federation.flower.internals import flower_supernode
+from fedhca2.federation.flower.processes import serve_given_socket
 
 GAVE_UP = 1
 log = logging.getLogger("fedhca2.site")
@@ -18,6 +19,7 @@ log = logging.getLogger("fedhca2.site")
 def main() -> None:
     """Run Flower's command, and end with it, or with the first of its threads that fails."""
     threading.excepthook = lambda failed: _end(failed.exc_value)
+    serve_given_socket()
     try:
         flower_supernode()
     except Exception as error:

@@ -5,6 +5,7 @@ that a run ships is ignored: only the installed code runs.
 """
 
 import logging
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import torch
 from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode, SubStatus
@@ -30,10 +32,12 @@ from fedhca2.federation.flower.internals import (
     push_message,
     push_task_output,
 )
-from fedhca2.federation.flower.processes import free_port, start, stop
+from fedhca2.federation.flower.keys import SITE_FILES, require_keys
+from fedhca2.federation.flower.processes import host_and_port, listen, start, stop
 from fedhca2.federation.flower.runtime import runtime_client
 from fedhca2.federation.flower.site import Site
 from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.words import counted
 
 POLL = 0.5  # seconds between checks for a task; the SuperNode itself checks for messages every 3 seconds
 IDLE_POLL = 3.0  # … once none came for a while, since checks are most of what a waiting site costs
@@ -67,16 +71,26 @@ class SiteKeys:
 
 
 def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
-    """Take part until interrupted; a SuperNode that ends is restarted."""
+    """Take part until interrupted; a SuperNode that ends, as it does when it loses the SuperLink, is restarted.
+
+    Raises UserError at once if it could never start.
+    """
+    host_and_port(superlink, "--superlink")
+    require_keys(keys.folder, SITE_FILES)
     app, turn, ports = make_app(Site(config)), threading.Lock(), set[int]()
     only_speak_with(ports)
+    if config.threads or config.turns:
+        torch.set_num_threads(config.threads or 1)
+    threads = counted(torch.get_num_threads(), "thread")
+    log.info("%s works in process %d with %s on the CPU", config.client, os.getpid(), threads)
     with tempfile.TemporaryDirectory(prefix="fedhca2-site-") as home:
         while True:
-            port = free_port()
-            ports |= {port}
-            node = start(_command(superlink, keys, port), Path(home) / "flwr")
+            listening, address = listen(f"{LOOPBACK}:0", "SuperNode")
+            ports.add(listening.getsockname()[1])
+            with listening:
+                node = start(_command(superlink, keys, address), Path(home) / "flwr", listening=listening)
             try:
-                _serve(app, turn, node, f"127.0.0.1:{port}", keys.secret)
+                _serve(app, turn, node, address, keys.secret)
             finally:
                 ended = node.poll()
                 stop([node])
@@ -86,14 +100,15 @@ def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
             time.sleep(RESTART)
 
 
-def _command(superlink: str, keys: SiteKeys, port: int) -> list[str]:
+def _command(superlink: str, keys: SiteKeys, address: str) -> list[str]:
+    host, port = host_and_port(address, "SuperNode")
     return [
         *("python", "-m", "fedhca2.federation.flower.supernode"),
         *("--superlink", superlink),
         *("--root-certificates", str(keys.ca)),
         *("--auth-supernode-private-key", str(keys.node)),
         *("--isolation", "process"),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--host", host, "--port", str(port)),
         *("--superexec-auth-secret-file", str(keys.secret)),
     ]
 

@@ -81,13 +81,12 @@ def register(keys, *names, superlink="127.0.0.1:1"):
 
 
 def test_to_register_without_a_superlink_is_an_error_in_a_line(keys):
-    expected = "error: 127.0.0.1:1: should be a SuperLink that answers, found [Errno 111] Connection refused\n"
-    assert register(keys, "home") == expected
+    assert register(keys, "home").startswith("error: 127.0.0.1:1: expected a SuperLink that answers")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ":8001", "link.example.org:", "link.example.org:https"])
 def test_an_address_without_a_port_is_an_error_in_a_line(keys, address):
-    assert register(keys, "home", superlink=address) == f"error: --superlink: should be HOST:PORT, found {address!r}\n"
+    assert register(keys, "home", superlink=address) == f"error: --superlink: expected HOST:PORT, got {address!r}\n"
 
 
 def test_to_register_what_is_no_key_is_an_error_in_a_line(keys):

@@ -5,7 +5,6 @@ import asyncio
 import logging
 import resource
 import signal
-import socket
 import ssl
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from fedhca2.federation.flower.control import (
     list_registrations,
     operator_token,
 )
+from fedhca2.federation.flower.processes import given_socket
 from fedhca2.federation.flower.proxy.app import WHOLE_TIME, Proxy, Seldom
 from fedhca2.federation.flower.proxy.listener import HEAD, HEAD_TIME, Listener
 from fedhca2.federation.flower.proxy.requests import Register
@@ -30,7 +30,9 @@ UPSTREAM = 64  # connections to the SuperLink, which handles 40 requests at a ti
 def main() -> None:
     """Read the command line, and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="the public address")
+    parser.add_argument(
+        "--listen", required=True, metavar="HOST:PORT", help="the public address, of the socket that is its input"
+    )
     parser.add_argument("--superlink", required=True, metavar="HOST:PORT", help="the SuperLink's address")
     parser.add_argument("--keys", required=True, type=Path, help="the folder that 'fedhca2 flower keys' wrote")
     parser.add_argument("--quota", required=True, type=int, help="bytes that a site may send for one message")
@@ -73,17 +75,12 @@ async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
             ssl_certfile=keys / "superlink.crt",
             ssl_keyfile=keys / "superlink.key",
         )
-        host, _, port = listen.rpartition(":")
-        with socket.create_server((host.strip("[]"), int(port)), family=_family(host), backlog=512) as listening:
+        with given_socket() as listening:
             listening.setblocking(False)
             logging.getLogger("fedhca2.proxy").info("sites can connect to %s", listen)
             listener = loop.create_task(Listener(config).listen(listening))
             await done.wait()
             listener.cancel()
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 if __name__ == "__main__":
