@@ -4,11 +4,14 @@ from functools import cache
 
 import pytest
 import torch
-from federations import Nobody, PowerCutError, Watching, flower_federation, in_memory, small_experiment
+from federations import Nobody, PowerCutError, Watching, flower_federation, in_memory, site_configs, small_experiment
+from in_process_grid import InProcessGrid
 
 from fedhca2.errors import UserError
+from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.flower.site import Site
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
@@ -63,6 +66,16 @@ def test_a_vector_per_image_gives_the_same_models_and_scores_as_in_process(tmp_p
     server = Server(experiment.resolved_method, fleet.profiles.values())
     assert run_rounds(server, fleet, experiment.rounds, 0, Nobody()).scores == scores
     assert_equal(models(sites), wanted)
+
+
+def test_sites_that_take_their_images_in_the_order_of_a_run_get_its_models(tmp_path):
+    experiment = small_experiment()
+    alone = run(experiment, tmp_path / "alone", watcher=Watching())
+    images = {"partition": {"kind": "lists", "file": str(tmp_path / "alone" / "partition.json")}}
+    configs = site_configs(experiment, tmp_path / "sites").values()
+    apps = {site.client: make_app(Site(site.model_copy(update={"data": images}))) for site in configs}
+    result = run(experiment, tmp_path / "run", watcher=Watching(), engine=FlowerEngine(InProcessGrid(apps), TERMS))
+    assert result.clients == alone.clients
 
 
 @pytest.mark.parametrize("method", MECHANISMS)
