@@ -6,17 +6,20 @@ may come from anyone: what it names is imported only if the user allows it, or h
 
 import importlib
 import importlib.util
+import inspect
 import logging
 import os
 import shlex
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import ValidationInfo
 
@@ -194,8 +197,39 @@ def _has_run(file: Path) -> bool:
 
 
 def told(error: Exception) -> str:
-    """The kind of an error and what it says, in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    """The kind of an error, what it says, and the line of the user's own code that it comes from, in one line."""
+    lines = [
+        f" ({Path(frame.f_code.co_filename).name}, line {line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if _is_users(frame.f_code.co_filename)
+    ]
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}{''.join(lines[-1:])}"
+
+
+def _is_users(file: str) -> bool:
+    """Whether code of this file is neither this package's, nor Python's, nor an installed package's."""
+    path = Path(file)
+    others = (Path(__file__).parent, Path(sysconfig.get_path("stdlib")))
+    installed = {"site-packages", "dist-packages"}.intersection(path.parts)
+    return not installed and not file.startswith("<frozen") and not any(map(path.is_relative_to, others))
+
+
+def parameters(made_by: Any, given: int = 0) -> dict[str, tuple[Any, Any]]:
+    """The types and defaults of the named parameters of a class or function, except the first `given` ones.
+
+    A parameter without a type has Any, and one without a default `...`. Raises ValueError if a type cannot be read.
+    """
+    constructor = vars(made_by).get("__init__", made_by.__init__) if isinstance(made_by, type) else made_by  # type: ignore[misc]
+    try:
+        hints = get_type_hints(constructor, include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        raise ValueError(f"{made_by.__name__}: expected parameters with types, got {told(error)}") from error
+    named = list(inspect.signature(made_by).parameters.values())[given:]
+    return {
+        each.name: (hints.get(each.name, Any), ... if each.default is each.empty else each.default)
+        for each in named
+        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    }
 
 
 def _shown(value: object) -> str:
@@ -207,8 +241,8 @@ def _load_module(source: str) -> ModuleType:
     try:
         return _from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
     except Exception as error:  # a module may raise anything
-        found = (isinstance(error, OSError) and error.strerror) or f"{type(error).__name__}: {error}"
-        raise ValueError(f"{source} cannot be imported: {' '.join(found.split())}") from error
+        found = (isinstance(error, OSError) and error.strerror) or told(error)
+        raise ValueError(f"{source} cannot be imported: {found}") from error
 
 
 def _from_file(path: Path) -> ModuleType:

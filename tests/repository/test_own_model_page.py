@@ -61,14 +61,25 @@ FAULTS = {
         [("        return maps", "        return maps[:3]")],
         "should give a list of maps .*found 2×8×16×16",
     ),
-    "no list": ([("        return maps", "        return maps[0]")], "should give a list of maps .*, found 2×8×16×16"),
+    "no list": (
+        [("        return maps", "        return maps[0]")],
+        "should give a list of maps .*, found a tensor 2×8×16×16",
+    ),
     "no channels": ([("self.channels", "self.widths")], "should have `channels`, the widths of its maps, found none"),
     "no module": (
         [("class Ladder(nn.Module):", "class Ladder:")],
         "Ladder should be a class of torch.nn.Module, found",
     ),
     "another name": ([("class Ladder(", "class Leader(")], r"found nothing of that name. Did you mean 'Leader'\?"),
-    "an error inside": ([("maps = []", "maps = [][0]")], "should accept what it gets, found IndexError: "),
+    "an error inside": (
+        [("maps = []", "maps = [][0]")],
+        r"should accept what it gets, found IndexError: .* \(my_model.py, line 20\)",
+    ),
+    "an error far inside": ([("maps.append(step(", "maps.append(step(0, ")], r"TypeError: .* \(my_model.py, line 22\)"),
+    "an error in the constructor": ([("super()", "_ = 1 / 0; super()")], r"ZeroDivisionError: .* \(my_model.py, line"),
+    "an error in the file": ([("class Ladder", "1 / 0\nclass Ladder")], r"imported: ZeroDivisionError: .*line 5\)"),
+    "a missing setting": ([("width=16", "depth, width=16")], "Ladder: expected a setting 'depth', got none"),
+    "unknown types": ([("width=16", "width: 'Nothing' = 16")], "Ladder: expected parameters with types, got NameError"),
     "a broken file": ([("import nn", "import nnn")], "my_model.py cannot be imported: ImportError: "),
 }
 
@@ -83,15 +94,45 @@ def test_a_fault_in_the_file_is_one_line_before_a_folder_is_made(fault, mine, tm
 
 SETTINGS = {
     "no such file": (["model.encoder.kind=other.py:Ladder"], "other.py cannot be imported: No such file"),
-    "unknown setting": (["model.encoder.depth=3"], r"should take width=8, depth=3, found TypeError: .*'depth'"),
+    "unknown setting": (["model.encoder.depth=3"], "Ladder: unknown setting 'depth'"),
     "unknown kind": (["model.encoder.kind=ladder"], "model.encoder: kind should be timm or path/to/file.py:NAME"),
     "a name alone": (["model.encoder=resnet18"], "model.encoder: kind should be timm or path.*found 'resnet18'"),
     "unknown decoder": (["model.decoder=fnc"], "model.decoder: kind should be fcn or deeplab or path/to/file.py:NAME"),
     "unknown head": (["model.head=line"], "model.head: kind should be path/to/file.py:NAME or package.module:NAME"),
-    "not a decoder": (["model.decoder=my_model.py:Ladder"], "decoder .*my_model.py:Ladder should "),
+    "not a decoder": (
+        ["model.decoder=my_model.py:Ladder"],
+        r"decoder .*my_model.py:Ladder: expected .* \(\[8, 16, 32, 64\], 32\), got",
+    ),
     "drops": (["model.encoder.drop_path=0.1"], "drop_path should be 0 if the encoder is a class of your own"),
     "no linear layers": (["model.encoder.adapters={}"], "my_model.py:Ladder' should have linear layers for adapters"),
 }
+
+
+TYPES = {
+    "text": ("width: int = 16", "width=wide", "width: should be a whole number, found 'wide'"),
+    "a boolean": ("width: int = 16", "width=true", "width: should be a number, found True"),
+    "a mapping": ("width=16, *, steps: list[int] = ()", "steps={a: 1}", "steps: should be a list, found {'a': 1}"),
+    "a part": ("width=16, *, steps: tuple[int, ...] = ()", "steps=[1, x]", r"steps\[1\]: should be a whole number"),
+}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_setting_of_another_type_is_one_line(kind, mine):
+    declared, setting, line = TYPES[kind]
+    with pytest.raises(UserError, match=rf"Ladder: {line}") as raised:
+        clients(mine(("width=16", declared), overrides=[f"model.encoder.{setting}"]))
+    assert len(raised.value.lines) == 1
+
+
+def test_settings_of_types_that_no_config_has_are_the_class_s_own_matter(mine):
+    assert clients(mine(("width=16", "width=16, norm: nn.Module | None = None")))
+
+
+@pytest.mark.parametrize(("change", "found"), [("maps[0]", "a tensor 2×8×16×16"), ("None", "NoneType")])
+def test_an_encoder_without_a_list_of_maps_is_told_so_before_they_are_projected(mine, change, found):
+    changes = [("        return maps", f"        return {change}")]
+    with pytest.raises(UserError, match=rf"should give a list of maps 2×8×16×16, .*, found {found}"):
+        clients(mine(*changes, overrides=["model.feature_width=8"]))
 
 
 @pytest.mark.parametrize("fault", SETTINGS)

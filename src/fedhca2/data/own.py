@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
 from pydantic import Field, create_model
 
@@ -22,7 +22,7 @@ from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Split
 from fedhca2.data.file_errors import BrokenFileError, FileError, MissingFileError
 from fedhca2.data.own_samples import OwnSamples, label_spaces
-from fedhca2.imports import load, told
+from fedhca2.imports import load, parameters, told
 from fedhca2.tasks import LabelSpace
 
 
@@ -91,18 +91,15 @@ def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
 
 def _fields(kind: str, made_by: Any) -> dict[str, Any]:
     """The settings that a class or function takes, as fields of a model: {name: (type, default)}."""
-    constructor = vars(made_by).get("__init__", made_by.__init__) if isinstance(made_by, type) else made_by  # type: ignore[misc]
-    hints: dict[str, Any] = get_type_hints(constructor, include_extras=True)
-    hints.update(root=Path, size=DataConfig.model_fields["size"].annotation)
+    own: dict[str, Any] = {"root": Path, "size": DataConfig.model_fields["size"].annotation}
     about = {"root": ROOT, "size": SIZE}
     fields: dict[str, Any] = {}
-    for name, parameter in inspect.signature(made_by).parameters.items():
-        if name == "split" or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+    for name, (hint, default) in parameters(made_by).items():
+        if name == "split":
             continue
         if name not in ("size", "cache") and (name in OwnData.model_fields or hasattr(OwnData, name)):
             raise ValueError(f"{kind}: a parameter should not be called {name!r}, which has a meaning of its own")
-        default = ... if parameter.default is parameter.empty else parameter.default
-        fields[name] = (_placed(hints.get(name, Any)), Field(default, description=about.get(name)))
+        fields[name] = (_placed(own.get(name, hint)), Field(default, description=about.get(name)))
     return fields
 
 

@@ -6,12 +6,16 @@ channels) and turns these features into a task's output.
 """
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from fedhca2.imports import load, told
+from fedhca2.config import has_boolean_for_number, suggest
+from fedhca2.config_errors import describe
+from fedhca2.imports import load, parameters, told
 from fedhca2.models.config import ModelConfig, Part
 from fedhca2.models.features import STRIDES
 from fedhca2.tasks import TASKS
@@ -21,17 +25,46 @@ if TYPE_CHECKING:
 
 
 def make(name: str, part: Part, *given: Any) -> nn.Module:
-    """Make a part from its class; raises ValueError if that is not possible."""
+    """Make a part from its class with its settings after what it is `given`; raises ValueError if that fails."""
     made_by = load(part.kind, "a class of torch.nn.Module", _is_module)
+    settings = _checked(f"{name} {part.kind}", part.settings, made_by, len(given))
     try:
-        made = made_by(*given, **part.settings)
+        made = made_by(*given, **settings)
     except Exception as error:  # it may raise anything
-        wanted = ", ".join(f"{key}={value!r}" for key, value in part.settings.items()) or "no settings"
-        raise ValueError(f"{name} {part.kind} should take {wanted}, found {told(error)}") from error
+        values = ", ".join([*map(repr, given), *(f"{key}={value!r}" for key, value in settings.items())])
+        raise ValueError(f"{name} {part.kind}: expected to be made with ({values}), got {told(error)}") from error
     if name == "encoder" and not _are_widths(getattr(made, "channels", None)):
         found = getattr(made, "channels", "none")
         raise ValueError(f"{name} {part.kind} should have `channels`, the widths of its maps, found {found}")
     return made  # type: ignore[no-any-return]
+
+
+def _checked(place: str, settings: Mapping[str, Any], made_by: Any, given: int) -> dict[str, Any]:
+    """The settings as its class declares them; raises ValueError if one is unknown, missing, or of another type."""
+    wanted = parameters(made_by, given)
+    if not _takes_any(made_by) and (unknown := [key for key in settings if key not in wanted]):
+        raise ValueError(f"{place}: unknown setting {unknown[0]!r}. {suggest(unknown[0], wanted)}")
+    if missing := [key for key, (_, default) in wanted.items() if default is ... and key not in settings]:
+        raise ValueError(f"{place}: expected a setting {missing[0]!r}, got none")
+    return {key: _typed(f"{place}: {key}", value, wanted.get(key, (Any,))[0]) for key, value in settings.items()}
+
+
+def _takes_any(made_by: Any) -> bool:
+    return any(each.kind == each.VAR_KEYWORD for each in signature(made_by).parameters.values())
+
+
+def _typed(place: str, value: Any, hint: Any) -> Any:
+    """The value of a config as a parameter's type, such as a tuple for a list; raises ValueError if it is another."""
+    try:
+        adapter = TypeAdapter[Any](hint)
+    except PydanticUserError:  # a type that no config can hold
+        return value
+    if has_boolean_for_number(value, hint):
+        raise ValueError(f"{place}: should be a number, found {value!r}")
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise ValueError(describe(error, place)[0]) from None
 
 
 def _is_module(value: Any) -> bool:
@@ -63,9 +96,12 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
             _tried(f"encoder {config.encoder.title}", model.encoder, torch.zeros(1, *shape))
             _KNOWN.add(kind)
         return
-    maps = _tried(f"encoder {config.encoder.title}", model.encoder, torch.zeros(2, *shape))
+    encoder, inputs, title = model.encoder, torch.zeros(2, *shape), f"encoder {config.encoder.title}"
+    if "encoder" in own and encoder.norms is None:  # its maps themselves, before they are projected
+        _check_maps(config, _tried(title, encoder.body, inputs), encoder.body.channels, shape)  # type: ignore[arg-type]
+    maps = _tried(title, encoder, inputs)
     if "encoder" in own:
-        _check_maps(config, maps, model.encoder.channels, shape)
+        _check_maps(config, maps, encoder.channels, shape)
     for task, channels in outputs.items():
         features = _tried(f"decoder {config.decoder.kind}", model.decoders[task], maps)
         if "decoder" in own and (not _is_float(features) or features.ndim < 2 or features.shape[1] != model.width):
@@ -94,7 +130,9 @@ def _check_maps(config: ModelConfig, maps: Any, channels: Sequence[int], shape: 
     listed = isinstance(maps, Sequence) and all(map(_is_float, maps))
     shapes = [tuple(each.shape) for each in maps] if listed else []
     if [each[: len(wanted[0])] for each in shapes] != wanted or (len(shape) == 3 and len(shapes) != len(channels)):
-        shown = ", ".join(map(_shown, maps)) if listed else _shown(maps)
+        shown = (
+            ", ".join(map(_shown, maps)) if listed else f"a tensor {_shown(maps)}" if _is_float(maps) else _shown(maps)
+        )
         needed = ", ".join(_listed(each) + ("" if len(each) > 2 else "×…") for each in wanted)
         raise ValueError(f"encoder {config.encoder.kind} should give a list of maps {needed}, found {shown}")
 

@@ -211,7 +211,7 @@ def test_a_cached_sample_is_read_once(tmp_path):
         ("sample['image'] = 'a.png'; return sample", "'image' should be an array of numbers, found <U5"),
         ("del sample['depth']; return sample", "should have 'depth', found image, semseg"),
         ("return tuple(sample.values())", "should be {'image': …, task: …}, found tuple"),
-        ("return sample['picture']", "should be a sample, found KeyError: 'picture'"),
+        ("return sample['picture']", "should be a sample, found KeyError: 'picture' (my_data.py, line 24)"),
     ],
 )
 def test_a_bad_sample_is_named_before_training(tmp_path, change, message):
