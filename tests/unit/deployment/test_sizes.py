@@ -50,7 +50,7 @@ def made(folder, size, image=None, **changes):
     (run / "models").mkdir(parents=True)
     (run / "config.yaml").write_text(experiment.to_yaml())
     save_file(client.personal.model.state_dict(), run / "models" / f"{CLIENT}.safetensors")
-    return client, Trained.open(run, CLIENT)
+    return client, Trained.open(run, CLIENT, allow_code=[str(folder / "noise.py")])
 
 
 def evaluated(client):
