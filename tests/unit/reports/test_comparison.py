@@ -1,4 +1,5 @@
 import csv
+import json
 from io import StringIO
 
 import pytest
@@ -161,3 +162,45 @@ def test_values_that_look_equal_are_all_best():
     same = Comparison([column], {"a": {column: Entry({0: 43.001})}, "b": {column: Entry({0: 43.0})}})
     assert same.is_best("a", column)
     assert same.is_best("b", column)
+
+
+def without_home(run, **changes):
+    """The run without its multi-task client, and without a baseline."""
+    result = json.loads((run.path / "result.json").read_text())
+    del result["clients"]["home"]
+    (run.path / "result.json").write_text(json.dumps({**result, "baseline": None, **changes}))
+    return RunFiles.open(run.path)
+
+
+@pytest.fixture
+def table_4(tmp_path):
+    """Single-task clients alone and together, and together with a multi-task client (P table 4)."""
+    return [
+        without_home(made_run(tmp_path / "local", "local")),
+        without_home(made_run(tmp_path / "single", "fedhca2", better=1.1), seed=0),
+        made_run(tmp_path / "both", "fedper", better=1.2),
+    ]
+
+
+def test_runs_with_different_clients_are_compared_in_the_columns_that_they_share(table_4):
+    comparison = gather(table_4)
+    assert [column.group for column in comparison.columns] == ["outdoor, single-task"] * 2 + [""]
+    assert [column.task for column in comparison.left_out] == ["semseg", "depth"]
+    assert [round(row[DELTA_M].mean, 6) for row in comparison.entries.values()] == [0, 10, 20]
+
+
+def test_a_comparison_says_which_columns_are_left_out(table_4):
+    assert "indoor, multi-task: depth" in to_markdown(gather(table_4))
+
+
+def test_runs_without_a_column_in_common_are_refused(table_4):
+    result = json.loads((table_4[2].path / "result.json").read_text())
+    others = {"home": result["clients"]["home"]}
+    (table_4[2].path / "result.json").write_text(json.dumps({**result, "clients": others}))
+    with pytest.raises(UserError, match="in common"):
+        gather([table_4[0], RunFiles.open(table_4[2].path)])
+
+
+def test_a_run_of_other_data_is_no_baseline_of_shared_columns(table_4):
+    table_4[0].config["data"] = {"outdoor": {"seed": 1}}
+    assert DELTA_M not in gather(table_4).columns

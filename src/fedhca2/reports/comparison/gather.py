@@ -88,12 +88,19 @@ class Comparison:
     columns: Sequence[Column]
     entries: Mapping[str, Mapping[Column, Entry]]
     alone: Set[str] = frozenset({LOCAL})  # the rows of Local, with which the others are compared
+    left_out: Sequence[Column] = ()  # columns that not all runs have
 
     @cached_property
     def p_values(self) -> Mapping[str, float]:
         """p that a method's Δm is chance, corrected for their number; methods with too few seeds have none."""
         gains = {method: row[DELTA_M] for method, row in self.entries.items() if DELTA_M in row}
         return gain_p_values({method: gain.values for method, gain in gains.items() if method not in self.alone})
+
+    @property
+    def left_out_note(self) -> str:
+        """Says which columns are not compared; empty if all are."""
+        names = "; ".join(f"{column.group}: {column.task}" for column in self.left_out)
+        return f"Not all runs have these columns, which are left out: {names}. Δm is over the others." if names else ""
 
     def is_beyond_chance(self, method: str, column: Column) -> bool:
         """Whether a method's Δm differs from 0 by more than chance explains."""
@@ -114,52 +121,81 @@ class Comparison:
 def gather(runs: Sequence[ComparedRun]) -> Comparison:
     """Compare runs: those that differ only in their seed form one row, and the clients of a group are averaged.
 
-    A run without a baseline is compared with the run of Local among them that has its settings and seed.
+    A run without a baseline is compared with the run of Local among them that has its settings and seed. If the runs
+    have different clients, only the columns that all of them have are compared, and Δm is over these.
     """
     rows = variants(runs)
-    alone = {without_method(run): run.finished_result["clients"] for run in runs if run.method == LOCAL}
-    by_label = {label: _entries(same, alone) for label, same in rows.items()}
-    columns = list(next(iter(by_label.values())))
-    for label, row in by_label.items():
-        if _scores(row) != _scores(columns):
-            raise UserError([f"{rows[label][0].path}: should have the same clients and tasks as {runs[0].path}"])
-    gains = (DELTA_M, BY_CLIENT) if any(run.several_of_a_kind for run in runs) else (DELTA_M,)
-    kept = [column for column in columns if not column.is_gain]
-    kept += [gain for gain in gains if all(gain in row for row in by_label.values())]
-    entries = {label: {column: row[column] for column in kept} for label, row in by_label.items()}
-    return Comparison(kept, entries, {label for label, same in rows.items() if same[0].method == LOCAL})
+    means = {label: {run.settings["seed"]: _means(run) for run in same} for label, same in rows.items()}
+    everything = list(dict.fromkeys(column for row in means.values() for one in row.values() for column in one))
+    shared = [column for column in everything if all(column in one for row in means.values() for one in row.values())]
+    if not shared:
+        raise UserError([f"{runs[-1].path}: expected clients and tasks in common with {runs[0].path}, got none"])
+    left_out = [column for column in everything if column not in shared]
+    locals_ = [run for run in runs if run.method == LOCAL]
+    gains = {label: [_gains(run, locals_, shared, whole=not left_out) for run in same] for label, same in rows.items()}
+    wanted = (DELTA_M, BY_CLIENT) if not left_out and any(run.several_of_a_kind for run in runs) else (DELTA_M,)
+    kept = [gain for gain in wanted if all(gain in one for row in gains.values() for one in row)]
+    entries = {
+        label: {
+            **{column: Entry({seed: one[column] for seed, one in means[label].items()}) for column in shared},
+            **{gain: Entry(dict(zip(means[label], (one[gain] for one in gains[label]), strict=True))) for gain in kept},
+        }
+        for label in rows
+    }
+    alone = {label for label, same in rows.items() if same[0].method == LOCAL}
+    return Comparison([*shared, *kept], entries, alone, left_out)
 
 
-def _scores(columns: Iterable[Column]) -> set[Column]:
-    return {column for column in columns if not column.is_gain}
-
-
-def _entries(runs: Sequence[ComparedRun], alone: Mapping[str, Scores]) -> dict[Column, Entry]:
-    values: dict[Column, dict[int, float]] = {}
-    for run in runs:
-        for column, value in _values(run, alone).items():
-            values.setdefault(column, {})[run.settings["seed"]] = value
-    return {column: Entry(held) for column, held in values.items()}
-
-
-def _values(run: ComparedRun, alone: Mapping[str, Scores]) -> dict[Column, float]:
-    result = run.finished_result
+def _means(run: ComparedRun) -> dict[Column, float]:
+    """The mean score of each group of clients in each task."""
     groups, held = client_groups(run), dict[Column, list[float]]()
-    for client, tasks in result["clients"].items():
+    for client, tasks in run.finished_result["clients"].items():
         for task, scores in tasks.items():
             main = headline(task, scores)
             held.setdefault(Column(groups[client], task, main.metric, main.higher_is_better), []).append(main.value)
-    means = {column: float(np.mean(values)) for column, values in held.items()}
+    return {column: float(np.mean(values)) for column, values in held.items()}
+
+
+def _gains(
+    run: ComparedRun, alone: Sequence[ComparedRun], shared: Iterable[Column], *, whole: bool
+) -> dict[Column, float]:
+    """The gains over Local of a run; of its `whole` result, or of the columns that all runs share. Empty if unknown."""
+    result = run.finished_result
     if run.method == LOCAL:
-        return means | {DELTA_M: 0.0, BY_CLIENT: 0.0}
-    if result["baseline"] is not None:
+        return {DELTA_M: 0.0, BY_CLIENT: 0.0}
+    if whole and result["baseline"] is not None:
         gains = {DELTA_M: result["delta_m"], BY_CLIENT: result["delta_m_by_client"]}
-    elif local := alone.get(without_method(run)):
-        gains = {DELTA_M: overall_gain(result["clients"], local, run.kinds)}
-        gains |= {BY_CLIENT: overall_gain(result["clients"], local)}
+    elif local := result["baseline"] or _scores_alone(run, alone, shared, whole=whole):
+        scores = result["clients"] if whole else _only(run, shared)
+        gains = {DELTA_M: overall_gain(scores, local, run.kinds), BY_CLIENT: overall_gain(scores, local)}
     else:
-        return means
-    return means | {column: nan if gain is None else gain for column, gain in gains.items()}
+        return {}
+    return {column: nan if gain is None else gain for column, gain in gains.items()}
+
+
+def _scores_alone(
+    run: ComparedRun, alone: Sequence[ComparedRun], shared: Iterable[Column], *, whole: bool
+) -> Scores | None:
+    """The scores of the run of Local with a run's settings and seed; unless `whole`, its other clients may differ."""
+    for local in alone:
+        free = () if whole else ("clients", "data")
+        if without_method(local, free) == without_method(run, free):
+            used = {run.dataset(client) for client in _only(run, shared)}
+            ours, theirs = (one.settings.get("data", {}) for one in (run, local))
+            if all(theirs.get(name) == ours.get(name) for name in used):
+                scores: Scores = local.finished_result["clients"]
+                return scores
+    return None
+
+
+def _only(run: ComparedRun, shared: Iterable[Column]) -> Scores:
+    """The scores of a run in these columns."""
+    groups, wanted = client_groups(run), {(column.group, column.task) for column in shared}
+    scores = {
+        client: {task: held for task, held in tasks.items() if (groups[client], task) in wanted}
+        for client, tasks in run.finished_result["clients"].items()
+    }
+    return {client: tasks for client, tasks in scores.items() if tasks}
 
 
 def client_groups(run: ComparedRun) -> dict[str, str]:

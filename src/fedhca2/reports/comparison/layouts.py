@@ -61,7 +61,11 @@ def shown(entry: Entry, column: Column) -> str:
 
 
 def marks_note(comparison: Comparison) -> str:
-    """What the mark * means in this comparison, or why there is none; empty without a Δm to test."""
+    """What the mark * means in this comparison, or why there is none, and which columns are left out."""
+    return f"{_chance_note(comparison)} {comparison.left_out_note}".strip()
+
+
+def _chance_note(comparison: Comparison) -> str:
     others = [row for method, row in comparison.entries.items() if method not in comparison.alone]
     if DELTA_M not in comparison.columns or not others:
         return ""

@@ -31,9 +31,13 @@ def variants(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return dict(zip(labels, groups.values(), strict=True))
 
 
-def without_method(run: ComparedRun) -> str:
-    """What a run shares with the run of Local that it is compared with: its seed, and its settings for all methods."""
-    return repr(sorted(flat({key: value for key, value in run.settings.items() if key not in FREE_BESIDE_LOCAL})))
+def without_method(run: ComparedRun, free: Sequence[str] = ()) -> str:
+    """What a run shares with the run of Local that it is compared with: its seed, and its settings for all methods.
+
+    Settings that are `free` may differ too.
+    """
+    free = (*FREE_BESIDE_LOCAL, *free)
+    return repr(sorted(flat({key: value for key, value in run.settings.items() if key not in free})))
 
 
 def _label(group: Sequence[ComparedRun], rivals: Sequence[Sequence[ComparedRun]], most: int | None) -> str:
