@@ -203,7 +203,8 @@ def told(error: Exception) -> str:
         for frame, line in traceback.walk_tb(error.__traceback__)
         if _is_users(frame.f_code.co_filename)
     ]
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}{''.join(lines[-1:])}"
+    said = " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}{said and f': {said}'}{''.join(lines[-1:])}"
 
 
 def _is_users(file: str) -> bool:
