@@ -77,7 +77,7 @@ def test_alpha_is_drawn_for_every_client(run):
 
 
 def test_beta_has_a_column_for_every_layer(run):
-    assert by_id(weight_figures(run))["beta-layers"].data[0]["x"] == ["fuse", "norm"]
+    assert by_id(weight_figures(run))["beta-layers"].data[0]["x"] == ["L1 fuse", "L2 norm"]
 
 
 def test_beta_moves_over_rounds(run):

@@ -94,8 +94,40 @@ def metric_curves(run: RunFiles) -> list[Figure]:
         better = "higher" if higher else "lower"
         layout = round_axes(run.rounds, f"{metric_axis(task, metric)}, {better} is better", fitted(values_of(traces)))
         note = f"{metric_title(metric)} on each client's validation images. {reading(cast, alone)}"
+        note += catching_up([rounds_to_match(federated[c], alone[c], higher) for c in federated if c in alone])
         figures.append(Figure(f"metric-{task}", get_task(task).title, note.strip(), traces, layout))
     return figures
+
+
+def rounds_to_match(ours: Series, alone: Series, higher: bool) -> int | None:
+    """The first round whose score is as good as the last one of training alone; None if there is none.
+
+    >>> rounds_to_match({1: 3.0, 2: 5.0, 3: 6.0}, {1: 2.0, 3: 5.0}, higher=True)
+    2
+    >>> rounds_to_match({1: 3.0, 2: 5.0}, {2: 2.0}, higher=False)
+    """
+    goal = alone[max(alone)]
+    reached = [round for round, value in ours.items() if (value >= goal if higher else value <= goal)]
+    return min(reached, default=None)
+
+
+def catching_up(rounds: Sequence[int | None]) -> str:
+    """Say how many rounds clients needed to match the final score of training alone.
+
+    >>> catching_up([3, 5, None])
+    ' 2 of 3 clients match the final score of training alone, in 4 rounds (median).'
+    >>> catching_up([]), catching_up([None])
+    ('', ' No client matches the final score of training alone.')
+    """
+    matched = [round for round in rounds if round is not None]
+    if not rounds:
+        return ""
+    if not matched:
+        return " No client matches the final score of training alone."
+    return (
+        f" {len(matched)} of {len(rounds)} clients match the final score of training alone, in "
+        f"{np.median(matched):g} rounds (median)."
+    )
 
 
 def reading(cast: Cast, alone: object = None) -> str:

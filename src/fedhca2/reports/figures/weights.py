@@ -1,5 +1,7 @@
 """The weights α and β that clients learn."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedhca2.reports.figures.cast import Cast, cast_of, numbers
@@ -42,6 +44,7 @@ def weight_figures(run: RunFiles) -> list[Figure]:
         title = f"{symbol} over rounds" + (f", {get_task(task).title}" if task else "")
         note = "How much of the common encoder update each client adds to its own."
         note = note if symbol == "α" else "How much of the others' decoder updates it adds, mean over layers."
+        note += extremes(symbol, [series[max(series)] for series in held.values()])
         layout = round_axes(run.rounds, symbol, fitted(values_of(traces)))
         id = "alpha" if part == "encoder" else f"beta-{task}"
         figures.append(Figure(id, title, f"{note} {reading(cast)}".strip(), traces, layout))
@@ -70,6 +73,7 @@ def _layers(run: RunFiles, cast: Cast, events: list[Event]) -> list[Figure]:
     trace = matrix(states[-1], list(rows), layers, **limits, **written)
     slider = Slider("round", [str(event["round"] + 1) for event in shown], len(shown) - 1)
     note = "How much of the other decoders' updates each layer adds. The colours span all values of the run."
+    note += extremes("β", [value for row in states[-1] for value in row])
     changes = [{"z": [held]} for held in states]
     layout = matrix_layout(len(rows))
     return [Figure("beta-layers", "β by decoder and layer", note, [trace], layout, True, [slider], changes)]
@@ -85,6 +89,22 @@ def decoder_tensors(run: RunFiles, member: str) -> list[str]:
 
 
 def decoder_layers(run: RunFiles, member: str, count: int) -> list[str]:
-    """Names of the layers with a weight in the decoder 'client/task', or their numbers if the run has no names."""
+    """The layers of the decoder 'client/task' that have a weight, as L1, L2, … in the paper, with names if known."""
     names = dict.fromkeys(name.rpartition(".")[0] for name in decoder_tensors(run, member))
-    return list(names) if len(names) == count else [f"layer {i + 1}" for i in range(count)]
+    found = list(names) if len(names) == count else ["layer"] * count
+    return [f"L{number} {name}" for number, name in enumerate(found, start=1)]
+
+
+def extremes(symbol: str, last: Sequence[float]) -> str:
+    """Say when all weights of the last round are 0 or 1, where learning them has ended; otherwise nothing.
+
+    >>> extremes("α", [0.0, 0.004])
+    ' All α are 0 in the last round: nobody takes anything from the others.'
+    >>> extremes("β", [1.0, 1.0]), extremes("α", [0.1, 1.0])
+    (' All β are 1 in the last round, the upper bound: they are no longer learned.', '')
+    """
+    if all(value < 0.005 for value in last):
+        return f" All {symbol} are 0 in the last round: nobody takes anything from the others."
+    if all(value > 0.995 for value in last):
+        return f" All {symbol} are 1 in the last round, the upper bound: they are no longer learned."
+    return ""

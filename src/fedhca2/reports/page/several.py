@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import TypeVar
 
 from fedhca2.reports.comparison import Comparison, gather
 from fedhca2.reports.comparison.drawings import RANKS_TITLE, draw_ranks, ranking_note, ranking_of
@@ -13,7 +14,7 @@ from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.cast import cast_of
 from fedhca2.reports.figures.conflict import conflict_figures
 from fedhca2.reports.figures.cost import MEBIBYTE
-from fedhca2.reports.figures.curves import Series, drawn, headline_name, series
+from fedhca2.reports.figures.curves import Series, drawn, headline_name, rounds_to_match, series
 from fedhca2.reports.figures.figure import COLOURS, GREY, axes, fitted, gain_axes, gain_bars, round_axes, values_of
 from fedhca2.reports.figures.weights import weight_figures
 from fedhca2.reports.names import BY_CLIENT_MEANS, gain_text, metric_axis
@@ -26,6 +27,7 @@ from fedhca2.tasks import get_task
 
 ABSENT = "—"
 MOST_BARS = 60  # of gains by group and task
+Key = TypeVar("Key")
 Variants = Mapping[str, Sequence[RunFiles]]  # the seeds of each row of the table, by label
 
 
@@ -166,8 +168,11 @@ def _curves(rows: Variants, colours: Mapping[str, str]) -> list[Block]:
                 continue
             metric, higher = main
             traces = []
-            for method, same in rows.items():
-                held = [mean_series(series(run.of("metric"), task, metric), clients) for run in same]
+            found = {
+                method: [mean_series(series(run.of("metric"), task, metric), clients) for run in same]
+                for method, same in rows.items()
+            }
+            for method, held in found.items():
                 rounds = sorted({round for one in held for round in one})
                 traces += drawn(method, colours[method], held, rounds, band="seeds")
             if max((len(trace["x"]) for trace in traces), default=0) < 2:
@@ -175,11 +180,28 @@ def _curves(rows: Variants, colours: Mapping[str, str]) -> list[Block]:
             name = f"{metric_axis(task, metric)}, {'higher' if higher else 'lower'} is better"
             layout = round_axes(first.rounds, name, fitted(values_of(traces)))
             title = f"{label}: {get_task(task).title}"
-            figures.append(Figure(f"metric-{number}-{task}", title, note, traces, layout))
+            local = next((held for method, held in found.items() if rows[method][0].method == LOCAL), None)
+            told = f"{note} {matching_rounds(found, local, higher)}".strip() if local else note
+            figures.append(Figure(f"metric-{number}-{task}", title, told, traces, layout))
     return figures or [Note(ONE_EVALUATION)]
 
 
-def mean_series(values: Mapping[str, Series], clients: Sequence[str]) -> Series:
+def matching_rounds(found: Mapping[str, Sequence[Series]], local: Sequence[Series], higher: bool) -> str:
+    """Say after how many rounds each method's mean is as good as the final mean of Local.
+
+    >>> matching_rounds({"local": [{1: 1.0, 2: 2.0}], "fedper": [{1: 2.0}]}, [{1: 1.0, 2: 2.0}], higher=True)
+    "Rounds to local's final score: local 2, fedper 1."
+    """
+    alone = mean_series(dict(enumerate(local)), range(len(local)))
+    if not alone:
+        return ""
+    means = {method: mean_series(dict(enumerate(held)), range(len(held))) for method, held in found.items()}
+    needed = {method: rounds_to_match(one, alone, higher) for method, one in means.items()}
+    told = ", ".join(f"{method} {'never' if round is None else round}" for method, round in needed.items())
+    return f"Rounds to {LOCAL}'s final score: {told}."
+
+
+def mean_series(values: Mapping[Key, Series], clients: Sequence[Key]) -> Series:
     """The mean of some clients by round.
 
     >>> mean_series({"a": {1: 2.0, 2: 3.0}, "b": {1: 4.0}}, ["a", "b", "c"])
