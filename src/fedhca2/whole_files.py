@@ -2,11 +2,13 @@
 
 import errno
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK)
 PRIVATE, ORDINARY = 0o600, 0o666  # readable by the owner alone, or as the umask allows
@@ -16,11 +18,11 @@ PRIVATE, ORDINARY = 0o600, 0o666  # readable by the owner alone, or as the umask
 def put_in_place(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside this one to write to, and rename it at the end.
 
-    If that fails, as on a full disk, nothing is left of it, and the error names the path.
+    If that fails, as on a full disk, nothing is left of it, and the error names the path. Every writer has a temporary
+    path of its own: of several that write at the same time, the last one wins.
     """
-    aside = path.with_name(f".{path.name}.new")
+    aside = path.with_name(f".{path.name}.{token_hex(4)}.new")
     try:
-        aside.unlink(missing_ok=True)
         yield aside
         aside.replace(path)
     except BaseException as error:
@@ -29,6 +31,12 @@ def put_in_place(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror or str(error), str(path)) from None
         raise
+
+
+def is_leftover(path: Path, names: Container[str]) -> bool:
+    """Whether this is what a killed process left of writing a file with one of these names."""
+    left = re.fullmatch(r"\.(.+?)(\.[0-9a-f]{8})?\.new", path.name)
+    return left is not None and left[1] in names
 
 
 def write_whole(path: Path, data: bytes, mode: int = PRIVATE, *, sync: bool = True) -> None:

@@ -233,7 +233,7 @@ def write_app(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> 
         from fedhca2.federation.flower.app_bundle import write_app as write
 
         write(folder)
-    typer.echo(f"{folder}/pyproject.toml; start it with: flwr run {folder} CONNECTION")
+    typer.echo(f"{folder}/pyproject.toml; start it with: flwr run {shlex.quote(str(folder))} CONNECTION")
 
 
 def _refuse_idle(options: Container[str], why: str) -> None:

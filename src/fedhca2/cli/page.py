@@ -1,5 +1,6 @@
 """The report page that a command draws at its end."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,6 @@ def draw_page(console: Console, runs: Sequence["RunFiles"], folder: Path) -> Non
     try:
         page = write_page(runs, folder / PAGE)
     except NoPlotly as error:
-        console.print(f"{error}; then: fedhca2 report {folder}", highlight=False, soft_wrap=True)
+        console.print(f"{error}; then: fedhca2 report {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
     else:
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)

@@ -1,5 +1,6 @@
 """`fedhca2 run`, `resume` and `watch`: start, continue and follow runs."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -209,7 +210,7 @@ def watch(
         if as_json:
             print_json([listed.to_dict() for listed in list_runs(run)])
     if not finished and not once:
-        again = f"fedhca2 resume {run}" if RunFiles(run).begun else "the same `fedhca2 compare`"
+        again = shlex.join(["fedhca2", "resume", str(run)]) if RunFiles(run).begun else "the same `fedhca2 compare`"
         typer.echo(f"not finished, and no process is working on it; continue with: {again}", err=True)
         raise typer.Exit(UNFINISHED)
 

@@ -1,5 +1,6 @@
 """One run on any engine: from an experiment or a saved state, through its rounds, to its result."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -93,7 +94,8 @@ def reopened(
             )
         if files.finished and experiment.rounds <= began.rounds:
             how = "" if settings_stay else f"; --set rounds=… above {began.rounds} continues it"
-            raise UserError([f"{out}: is finished{how}"])
+            page = "" if files.has_page else f"; `{shlex.join(['fedhca2', 'report', str(out)])}` draws its missing page"
+            raise UserError([f"{out}: is finished{how}{page}"])
         yield folder, experiment
 
 

@@ -1,6 +1,7 @@
 """Handling Ctrl-C and SIGTERM: finish the round and its checkpoint first."""
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ class Interrupted(Exception):  # noqa: N818
     """A run stopped on request, after a checkpoint."""
 
     def __init__(self, signal: int, run: Path, round: int) -> None:
-        super().__init__(f"stopped after round {round}; resume with: fedhca2 resume {run}")
+        super().__init__(f"stopped after round {round}; resume with: fedhca2 resume {shlex.quote(str(run))}")
         self.signal, self.run, self.round = signal, run, round
 
 

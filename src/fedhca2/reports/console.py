@@ -1,5 +1,6 @@
 """Progress in the terminal: a run's own bars or lines, the table of a followed run, and parallel runs."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
@@ -229,7 +230,7 @@ class LiveStatus:
         baseline = self.run.baseline
         if self.done or not baseline.path.is_dir() or baseline.finished:
             return []
-        return [Text(f"The Local baseline is trained first: fedhca2 watch {baseline.path}")]
+        return [Text(f"The Local baseline is trained first: fedhca2 watch {shlex.quote(str(baseline.path))}")]
 
 
 class ComparisonStatus(NamedTuple):

@@ -1,6 +1,7 @@
 """Sending a run's numbers and files to trackers, while it goes on or afterwards."""
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -138,7 +139,8 @@ class Trackers:
             except Exception as error:
                 del self._trackers[text]
                 self.failed.append(text)
-                rest = f"send the rest later: fedhca2 watch {self.run} --track {text}"
+                command = shlex.join(["fedhca2", "watch", str(self.run), "--track", text])
+                rest = f"send the rest later: {command}"
                 print(f"--track {text}: stopped, found {told(error)}; {rest}", file=sys.stderr)
 
 
@@ -193,9 +195,8 @@ class Sending:
         try:
             self.trackers.start()
         except UserError as error:
-            raise UserError(
-                [f"{error}; the run has begun, continue it with: fedhca2 resume {self.trackers.run}"]
-            ) from error
+            command = shlex.join(["fedhca2", "resume", str(self.trackers.run)])
+            raise UserError([f"{error}; the run has begun, continue it with: {command}"]) from error
         self.watcher.started(experiment, shards)
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:

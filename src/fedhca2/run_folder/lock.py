@@ -1,5 +1,6 @@
 """One process at a time works in a run's folder."""
 
+import os
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -8,6 +9,15 @@ from fedhca2.errors import UserError
 from fedhca2.run_folder.names import LOCK
 
 GLANCE = 0.2  # seconds: `in_use` holds a lock for a moment
+
+
+def require_own_files(folder: Path) -> None:
+    """Raise UserError unless a run's folder holds only files and folders: writing through a link changes another's."""
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                found = f"a link to {path.readlink()}" if path.is_symlink() else "something else"
+                raise UserError([f"{path}: expected a file or a folder of the run, got {found}"])
 
 
 def lock_folder(folder: Path) -> FileLock:

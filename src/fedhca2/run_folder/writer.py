@@ -1,6 +1,8 @@
 """Writing a run's folder, in files that any program can read."""
 
 import io
+import shlex
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from fedhca2.imports import is_import_path, remember_code
 from fedhca2.run_folder.baseline import baseline_files, read_baseline
 from fedhca2.run_folder.checkpoints import Checkpoint, Checkpoints, KeptClients
 from fedhca2.run_folder.event_log import START, EventLog
-from fedhca2.run_folder.lock import lock_folder
+from fedhca2.run_folder.lock import lock_folder, require_own_files
 from fedhca2.run_folder.names import CHECKPOINTS, CONFIG, EVALUATION, EVENTS, LOCK, PARTITION, RESULT, TASK_FACTS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
@@ -25,7 +27,7 @@ from fedhca2.run_folder.task_facts import facts_of
 from fedhca2.run_folder.waiting import WaitingRows
 from fedhca2.tasks import TASKS
 from fedhca2.tensor_files import as_file, contents
-from fedhca2.whole_files import ORDINARY, private_folder, write_whole
+from fedhca2.whole_files import ORDINARY, is_leftover, private_folder, write_whole
 
 
 class RunFolder:
@@ -58,6 +60,7 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """Open and lock the folder of an existing run; raises UserError if the run cannot continue from it."""
+        require_own_files(path)
         lock = lock_folder(path)
         try:
             folder = cls(path, (), lock, Checkpoints(path / CHECKPOINTS).latest())
@@ -85,6 +88,8 @@ class RunFolder:
             self._lock = lock_folder(self.path)
             self._require_fresh()
         remember_code(experiment.own_code)
+        for left in [path for path in self.path.rglob(".*.new") if path.is_file()]:  # by a killed process
+            left.unlink(missing_ok=True)
         self._config, self._keep = experiment.to_dict(), experiment.checkpoints.keep
         (self.path / RESULT).unlink(missing_ok=True)  # first, because it marks the run as finished
         config = {CONFIG: experiment.to_yaml()}
@@ -130,9 +135,11 @@ class RunFolder:
         """Raise FileExistsError if there are files other than those of a run killed before it wrote its config."""
         if not self.path.exists():
             return
-        early = {*self._early, *(f".{name}.new" for name in (*self._early, CONFIG))}
-        if not {entry.name for entry in self.path.iterdir()} <= {LOCK, *early}:
-            hint = f"; `fedhca2 resume {self.path}` continues its run" if RunFiles(self.path).begun else ""
+        require_own_files(self.path)
+        early = {LOCK, CONFIG, *self._early}
+        if any(entry.name not in early - {CONFIG} and not is_leftover(entry, early) for entry in self.path.iterdir()):
+            command = shlex.join(["fedhca2", "resume", str(self.path)])
+            hint = f"; `{command}` continues its run" if RunFiles(self.path).begun else ""
             raise FileExistsError(f"{self.path}: should be a new or empty folder, found files in it{hint}")
 
     def _require_events(self) -> None:
@@ -146,6 +153,7 @@ class RunFolder:
         if self._log is not None:
             self._log.close()
             self.waiting.clear()
+            shutil.rmtree(self.states, ignore_errors=True)  # once more: a full disk may have kept them
         if self._lock is not None:
             self._lock.release()
 
@@ -184,6 +192,7 @@ def write_evaluation(run: Path, images: str, client: str | None, values: Mapping
 
 def join_baseline(run: Path, baseline: Path) -> None:
     """Compare a finished run with a finished Local run: store its scores, and the gain over them in the result."""
+    require_own_files(run)
     files = RunFiles.open(run)
     experiment, result = files.experiment(), files.finished_result
     scores, clients = read_baseline(baseline, experiment), result["clients"]

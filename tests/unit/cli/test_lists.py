@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 from fedhca2.cli import app
 from fedhca2.experiment import Experiment
 from fedhca2.reports.trackers import flat
+from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.lock import lock_folder
+from fedhca2.run_folder.reader import RunFiles
 from made_run import TASKS, made_run
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -147,3 +149,20 @@ def test_the_settings_of_an_experiment_are_what_a_run_writes_down():
 def test_settings_of_nothing_cannot_be_changed():
     found = invoke("config", "show", "--set", "rounds=3")
     assert (found.exit_code, found.output) == (2, "error: --set: needs an experiment, found none\n")
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "metrics.jsonl", "result.json"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"event": "round"}\n', b"\xff\xfe", b"a: [", b'{"origin": 3}', b"[" * 10**5]
+)
+def test_a_damaged_run_is_listed(tmp_path, file, content):
+    run = made_run(tmp_path)
+    (run.path / file).write_bytes(content)
+    assert len(list_runs(tmp_path)) == 1
+
+
+def test_a_mistake_of_ours_is_not_called_a_damaged_run(tmp_path, monkeypatch):
+    made_run(tmp_path)
+    monkeypatch.setattr(RunFiles, "of", lambda self, kind: self.no_such_thing)
+    with pytest.raises(AttributeError):
+        list_runs(tmp_path)

@@ -1,4 +1,5 @@
 import re
+import shlex
 from io import StringIO
 
 from rich.console import Console
@@ -108,3 +109,15 @@ def test_the_command_shows_a_run(tmp_path):
 
 def test_the_command_refuses_what_is_no_run(tmp_path):
     assert CliRunner().invoke(app, ["watch", str(tmp_path)]).exit_code == 2
+
+
+def test_a_printed_command_can_be_pasted(tmp_path):
+    made_run(tmp_path / "été 🐈", finished=False)
+    done = CliRunner().invoke(app, ["watch", str(tmp_path / "été 🐈")])
+    assert shlex.split(done.stderr.split(": ")[-1]) == ["fedhca2", "resume", str(tmp_path / "été 🐈")]
+
+
+def test_a_folder_that_is_taken_is_told_with_a_command_that_can_be_pasted(tmp_path):
+    made_run(tmp_path / "été 🐈", finished=False)
+    done = CliRunner().invoke(app, ["run", "demo", "--out", str(tmp_path / "été 🐈")])
+    assert shlex.split(done.stderr.split("`")[1]) == ["fedhca2", "resume", str(tmp_path / "été 🐈")]

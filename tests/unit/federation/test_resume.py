@@ -122,6 +122,15 @@ def test_a_finished_run_is_not_resumed(once):
         resume_small(once(small(rounds=1)))
 
 
+def test_a_finished_run_without_its_page_is_told_how_to_draw_it(once, tmp_path):
+    run = shutil.copytree(once(small(rounds=1)), tmp_path / "my run")
+    with pytest.raises(UserError, match=f"is finished.*fedhca2 report '{run}'"):
+        resume_small(run)
+    (run / "report.html").touch()
+    with pytest.raises(UserError, match=r"continues it$"):
+        resume_small(run)
+
+
 def test_a_finished_run_goes_on_for_more_rounds(once, tmp_path):
     run = shutil.copytree(once(small(rounds=1)), tmp_path / "run")
     assert resume_small(run, ["rounds=2"]).rounds == 2

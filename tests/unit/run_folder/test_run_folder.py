@@ -7,7 +7,7 @@ from test_checkpoints import Nobody
 
 from fedhca2.run_folder.records import Progress, ServerState
 from fedhca2.run_folder.writer import RunFolder
-from fedhca2.whole_files import ORDINARY, private_folder, write_whole
+from fedhca2.whole_files import ORDINARY, private_folder, put_in_place, write_whole
 from small_run import small
 
 PRIVATE = {"checkpoints", "models", "samples"}
@@ -50,8 +50,7 @@ def test_the_record_of_a_run_can_be_read_by_whom_the_umask_lets(run):
 
 
 def test_a_private_file_takes_the_place_of_one_that_was_not(tmp_path):
-    for name in ("state", ".state.new"):
-        (tmp_path / name).touch(mode=0o666)
+    (tmp_path / "state").touch(mode=0o666)
     write_whole(tmp_path / "state", b"secret")
     assert modes(tmp_path) == {"state": 0o600}
 
@@ -66,3 +65,28 @@ def test_folders_above_a_private_one_are_private_where_they_are_new(tmp_path):
     (tmp_path / "state").mkdir()
     private_folder(tmp_path / "state" / "run" / "home")
     assert modes(tmp_path) == {"state": 0o777, "state/run": 0o700, "state/run/home": 0o700}
+
+
+def test_writers_of_one_path_do_not_meet(tmp_path):
+    with put_in_place(tmp_path / "page") as one, put_in_place(tmp_path / "page") as other:
+        one.write_text("one")
+        other.write_text("other")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("page", "one")]
+
+
+def test_what_a_killed_process_left_goes_when_the_run_goes_on(run):
+    left = [run / ".result.json.0a1b2c3d.new", run / "models" / ".home.safetensors.0a1b2c3d.new"]
+    for file in left:
+        file.touch()
+    folder = RunFolder.open(run)
+    folder.rewind(small())
+    folder.close()
+    assert not any(file.exists() for file in left)
+
+
+def test_no_state_of_a_client_outlasts_its_run(run):
+    folder = RunFolder.open(run)
+    folder.rewind(small())
+    (private_folder(folder.states) / "home.safetensors").touch()
+    folder.close()
+    assert not folder.states.exists()

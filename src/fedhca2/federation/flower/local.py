@@ -37,6 +37,7 @@ from fedhca2.federation.flower.superlink import LinkLostError, RunEndedError, Su
 from fedhca2.federation.flower.wait import TooFewClientsError
 from fedhca2.federation.membership import shards_after, shards_from
 from fedhca2.federation.run import run_or_resume
+from fedhca2.run_folder.lock import require_own_files
 from fedhca2.run_folder.names import PARTITION
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result
@@ -60,6 +61,7 @@ def resume_over_flower(out: Path, *, watcher: RunWatcher, overrides: Sequence[st
     """Continue a run over Flower on its original engine, without overrides."""
     if overrides:
         raise UserError([f"--set: a resumed run over Flower should keep its settings, found {overrides[0]}"])
+    require_own_files(sites_folder(out))
     check_resumable(out)  # before anything is started
     engine = read_note(out)["engine"]
     if engine not in get_args(Engine):
