@@ -68,9 +68,10 @@ def paint_normals(map: Tensor) -> Tensor:
     return _finish(((map.float().clamp(-1, 1) + 1) * 127.5).round(), map)
 
 
-def paint_depth(map: Tensor) -> Tensor:
-    """Paint depth from 0 m (dark violet) to 10 m and beyond (yellow)."""
-    place = (map[0].float().nan_to_num() / FARTHEST_METRES).clamp(0, 1) * (len(DEPTH_COLOURS) - 1)
+def paint_depth(map: Tensor, nearest: float = 0.0, farthest: float = FARTHEST_METRES) -> Tensor:
+    """Paint depth from the nearest (dark violet) to the farthest and beyond (yellow), by default from 0 to 10 m."""
+    share = (map[0].float().nan_to_num() - nearest) / max(farthest - nearest, 1e-6)
+    place = share.clamp(0, 1) * (len(DEPTH_COLOURS) - 1)
     below = place.long().clamp(max=len(DEPTH_COLOURS) - 2)
     colours = DEPTH_COLOURS.to(map.device).float()
     image = torch.lerp(colours[below], colours[below + 1], (place - below)[..., None])

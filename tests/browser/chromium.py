@@ -42,5 +42,5 @@ def screenshot(address, target, width=1280, height=900):
         browser.close()
 
 
-if __name__ == "__main__":  # python tests/browser/chromium.py file:///…/report.html#updates picture.png
+if __name__ == "__main__":  # python tests/browser/chromium.py file:///…/report.html#conflicts picture.png
     screenshot(*sys.argv[1:3])

@@ -37,9 +37,9 @@ def test_arrow_keys_move_between_tabs(opened):
 def test_an_address_opens_its_tab_at_the_top(opened, pages):
     page = opened("single")
     page.goto("about:blank")
-    page.goto(pages["single"].as_uri() + "#updates")
+    page.goto(pages["single"].as_uri() + "#conflicts")
     wait_until_drawn(page)
-    assert page.locator("#updates").is_visible()
+    assert page.locator("#conflicts").is_visible()
     assert page.evaluate("scrollY") == 0
 
 
@@ -269,8 +269,8 @@ def test_a_hostile_name_is_only_a_name(opened, hostile_name):
     assert hostile_name in page.locator("#results tbody").first.inner_text()
     page.get_by_role("tab", name="Conflicts").click()
     wait_until_drawn(page)
-    assert hostile_name in page.locator("#updates .ytick text").all_text_contents()
-    page.locator("#updates [data-label]", has_text="onerror").click()
+    assert hostile_name in page.locator("#conflicts .ytick text").all_text_contents()
+    page.locator("#conflicts [data-label]", has_text="onerror").click()
     assert "hurt" not in page.title()
     assert page.locator("img[src=x]").count() == 0
 

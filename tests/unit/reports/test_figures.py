@@ -169,21 +169,29 @@ def crowd(count):
 
 
 def test_few_points_have_no_tsne_map():
-    assert (list(crowd(6)), list(crowd(7))) == (["map-encoder"], ["map-encoder", "tsne-encoder"])
+    assert (list(crowd(19)), list(crowd(20))) == (["map-encoder"], ["map-encoder", "tsne-encoder"])
+
+
+def test_three_clients_have_no_map(run):
+    assert not [figure.id for figure in conflict_figures(run) if figure.id.startswith("map")]
+
+
+def test_few_points_have_their_names():
+    assert [trace["mode"] for trace in crowd(9)["map-encoder"].data[:9]] == ["markers+text"] * 9
 
 
 def test_without_scikit_learn_the_map_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
-    figures = crowd(7)
+    figures = crowd(20)
     assert list(figures) == ["map-encoder"]
     assert "pip install 'fedhca2[tsne]'" in figures["map-encoder"].note
 
 
 @pytest.mark.parametrize("id", ["map-encoder", "tsne-encoder"])
 def test_a_map_has_a_colour_for_each_client_and_a_symbol_for_each_data_set(id):
-    *points, _, _ = crowd(8)[id].data
-    assert [trace["marker"]["color"] for trace in points] == list(COLOURS[:8])
-    assert [trace["marker"]["symbol"] for trace in points] == [[SYMBOLS[i % 2]] for i in range(8)]
+    *points, _, _ = crowd(20)[id].data
+    assert [trace["marker"]["color"] for trace in points] == list(COLOURS * 2)
+    assert [trace["marker"]["symbol"] for trace in points] == [[SYMBOLS[i % 2]] for i in range(20)]
 
 
 def test_many_points_are_mapped_without_tsne():

@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from fedhca2.reports.figures import Figure
 from fedhca2.reports.figures.attendance import LEFT_OUT, NOT_ASKED, TOOK_PART, attendance_figures, left_out
 from fedhca2.reports.page.blocks import Section, Text
-from fedhca2.reports.page.predictions import colour_key, image_scores
+from fedhca2.reports.page.predictions import colour_key, image_scores, in_words, run_galleries
 from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.write import render, single_sections, write_page
 from fedhca2.reports.tables import conclusion
@@ -22,8 +23,8 @@ def test_a_run_has_all_its_sections(tmp_path):
         "results",
         "training",
         "predictions",
-        "weights",
-        "updates",
+        "alpha-and-beta",
+        "conflicts",
         "attention",
         "groups",
         "cost",
@@ -41,6 +42,59 @@ def test_who_gained_is_drawn_from_scores_in_a_run_with_diagnostics(tmp_path):
     path = write_page([with_diagnostics(made_run(tmp_path / "run", better=1.25))], tmp_path / "page.html")
     held = re.search(r'id="figures">(.*?)</script>', path.read_text(), re.S)
     assert [trace["x"] for trace in json.loads(held[1])["gains"]["data"]] == [[25.0], [25.0], [25.0, 20.0]]
+
+
+def galleries_of(run, client, **arrays):
+    """The galleries of a client whose samples are these."""
+    np.savez(run.samples_file(client), image=np.zeros((2, 3, 4, 4), np.uint8), **arrays)
+    return next(section for section in single_sections(run) if section.id == "predictions").blocks
+
+
+def test_a_score_under_a_picture_has_its_metric(tmp_path):
+    run = made_run(tmp_path)
+    pictures = next(block for block in run_galleries(run) if block.title == "home, Depth").rows[0][1]
+    assert pictures[-1].caption.startswith("RMSE ")
+
+
+def test_a_class_is_right_or_wrong_and_has_no_score(tmp_path):
+    labels, ours = np.array([[1.0], [0.0]], np.float32), np.array([[1.0], [1.0]], np.float32)
+    arrays = {"label.classification": labels, "before.classification": ours, "after.classification": ours}
+    gallery = next(b for b in galleries_of(made_run(tmp_path), "road", **arrays) if b.title == "road")
+    assert [pictures[-1].caption for _, pictures in gallery.rows] == ["right", "wrong"]
+
+
+def test_measured_values_have_their_unit():
+    task = replace(get_task("regression"), unit="°")
+    assert in_words(task, np.array([-18.09]), ["angle"]) == [("angle: -18.09 °", None)]
+
+
+def test_depth_is_painted_on_the_range_of_its_label(tmp_path):
+    near, far = (np.linspace(*ends, 16, dtype=np.float32).reshape(1, 4, 4) for ends in ((1, 2), (3, 9)))
+    maps = {f"{when}.depth": np.stack([near, far]) for when in ("label", "before", "after")}
+    gallery = next(b for b in galleries_of(made_run(tmp_path), "home", **maps) if b.title == "home, Depth")
+    labels = [pictures[1] for _, pictures in gallery.rows]
+    assert sorted(label.caption for label in labels) == ["1.0 to 2.0 m", "3.0 to 9.0 m"]
+    assert len({picture.address for _, pictures in gallery.rows for picture in pictures[1:]}) == 1
+    assert gallery.key.strip
+
+
+def test_the_page_has_the_title_the_date_and_the_command(tmp_path):
+    run = made_run(tmp_path)
+    run.config["title"] = "Three small clients"
+    run.result["origin"] = {"command": "fedhca2 run demo", "started": "2026-11-18T13:16:34+00:00", "git": None}
+    told = single_sections(run)[0].blocks[0].text
+    assert all(words in told for words in ("Three small clients", "18 November 2026", "fedhca2 run demo"))
+
+
+def test_one_round_is_singular(tmp_path):
+    tiles = {tile.name: tile.detail for tile in answer_of(made_run(tmp_path, rounds=1)).tiles}
+    assert tiles["Time"].startswith("1 round on")
+
+
+def test_what_left_out_means_is_said(tmp_path):
+    table = next(section for section in single_sections(made_run(tmp_path)) if section.id == "cost").blocks[-1]
+    assert "late" in table.note
+    assert ["left out", "0"] in [[cell.text for cell in row] for row in table.rows]
 
 
 def test_what_noised_updates_cost_is_shown(tmp_path):
@@ -237,8 +291,8 @@ def test_settings_in_common_are_shown(tmp_path):
 def test_a_comparison_shows_weights_and_conflicts_of_the_runs_that_have_them(tmp_path):
     runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2")]
     sections = {section.id: section for section in several_sections(runs)}
-    assert "fedhca2: α over rounds" in [figure.title for figure in sections["weights"].figures]
-    assert "fedhca2: Cosines of encoder updates" in [figure.title for figure in sections["updates"].figures]
+    assert "fedhca2: α over rounds" in [figure.title for figure in sections["alpha-and-beta"].figures]
+    assert "fedhca2: Cosines of encoder updates" in [figure.title for figure in sections["conflicts"].figures]
 
 
 def test_one_seed_has_no_whiskers_and_several_have(tmp_path):

@@ -27,7 +27,9 @@ WORDS = {"rows": "updates", "differences": "models, minus their mean"}
 SMALLEST = 0.005  # a cosine that is not written as 0
 LEAST_REACH = 0.05  # of the colours: smaller cosines should look small
 PERPLEXITY = 30.0  # of t-SNE: the number of neighbours that count; a third of the points if there are few
-FEWEST, MOST = 7, 300  # points that t-SNE needs, and that it places in a few seconds
+FEWEST = 5  # points of a map: two components show all there is of three, and nearly all of four
+FEWEST_OF_TSNE, MOST_OF_TSNE = 20, 300  # fewer have no neighbourhoods, more take longer than a few seconds
+NAMED = 10  # most points with their names, which would cover each other
 CONFLICT_OF_A_KIND = (
     " Clients with the same data and tasks can conflict here and still help each other: a cosine compares what each "
     "learned from its own images in one round, and a mean cancels where they differ and keeps what they have in common."
@@ -56,7 +58,7 @@ def conflict_figures(run: RunFiles) -> list[Figure]:
             figure = cosine_figure(states, rounds, cast.rows(members), mark, f"Cosines of {part} {what}")
             kinds = [f"{run.kinds.get(client, client)}/{task}" for client, task in map(cast.split, members)]
             figures.append(replace(figure, note=figure.note + CONFLICT_OF_A_KIND * conflicts_within(states[-1], kinds)))
-            if len(members) < 3:  # nothing to place
+            if len(members) < FEWEST:
                 continue
             points = Points.of(run, cast, members, rounds)
             figures += map_figures(states, points, mark, f"Map of {part} {what}")
@@ -200,7 +202,7 @@ def map_figures(states: list[Array], points: Points, mark: str, title: str) -> l
     layout = axes("first component", "second component")
     layout["xaxis"]["range"] = layout["yaxis"]["range"] = [-reach, reach]
     note = f"Principal components of the vectors at equal length, {share:.0%} of the variance in the last round."
-    enough = FEWEST <= int((~np.isnan(states[-1].diagonal())).sum()) <= MOST
+    enough = FEWEST_OF_TSNE <= int((~np.isnan(states[-1].diagonal())).sum()) <= MOST_OF_TSNE
     embedded = tsne_map(states[-1]) if enough else None
     if enough and embedded is None:
         note += WITHOUT_TSNE
@@ -224,7 +226,8 @@ def _map(id: str, title: str, note: str, maps: list[Array], points: Points, layo
             "color": points.colours.get(label, GREY),
             "symbol": [symbols[points.marks[i]] for i in held],
         }
-        trace: Trace = {"type": "scatter", "mode": "markers", "name": label, "meta": label, "marker": marker}
+        mode = {"mode": "markers+text" if len(points.names) <= NAMED else "markers", "textposition": "top center"}
+        trace: Trace = {"type": "scatter", **mode, "name": label, "meta": label, "marker": marker}
         trace |= {"x": maps[-1][held, 0].tolist(), "y": maps[-1][held, 1].tolist(), "cliponaxis": False}
         told = {"text": [points.names[i] for i in held], "hovertemplate": "%{text}<extra></extra>"}
         traces.append({**trace, **told, "showlegend": False})

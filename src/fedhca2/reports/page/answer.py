@@ -29,6 +29,7 @@ from fedhca2.reports.tables import counting_gains, how_certain
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import task_scores
 from fedhca2.tasks import get_task
+from fedhca2.words import counted
 
 MOST_BARS = 40  # more scores than this are drawn as boxes, one per kind and task
 ENDS = 5  # the best and the worst of many scores
@@ -76,7 +77,7 @@ def _answer(run: RunFiles, gains: Sequence[Gain]) -> Answer:
     result = run.result
     if result is None:
         done = len(run.of("round"))
-        return Answer("Δm", UNKNOWN, (), f"The run is not finished. {done} of {run.rounds} rounds are done.", ())
+        return Answer("Δm", UNKNOWN, (), f"The run is not finished. {done} of {counted(run.rounds, 'round')} done.", ())
     name = f"Δm of {run.method}"
     if not result["baseline"]:
         return Answer(name, UNKNOWN, MEANING, NO_BASELINE, _cost_tiles(run))
@@ -121,7 +122,7 @@ def _cost_tiles(run: RunFiles) -> list[Tile]:
     alone = run.baseline.result if run.baseline.begun else None
     besides = f", and {duration_text(alone['seconds'])} for Local" if alone else ""
     return [
-        Tile("Time", duration_text(result["seconds"]), f"{rounds} rounds on {result['device']}{besides}"),
+        Tile("Time", duration_text(result["seconds"]), f"{counted(rounds, 'round')} on {result['device']}{besides}"),
         Tile(
             "Traffic",
             size_text(up + down),

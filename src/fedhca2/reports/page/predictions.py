@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from fedhca2.errors import UserError
-from fedhca2.painting import FARTHEST_METRES
+from fedhca2.painting import paint_depth
 from fedhca2.reports.figures.cast import cast_of
-from fedhca2.reports.names import score_text
+from fedhca2.reports.names import metric_title, score_text
 from fedhca2.reports.page.answer import gains_of
 from fedhca2.reports.page.blocks import Gallery, Key, Picture, address
 from fedhca2.reports.pictures import paint, paint_label, to_image
@@ -21,6 +21,7 @@ MOST_METHODS = 5  # side by side
 MOST_LINES = 5  # of a vector
 OF_A_SPLIT = {"ods_f", "map"}  # metrics that say little about a single image
 Source = Mapping[str, Array]  # a client's samples
+Ends = tuple[float, float]  # the least and the greatest value
 
 
 def run_galleries(run: RunFiles) -> list[Gallery]:
@@ -85,9 +86,13 @@ def _drawn(run: RunFiles, client: str, columns: Mapping[str, tuple[Source, str]]
         scores = {label: image_scores(task, held, labels, names) for label, held in maps.items()}
         places, rows = ranked_images(task, scores[next(reversed(scores))]), []
         for word, i in places.items():
+            ends = _ends(task, labels[i])
+            told = f"{ends[0]:.1f} to {ends[1]:.1f} {task.unit}" if ends else ""
             pictures = [Picture(address(to_image(given["image"][i]), photograph=True))]
-            pictures.append(_shown(task, labels[i], names, _range(task, labels[i]), label=True))
-            pictures += [_shown(task, held[i], names, _score(task, scores[label][i])) for label, held in maps.items()]
+            pictures.append(_shown(task, labels[i], names, told, ends, label=True))
+            pictures += [
+                _shown(task, held[i], names, _score(task, scores[label][i]), ends) for label, held in maps.items()
+            ]
             rows.append((word, pictures))
         seen = [labels[list(places.values())], *(held[list(places.values())] for held in maps.values())]
         title = client if len(run.tasks.get(client, ())) == 1 else f"{client}, {task.title}"
@@ -95,11 +100,16 @@ def _drawn(run: RunFiles, client: str, columns: Mapping[str, tuple[Source, str]]
     return galleries
 
 
-def _shown(task: Task, values: Array, names: Sequence[str], caption: str, *, label: bool = False) -> Picture:
-    """Show a map as a picture, and a vector in words."""
-    if task.output == "map":
-        return Picture(address((paint_label if label else paint)(task, values, names)), caption)
-    return Picture(caption=caption, lines=in_words(task, values, names))
+def _shown(
+    task: Task, values: Array, names: Sequence[str], caption: str, ends: Ends | None, *, label: bool = False
+) -> Picture:
+    """Show a map as a picture, measured values on the range of their label, and a vector in words."""
+    if task.output != "map":
+        return Picture(caption=caption, lines=in_words(task, values, names))
+    if ends:
+        map = torch.from_numpy(values).float()
+        return Picture(address(to_image(paint_depth(task.ignored(map) if label else map, *ends).numpy())), caption)
+    return Picture(address((paint_label if label else paint)(task, values, names)), caption)
 
 
 def in_words(task: Task, vector: Array, names: Sequence[str]) -> list[tuple[str, float | None]]:
@@ -118,7 +128,8 @@ def in_words(task: Task, vector: Array, names: Sequence[str]) -> list[tuple[str,
     if task.label_range(LabelSpace(classes=1)) == (0, 1):
         known = sorted((-value, i) for i, value in enumerate(values) if value > 0)
         return [(name(i), -value) for value, i in known[:MOST_LINES]]
-    return [(f"{name(i)}: {value:.4g}", None) for i, value in enumerate(values[:MOST_LINES])]
+    unit = task.unit if task.unit != "%" else ""  # of scores; an error has that of its values
+    return [(f"{name(i)}: {value:.4g} {unit}".rstrip(), None) for i, value in enumerate(values[:MOST_LINES])]
 
 
 def image_scores(task: Task, predictions: Array, labels: Array, names: Sequence[str] = ()) -> list[float]:
@@ -152,15 +163,26 @@ def ranked_images(task: Task, scores: Sequence[float]) -> dict[str, int]:
 
 
 def _score(task: Task, score: float) -> str:
-    return score_text(task.name, score) if isfinite(score) else ""
-
-
-def _range(task: Task, label: Array) -> str:
-    """The range of a label of measured values."""
-    if task.output != "map" or not task.unit or task.label_range(LabelSpace(classes=1))[1] != inf or len(label) != 1:
+    """The score of an image with its metric; of a single class, whether it is the right one."""
+    if not isfinite(score):
         return ""
+    if task.output != "map" and task.grouped_by == "class":
+        return "right" if score else "wrong"
+    return f"{metric_title(task.metric(LabelSpace(classes=1)).name)} {score_text(task.name, score)}"
+
+
+def _is_measured(task: Task) -> bool:
+    """Whether it has maps of measured values, whose range only their labels know."""
+    unbounded = task.label_range(LabelSpace(classes=1))[1] == inf
+    return task.output == "map" and bool(task.unit) and unbounded and task.label_channels == 1
+
+
+def _ends(task: Task, label: Array) -> Ends | None:
+    """The least and the greatest value of a label of measured values."""
+    if not _is_measured(task):
+        return None
     known = label[task.known(torch.from_numpy(label).float()).numpy()]
-    return f"{known.min():.1f} to {known.max():.1f} {task.unit}" if known.size else ""
+    return (float(known.min()), float(known.max())) if known.size else None
 
 
 def colour_key(task: Task, seen: Sequence[Array], names: Sequence[str]) -> Key:
@@ -177,10 +199,10 @@ def colour_key(task: Task, seen: Sequence[Array], names: Sequence[str]) -> Key:
         return Key(swatches)
     if task.label_channels == 3:
         return Key(words="Red, green and blue are x, y and z of the normal.")
-    if not isfinite(low):
+    ramp = np.linspace(0, 1, 64, dtype=np.float32)[None, None].repeat(6, axis=1)
+    if _is_measured(task):
+        strip = to_image(paint_depth(torch.from_numpy(ramp), 0, 1).numpy())
+        return Key(strip=address(strip), ends=("least", "greatest value of the label, whose range is below it"))
+    if not (isfinite(low) and isfinite(high)):
         return Key()
-    top = high if isfinite(high) else FARTHEST_METRES
-    strip = paint(task, np.linspace(low, top, 64, dtype=np.float32)[None, None].repeat(6, axis=1), names)
-    beyond = "" if isfinite(high) else " and beyond"
-    unit = "" if isfinite(high) else f" {task.unit}"
-    return Key(strip=address(strip), ends=(f"{low:g}{unit}", f"{top:g}{unit}{beyond}"))
+    return Key(strip=address(paint(task, low + (high - low) * ramp, names)), ends=(f"{low:g}", f"{high:g}"))

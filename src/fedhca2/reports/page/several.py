@@ -42,8 +42,8 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
         Section("results", "Results", results, colours),
         Section("training", "Training", _curves(rows, colours), colours),
         Section("predictions", "Predictions", comparison_galleries(firsts)),
-        Section("weights", "α and β", *_of_each(firsts, weight_figures)),
-        Section("updates", "Conflicts", *_of_each(firsts, conflict_figures)),
+        Section("alpha-and-beta", "α and β", *_of_each(firsts, weight_figures)),
+        Section("conflicts", "Conflicts", *_of_each(firsts, conflict_figures)),
         Section("cost", "Cost", [*_costs(rows, colours), facts_table(runs)], colours),
         Section("settings", "Settings", [settings_table(firsts), common_table(firsts), versions_table(runs)]),
     ]

@@ -100,7 +100,9 @@ def kinds_tables(run: RunFiles) -> list[Table]:
 
 
 def facts_table(runs: list[RunFiles]) -> Table:
-    """List rounds, seed, time, traffic and device of each run."""
+    """List rounds, seed, time, traffic and device of each run; those of a single run below each other."""
+    columns = ["method", "rounds", "seed", "time", "up", "down", "left out", "device"]
+    note = "Left out: replies of clients that failed, were late or away, or were refused, over all rounds."
     rows = []
     for run in runs:
         result = run.result
@@ -114,11 +116,10 @@ def facts_table(runs: list[RunFiles]) -> Table:
             Cell(result["device"] if result else ""),
         ]
         rows.append([Cell(run.method), *facts])
-    return Table(
-        "The run" if len(runs) == 1 else "The runs",
-        ["method", "rounds", "seed", "time", "up", "down", "left out", "device"],
-        rows,
-    )
+    if len(rows) == 1:
+        facts = [[Cell(name), cell] for name, cell in zip(columns, rows[0], strict=True)]
+        return Table("The run", ["fact", "value"], facts, note, wide=False)
+    return Table("The runs", columns, rows, note)
 
 
 def versions_table(runs: list[RunFiles]) -> Table:

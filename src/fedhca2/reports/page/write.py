@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 import yaml
@@ -42,9 +43,9 @@ SECTIONS: Mapping[str, tuple[str, Callable[[RunFiles], Sequence[Block]]]] = {
     "results": ("Results", lambda run: _results(run)),
     "training": ("Training", lambda run: _training(run)),
     "predictions": ("Predictions", run_galleries),
-    "weights": ("α and β", weight_figures),
-    "transfer": ("Who helps whom", transfer_figures),
-    "updates": ("Conflicts", conflict_figures),
+    "alpha-and-beta": ("α and β", weight_figures),
+    "who-helps-whom": ("Who helps whom", transfer_figures),
+    "conflicts": ("Conflicts", conflict_figures),
     "attention": ("Attention", attention_figures),
     "groups": ("Groups", grouping_figures),
     "attendance": (
@@ -112,7 +113,16 @@ def single_sections(run: RunFiles) -> list[Section]:
 def _results(run: RunFiles) -> list[Block]:
     """The answer, and the table of all scores, beside the bars if there are any."""
     answer = run_answer(run)
-    return [*answer, *kinds_tables(run), replace(result_table(run), wide=len(answer) == 1)]
+    return [*_about(run), *answer, *kinds_tables(run), replace(result_table(run), wide=len(answer) == 1)]
+
+
+def _about(run: RunFiles) -> list[Note]:
+    """The experiment's title, when it started, and the command, as far as the run has them."""
+    title, origin = run.config.get("title") or "", (run.result or {}).get("origin")
+    told = [f"{title}."] if title else []
+    if origin:
+        told.append(f"Started {datetime.fromisoformat(origin['started']):%d %B %Y, %H:%M} UTC: {origin['command']}")
+    return [Note(" ".join(told))] if told else []
 
 
 def _training(run: RunFiles) -> list[Block]:
