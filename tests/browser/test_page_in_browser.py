@@ -264,13 +264,15 @@ def test_everything_has_a_name_for_those_who_cannot_see(opened):
     assert page.locator("header, nav, main, footer").count() == 4
 
 
-def test_a_hostile_name_is_only_a_name(opened, hostile_name):
-    page = opened("hostile")
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_hostile_name_is_only_a_name(opened, hostile_name, width):
+    page = opened("hostile", width)
     assert hostile_name in page.locator("#results tbody").first.inner_text()
     page.get_by_role("tab", name="Conflicts").click()
     wait_until_drawn(page)
     assert hostile_name in page.locator("#conflicts .ytick text").all_text_contents()
-    page.locator("#conflicts [data-label]", has_text="onerror").click()
+    page.get_by_role("tab", name="Training").click()
+    page.locator("#training [data-label]", has_text="onerror").click()
     assert "hurt" not in page.title()
     assert page.locator("img[src=x]").count() == 0
 
@@ -288,3 +290,69 @@ def test_a_thousand_clients_fit_on_a_page_that_opens_quickly(browser, pages):
     assert page.locator("#results article:has(input) tbody tr:visible").count() == 1
     assert page.locator(".search output").inner_text() == "1 of 1333"
     page.close()
+
+
+def test_names_of_colours_stay_in_sight_below_the_tabs(opened):
+    page = opened("single")
+    page.get_by_role("tab", name="Training").click()
+    page.evaluate("scrollTo(0, 500)")
+    legend, header = (page.locator(one).bounding_box() for one in ("#training .legend", "header"))
+    page.evaluate("scrollTo(0, 0)")
+    assert legend["y"] == pytest.approx(header["height"], abs=2)
+
+
+def test_the_back_button_and_the_address_change_tabs(opened, pages):
+    page = opened("single")
+    shown = page.locator("section.shown")
+    page.goto(pages["single"].as_uri())
+    for name in ("Training", "Cost"):
+        page.get_by_role("tab", name=name).click()
+    page.go_back()
+    assert shown.get_attribute("id") == "training"
+    page.evaluate("location.hash = '#conflicts'")
+    page.wait_for_function("document.querySelector('section.shown').id === 'conflicts'")
+    page.evaluate("location.hash = '#main'")  # the content, which is no tab
+    assert shown.get_attribute("id") == "conflicts"
+
+
+def test_a_tab_has_its_name_in_the_address(opened):
+    for page in (opened("single"), opened("several")):
+        names = page.get_by_role("tab").evaluate_all(
+            "all => all.map((one) => [one.textContent, one.getAttribute('aria-controls')])"
+        )
+        greek = str.maketrans({" ": "-", "α": "alpha", "β": "beta"})
+        assert [slug for _, slug in names] == [name.lower().translate(greek) for name, _ in names]
+
+
+def test_tabs_on_a_phone_say_that_they_go_on(opened):
+    page = opened("single", 390)
+    read = "getComputedStyle(document.querySelector('[role=tablist]'), '::after').content"
+    page.get_by_role("tab", name="Results").click()
+    assert "›" in page.evaluate(read)
+    page.get_by_role("tab", name="Settings").click()
+    page.wait_for_function(f"!{read}.includes('›')")
+
+
+def test_nothing_of_the_bars_is_cut_off_on_a_phone(opened):
+    page = opened("several", 390)
+    page.get_by_role("tab", name="Results").click()
+    wait_until_drawn(page)
+    boxes = page.evaluate("""[...document.querySelectorAll("#results [data-figure=gains]")].flatMap((box) => {
+        const whole = box.getBoundingClientRect();
+        return [...box.querySelectorAll(".bartext, .xtitle, .ytick text")].map((one) => one.getBoundingClientRect())
+            .map((at) => [at.left - whole.left, whole.right - at.right]);
+    })""")
+    assert len(boxes) > 5
+    assert min(min(sides) for sides in boxes) >= -1
+
+
+def test_ranks_are_drawn_on_the_paper_of_the_theme(opened):
+    page = opened("several")
+    page.get_by_role("tab", name="Results").click()
+    page.emulate_media(color_scheme="dark")
+    page.evaluate("""document.querySelector("#results .blocks").insertAdjacentHTML("beforeend",
+        '<svg role="img" fill="#222"><rect fill="#fff"/><text>1</text></svg>')""")
+    looks = page.evaluate("""[getComputedStyle(document.body).backgroundColor, ...["rect", "text"].map((one) =>
+        getComputedStyle(document.querySelector(`#results svg[role=img] ${one}`)).fill)]""")
+    page.emulate_media(color_scheme="light")
+    assert looks[0] == looks[1] != looks[2]

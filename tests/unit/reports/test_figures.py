@@ -11,7 +11,7 @@ from fedhca2.reports.figures.cast import MANY, cast_of
 from fedhca2.reports.figures.conflict import Points, conflict_figures, cosines, map_figures, principal_map, tsne_map
 from fedhca2.reports.figures.cost import cost_figures
 from fedhca2.reports.figures.curves import drawn, loss_curves, metric_curves
-from fedhca2.reports.figures.figure import COLOURS, SYMBOLS, fitted
+from fedhca2.reports.figures.figure import COLOURS, SYMBOLS, Figure, fitted, matrix
 from fedhca2.reports.figures.mixing import (
     attention_figures,
     chosen_together,
@@ -211,7 +211,7 @@ def test_a_client_has_one_colour_in_every_figure(run):
 
 def test_clients_have_the_same_place_in_every_figure(run):
     matrices = [*conflict_figures(run), *grouping_figures(run), *attention_figures(run), *weight_figures(run)]
-    rows = [f.data[0]["y"] for f in matrices if f.is_matrix and f.id.split("-")[0] not in ("votes", "entropy")]
+    rows = [f.data[0]["y"] for f in matrices if f.least_width and f.id.split("-")[0] not in ("votes", "entropy")]
     places = [[list(cast_of(run).tasks).index(name.split("/")[0]) for name in names] for names in rows]
     assert len(places) == 6
     assert all(found == sorted(found) for found in places)
@@ -318,3 +318,8 @@ def test_a_conflict_between_clients_of_a_kind_is_explained(tmp_path, cosine, exp
         file.write(json.dumps(pair) + "\n")
     note = by_id(conflict_figures(RunFiles.open(run.path)))["cosine-encoder"].note
     assert ("still help each other" in note) == explained
+
+
+def test_numbers_in_cells_have_room_and_cells_without_numbers_need_little():
+    matrices = [Figure("m", "", "", [matrix([[0.1] * count], ["a"], range(count))]) for count in (4, 12, 60)]
+    assert [figure.least_width for figure in matrices] == [520, 646, 520]

@@ -57,9 +57,12 @@ class Figure:
     kind: ClassVar[str] = "figure"
 
     @property
-    def is_matrix(self) -> bool:
-        """Whether it is a heat map, which needs room."""
-        return bool(self.data) and self.data[0].get("type") == "heatmap"
+    def least_width(self) -> int:
+        """The pixels that a heat map needs, so that the numbers in its cells can be read; 0 for other figures."""
+        first = self.data[0] if self.data else {}
+        if first.get("type") != "heatmap":
+            return 0
+        return max(520, 190 + 38 * len(first["x"])) if first.get("texttemplate") else 520
 
     def to_json(self) -> dict[str, Any]:
         """What the browser needs, with numbers rounded to six digits."""

@@ -205,5 +205,5 @@ def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFil
 
 def _over_seeds(entry: Entry) -> str:
     if entry.deviation is None:
-        return "one seed: how much that varies is unknown"
-    return f"± {entry.deviation:.2f} % from seed to seed: the standard deviation of {len(entry.values)} seeds"
+        return "One seed: how much that varies is unknown."
+    return f"± {entry.deviation:.2f} % from seed to seed: the standard deviation of {len(entry.values)} seeds."

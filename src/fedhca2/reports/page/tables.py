@@ -117,8 +117,8 @@ def facts_table(runs: list[RunFiles]) -> Table:
         ]
         rows.append([Cell(run.method), *facts])
     if len(rows) == 1:
-        facts = [[Cell(name), cell] for name, cell in zip(columns, rows[0], strict=True)]
-        return Table("The run", ["fact", "value"], facts, note, wide=False)
+        turned = [[Cell(name), cell] for name, cell in zip(columns, rows[0], strict=True)]
+        return Table("The run", ["fact", "value"], turned, note, wide=False)
     return Table("The runs", columns, rows, note)
 
 

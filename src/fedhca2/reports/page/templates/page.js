@@ -3,7 +3,8 @@ const figures = JSON.parse(document.getElementById("figures").textContent);
 const boxes = new Map([...document.querySelectorAll("[data-figure]")].map((box) => [box.dataset.figure, box]));
 const tabs = [...document.querySelectorAll("[role=tab]")];
 const sections = [...document.querySelectorAll("main > section")];
-const PRINTED_WIDTH = 680;
+const PRINTED_WIDTH = 680, NARROW = 560;
+const SIDEWAYS = ".scroll, .legend, [role=tablist]";
 let onPaper = false;
 
 // The theme: that of the system until the switch says otherwise.
@@ -30,6 +31,16 @@ function template() {
   return { data: { bar }, layout: { font, colorscale, hoverlabel, xaxis: axis, yaxis: axis, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)" } };
 }
 
+// On a phone, names of bars take several lines, and the numbers at their ends more of the axis.
+function narrowed(layout, data) {
+  const range = layout.xaxis.range, span = range ? range[1] - range[0] : 0;
+  if (range) layout.xaxis.range = [range[0] - (range[0] < 0) * span / 4, range[1] + (range[1] > 0) * span / 4];
+  const names = [...new Set(data.flatMap((trace) => trace.y))];
+  const lines = (name) => name.split(/(?<=[ /-])/).reduce((all, word) => (all.at(-1).length + word.length > 14 ? [...all, word] : [...all.slice(0, -1), all.at(-1) + word]), [""]);
+  Object.assign(layout.yaxis, { tickmode: "array", tickvals: names, ticktext: names.map((name) => lines(name).filter(Boolean).join("<br>")) });
+  return layout;
+}
+
 // A figure is drawn when its tab is first shown, since hidden elements have no width. Drawing is synchronous, for printing.
 function draw(section, width) {
   for (const box of section.querySelectorAll("[data-figure]")) {
@@ -44,10 +55,12 @@ function draw(section, width) {
       Plotly.relayout(box, look);
     } else {
       box.style.height = `${layout.height}px`; // to which plotly returns when the window changes
-      Plotly.newPlot(box, data, { ...structuredClone(layout), ...look }, { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
+      const across = data[0]?.orientation === "h" && (width ?? box.clientWidth) < NARROW;
+      const own = structuredClone(layout);
+      Plotly.newPlot(box, data, { ...(across ? narrowed(own, data) : own), ...look }, { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
     }
   }
-  section.querySelectorAll(".scroll").forEach(cue);
+  section.querySelectorAll(SIDEWAYS).forEach(cue);
 }
 
 function redrawn() {
@@ -73,13 +86,14 @@ function show(id) {
     document.getElementById(tab.getAttribute("aria-controls")).classList.toggle("shown", selected);
   }
   chosen.scrollIntoView({ block: "nearest", inline: "nearest" });
+  measured();
   draw(document.getElementById(chosen.getAttribute("aria-controls")));
 }
 
 for (const [i, tab] of tabs.entries()) {
   tab.addEventListener("click", () => {
     const id = tab.getAttribute("aria-controls");
-    history.replaceState(null, "", `#${id}`);
+    if (location.hash !== `#${id}`) history.pushState(null, "", `#${id}`);
     scrollTo(0, 0);
     show(id);
   });
@@ -92,6 +106,12 @@ for (const [i, tab] of tabs.entries()) {
     tabs[next].click();
   });
 }
+
+// The address, as the back button or a person changes it; other addresses, such as that of the content, select no tab.
+addEventListener("hashchange", () => {
+  const id = location.hash.slice(1);
+  if (!id || sections.some((section) => section.id === id)) show(id);
+});
 
 // Sliders: their positions together select a change, the last slider's first.
 for (const slider of document.querySelectorAll("[data-moves]")) {
@@ -158,12 +178,16 @@ for (const input of document.querySelectorAll("[type=search]")) {
   });
 }
 
-// A box that scrolls sideways says so while there is more.
+// What scrolls sideways says so while there is more, and the legend stays below the header.
+function measured() {
+  root.style.setProperty("--header", `${document.querySelector("header").offsetHeight}px`);
+  document.querySelectorAll(SIDEWAYS).forEach(cue);
+}
 function cue(box) {
   box.classList.toggle("more-right", box.scrollWidth - box.clientWidth - box.scrollLeft > 4);
 }
-document.querySelectorAll(".scroll").forEach((box) => box.addEventListener("scroll", () => cue(box)));
-addEventListener("resize", () => document.querySelectorAll("section.shown .scroll").forEach(cue));
+document.querySelectorAll(SIDEWAYS).forEach((box) => box.addEventListener("scroll", () => cue(box)));
+addEventListener("resize", measured);
 
 // Pictures: all of a row, large.
 const zoom = document.getElementById("zoom");
