@@ -66,7 +66,9 @@ class Server:
         round = self.rounds.get(run, 0)
         upload = {} if changes.get("finish") else self.experiment.resolved_method.uploads(round)
         order = Order(**{"round": round, "deliveries": deliveries or {}, "upload": upload, **changes})
-        contents = encode_orders({site: order}, "float32", {**(invitation or self.invite(run)), "wire": "float32"})
+        contents = encode_orders(
+            {site: order}, "float32", {site: {**(invitation or self.invite(run)), "wire": "float32"}}
+        )
         answer = self.ask(contents[site], site)
         if "cannot" not in answer:
             self.rounds[run] = round + 1
@@ -166,7 +168,7 @@ ATTACKS = {
         "(data.partition in site.yaml)",
     ),
     "a header nested 200,000 deep": Attack(
-        lambda server: server.ask(_raw('{"run": ' + DEEP + "}")), "header should be JSON, found RecursionError"
+        lambda server: server.ask(_raw('{"run": ' + DEEP + "}")), "the message cannot be read"
     ),
     "heads in an order": Attack(
         lambda server: server.order("planted", upload={"encoder": "updates", "decoder": "updates", "head": "updates"}),
@@ -175,13 +177,13 @@ ATTACKS = {
     "a head by its products": Attack(by_agreement, "(share in site.yaml)"),
     "parameters for updates": Attack(
         lambda server: server.order("planted", upload={"encoder": "parameters", "decoder": "updates"}),
-        "which this site has agreed to, needs",
+        "this site does not allow it; its log",
     ),
     "scores in every round": Attack(
         lambda server: server.order("planted", evaluate=True), "scores stay at the site: it sends final"
     ),
     "scores before the end": Attack(
-        lambda server: server.order("planted", finish=True, evaluate=True, train=False), "needs finish: False"
+        lambda server: server.order("planted", finish=True, evaluate=True, train=False), "this site does not allow it"
     ),
     "scores of a site with a budget": Attack(
         lambda server: finish(server, "told", THRIFTY), "scores stay at the site: it sends none"

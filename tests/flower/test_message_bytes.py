@@ -65,6 +65,23 @@ def test_the_shared_row_is_sent_as_the_same_bytes(experiment, tmp_path):
     assert distinct < sent - 2 * encoder + 200_000
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_site_hears_nothing_of_others_in_any_message(named, tmp_path):
+    values = small_experiment(
+        title="of the coordinator", participation={"availability": {"home": 1.0}}, guard={"images": {"home": 77777}}
+    )
+    grid, _, fleet = flower_federation(values, tmp_path, named=named)
+    fleet.gather()
+    fleet.perform(orders_for(fleet), quiet)
+    names = {node: name for node, (name, _) in grid.apps.items()}
+    told = dict.fromkeys(names.values(), "")
+    for message in grid.down:
+        told[names[message.metadata.dst_node_id]] += json.dumps(header_of(message.content))
+    others = ("outdoor-normals", "home", "indoor", "depth", "normals", "availability", "77777", "coordinator")
+    assert [word for word in others if word in told["outdoor-semseg"]] == []
+    assert [word for word in ("outdoor", "semseg", "availability", "77777") if word in told["home"]] == []
+
+
 def test_heads_and_paths_are_in_no_message(experiment, tmp_path):
     grid, _, _ = second_round(experiment, tmp_path)
     text = "".join(json.dumps(header_of(message.content)) for message in grid.down + grid.up)

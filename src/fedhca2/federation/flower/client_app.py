@@ -1,21 +1,24 @@
 """The ClientApp: handles a Flower message at a site and returns the site's answer."""
 
 import logging
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedhca2.cores import one_per_core
 from fedhca2.errors import UserError
+from fedhca2.federation.flower.consent import RefusalError
 from fedhca2.federation.flower.invitation import Invitation
+from fedhca2.federation.flower.masks import LargeValueError
 from fedhca2.federation.flower.records import (
     CANNOT,
     STAGE,
+    MalformedMessageError,
     Wire,
     decode_order,
     encode_profile,
@@ -23,20 +26,35 @@ from fedhca2.federation.flower.records import (
     header_of,
     pack,
 )
+from fedhca2.federation.flower.secagg_site import SumRefusedError
 from fedhca2.federation.flower.site import RoundIsOverError, Site
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.federation.foreign_text import plain
 
 SITE_KEY = "site"  # in the node config: the path of the site's file
 PARTITION_KEY = "partition-id"  # what a simulation has instead
-PATH = re.compile(r"(?<![\w.])/[^\s:;,'\"]+(?: [^\s:;,'\"]*/[^\s:;,'\"]*)*")
+# What the server is told of each kind of error. Messages of errors name files, columns and values, and stay in the log.
+SENTENCES: Mapping[type[Exception], str] = {
+    UserError: "the experiment does not fit the settings or data of this site",
+    RoundIsOverError: "the round is over at this site",
+    MalformedMessageError: "the message cannot be read",
+    SumRefusedError: "this site does not help to add up rows in this way",
+    LargeValueError: "a value of its row is larger than secure_aggregation.clip",
+    MemoryError: "this site has too little memory",
+    torch.OutOfMemoryError: "this site has too little memory",
+    OSError: "this site cannot read or write a file",
+}
 log = logging.getLogger("fedhca2.site")
 
 
 def answer(site: Site, message: Message) -> Message:
-    """Answer any message of the server. A site that cannot do what it is asked says why."""
+    """Answer any message of the server. A site that cannot do what it is asked says so, and its log says why."""
+    return _answer_any(lambda: site, message)
+
+
+def _answer_any(find_site: Callable[[], Site], message: Message) -> Message:
     try:
-        header = header_of(message.content)
+        site, header = find_site(), header_of(message.content)
         if "refused" in header:
             log.error("the server refuses this site: %s", plain(str(header["refused"])))
             return Message(pack({}), reply_to=message)
@@ -46,11 +64,12 @@ def answer(site: Site, message: Message) -> Message:
         expected = isinstance(error, UserError | RoundIsOverError)
         why = "; ".join(map(plain, str(error).splitlines()))
         log.error("cannot take part: %s", why, exc_info=None if expected else error)
-        kind = "" if expected else f"{type(error).__name__}: "
-        return Message(pack({CANNOT: kind + without_paths(why)}), reply_to=message)
+        return Message(pack({CANNOT: as_told(error)}), reply_to=message)
 
 
 def _answer(site: Site, message: Message, header: Mapping[str, Any]) -> Message:
+    if "experiment" not in header:  # a server that knows nobody's key asks first who this is
+        return Message(pack({"client": site.config.client}), reply_to=message)
     invitation = Invitation.read(header)
     profile = site.describe(invitation)
     if STAGE in header:
@@ -67,13 +86,17 @@ def _answer(site: Site, message: Message, header: Mapping[str, Any]) -> Message:
     return Message(encode_reply(reply, wire, site.keys(invitation, order)), reply_to=message)
 
 
-def without_paths(text: str) -> str:
-    """Remove a site's paths, which no one else should see.
+def as_told(error: Exception) -> str:
+    """What the server is told of an error: a fixed sentence, and which settings of the site refuse something.
 
-    >>> without_paths("data.rooms.root: found no folder /data/ward 7/NYUDv2")
-    'data.rooms.root: found no folder …'
+    >>> as_told(FileNotFoundError("/data/ward 7/Anna Smith, 1962.png"))
+    'this site cannot read or write a file; its log says more'
     """
-    return PATH.sub("…", text)
+    if isinstance(error, RefusalError):
+        keys = f" ({', '.join(error.keys)} in site.yaml)" if error.keys else ""
+        return f"this site does not allow it{keys}; its log says more"
+    kinds = (sentence for kind, sentence in SENTENCES.items() if isinstance(error, kind))
+    return f"{next(kinds, 'an unexpected error at this site')}; its log says more"
 
 
 def make_app(site: Site | None = None, files: Sequence[Path] = ()) -> ClientApp:
@@ -81,13 +104,16 @@ def make_app(site: Site | None = None, files: Sequence[Path] = ()) -> ClientApp:
     app = ClientApp()
     sites: dict[Path, Site] = {}
 
-    def handle(message: Message, context: Context) -> Message:
+    def find(context: Context) -> Site:
         if site is not None:
-            return answer(site, message)
+            return site
         path = _file(context, files)
         if path not in sites:
             sites[path] = Site(SiteConfig.load(path))
-        return answer(sites[path], message)
+        return sites[path]
+
+    def handle(message: Message, context: Context) -> Message:
+        return _answer_any(lambda: find(context), message)
 
     app.query()(handle)
     app.train()(handle)

@@ -1,7 +1,7 @@
 """What a server may ask of a site: only what the site's own file allows and the method needs."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedhca2.data import KINDS
 from fedhca2.data.own import OwnData
@@ -26,7 +26,14 @@ OWN_KIND = "own"  # a data set or a task for which every site has code of its ow
 
 
 class RefusalError(UserError):
-    """The server asks for something that the site does not allow; one line each, with the key that would allow it."""
+    """The server asks for something that the site does not allow; one line each.
+
+    `keys` names the settings in site.yaml that would allow it: all that the server is told of a site's settings.
+    """
+
+    def __init__(self, lines: Iterable[str], keys: Iterable[str] = ()) -> None:
+        super().__init__(lines)
+        self.keys = tuple(dict.fromkeys(keys))
 
 
 def check_experiment(experiment: Mapping[str, Any], model: ModelConfig, site: SiteConfig) -> None:
@@ -34,7 +41,7 @@ def check_experiment(experiment: Mapping[str, Any], model: ModelConfig, site: Si
 
     `model` is the one that the experiment has for this site.
     """
-    refused = []
+    refused: list[_Refusal] = []
     method, encoder = experiment["method"]["name"], model.encoder
     if method not in site.methods:
         refused.append(_line("method", method, "methods", site.methods))
@@ -57,14 +64,12 @@ def check_experiment(experiment: Mapping[str, Any], model: ModelConfig, site: Si
         known = name in site.own_tasks if task["kind"] == OWN_KIND else is_built_in(task["kind"])
         if not known:
             refused.append(_line(f"tasks.{name}.kind", task["kind"], "own_tasks", [each.name for each in BUILT_IN]))
-    if refused:
-        raise RefusalError(refused)
+    _refuse(refused)
 
 
 def check_parts(method: Method, site: SiteConfig) -> None:
     """Refuse a method that shares parts that the site keeps."""
-    if refused := [part for part in _aggregated(method) if part not in site.share]:
-        raise RefusalError(_line("method", part, "share", site.share) for part in refused)
+    _refuse(_line("method", part, "share", site.share) for part in _aggregated(method) if part not in site.share)
 
 
 def check_sums_only(experiment: Experiment, site: SiteConfig) -> None:
@@ -75,7 +80,8 @@ def check_sums_only(experiment: Experiment, site: SiteConfig) -> None:
     if secure is None or secure.sketch > site.sketch:
         found = f"a sketch of {secure.sketch}" if secure else "none"
         needed = f"secure_aggregation with a sketch of at most {site.sketch}"
-        raise RefusalError([f"secure_aggregation: this site needs {needed} (sums_only in site.yaml), found {found}"])
+        fault = f"secure_aggregation: this site needs {needed} (sums_only in site.yaml), found {found}"
+        raise RefusalError([fault], ["sums_only"])
 
 
 def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
@@ -85,8 +91,7 @@ def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
         raise RefusalError([f"round: should be from 0 to {rounds}, found {shown(order.round)}"])
     asked = {"upload": set(order.upload), "deliveries": {slot.part for slot in order.deliveries}}
     kept = [(key, part) for key, parts in asked.items() for part in sorted(parts) if not _may_cross(part, site)]
-    if kept:
-        raise RefusalError(_line(key, part, "share", site.share) for key, part in kept)
+    _refuse(_line(key, part, "share", site.share) for key, part in kept)
     last = order.round == rounds
     most = {} if last else dict(method.uploads(order.round))  # less if no other client has such an encoder
     wanted = f"{experiment.method_name} in round {order.round + 1} of {rounds}, which this site has agreed to"
@@ -115,6 +120,20 @@ def _aggregated(method: Method) -> list[str]:
     return [part for part in AGGREGATED if getattr(method, part)]
 
 
-def _line(where: str, found: object, key: str, allowed: Iterable[str]) -> str:
+class _Refusal(NamedTuple):
+    """What is refused, and the key in site.yaml that would allow it."""
+
+    line: str
+    key: str
+
+
+def _line(where: str, found: object, key: str, allowed: Iterable[str]) -> _Refusal:
     listed = ", ".join(allowed)
-    return f"{where}: this site allows {listed or 'only its own'} ({key} in site.yaml), found {shown(found)}"
+    line = f"{where}: this site allows {listed or 'only its own'} ({key} in site.yaml), found {shown(found)}"
+    return _Refusal(line, key)
+
+
+def _refuse(refusals: Iterable[_Refusal]) -> None:
+    """Raise RefusalError if there are any."""
+    if refusals := list(refusals):
+        raise RefusalError((each.line for each in refusals), (each.key for each in refusals))

@@ -22,7 +22,7 @@ from fedhca2.federation.blind import Sum, Summed, seen_of
 from fedhca2.federation.flower.answers import Allowance, Answer, Gone
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.network_settings import NetworkSettings
-from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, decode_reply, encode_orders, pack
+from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, Header, decode_reply, encode_orders, pack
 from fedhca2.federation.flower.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.site_registry import SiteRegistry
 from fedhca2.federation.flower.wait import LOST_AFTER, TIMES_AS_LONG, Sending, TooFewClientsError, Wait, by_reason
@@ -90,7 +90,8 @@ class FlowerFleet:
         An order waits for a site that is offline, and is repeated to one that returns, fails, or is silent for long.
         Once enough clients have answered, it does not wait for sites that are offline.
         """
-        contents = encode_orders(orders, self.terms.wire, {**self.invitation.header(), "wire": self.terms.wire})
+        headers = {client: {**self._invite(client), "wire": self.terms.wire} for client in orders}
+        contents = encode_orders(orders, self.terms.wire, headers)
         errands = {
             client: _Errand(contents[client], self._allowance(client, order), partial(self._read_reply, client))
             for client, order in orders.items()
@@ -124,7 +125,7 @@ class FlowerFleet:
         """One stage of secure aggregation."""
         errands = {}
         for client, request in requests.items():
-            header = {**self.invitation.header(), STAGE: stage, "round": round, "request": request}
+            header = {**self._invite(client), STAGE: stage, "round": round, "request": request}
             allowance = Allowance(values.get(client, 0), MASKED)
             errands[client] = _Errand(pack(header), allowance, partial(self._read_stage, client, read))
             self._count(client, down=len(json.dumps(request)))
@@ -214,6 +215,9 @@ class FlowerFleet:
             return read(answer)
         except Exception as error:  # nothing in an answer may stop the server
             return Refused(f"answer cannot be used: {shown(error)}")
+
+    def _invite(self, client: str) -> Header:
+        return self.invitation.only_for(client).header()
 
     def _count(self, client: str, up: int = 0, down: int = 0) -> None:
         before = self.beside.get(client, (0, 0))

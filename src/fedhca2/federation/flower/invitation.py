@@ -1,8 +1,9 @@
 """What the server tells a site about the experiment, and how the site adapts it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from fedhca2.clients import Privacy
@@ -31,6 +32,11 @@ from fedhca2.params import layouts
 from fedhca2.tasks.declared import is_built_in
 
 RUN = re.compile(r"[A-Za-z0-9]{1,64}")
+# Of an experiment, what a site needs besides its own client, data set, tasks and model.
+NEEDED = (
+    *("name", "seed", "rounds", "method", "training", "skip_broken"),
+    *("privacy", "secure_aggregation", "guard", "diagnostics"),
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,22 @@ class Invitation:
             model = holder["model"] = with_classes(holder["model"], file_name)
             if model.get("encoder", {}).get("weights", "none") not in EMBEDDED_WEIGHTS:
                 model["encoder"]["weights"] = OWN_WEIGHTS
+        values["method"]["name"] = file_name(values["method"]["name"])
         return cls(run, values)
+
+    def only_for(self, client: str) -> "Invitation":
+        """What this client's site needs of it: nothing of other clients, their data sets and tasks."""
+        spec = self._specs[client]
+        part = {key: self.experiment[key] for key in NEEDED if key in self.experiment}
+        part["guard"] = {key: value for key, value in part["guard"].items() if key != "images"}
+        by_task = {
+            key: {task: value for task, value in self.experiment[key].items() if task in spec.tasks}
+            for key in ("tasks", "metrics")
+        }
+        own = {"name": spec.name, "data": spec.data, "tasks": list(spec.tasks), "epochs": spec.epochs}
+        model = spec.model.model_dump(mode="json", exclude_none=True)
+        data = {spec.data: self.experiment["data"][spec.data]}
+        return Invitation(self.run, {**part, **by_task, "data": data, "clients": [own], "model": model})
 
     @classmethod
     def read(cls, header: Mapping[str, Any]) -> "Invitation":
@@ -76,8 +97,10 @@ class Invitation:
         """
         spec = self._place(site)
         model = _with_own_files(spec.model, site)
-        check_experiment(self.experiment, model, site)
+        method = _listed(self.experiment["method"]["name"], site.methods)
+        check_experiment({**self.experiment, "method": {"name": method}}, model, site)
         part = {key: value for key, value in self.experiment.items() if key != "participation"} | {
+            "method": {**self.experiment["method"], "name": method},
             "data": {spec.data: self._data(spec.data, site)},
             "tasks": self._tasks(spec, site),
             "metrics": {task: name for task, name in self.experiment["metrics"].items() if task in spec.tasks},
@@ -98,7 +121,8 @@ class Invitation:
         if "kind" in site.data and site.data["kind"] != told["kind"]:
             return {"size": told["size"], **site.data}
         if told["kind"] == OWN_KIND:
-            raise RefusalError([f"data.{name}: this site should say how its images are read (data.kind in site.yaml)"])
+            fault = f"data.{name}: this site should say how its images are read (data.kind in site.yaml)"
+            raise RefusalError([fault], ["data.kind"])
         return {**told, **site.data}
 
     def _tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
@@ -107,17 +131,23 @@ class Invitation:
         declared = {**self.experiment.get("tasks", {}), **own}
         return {name: declared[name] for name in spec.tasks if name in declared}
 
-    def _place(self, site: SiteConfig) -> ClientSpec:
-        """The client of the experiment that this site is."""
+    @cached_property
+    def _specs(self) -> dict[str, ClientSpec]:
+        """The clients of the experiment, by name."""
         entries = [ClientEntry.model_validate(entry) for entry in self.experiment["clients"]]
         model = ModelConfig.model_validate(self.experiment["model"])
-        specs = {spec.name: spec for entry in entries for spec in entry.expand(model)}
+        return {spec.name: spec for entry in entries for spec in entry.expand(model)}
+
+    def _place(self, site: SiteConfig) -> ClientSpec:
+        """The client of the experiment that this site is."""
+        specs = self._specs
         if site.client not in specs:
-            raise UserError([f"client: should be one of {', '.join(specs)}, found {site.client!r}"])
+            raise RefusalError([f"client: expected {', '.join(specs)}, got {site.client!r}"], ["client"])
         spec = specs[site.client]
         if set(spec.tasks) != set(site.tasks):
             wanted, found = ", ".join(spec.tasks), ", ".join(site.tasks)
-            raise UserError([f"tasks: the experiment has {wanted} for {site.client!r}, this site has {found}"])
+            fault = f"tasks: the experiment has {wanted} for {site.client!r}, this site has {found}"
+            raise RefusalError([fault], ["tasks"])
         return spec
 
     def _privacy(self, site: SiteConfig) -> dict[str, Any]:
@@ -130,17 +160,21 @@ class Invitation:
         guard = GuardBounds.model_validate(self.experiment["guard"])
         if guard.reach and privacy.deviation > max(declared.deviation, guard.noise):
             fault = f"the experiment has {declared.noise:g}, and its guard refuses the {privacy.noise:g} of this site"
-            raise UserError([f"privacy.noise: {fault}; it should have guard.noise: {privacy.deviation:g} or more"])
+            hint = f"it should have guard.noise: {privacy.deviation:g} or more"
+            raise RefusalError([f"privacy.noise: {fault}; {hint}"], ["privacy.noise"])
         noise = max(declared.deviation, guard.noise)
         return {"privacy": privacy.model_dump(), "guard": {**self.experiment["guard"], "noise": noise}}
 
 
 def _with_own_files(model: ModelConfig, site: SiteConfig) -> ModelConfig:
     """The model with classes from the site's files of the same names, if the site lists them."""
-    listed = {file_name(path): path for path in site.encoders if is_import_path(path)}
-    return ModelConfig.model_validate(
-        with_classes(model.model_dump(), lambda path: listed.get(file_name(path), file_name(path)))
-    )
+    return ModelConfig.model_validate(with_classes(model.model_dump(), lambda path: _listed(path, site.encoders)))
+
+
+def _listed(path: object, own: Iterable[str]) -> str:
+    """The site's own path of the file that an import path names, if it is listed; otherwise the path as it crosses."""
+    crossing = file_name(str(path))
+    return {file_name(each): each for each in own if is_import_path(each)}.get(crossing, crossing)
 
 
 def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:

@@ -14,6 +14,10 @@ MODULUS = 2**32
 KEY_BYTES = 32
 
 
+class LargeValueError(ValueError):
+    """A row has a value that is larger than the clip, or that is not a number."""
+
+
 @dataclass(frozen=True)
 class Steps:
     """Values from −clip to clip in equal steps, so fine that the numbers of all members fill half of the range.
@@ -39,10 +43,10 @@ class Steps:
         return 2 * self.clip / self.count
 
     def whole(self, values: NDArray[Any]) -> Whole:
-        """Round to the nearest steps; raises ValueError if a value is too large."""
+        """Round to the nearest steps; raises LargeValueError if a value is too large."""
         largest = float(np.abs(values).max(initial=0.0))
         if not largest <= self.clip:  # also if it is NaN
-            raise ValueError(
+            raise LargeValueError(
                 f"rows should have values of at most {self.clip:g} (secure_aggregation.clip), found {largest:g}"
             )
         return np.rint((values.astype(np.float64) + self.clip) / self.size).astype(np.uint32)

@@ -119,8 +119,11 @@ def to_rows(content: RecordDict) -> dict[str, Tensor]:
     return rows
 
 
-def encode_orders(orders: Mapping[str, Order], wire: Wire, common: Header) -> dict[str, RecordDict]:
-    """Encode every client's order. Rows that several clients get are packed once, in the same array for all of them."""
+def encode_orders(orders: Mapping[str, Order], wire: Wire, headers: Mapping[str, Header]) -> dict[str, RecordDict]:
+    """Encode every client's order with what else is in its header.
+
+    Rows that several clients get are packed once, in the same array for all of them.
+    """
     receivers: dict[int, list[str]] = {}
     rows: dict[int, Tensor] = {}
     for client, order in orders.items():
@@ -143,7 +146,8 @@ def encode_orders(orders: Mapping[str, Order], wire: Wire, common: Header) -> di
         for client in group:
             arrays[client][name] = array
     return {
-        client: pack({**common, "order": _order(order, places)}, arrays[client]) for client, order in orders.items()
+        client: pack({**headers.get(client, {}), "order": _order(order, places)}, arrays[client])
+        for client, order in orders.items()
     }
 
 

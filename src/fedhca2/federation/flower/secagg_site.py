@@ -37,6 +37,10 @@ Weights = Mapping[str, Mapping[str, float]]  # of a sum, by client and slot
 SHARE, MASK, UNMASK = "share", "mask", "unmask"  # the stages after that of new keys
 
 
+class SumRefusedError(ValueError):
+    """The server asks for something that could reveal a row."""
+
+
 class Secrets(Config):
     """What a site knows of one sum, in its own file, so that it can crash between two stages and continue."""
 
@@ -81,7 +85,7 @@ def share(secrets: Secrets, request: Request, name: str, settings: SecureAggrega
     """Make shares of the seed and of the agreeing key, one for each client that takes part."""
     public = {client: (str(agreed), str(read)) for client, (agreed, read) in sorted(request["keys"].items())}
     if secrets.public and secrets.public != public:
-        raise ValueError("keys should be shared once, found different keys in a second request")
+        raise SumRefusedError("keys should be shared once, found different keys in a second request")
     if not secrets.public:
         secrets = _shared(secrets, public, name, settings.least(len(public)))
     return secrets, {"shares": secrets.sent, "seed": commitment(bytes.fromhex(secrets.seed))}
@@ -90,7 +94,7 @@ def share(secrets: Secrets, request: Request, name: str, settings: SecureAggrega
 def _shared(secrets: Secrets, public: Mapping[str, tuple[str, str]], name: str, least: int) -> Secrets:
     own = tuple(public_of(key) for key in (secrets.agreeing, secrets.reading))
     if public.get(name) != own or len(set(chain(*public.values()))) != 2 * len(public) or len(public) < 2:
-        raise ValueError(
+        raise SumRefusedError(
             "keys should be of two or more clients, all different, including this site's own, found others"
         )
     seeds = create_shares(bytes.fromhex(secrets.seed), least, len(public))
@@ -112,7 +116,7 @@ def conceal(
     sums = tuple({client: dict(own) for client, own in weights.items()} for weights in request["sums"])
     members = tuple(sorted({name, *request["shares"]}))
     if secrets.members and (secrets.members, secrets.sums) != (members, sums):
-        raise ValueError("rows should be masked once, found other sums in a second request")
+        raise SumRefusedError("rows should be masked once, found other sums in a second request")
     if not secrets.members:
         _check(members, sums, name, set(secrets.public), settings.least(len(secrets.public)))
         held = secrets.held | _opened(secrets, request["shares"], name)
@@ -122,14 +126,14 @@ def conceal(
 
 
 def _check(members: Sequence[str], sums: Sequence[Weights], name: str, known: set[str], least: int) -> None:
-    """Raise ValueError if sums could reveal a row."""
+    """Raise SumRefusedError if sums could reveal a row."""
     if len(members) < least or not set(members) <= known:
-        raise ValueError(f"{least} or more clients should have shared their keys, found {len(members)}")
+        raise SumRefusedError(f"{least} or more clients should have shared their keys, found {len(members)}")
     own = [slot for weights in sums for slot in weights.get(name, {})]
     if len(set(own)) < len(own):
-        raise ValueError("a row should go into one sum only, found one in several")
+        raise SumRefusedError("a row should go into one sum only, found one in several")
     if any(len(weights) < 2 or not set(weights) <= set(members) for weights in sums):
-        raise ValueError("a sum should be of two or more of the clients that take part, found another")
+        raise SumRefusedError("a sum should be of two or more of the clients that take part, found another")
 
 
 def _masked(
@@ -150,14 +154,14 @@ def unmask(secrets: Secrets, request: Request, name: str, settings: SecureAggreg
     """The share of the seed of each client that stayed, and of the key of each that dropped out; never both."""
     stayed, dropped = sorted(set(request["stayed"])), sorted(set(request["dropped"]))
     if not secrets.members or set(stayed) & set(dropped) or {*stayed, *dropped} != set(secrets.members):
-        raise ValueError("every client should have either stayed or dropped out, found otherwise")
+        raise SumRefusedError("every client should have either stayed or dropped out, found otherwise")
     if len(stayed) < settings.least(len(secrets.public)) or name not in stayed:
-        raise ValueError(f"{settings.least(len(secrets.public))} clients should have stayed, found {len(stayed)}")
+        raise SumRefusedError(f"{settings.least(len(secrets.public))} clients should have stayed, found {len(stayed)}")
     if any(len(set(weights) & set(stayed)) == 1 for weights in secrets.sums):
-        raise ValueError("a sum should be of two or more clients that stayed, found one that is a row")
+        raise SumRefusedError("a sum should be of two or more clients that stayed, found one that is a row")
     asked = commitment(json.dumps([secrets.sums, stayed], sort_keys=True).encode())
     if secrets.told[0] == secrets.round and secrets.told[1] != asked:  # the difference of two sums would reveal a row
-        raise ValueError("rows of a round should be added up once, found a second sum that differs")
+        raise SumRefusedError("rows of a round should be added up once, found a second sum that differs")
     answer = {
         "seeds": {client: secrets.held[client][0] for client in stayed if client in secrets.held},
         "keys": {client: secrets.held[client][1] for client in dropped if client in secrets.held},

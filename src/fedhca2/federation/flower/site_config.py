@@ -91,7 +91,8 @@ class SiteConfig(Config):
     methods: Annotated[
         tuple[str, ...],
         Field(
-            description="methods it takes part in; one from another package, as module:NAME, runs that package's code"
+            description="methods it takes part in; one from a file or another package, as file.py:NAME or module:NAME, "
+            "runs that code"
         ),
     ] = tuple(METHODS)
     share: Annotated[
@@ -163,7 +164,10 @@ class SiteConfig(Config):
         folder = path.resolve().parent
         data = _beside(folder, site.data)
         tasks = {name: task.located([folder]) for name, task in site.own_tasks.items()}
-        encoders = tuple(located(path, [folder]) if is_import_path(path) else path for path in site.encoders)
+        encoders, methods = (
+            tuple(located(path, [folder]) if is_import_path(path) else path for path in paths)
+            for paths in (site.encoders, site.methods)
+        )
         weights = folder / site.weights if isinstance(site.weights, Path) else site.weights
         return site.model_copy(
             update={
@@ -171,6 +175,7 @@ class SiteConfig(Config):
                 "data": data,
                 "own_tasks": tasks,
                 "encoders": encoders,
+                "methods": methods,
                 "weights": weights,
                 "turns": site.turns and _made(folder / site.turns, path),
             }

@@ -201,12 +201,13 @@ class SiteRegistry:
         else:  # a returning node introduces itself again, and may have other settings
             self._forget_all(number, order=False)
         if self.terms.named and name not in self._specs:
-            fault = Refused(f"key should belong to one of {', '.join(self._specs)}, found {shown(name)}")
+            fault = Refused(f"key should belong to a client of the experiment, found {shown(name)}")
             asked.give(node.since)
             asked.close()
             self._refuse(number, plain(name, NAME), fault)
             return
-        if self._ask(pack(self.invitation.header()), _Sent(number, name, False, Allowance()), "query"):
+        told = self.invitation.only_for(name).header() if self.terms.named else {}  # without keys: first, who it is
+        if self._ask(pack(told), _Sent(number, name, False, Allowance()), "query"):
             asked.give(node.since)
 
     def _introduce(self, sent: _Sent, answer: Answer | Refused | Gone) -> None:
@@ -214,6 +215,12 @@ class SiteRegistry:
         if isinstance(answer, Gone | Failed):
             log.warning("node %d did not introduce itself: %s", sent.node, answer.why)
             return  # it is asked again as if the question were lost, so that one that always fails is asked rarely
+        if isinstance(answer, Answer) and not self.terms.named and [*answer.header] == ["client"]:
+            claimed = answer.header["client"]
+            if isinstance(claimed, str) and claimed in self._specs:  # otherwise `_profile` refuses it
+                told = self.invitation.only_for(claimed).header()
+                self._ask(pack(told), replace(sent, name=claimed), "query")
+                return
         self._forget_all(sent.node, order=False)
         self._slowest = max(self._slowest, self._asked[sent.node].waited)
         self._asked[sent.node].close()
@@ -229,7 +236,7 @@ class SiteRegistry:
         """The profile of a node, if it is valid."""
         name = sent.name if self.terms.named else answer.header.get("client")
         if not isinstance(name, str) or name not in self._specs:
-            return Refused(f"client should be one of {', '.join(self._specs)}, found {shown(name)}")
+            return Refused(f"client should be one of the experiment, found {shown(name)}")
         holder = self._node_of.get(name, sent.node)
         if holder != sent.node and (self.terms.named or holder in self._there):
             return Refused(f"{name} has already joined as node {holder}")

@@ -21,7 +21,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
 
-from fedhca2.federation.flower.client_app import make_app
+from fedhca2.federation.flower.client_app import as_told, make_app
 from fedhca2.federation.flower.internals import (
     HeartbeatSender,
     RuntimeHttpClient,
@@ -162,7 +162,7 @@ def _carry_out(app: ClientApp, address: str, token: str, turn: threading.Lock, r
             status = SubStatus.COMPLETED
         except Exception as error:
             log.exception("a message of the server could not be answered")
-            details = f"{type(error).__name__}: {error}"
+            details = as_told(error)  # it leaves this machine
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
         push_message(client, reply, context)
     except Exception:

@@ -42,9 +42,23 @@ def test_a_site_uses_its_own_folder():
     assert accepted.data["rooms"].root == Path("/site/rooms")
 
 
-def test_a_site_hears_of_no_other_data_set():
-    accepted, _ = Invitation.to(experiment(), "run1").accept(site())
-    assert list(accepted.data) == ["rooms"]
+def test_the_invitation_of_a_site_is_accepted_as_the_whole_one():
+    whole = Invitation.to(experiment(metrics={"depth": "rmse"}, privacy={"clip": 1.0}), "run1")
+    assert whole.only_for("home").accept(site()) == whole.accept(site())
+
+
+def test_a_method_by_path_crosses_by_its_name_and_runs_from_the_sites_own_file(tmp_path):
+    code = "from fedhca2.methods import METHODS\nMINE = METHODS['fedper']\n"
+    folders = [tmp_path / "jane", tmp_path / "site"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "my_method.py").write_text(code, "utf-8")
+    invitation = Invitation.to(experiment(method=f"{folders[0]}/my_method.py:MINE"), "run1").only_for("home")
+    assert invitation.experiment["method"]["name"] == "my_method.py:MINE"
+    with pytest.raises(UserError, match=r"\(methods in site\.yaml\)"):
+        invitation.accept(site())
+    accepted, _ = invitation.accept(site(methods=[f"{folders[1]}/my_method.py:MINE"]))
+    assert accepted.method_name == f"{folders[1]}/my_method.py:MINE"
 
 
 def test_a_site_uses_its_own_weights(tmp_path):

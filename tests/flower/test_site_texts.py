@@ -1,0 +1,97 @@
+"""What a site's errors tell the server: a fixed sentence, whatever names, paths and values are in them."""
+
+import pytest
+import torch
+from federations import flower_federation, small_experiment
+from flwr.app import Context, Message, RecordDict
+
+from fedhca2.errors import UserError
+from fedhca2.federation.flower.client_app import SITE_KEY, make_app
+from fedhca2.federation.flower.consent import RefusalError
+from fedhca2.federation.flower.masks import LargeValueError
+from fedhca2.federation.flower.records import CANNOT, MalformedMessageError, header_of, pack
+from fedhca2.federation.flower.secagg_site import SumRefusedError
+from fedhca2.federation.flower.site import RoundIsOverError, Site
+from fedhca2.federation.flower.wait import TooFewClientsError
+
+PATIENT = "Anna Müller 1962-03-04, mammography"
+SECRET = f"/srv/Mary's; ward 7, oncology/scans/{PATIENT}.png"
+ERRORS = [
+    lambda: UserError([SECRET]),
+    lambda: RefusalError([SECRET], ["share"]),
+    lambda: RoundIsOverError(SECRET),
+    lambda: MalformedMessageError(SECRET),
+    lambda: SumRefusedError(SECRET),
+    lambda: LargeValueError(SECRET),
+    lambda: FileNotFoundError(2, "no such file", SECRET),
+    lambda: PermissionError(SECRET),
+    lambda: KeyError(PATIENT),
+    lambda: ValueError(SECRET),
+    lambda: MemoryError(SECRET),
+    lambda: torch.OutOfMemoryError(SECRET),
+    lambda: type(PATIENT, (Exception,), {})(SECRET),
+]
+
+
+class Failing(Site):
+    """A site whose every step fails in some way."""
+
+    def __init__(self, site, error):
+        super().__init__(site.config)
+        self.error = error
+
+    def describe(self, invitation):
+        raise self.error()
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_no_word_of_an_error_leaves_a_site(error, experiment, tmp_path, caplog):
+    grid, sites, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    grid.replace("home", lambda app: make_app(Failing(sites["home"], error)))
+    fleet.gather()
+    assert "its log says more" in fleet.registry.refused["home"]
+    assert not any(word in str(header_of(reply.content)) for reply in grid.up for word in ("Anna", "ward", "scans"))
+    assert "Anna" in "".join(record.message + str(record.exc_info) for record in caplog.records)
+
+
+TASKS = {"depth": "depth", "normals": "normals"}
+FILES = {
+    "no folder": {"kind": "csv", "root": SECRET, "columns": TASKS},
+    "no table": {"kind": "csv", "file": f"{PATIENT}.csv", "columns": TASKS},
+    "other columns": {"kind": "csv", "columns": {**TASKS, "depth": PATIENT}},
+    "no image": {"kind": "csv", "columns": TASKS},
+    "no setting": {"kind": "csv", PATIENT: SECRET},
+    "another kind": {"kind": PATIENT},
+}
+
+
+@pytest.mark.parametrize("data", FILES.values(), ids=FILES)
+def test_no_name_in_a_sites_files_leaves_it(data, experiment, tmp_path, caplog):
+    rows = "".join(f'"{number} {PATIENT}.png",a.png,b.png,1\n' for number in range(9))
+    (tmp_path / "labels.csv").write_text(f'image,depth,normals,"{PATIENT} "\n{rows}', "utf-8")
+    own = {"root": str(tmp_path), **data}
+    grid, sites, fleet = flower_federation(experiment, tmp_path, min_clients=2)
+    sites["home"].config = sites["home"].config.model_copy(update={"data": own})
+    fleet.gather()
+    assert "its log says more" in fleet.registry.refused["home"]
+    assert not any(
+        word in str(header_of(reply.content)) for reply in grid.up for word in ("Anna", "ward", "scans", ".csv")
+    )
+    assert "Anna" in "".join(record.message + str(record.exc_info) for record in caplog.records)
+
+
+def test_a_site_whose_file_cannot_be_read_says_no_path(tmp_path):
+    message = Message(pack({}), 1, "query")
+    message.metadata.__dict__["_src_node_id"] = 1
+    context = Context(0, 1, {SITE_KEY: str(tmp_path / f"{PATIENT}.yaml")}, RecordDict(), {})
+    told = header_of(make_app()(message, context).content)
+    assert told == {CANNOT: "this site cannot read or write a file; its log says more"}
+
+
+def test_a_refusal_names_the_setting_and_nothing_of_its_value(tmp_path):
+    _, sites, fleet = flower_federation(small_experiment(), tmp_path, await_refused=False)
+    for site in sites.values():
+        site.config = site.config.model_copy(update={"encoders": (SECRET,)})
+    with pytest.raises(TooFewClientsError, match=r"this site does not allow it \(encoders in site\.yaml\)") as refused:
+        fleet.gather()
+    assert "Anna" not in str(refused.value)
