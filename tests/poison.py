@@ -3,6 +3,7 @@
     python tests/poison.py                                        # the whole table
     python tests/poison.py --methods fedavg fedhca2 --markdown
     python tests/poison.py --methods "upgrad weighting=mean" krum --defence "no guard"   # a column for each method
+    python tests/poison.py --methods fedavg fedhca2 --defence guard --images 1 1000 1000000000   # what a lie adds
 
 Clients learn by Adam from noisy gradients, each towards an optimum of its own that is near the others'; rounds, weights
 and guard are the server's own. One client plays an attack in every round. Drift is |θ − θ'| / |θ'| over all values that
@@ -30,7 +31,7 @@ from fedhca2.federation.server import Server
 from fedhca2.messages import Reply
 from fedhca2.methods import METHODS, Method, resolve
 from fedhca2.params import Slot, unflatten
-from noisy_learner import LAYOUTS, RATE, Learner, drawn
+from noisy_learner import LAYOUTS, RATE, STEPS, Learner, drawn
 
 ROUNDS = 6
 EVE = "eve"  # the hostile one
@@ -71,7 +72,7 @@ class Eve:
 
     def limit(self, slot: Slot) -> float:
         """The farthest that a round can move a slot."""
-        return REACH.of_row(self.client.profile, LAYOUTS[slot.part].numel, range(1)).within(1.0)
+        return REACH.of_row(self.client.profile, LAYOUTS[slot.part].numel, range(1), STEPS).within(1.0)
 
     def wrong(self, slot: Slot, share: float) -> Tensor:
         """A move by this share of the limit, away from the optimum common to all clients."""
@@ -158,9 +159,10 @@ class Ended:
     refused: Sequence[Mapping[str, str]]
 
 
-def federate(method: Method, guard: GuardBounds, attack: Attack | None) -> Ended:
-    """A whole run, with an attack or without the hostile client."""
+def federate(method: Method, guard: GuardBounds, attack: Attack | None, images: int = STEPS) -> Ended:
+    """A whole run, with an attack or without the hostile client, which says that it has this many images."""
     clients = {name: Learner(name, tasks, method) for name, tasks in SITES.items()}
+    clients[EVE].profile = replace(clients[EVE].profile, samples=images)
     server = Server(method, [client.profile for client in clients.values()], guard, REACH)
     eve = Eve(clients[EVE], guard, method.uploads(0))
     state, sent, refused = server.start(), {}, []
@@ -205,15 +207,15 @@ class Cell:
 
 
 @cache
-def played(attack: str, statistics: bool, method: str, defence: str) -> Ended:
+def played(attack: str, statistics: bool, method: str, defence: str, images: int) -> Ended:
     """The end of a run, with or without an attack."""
     settings = {**DEFENCES[defence].method} | ({"batch_norm": "average"} if statistics else {})
-    return federate(method_of(method, **settings), DEFENCES[defence].guard, ATTACKS[attack] if attack else None)
+    return federate(method_of(method, **settings), DEFENCES[defence].guard, ATTACKS[attack] if attack else None, images)
 
 
-def cell(attack: str, method: str, defence: str) -> Cell:
-    """One cell of the table."""
-    found, absent = (played(name, ATTACKS[attack].statistics, method, defence) for name in (attack, ""))
+def cell(attack: str, method: str, defence: str, images: int = STEPS) -> Cell:
+    """One cell of the table; `images` is what the hostile client says it has."""
+    found, absent = (played(name, ATTACKS[attack].statistics, method, defence, images) for name in (attack, ""))
     drift = float((found.values - absent.values).norm() / absent.values.norm())
     refused = [name for names in found.refused for name in names]
     return Cell(
@@ -223,10 +225,13 @@ def cell(attack: str, method: str, defence: str) -> Cell:
 
 def cells(methods: Sequence[str] = tuple(METHODS), defences: Sequence[str] = tuple(DEFENCES)) -> Iterator[Cell]:
     """The table, without attacks on what a method does not share."""
-    for attack in ATTACKS:
-        for method in methods:
-            if applies(attack, method):
-                yield from (cell(attack, method, defence) for defence in defences)
+    for attack, method in rows(methods):
+        yield from (cell(attack, method, defence) for defence in defences)
+
+
+def rows(methods: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Every attack on every method, without attacks on what a method does not share."""
+    return ((attack, method) for attack in ATTACKS for method in methods if applies(attack, method))
 
 
 def main() -> None:
@@ -234,20 +239,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="METHOD")
     parser.add_argument("--defence", choices=DEFENCES, help="this one alone, with a column for each method")
+    parser.add_argument("--images", nargs="+", type=int, help="with --defence: a column for each number it says it has")
     parser.add_argument("--markdown", action="store_true", help="as it stands in docs/security.md")
     options = parser.parse_args()
     lines: dict[tuple[str, ...], list[str]] = {}
-    for each in cells(options.methods, [options.defence] if options.defence else tuple(DEFENCES)):
-        key = (each.attack,) if options.defence else (each.attack, each.method)
-        lines.setdefault(key, []).append(str(each))
+    if options.images:
+        columns = ("method", *map(str, options.images))
+        for key in rows(options.methods):
+            lines[key] = [str(cell(*key, options.defence or "guard", images)) for images in options.images]
+    else:
+        columns = options.methods if options.defence else ("method", *DEFENCES)
+        for each in cells(options.methods, [options.defence] if options.defence else tuple(DEFENCES)):
+            key = (each.attack,) if options.defence else (each.attack, each.method)
+            lines.setdefault(key, []).append(str(each))
     if options.markdown:
         print("\n".join(f"| {' | '.join((*key, *values))} |" for key, values in lines.items()))
         return
-    columns = options.methods if options.defence else ("method", *DEFENCES)
     table = Table("attack", *columns, title="the others' drift (and loss)")
     for key, values in lines.items():
         table.add_row(*key, *values)
-    Console(width=140).print(table)
+    Console(width=180).print(table)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """Sites that introduce themselves: late, with other settings, or with a key that is not theirs."""
 
 import pytest
-from federations import altered, flower_federation, orders_for, quiet
+from federations import PowerCutError, Watching, altered, flower_federation, orders_for, quiet, small_experiment
 
 from fedhca2.federation.flower.client_app import make_app
+from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import header_of
 from fedhca2.federation.flower.wait import TooFewClientsError, Wait
+from fedhca2.federation.run import resume, run
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +62,29 @@ def test_a_site_with_another_model_is_refused_and_told_so(experiment, tmp_path, 
     assert any(
         "the server refuses this site" in record.message and reason in record.message for record in caplog.records
     )
+
+
+def test_a_site_that_comes_back_with_other_images_is_refused(experiment, tmp_path):
+    grid, _, fleet = flower_federation(experiment, tmp_path)
+    fleet.gather()
+    before = fleet.profiles["home"].samples
+    grid.replace("home", lambda app: altered({"samples": 10**9}, app, "query"))
+    grid.restart("home")
+    fleet.registry.look(now=True)
+    fleet.registry.meet(Wait(60))
+    assert "as before in this run, got 1000000000" in fleet.registry.refused["node 3"]
+    assert fleet.profiles["home"].samples == before
+
+
+def test_also_after_the_run_was_resumed(tmp_path):
+    experiment, terms = small_experiment(rounds=2), NetworkSettings(poll=0.001, deadline=60, min_clients=2)
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    with pytest.raises(PowerCutError):
+        run(experiment, tmp_path / "run", watcher=Watching(fails_in=1), engine=FlowerEngine(grid, terms))
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    grid.replace("home", lambda app: altered({"samples": 10**9}, app, "query"))
+    result = resume(tmp_path / "run", watcher=Watching(), engine=FlowerEngine(grid, terms))
+    assert "as before in this run, got 1000000000" in result.missing["home"]
 
 
 def test_a_site_with_the_key_of_another_is_refused(experiment, tmp_path):

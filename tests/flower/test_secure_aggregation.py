@@ -8,7 +8,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 import torch
-from federations import Nobody, PowerCutError, Watching, flower_federation, site_configs, small_experiment
+from federations import Nobody, PowerCutError, Watching, altered, flower_federation, site_configs, small_experiment
 
 from fedhca2.clients import save_reply
 from fedhca2.errors import UserError
@@ -189,7 +189,8 @@ def test_a_sketch_that_is_longer_than_training_can_make_it_is_refused(tmp_path):
     assert set(found.sent[0]) == set(OUTDOOR)
 
 
-def test_a_sum_that_moved_farther_than_its_rows_can_is_delivered_to_nobody(tmp_path):
+@pytest.mark.parametrize("images", [2, 10**9])
+def test_a_sum_that_moved_farther_than_its_rows_can_is_delivered_to_nobody(images, tmp_path):
     class Poisoning(Site):
         def perform(self, invitation, order):
             reply = super().perform(invitation, order)
@@ -200,7 +201,8 @@ def test_a_sum_that_moved_farther_than_its_rows_can_is_delivered_to_nobody(tmp_p
 
     experiment = secured(FEDPER, rounds=2)
     poisoning = Poisoning(site_configs(experiment, tmp_path)["home"])
-    found = Federation(experiment, tmp_path, lambda grid: grid.replace("home", lambda app: make_app(poisoning)))
+    lying = altered({"samples": images}, make_app(poisoning), "query")
+    found = Federation(experiment, tmp_path, lambda grid: grid.replace("home", lambda app: lying))
     assert found.sent[0]
     assert found.sent[1] == {}
     assert "the sum should have moved by at most" in found.records[1].dropped["outdoor-semseg"]

@@ -177,9 +177,12 @@ class Experiment(Config):
         except ValidationError as error:
             raise UserError(describe(error)) from None
         names = [spec.name for spec in experiment.specs]
+        participation, guard = experiment.participation, experiment.guard
+        named = {"participation.availability": [*participation.availability], "guard.images": [*guard.images]}
         lines = [
-            f"participation.availability: {name!r} is not a client. {suggest(name, names)}"
-            for name in experiment.participation.availability
+            f"{key}: {name!r} is not a client. {suggest(name, names)}"
+            for key, by_client in named.items()
+            for name in by_client
             if name not in names
         ]
         lines += _unknown_metrics(experiment.metrics)

@@ -40,6 +40,10 @@ class GuardBounds(Config):
         float, Field(ge=0, description="standard deviation of the noise that sites may add to each value on their own")
     ] = 0.0
     window: Annotated[int, Field(ge=1, description="how many of a client's accepted rounds count as recent")] = 8
+    images: dict[str, Annotated[int, Field(ge=1)]] = Field(
+        default_factory=dict,
+        description="most training images of a client, by name; others are believed to have up to twice the median",
+    )
 
 
 class Participation(Config):

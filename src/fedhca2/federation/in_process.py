@@ -265,9 +265,10 @@ class InProcessRun(InProcess):
         return [look_ahead]
 
     def server(self) -> Server:
-        """The server for these clients."""
-        experiment = self.experiment
-        return Server(experiment.resolved_method, self.profiles.values(), experiment.guard, Reach.of(experiment))
+        """The server for these clients, whose images are counted here, so that nobody is bounded by the others'."""
+        experiment, profiles = self.experiment, self.profiles.values()
+        reach = replace(Reach.of(experiment), images={each.client: each.samples for each in profiles})
+        return Server(experiment.resolved_method, profiles, experiment.guard, reach)
 
     def finish(self, outcome: Outcome) -> Outcome:
         """Save the predictions of some clients for a few images, before and after training."""

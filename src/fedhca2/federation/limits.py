@@ -1,7 +1,7 @@
 """How far training can move a client's rows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
@@ -9,6 +9,10 @@ from fedhca2.clients import Privacy, Training
 from fedhca2.clients.reach import noise_reach, trained_reach
 from fedhca2.experiment import Experiment
 from fedhca2.messages import Profile
+
+# Honest steps move a row by at most an eighth of what any gradients could do, so that whoever has up to fifteen times
+# the median's images passes with this, and a lie gains no more than a factor of two (docs/security.md).
+TIMES_THE_MEDIAN = 2
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,11 @@ NO_LIMIT = Limit(inf)
 class RowReach(Protocol):
     """How far local training can move rows."""
 
-    def of_row(self, profile: Profile, numel: int, rounds: range) -> Limit:
-        """The farthest that a row of `numel` values can move in these rounds."""
+    def of_row(self, profile: Profile, numel: int, rounds: range, median: int) -> Limit:
+        """The farthest that a row of `numel` values can move in these rounds.
+
+        The number of images in a profile is what its client says; `median` is that of all clients.
+        """
 
 
 @dataclass(frozen=True)
@@ -52,17 +59,27 @@ class Reach:
     rounds: int
     epochs: Mapping[str, int]
     own_noise: float = 0.0  # standard deviation of the noise that sites may add to each value on their own
+    images: Mapping[str, int] = field(default_factory=dict)  # the most that clients have, as far as this is declared
 
     @classmethod
     def of(cls, experiment: Experiment) -> "Reach":
         """The reach of an experiment's clients."""
-        epochs = {spec.name: spec.epochs for spec in experiment.specs}
-        return cls(experiment.training, experiment.privacy, experiment.rounds, epochs, experiment.guard.noise)
+        epochs, guard = {spec.name: spec.epochs for spec in experiment.specs}, experiment.guard
+        return cls(experiment.training, experiment.privacy, experiment.rounds, epochs, guard.noise, guard.images)
 
-    def of_row(self, profile: Profile, numel: int, rounds: range) -> Limit:
-        """The farthest that a row of `numel` values can move in these rounds."""
+    def steps(self, profile: Profile, median: int) -> int:
+        """Steps of an epoch that a client is believed to take: as many as its images, within what is declared.
+
+        If nothing is declared for it, within twice the lower median of what all clients say, which no client can raise
+        by itself.
+        """
+        most = self.images.get(profile.client, TIMES_THE_MEDIAN * median)
+        return min(profile.samples, most) // self.training.batch_size
+
+    def of_row(self, profile: Profile, numel: int, rounds: range, median: int) -> Limit:
+        """The farthest that a row of `numel` values can move in these rounds, by the steps that are believed."""
         epochs = self.epochs[profile.client]
-        steps = profile.samples // self.training.batch_size
+        steps = self.steps(profile, median)
         turns = range(rounds.start * epochs, rounds.stop * epochs)
         moved = trained_reach(self.training, steps, turns, self.rounds * epochs, numel)
         clip = inf if self.privacy.clip is None else self.privacy.clip * len(rounds)

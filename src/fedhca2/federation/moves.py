@@ -155,7 +155,7 @@ def _excess(client: str, moves: Mapping[Slot, Move], shares: Shares, bounds: Gua
         if not isfinite(move.distance):
             return f"{slot}: row should be finite, found NaN or infinite values"
         if bounds.reach and move.distance > move.limit.within(bounds.reach):
-            far = f"at most {move.limit.within(bounds.reach):.4g}, {move.by} (guard.reach)"
+            far = f"at most {move.limit.within(bounds.reach):.4g}, {move.by} (guard.reach, guard.images)"
             return f"{slot}: row should have moved by {far}, found {move.distance:.4g}"
         recent = shares.get(f"{client}/{slot}")
         if bounds.jump and recent and _share(move) > bounds.jump * max(recent):

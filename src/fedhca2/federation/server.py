@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median_low
 
 from torch import Tensor
 
@@ -173,7 +174,7 @@ class Server:
         if self.reach is None:
             return NO_LIMIT
         profile = self.profiles[entry.client]
-        return self.reach.of_row(profile, profile.layouts[entry.slot].numel, rounds)
+        return self.reach.of_row(profile, profile.layouts[entry.slot].numel, rounds, entry.median)
 
     def _learn(self, state: ServerState, replies: Mapping[str, Reply]) -> ServerState:
         """Update α and β with this round's agreement."""
@@ -187,10 +188,11 @@ class Server:
     def _entries(self, part: Part, replies: Mapping[str, Reply]) -> dict[Layouts, list[Entry]]:
         """The rows of a part by layout, each list sorted by name so that the order of clients has no effect."""
         by_layout: dict[Layouts, list[Entry]] = {}
+        median = median_low([profile.samples for profile in self.profiles.values()] or [0])
         for client, reply in replies.items():
             profile = self.profiles[client]
             for slot, row in sorted(self._rows_of(part, reply).items()):
-                entry = Entry(client, slot, _member(profile, slot), row)
+                entry = Entry(client, slot, _member(profile, slot), row, median)
                 by_layout.setdefault(_layouts(profile, slot)[1], []).append(entry)
         return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in by_layout.items()}
 

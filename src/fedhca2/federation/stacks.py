@@ -16,6 +16,7 @@ class Entry:
     slot: Slot
     member: Member
     row: Tensor
+    median: int  # of the numbers of images that all clients say they have
 
     @property
     def key(self) -> str:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from time import sleep
 from typing import TypeVar
 
@@ -58,8 +57,8 @@ class Roster:
             known = self.profiles.get(profile.client, profile)
             if profile.client in self.nodes.values():
                 profile = Refused(f"{profile.client} has already joined as another node")
-            elif replace(known, samples=profile.samples) != profile:
-                profile = Refused(f"{profile.client} should have the tasks and parameters that it had before")
+            elif known != profile:
+                profile = Refused(f"{profile.client} should have the tasks, parameters and images that it had before")
         if isinstance(profile, Refused):
             log.warning("node %d is refused: %s", node, profile.why)
             self.refused[node] = profile.why

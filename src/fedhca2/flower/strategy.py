@@ -47,7 +47,7 @@ class LargestMove:
 
     largest: float
 
-    def of_row(self, profile: Profile, numel: int, rounds: range) -> Limit:
+    def of_row(self, profile: Profile, numel: int, rounds: range, median: int) -> Limit:
         """The farthest that a row of `numel` values can move in these rounds."""
         return Limit(self.largest * sqrt(numel) * len(rounds))
 

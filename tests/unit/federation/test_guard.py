@@ -169,6 +169,32 @@ def test_a_warm_up_that_ends_early_for_one_client_is_no_fault():
         assert not record.refused
 
 
+def refused_by_size(images, **declared):
+    """Who is refused if all clients take honest steps, in which no value moves by more than the learning rate."""
+    names, batch = "abcdef"[: len(images)], STEADY.batch_size
+    profiles = [replace(PROFILES[0], client=name, samples=count) for name, count in zip(names, images, strict=True)]
+    reach = Reach(STEADY, Privacy(), rounds=10, epochs=dict.fromkeys(names, 1), images=declared)
+    own = Server(resolve("fedper"), profiles, None, reach)
+    rows = [Reply(each.client, 0, {ENCODER: torch.full((6,), 1.0 * (each.samples // batch))}) for each in profiles]
+    return set(own.step(own.start(), rows)[2].refused)
+
+
+@pytest.mark.parametrize("images", [(10, 10, 10), (80, 90, 100, 1500), (8, 8, 120), (10, 10_000, 10_000, 10_000)])
+def test_honest_clients_of_different_sizes_are_not_refused(images):
+    assert refused_by_size(images) == set()
+
+
+def test_a_client_with_a_thousand_times_the_images_is_believed_if_the_experiment_declares_them():
+    assert refused_by_size((10, 10, 10, 10_000)) == {"d"}
+    assert refused_by_size((10, 10, 10, 10_000), d=10_000) == set()
+
+
+def test_a_declared_number_of_images_is_the_most_that_counts():
+    reach = replace(REACH, images={"d": 800})
+    claims = [replace(PROFILES[3], samples=samples) for samples in (80, 800, 10**9)]
+    assert [reach.steps(claim, median=8) for claim in claims] == [10, 100, 100]
+
+
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),

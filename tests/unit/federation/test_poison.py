@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from noisy_learner import STEPS
 from poison import ATTACKS, DEFENCES, ROUNDS, applies, cell, cells
 from small import MECHANISMS
 
@@ -27,6 +28,19 @@ def every(attack, defence):
 )
 def test_is_refused_in_every_round_of_every_method(defence, attack):
     assert {found.refused for found in every(attack, defence)} == {ROUNDS}
+
+
+@pytest.mark.parametrize("images", [10**power for power in range(10)])
+@pytest.mark.parametrize("method", ["fedavg", "fedhca2"])
+def test_no_number_of_images_gets_a_hundredfold_row_past_the_guard(method, images):
+    assert cell("scaled by 100", method, "guard", images).refused == ROUNDS
+
+
+@pytest.mark.parametrize("defence", AT_MOST)
+@pytest.mark.parametrize("attack", ["wrong way, at the reach", "wrong way, at the jump"])
+def test_a_false_number_of_images_at_most_doubles_the_reach(attack, defence):
+    honest, false = (cell(attack, "fedavg", defence, images).drift for images in (STEPS, 10**9))
+    assert honest < false < 2.1 * honest
 
 
 @pytest.mark.parametrize("defence", DEFENCES)

@@ -104,6 +104,8 @@ class FlowerRun(FlowerFleet):
         super().__init__(engine.grid, experiment, engine.terms, run, folder.path)
         self._engine, self._run_folder = engine, folder
         self.progress: Progress | None = folder.checkpoint.progress if folder.checkpoint else None
+        if folder.checkpoint:
+            self.registry.claims |= {each["client"]: each["samples"] for each in RunFiles(folder.path).of("profile")}
         self.skipped: Mapping[str, list[str]] = {}
         self.stops_at_once = engine.collect is leave_everything  # sites that are not this command's outlast it
 

@@ -203,16 +203,22 @@ def encode_profile(profile: Profile) -> RecordDict:
     return pack(profile_as_data(profile))
 
 
-def decode_profile(header: Header, expected: Profile) -> Profile | Refused:
-    """Decode the profile in an answer, if it is the expected one: a site can only choose its number of images."""
+def decode_profile(header: Header, expected: Profile, most: int | None = None) -> Profile | Refused:
+    """Decode the profile in an answer, if it is the expected one.
+
+    A site can choose its number of images, once: from 1 to `most`, unless the expected profile already has one.
+    """
     for key, wanted in profile_as_data(expected).items():
         if key != "samples" and header.get(key) != wanted:
             if key == "layouts":
                 return Refused(f"layouts of {expected.client} should be those of the experiment's model, found others")
             return Refused(f"{key} of {expected.client} should be {shown(wanted)}, found {shown(header.get(key))}")
-    samples = header.get("samples")
-    if type(samples) is not int or not 1 <= samples <= MOST_IMAGES:
-        return Refused(f"{expected.client} should have 1 to {MOST_IMAGES} training images, found {shown(samples)}")
+    samples, most = header.get("samples"), most or MOST_IMAGES
+    if type(samples) is not int or not 1 <= samples <= most:
+        return Refused(f"samples of {expected.client}: expected 1 to {most} training images, got {shown(samples)}")
+    if samples != (expected.samples or samples):
+        before = f"{expected.samples} training images, as before in this run"
+        return Refused(f"samples of {expected.client}: expected {before}, got {samples}")
     return replace(expected, samples=samples)
 
 
@@ -227,7 +233,7 @@ def decode_new_profile(header: Header) -> Profile | Refused:
         layouts = {Slot.parse(text): _layout(*described) for text, described in header["layouts"].items()}
         if not tasks or len(set(tasks)) < len(tasks) or not {slot.task for slot in layouts} <= {"", *tasks}:
             return Refused(f"tasks should be those of the decoders and heads, each once, found {shown(tasks)}")
-        profile = Profile(header["client"], header["dataset"], tasks, 1, layouts)
+        profile = Profile(header["client"], header["dataset"], tasks, 0, layouts)
     except Exception as error:  # nothing in an answer may stop the server
         return Refused(f"profile cannot be read: {shown(error)}")
     return decode_profile(header, profile)

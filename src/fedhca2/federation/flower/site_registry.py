@@ -57,6 +57,7 @@ class SiteRegistry:
     def __init__(self, grid: Grid, experiment: Experiment, terms: NetworkSettings, invitation: Invitation) -> None:
         self.grid, self.experiment, self.terms, self.invitation = grid, experiment, terms, invitation
         self.known: dict[str, Profile] = {}
+        self.claims: dict[str, int] = {}  # the number of images that each client said it has, also before a resume
         self._refused: dict[int, tuple[str, str]] = {}  # nodes that do not fit: their names, and why
         self._answers = Answers(source_of(grid))
         self._specs = {spec.name: spec for spec in experiment.specs}
@@ -229,6 +230,7 @@ class SiteRegistry:
             self._refuse(sent.node, sent.name, profile)
             return
         self.known[profile.client], self._node_of[profile.client] = profile, sent.node
+        self.claims[profile.client] = profile.samples
         self._refused.pop(sent.node, None)
         log.info("%s has joined: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
 
@@ -240,7 +242,8 @@ class SiteRegistry:
         holder = self._node_of.get(name, sent.node)
         if holder != sent.node and (self.terms.named or holder in self._there):
             return Refused(f"{name} has already joined as node {holder}")
-        return decode_profile(answer.header, self.expected[name])
+        expected = replace(self.expected[name], samples=self.claims.get(name, 0))
+        return decode_profile(answer.header, expected, self.experiment.guard.images.get(name))
 
     def _refuse(self, node: int, name: str, fault: Refused) -> None:
         log.warning("node %d (%s) is refused: %s", node, name, fault.why)

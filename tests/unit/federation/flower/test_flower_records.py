@@ -138,7 +138,17 @@ def test_a_profile_arrives_as_it_was_sent():
 
 @pytest.mark.parametrize("samples", [0, -1, 10**11, 1.5, True, "7", None])
 def test_a_profile_with_an_impossible_number_of_images_is_refused(samples):
-    assert profile(samples=samples) == Refused(f"home should have 1 to 1000000000 training images, found {samples!r}")
+    assert profile(samples=samples).why.startswith("samples of home: expected 1 to 1000000000 training images")
+
+
+def test_a_client_cannot_change_its_number_of_images_in_a_run():
+    changed = decode_profile(header_of(encode_profile(replace(PROFILE, samples=PROFILE.samples + 1))), PROFILE)
+    assert f"expected {PROFILE.samples} training images, as before in this run" in changed.why
+
+
+def test_a_client_has_no_more_images_than_the_experiment_declares():
+    header = header_of(encode_profile(PROFILE))
+    assert isinstance(decode_profile(header, replace(PROFILE, samples=0), most=PROFILE.samples - 1), Refused)
 
 
 @pytest.mark.parametrize("key", ["client", "dataset", "tasks", "layouts"])
