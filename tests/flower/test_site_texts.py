@@ -67,7 +67,7 @@ FILES = {
 
 @pytest.mark.parametrize("data", FILES.values(), ids=FILES)
 def test_no_name_in_a_sites_files_leaves_it(data, experiment, tmp_path, caplog):
-    rows = "".join(f'"{number} {PATIENT}.png",a.png,b.png,1\n' for number in range(9))
+    rows = "".join(f'"{number} {PATIENT}.png","{PATIENT}.png","{PATIENT}.png",1\n' for number in range(9))
     (tmp_path / "labels.csv").write_text(f'image,depth,normals,"{PATIENT} "\n{rows}', "utf-8")
     own = {"root": str(tmp_path), **data}
     grid, sites, fleet = flower_federation(experiment, tmp_path, min_clients=2)
