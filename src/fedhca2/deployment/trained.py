@@ -104,7 +104,11 @@ class Trained:
 
     def _build(self, size: tuple[int, int]) -> MultiTaskModel:
         channels = {task: get_task(task).channels_for(space) for task, space in self.spaces.items()}
-        model = MultiTaskModel(self.spec.model.blank, channels, size)
+        try:
+            model = MultiTaskModel(self.spec.model.blank, channels, size)
+        except (RuntimeError, AssertionError, ValueError) as error:
+            about = f"{self.spec.name}: expected images of a size that {self.spec.model.encoder.title} takes"
+            raise UserError([f"{about}, got {size[0]}×{size[1]} after padding: {imports.told(error)}"]) from None
         try:
             model.load_state_dict(self._tensors)
         except RuntimeError as error:

@@ -9,6 +9,7 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.clients.evaluation import evaluate, sample_predictions
 from fedhca2.deployment import Trained
 from fedhca2.deployment.export import export, exported
+from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
 from fedhca2.tasks import get_task
@@ -131,6 +132,13 @@ def test_prediction_and_export_agree_on_larger_images(tmp_path, own):
     _, trained = made(tmp_path, (48, 48))
     image = torch.randint(0, 256, (3, *own), dtype=torch.uint8)
     assert_same(by_export(trained, image), trained.predict(image))
+
+
+def test_a_size_that_the_encoder_does_not_take_is_one_line(tmp_path):
+    encoder = {"name": "swinv2_tiny_window8_256"}
+    _, trained = made(tmp_path, (64, 64), model={"encoder": encoder, "decoder_width": 8})
+    with pytest.raises(UserError, match=r"^noise: expected images of a size that swinv2\S+ takes, got 96×96[^\n]*$"):
+        trained.predict(torch.zeros(3, 90, 90, dtype=torch.uint8))
 
 
 @pytest.mark.slow
