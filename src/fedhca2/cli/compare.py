@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -67,7 +68,11 @@ def compare(
 def sweep(
     config: ExperimentName,
     over: Annotated[
-        str, typer.Option(metavar="KEY=V1,V2,…", help="The setting to vary, and its values: method.c=0.2,0.4,0.6")
+        list[str],
+        typer.Option(
+            metavar="KEY=V1,V2,…",
+            help="A setting to vary, and its values: method.c=0.2,0.4,0.6; with several, all combinations are run.",
+        ),
     ],
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per value.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/sweep-NAME-KEY.")] = None,
@@ -75,57 +80,69 @@ def sweep(
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Run an experiment with several values of one setting, and show Δm over them. Finished runs are not repeated."""
+    """Run an experiment with several values of settings, and show Δm over them. Finished runs are not repeated."""
     most = _number_of_jobs(jobs)
     with clear_errors(), stopped():
         from fedhca2.federation.comparison_runs import plan_sweep, run_folder_of
         from fedhca2.run_folder.names import sweep_folder
 
-        key, variants = _variants(config, over, overrides or [])
-        folder = out or sweep_folder(next(iter(variants.values())).name, key)
-        planned = plan_sweep({f"{key}={value}": variant for value, variant in variants.items()}, seeds, folder)
-        rows = {value: run_folder_of(folder, f"{key}={value}", 0).parent for value in variants}
+        values = _swept_values(over)
+        variants = _variants(config, values, overrides or [])
+        folder = out or sweep_folder(next(iter(variants.values())).name, "-".join(values))
+        planned = plan_sweep(variants, seeds, folder)
+        key, *others = values
+        rows = {value: run_folder_of(folder, f"{key}={value}", 0).parent for value in values[key] if not others}
         _carry_out(planned, folder, most, as_json, lambda runs, table: _draw_sweep(key, rows, runs, table, folder))
 
 
-def _variants(config: str, over: str, overrides: Sequence[str]) -> tuple[str, dict[str, "Experiment"]]:
-    """The swept setting, and the experiment for each of its values; raises UserError if they cannot be compared."""
+def _swept_values(over: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The swept settings, each with its values by name; raises UserError if one is not a setting with values."""
     from fedhca2.errors import UserError
-    from fedhca2.experiment import Experiment
     from fedhca2.reports.comparison.variants import FREE
     from fedhca2.strict_yaml import YamlError, parse_yaml
 
-    key, equals, text = over.partition("=")
-    try:
-        values = parse_yaml(f"[{text}]") if equals and key else []
-    except YamlError as error:
-        raise UserError([f"--over {over:.200}: the values are {error}"]) from None
-    if not isinstance(values, list) or len(values) < 2:
-        raise UserError([f"--over {over:.200}: should be KEY=V1,V2,… with two values or more, as in method.c=0.2,0.4"])
-    if key.partition(".")[0] in (*FREE, "devices"):
-        hint = "--seeds runs several" if key == "seed" else "it does not change any result"
-        raise UserError([f"--over: {key!r} cannot be swept: {hint}"])
+    swept: dict[str, dict[str, Any]] = {}
+    for text in over:
+        key, equals, listed = text.partition("=")
+        try:
+            values = parse_yaml(f"[{listed}]") if equals and key else []
+        except YamlError as error:
+            raise UserError([f"--over {text:.200}: the values are {error}"]) from None
+        if not isinstance(values, list) or len(values) < 2:
+            expected = "should be KEY=V1,V2,… with two values or more, as in method.c=0.2,0.4"
+            raise UserError([f"--over {text:.200}: {expected}"])
+        if key.partition(".")[0] in (*FREE, "devices"):
+            hint = "--seeds runs several" if key == "seed" else "it does not change any result"
+            raise UserError([f"--over: {key!r} cannot be swept: {hint}"])
+        if key in swept:
+            raise UserError([f"--over {text:.200}: expected all values of {key} in one --over, got it twice"])
+        swept[key] = {str(value) if isinstance(value, str) else json.dumps(value): value for value in values}
+        if len(swept[key]) < len(values):
+            raise UserError([f"--over {text:.200}: values should differ, found one of them twice"])
+    return swept
+
+
+def _variants(config: str, swept: Mapping[str, Mapping[str, Any]], overrides: Sequence[str]) -> dict[str, "Experiment"]:
+    """The experiment for each combination of values, by name; raises UserError if they cannot be compared."""
+    from fedhca2.errors import UserError
+    from fedhca2.experiment import Experiment
+
+    choices = [[(f"{key}={name}", f"{key}={json.dumps(value)}") for name, value in swept[key].items()] for key in swept]
     variants = {
-        str(value) if isinstance(value, str) else json.dumps(value): Experiment.load(
-            config, [*overrides, f"{key}={json.dumps(value)}"]
-        )
-        for value in values
+        " ".join(name for name, _ in chosen): Experiment.load(config, [*overrides, *(change for _, change in chosen)])
+        for chosen in product(*choices)
     }
-    if len(variants) < len(values):
-        raise UserError([f"--over {over:.200}: values should differ, found one of them twice"])
-    first, *others = variants.items()
-    for value, other in others:
-        if other.kinds != first[1].kinds:
-            raise UserError(
-                [f"--over {key}={value}: should keep the clients and tasks of {key}={first[0]}, found others"]
-            )
-    return key, variants
+    (first_name, first), *others = variants.items()
+    for name, other in others:
+        if other.kinds != first.kinds:
+            raise UserError([f"--over {name}: should keep the clients and tasks of {first_name}, found others"])
+    return variants
 
 
 def _draw_sweep(
     key: str, rows: Mapping[str, Path], runs: Sequence["RunFiles"], table: "Comparison", folder: Path
 ) -> list[str]:
-    """Write the figure of the values that have finished; returns its name."""
+    """Write the figure of the values of one setting that have finished; returns its name."""
     from fedhca2.reports.comparison.drawings import SWEEP_FILE, draw_sweep
     from fedhca2.reports.comparison.variants import variants
     from fedhca2.whole_files import ORDINARY, write_whole

@@ -80,7 +80,7 @@ def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: P
 def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> list[ComparisonRun]:
     """All runs of variants of an experiment by name, each with the Local run of its settings and seed.
 
-    If the variants differ only in settings that do not concern Local, one Local serves them all.
+    Variants that differ only in settings that do not concern Local share one.
     """
     planned = [
         (name, variant.parse({**variant.to_dict(), "seed": seed, "baseline": False}))
@@ -88,12 +88,13 @@ def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> lis
         for seed in range(variant.seed, variant.seed + seeds)
     ]
     alone = {name: _concerning_local(variant) for name, variant in variants.items()}
-    shared = len(set(alone.values())) == 1
+    first_with = {key: name for name, key in reversed(alone.items())}
     runs = dict[Path, ComparisonRun]()
     for name, experiment in planned:
         seed, baseline = experiment.seed, None
         if experiment.method_name != LOCAL:
-            baseline = run_folder_of(out, LOCAL if shared else f"{LOCAL} {name}", seed)
+            own = LOCAL if len(first_with) == 1 else f"{LOCAL} {first_with[alone[name]]}"
+            baseline = run_folder_of(out, own, seed)
             local = experiment.with_method(LOCAL)
             runs.setdefault(baseline, ComparisonRun(local, baseline, None))
         folder = run_folder_of(out, name, seed)

@@ -80,6 +80,27 @@ def test_values_that_change_local_have_their_own(config, tmp_path):
     assert len({run.folder for run in planned}) == 8
 
 
+@pytest.mark.slow
+def test_a_sweep_over_two_settings_has_a_row_for_each_combination(config, tmp_path):
+    swept = ("--over", "method.c=0.2,0.5", "--over", "training.learning_rate=0.001,0.002")
+    done = invoke("sweep", config, *swept, "--set", "rounds=1", "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 0, done.output
+    combinations = {
+        f"fedhca2 (encoder.c={c}, training.learning_rate={rate})" for c in (0.2, 0.5) for rate in (0.001, 0.002)
+    }
+    found = json.loads(done.stdout)["table"]
+    assert {row["method"] for row in found if not row["method"].startswith("local")} == combinations
+    assert len({row["method"] for row in found}) == len(combinations) + 2  # a Local for each learning rate
+    assert not (tmp_path / "out" / "sweep.svg").exists()
+
+
+def test_a_setting_that_is_swept_twice_is_one_line(config, tmp_path):
+    done = invoke(
+        "sweep", config, "--over", "method.c=0.2,0.5", "--over", "method.c=0.6,0.7", "--out", tmp_path / "out"
+    )
+    assert (done.exit_code, "all values of method.c" in done.output, done.output.count("\n")) == (2, True, 1)
+
+
 @pytest.mark.parametrize(
     ("over", "line"),
     [
