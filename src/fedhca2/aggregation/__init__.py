@@ -1,6 +1,15 @@
 """Aggregation: inner products of rows in, mixing weights out. It knows no models and no tasks."""
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.aggregation.aggregator import (
+    Aggregator,
+    Blend,
+    Measure,
+    Member,
+    Mixing,
+    is_shared,
+    mixing_of,
+    try_aggregator,
+)
 from fedhca2.aggregation.attentive import Attentive, CrossAttention, attention, attentive_weights, cross_attention
 from fedhca2.aggregation.conflict_averse import (
     CommonUpdate,
@@ -56,8 +65,11 @@ __all__ = [
     "conflict_averse_weights",
     "cross_attention",
     "group_weights",
+    "is_shared",
     "mean_weights",
+    "mixing_of",
     "pull_weights",
     "relative_gap",
+    "try_aggregator",
     "voting_weights",
 ]

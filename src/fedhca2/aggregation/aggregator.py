@@ -1,21 +1,27 @@
 """The interface of an aggregator: inner products of rows in, a small mixing matrix out."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, get_args
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from fedhca2.config import Config
+from fedhca2.errors import UserError
+from fedhca2.imports import told
 from fedhca2.messages import Base, Kind
-from fedhca2.params import Layout
+from fedhca2.params import Layout, Part
 
 if TYPE_CHECKING:
     from fedhca2.aggregation.rows import Rows
 
+log = logging.getLogger("fedhca2.methods")
 # Which inner products a mixing needs: none, of the rows, or of the rows minus the first of them (which keeps all
 # digits of the differences between parameters that are close together).
 Measure = Literal["nothing", "rows", "differences"]
@@ -125,3 +131,103 @@ class Aggregator(Config, ABC):
     @abstractmethod
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """The mixing for these inner products in float64, [P, N, N] by tensor, or [1, N, N] of `whole` rows."""
+
+
+def mixing_of(
+    aggregator: Aggregator, part: Part, products: Tensor, members: Sequence[Member], layout: Layout
+) -> Mixing:
+    """Ask the aggregator of a part for its mixing; raises UserError if that is not usable, or if a user's own fails."""
+    try:
+        mixing = aggregator.mixing(products, members, layout)
+    except Exception as error:  # a user's own code raises anything
+        if not _is_users(aggregator):
+            raise
+        fault = str(error) if isinstance(error, UserError) else told(error)
+        raise UserError([f"method.{part}: {_shown(aggregator)}: {fault}"]) from error
+    fault = _fault(mixing, len(members), len(layout.names))
+    if not fault and any(blend.hyper for blend in mixing.blends) and not aggregator.first_weights(layout):
+        fault = "first_weights(): expected the first values of learned weights, since a Blend has hyper=True, got none"
+    if fault:
+        raise UserError([f"method.{part}: {_shown(aggregator)}: {fault}"])
+    return mixing
+
+
+def try_aggregator(aggregator: Aggregator, part: Part, members: Sequence[Member], layout: Layout) -> None:
+    """Ask a user's own aggregator of a part for a mixing of random rows of these members, before anything is trained.
+
+    Raises UserError if it is not usable, and warns if the answer is another one the second time: a resumed run has a
+    new aggregator, without what the old one has kept in itself.
+    """
+    if not _is_users(aggregator):
+        return
+    count, tensors = len(members), 1 if aggregator.whole or aggregator.measure == "nothing" else len(layout.names)
+    rows = torch.randn(count, 2 * count, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    gram = torch.zeros(count, count, dtype=torch.float64) if aggregator.measure == "nothing" else rows @ rows.T
+    tried = aggregator.model_copy(deep=True)  # whatever it keeps of random rows is no part of the run
+    products = gram.expand(tensors, count, count)
+    first, second = (mixing_of(tried, part, products.clone(), members, layout) for _ in range(2))
+    if not all(one.weights.equal(other.weights) for one, other in zip(first.blends, second.blends, strict=False)):
+        advice = "Mixing.keeps is what lasts, with one number for each member"
+        what = "gave two mixings of the same rows, so a resumed run will differ from one without a break"
+        log.warning("method.%s: %s: %s; %s", part, _shown(tried), what, advice)
+
+
+def is_shared(aggregator: Aggregator, part: Part, members: Sequence[Member], layout: Layout) -> bool:
+    """Whether somebody gets rows of others, as far as that does not depend on the rows."""
+    if len(members) < 2 or aggregator.measure != "nothing":
+        return len(members) > 1
+    nothing = torch.zeros(1, len(members), len(members), dtype=torch.float64)
+    others = 1 - torch.eye(len(members))
+    mixing = mixing_of(aggregator, part, nothing, members, layout)
+    return any(bool((blend.weights[..., list(blend.gets), :] * others).any()) for blend in mixing.blends)
+
+
+def _is_users(aggregator: Aggregator) -> bool:
+    return not type(aggregator).__module__.startswith("fedhca2.")
+
+
+def _shown(aggregator: Aggregator) -> str:
+    """The name of an aggregator's class, with its file or module."""
+    kind = type(aggregator)
+    return f"{kind.__name__} of {Path(kind.__module__).name}"
+
+
+def _fault(mixing: object, members: int, tensors: int) -> str:
+    """What is wrong with an answer for rows of this many members and tensors; empty if it can be used."""
+    if not isinstance(mixing, Mixing):
+        return f"mixing(): expected a Mixing, got {type(mixing).__name__}"
+    if mixing.base not in get_args(Base):
+        return f"base: expected {', '.join(get_args(Base))}, got {mixing.base!r}"
+    if mixing.keeps and (len(mixing.keeps) != members or not all(isfinite(number) for number in mixing.keeps)):
+        return f"keeps: expected {members} finite numbers, one for each member, or none, got {mixing.keeps!r:.100}"
+    return next((fault for blend in mixing.blends if (fault := _blend_fault(blend, members, tensors))), "")
+
+
+def _blend_fault(blend: object, members: int, tensors: int) -> str:
+    if not isinstance(blend, Blend):
+        return f"blends: expected Blends, got {type(blend).__name__}"
+    weights, gets = blend.weights, blend.gets
+    if fault := weights_fault(weights, members):
+        return fault
+    if weights.dim() not in (2, 3) or (weights.dim() == 3 and len(weights) != tensors):
+        wanted = f"[M, {members}], or [{tensors}, M, {members}] by tensor"
+        return f"weights: expected the shape {wanted}, got {list(weights.shape)}"
+    rows = weights.shape[-2]
+    if len(gets) != members or not all(isinstance(row, int) and 0 <= row < rows for row in gets):
+        return f"gets: expected {members} numbers of mixed rows, from 0 to {rows - 1}, got {gets!r:.100}"
+    return ""
+
+
+def weights_fault(weights: object, members: int) -> str:
+    """What is wrong with weights for the rows of this many members; empty if they can be used.
+
+    >>> weights_fault([0.5, 0.5], 2), weights_fault(torch.ones(3), 2)
+    ('weights: expected a torch.Tensor, got list', 'weights: expected 2, one for each member, got the shape [3]')
+    """
+    if not isinstance(weights, Tensor):
+        return f"weights: expected a torch.Tensor, got {type(weights).__name__}"
+    if weights.dim() == 0 or weights.shape[-1] != members:
+        return f"weights: expected {members}, one for each member, got the shape {list(weights.shape)}"
+    if not bool(weights.isfinite().all()):
+        return f"weights: expected finite numbers, got {weights.flatten().tolist()!r:.100}"
+    return ""

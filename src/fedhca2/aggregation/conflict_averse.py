@@ -8,9 +8,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing, weights_fault
 from fedhca2.aggregation.means import group_weights
 from fedhca2.aggregation.solver import solve
+from fedhca2.errors import UserError
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
@@ -114,11 +115,18 @@ class CommonUpdate(Aggregator):
         """Exact, or estimated by another random projection in every round."""
         return rows.estimated_products(self.sketch, round) if self.sketch else super().products(rows, round)
 
+    def _weights(self, gram: Tensor) -> Tensor:
+        """Compute the weights; raises UserError if they do not fit."""
+        weights = self.weights(gram)
+        if fault := weights_fault(weights, len(gram)):
+            raise UserError([fault])
+        return weights
+
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """Give all U, times α if there is one; with `groups` the group's mean update replaces the client's own."""
         gram = products.sum(dim=0)
         means, gets = group_weights([member.group for member in members])
-        weights = self.weights(means @ gram @ means.T) @ means if self.across == "groups" else self.weights(gram)
+        weights = self._weights(means @ gram @ means.T) @ means if self.across == "groups" else self._weights(gram)
         weights, kept = self._averaged(weights, members)
         added = Blend((self._scale(weights, gram) * weights)[None], (0,) * len(members), hyper=self.learns)
         if not self.learns:

@@ -76,11 +76,22 @@ def run(
         folder = out or default_folder(experiment.name)
         with tracked(folder, track) as trackers:
             if dry_run:
+                _check(experiment, folder, engine, baseline)
                 _show_forecast(experiment, as_json)
                 return
             with watched(console, trackers) as watcher:
                 result = run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
             conclude(console, result, folder, as_json)
+
+
+def _check(experiment: "Experiment", folder: Path, engine: str, baseline: Path | None) -> None:
+    """Make the checks of a run that a forecast does not need."""
+    from fedhca2.federation.in_process import check_in_process
+    from fedhca2.federation.run import check_new
+
+    check_new(experiment, folder, baseline)
+    if engine == "in-process":
+        check_in_process(experiment)
 
 
 def _show_forecast(experiment: "Experiment", as_json: bool) -> None:

@@ -60,6 +60,7 @@ def forecast(experiment: Experiment) -> Forecast:
         torch.manual_seed(0)
         plans = plan_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
         server = Server(experiment.resolved_method, [plan.profile for plan in plans])
+        server.check_method()
         kinds: dict[int, list[ClientPlan]] = {}
         for plan in plans:
             kinds.setdefault(id(plan.common), []).append(plan)

@@ -143,7 +143,7 @@ class InProcessEngine:
 
     def prepare(self, experiment: Experiment, out: Path, *, resumed: bool) -> "InProcessFleets":
         """Open the data and assign images; a resumed run keeps its assignment."""
-        choose_devices(experiment.devices)
+        check_in_process(experiment)
         data = open_data(experiment)
         shards = shards_after(experiment, data, RunFiles(out)) if resumed else assign_shards(experiment, data)
         shards, skipped = without_broken(experiment, data, shards)
@@ -161,9 +161,6 @@ class InProcessFleets:
 
     def open(self, experiment: Experiment, folder: RunFolder, *, baseline: bool) -> "InProcessRun":
         """Plan the clients, and check their saved states."""
-        if experiment.secure_aggregation:
-            fault = "hides rows from a remote server, and there is none here"
-            raise UserError([f"secure_aggregation: {fault}; it should be null, or --engine flower-local"])
         return InProcessRun(experiment, self, folder)
 
 
@@ -193,6 +190,7 @@ class InProcessRun(InProcess):
             except (ValueError, KeyError) as error:
                 raise unusable(checkpoint.path, error) from None
             self.progress = without_strangers(checkpoint.progress, list(self.profiles))
+        self.server().check_method()
         # A client's noise key only exists here, so it is saved before any noised update leaves.
         self.checkpoint_first = checkpoint is None and bool(experiment.privacy.noise)
         self.checkpoint_every = experiment.checkpoints.every
@@ -323,6 +321,14 @@ class _All:
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         for watcher in self.watchers:
             watcher.aggregated(round, record, seconds)
+
+
+def check_in_process(experiment: Experiment) -> None:
+    """Raise UserError if an experiment cannot run in this process."""
+    choose_devices(experiment.devices)
+    if experiment.secure_aggregation:
+        fault = "hides rows from a remote server, and there is none here"
+        raise UserError([f"secure_aggregation: {fault}; it should be null, or --engine flower-local"])
 
 
 def choose_devices(wanted: Sequence[str] = ()) -> list[torch.device]:

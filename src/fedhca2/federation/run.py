@@ -48,6 +48,15 @@ def run(
         return ready.train(watcher, known)
 
 
+def check_new(experiment: Experiment, out: Path, baseline: Path | None = None) -> Scores | None:
+    """Check the folder and the baseline of a run that starts; returns the baseline's scores, and changes nothing.
+
+    Raises UserError if there is something in the folder, or if the baseline is not of this experiment.
+    """
+    RunFolder.new(out, (*IN_PROCESS.file_names, *BASELINE_FILES)).close()
+    return read_baseline(baseline, experiment) if baseline else None
+
+
 def resume(
     out: Path, *, watcher: RunWatcher, engine: Engine = IN_PROCESS, overrides: list[str] | None = None
 ) -> Result:

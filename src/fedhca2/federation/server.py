@@ -1,5 +1,6 @@
 """The server's part of a round: learn the weights, aggregate, and tell every client what to add."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,7 +8,7 @@ from statistics import median_low
 
 from torch import Tensor
 
-from fedhca2.aggregation import Mean, Member, Mixing, Weights
+from fedhca2.aggregation import Mean, Member, Mixing, Weights, is_shared, mixing_of, try_aggregator
 from fedhca2.experiment.clients import client_kind
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.gate import Expected, sent_updates, well_formed
@@ -19,6 +20,7 @@ from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.run_folder.records import Aggregation, ServerRecord, ServerState
 
+log = logging.getLogger("fedhca2.server")
 Deliveries = dict[str, dict[Slot, Delivery]]
 Layouts = tuple[Layout, Layout | None]  # of rows, and of their running statistics
 
@@ -60,6 +62,32 @@ class Server:
             part: kind for part, kind in self.method.uploads(round).items() if part.removesuffix("_norms") in mixable
         }
 
+    def check_method(self) -> None:
+        """Ask a user's own aggregators for mixings of random rows of all clients; raises UserError if one is unusable.
+
+        Warns if nobody gets anything from others, although the method shares something.
+        """
+        stacks = [
+            (aggregator.at(0.0), part, members, layout)
+            for part, aggregator in self.method.all_aggregators.items()
+            for layout, members in self._members(part)
+        ]
+        for stack in stacks:
+            try_aggregator(*stack)
+        if self.method.all_aggregators and not any(is_shared(*stack) for stack in stacks):
+            alone = len(self.profiles) == 1
+            why = "there is only one" if alone else "no two have a part that it mixes, with the same layout and group"
+            log.warning("method: no client gets anything from others: %s", why)
+
+    def _members(self, part: Part) -> list[tuple[Layout, list[Member]]]:
+        """The owners of rows of a part, by layout, in the order of a round in which all take part."""
+        groups: dict[Layouts, list[Member]] = {}
+        for profile in self.profiles.values():
+            for slot in profile.layouts if part in self.mixable[profile.client] else ():
+                if slot.part == part:
+                    groups.setdefault(_layouts(profile, slot)[1], []).append(_member(profile, slot))
+        return [(layout, sorted(members, key=lambda member: member.name)) for (layout, _), members in groups.items()]
+
     def start(self) -> ServerState:
         """The state before the first round."""
         return ServerState()
@@ -91,7 +119,7 @@ class Server:
                 if first and entry.key not in weights:
                     weights[entry.key] = Weights.start(first)
             members = [replace(entry.member, kept=kept.get(entry.key)) for entry in stack.entries]
-            mixing = stack.aggregator.mixing(stack.compared, members, stack.layout)
+            mixing = mixing_of(stack.aggregator, stack.part, stack.compared, members, stack.layout)
             if mixing.keeps:
                 kept |= dict(zip([entry.key for entry in stack.entries], mixing.keeps, strict=True))
             mixings.append((stack, mixing))

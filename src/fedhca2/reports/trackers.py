@@ -8,6 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+SQLITE = "sqlite:///"
+
 
 class Scalar(NamedTuple):
     """A number of one round."""
@@ -44,15 +46,19 @@ class Tracker(Protocol):
 
 
 def folder_at(place: str) -> Path:
-    """The folder at this place, which may be missing; raises ValueError if it cannot be written to."""
-    path = Path(place).absolute()
-    nearest = next(parent for parent in (path, *path.parents) if parent.exists())
-    if not nearest.is_dir():
-        raise ValueError(f"should be a folder, found the file {nearest}")
+    """The folder at this place, which may be missing; raises ValueError if it cannot be made or written to."""
+    path, made = Path(place).absolute(), list[Path]()
     try:
-        TemporaryFile(dir=nearest).close()  # for root, the permissions of folders such as /proc promise too much
+        for folder in (*reversed(path.parents), path):
+            if not folder.is_dir():
+                folder.mkdir()
+                made.insert(0, folder)
+        TemporaryFile(dir=path).close()  # for root, the permissions of folders such as /proc promise too much
     except OSError as error:
-        raise ValueError(f"should be a folder that can be written to, found {nearest} ({error.strerror})") from None
+        raise ValueError(f"expected a folder that can be written to, got {error.filename}: {error.strerror}") from None
+    finally:
+        for folder in made:  # the tracker makes it when the run starts
+            folder.rmdir()
     return path
 
 
@@ -135,6 +141,8 @@ class MLflow:
             os.environ.setdefault(name, value)
         if "://" in place:
             self._place = place
+            if place.startswith(SQLITE):  # MLflow would try for minutes to open it
+                folder_at(str(Path(place.removeprefix(SQLITE)).absolute().parent))
             self._connect().search_experiments(max_results=1)
         else:
             self._place = folder_at(place).as_uri()

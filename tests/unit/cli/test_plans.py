@@ -56,9 +56,27 @@ def test_a_forecast_leaves_nothing(config, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_forecast_of_a_mistake_is_one_line(config):
-    done = invoke("run", config, "--dry-run", "--set", "model.encoder.name=nothing")
-    assert (done.exit_code, done.output.count("\n")) == (2, 1)
+@pytest.mark.parametrize(
+    ("mistake", "place"),
+    [
+        (("--set", "model.encoder.name=nothing"), "model"),
+        (("--baseline", "nowhere"), "--baseline nowhere"),
+        (("--out", "{folder}"), "{folder}"),
+        (("--out", "{folder}/file"), "{folder}/file"),
+        (("--track", "tensorboard={folder}/file"), "--track tensorboard={folder}/file"),
+        (("--set", "secure_aggregation={}", "--set", "method=fedavg"), "secure_aggregation"),
+        (("--set", "devices=[cuda:9]"), "devices"),
+    ],
+)
+@pytest.mark.parametrize("how", [(), ("--dry-run",)])
+def test_a_mistake_is_the_same_line_in_a_run_and_in_its_forecast(config, tmp_path, how, mistake, place):
+    (tmp_path / "file").write_text("full")
+    words = [word.replace("{folder}", str(tmp_path)) for word in mistake]
+    out = () if "--out" in words else ("--out", tmp_path / "out")
+    done = invoke("run", config, *how, *out, *words)
+    assert (done.exit_code, done.output.count("\n")) == (2, 1), done.output
+    assert done.output.startswith(f"error: {place.replace('{folder}', str(tmp_path))}")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

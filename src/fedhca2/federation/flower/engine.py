@@ -123,7 +123,9 @@ class FlowerRun(FlowerFleet):
         experiment, expected, present = self.experiment, self.registry.expected.values(), self.registry.known
         if experiment.secure_aggregation:
             return BlindServer(experiment, expected, self, present)
-        return Server(experiment.resolved_method, expected, experiment.guard, Reach.of(experiment), present)
+        server = Server(experiment.resolved_method, expected, experiment.guard, Reach.of(experiment), present)
+        server.check_method()
+        return server
 
     def finish(self, outcome: Outcome) -> Outcome:
         """Copy the models here, with predictions of sample images, if the sites are on this machine."""

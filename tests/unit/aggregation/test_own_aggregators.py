@@ -1,0 +1,123 @@
+"""What the answers of a user's own aggregator have to be, before anything is trained."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from pydantic import PrivateAttr
+
+from fedhca2.aggregation import Aggregator, Blend, CommonUpdate, GroupMean, Mean, Member, Mixing, is_shared
+from fedhca2.aggregation import try_aggregator as tried
+from fedhca2.errors import UserError
+from fedhca2.params import Layout
+
+MEMBERS = [Member(name, "group") for name in "abc"]
+LAYOUT = Layout(("x.weight", "y.weight"), ((2,), (3,)))
+EVERYONE = (0, 0, 0)
+
+
+class Own(Aggregator):
+    """Answers what it was given."""
+
+    sends = "updates"
+    measure = "rows"
+    _answer: object = PrivateAttr(None)
+
+    def mixing(self, products, members, layout):
+        return self._answer(products) if callable(self._answer) else self._answer
+
+
+class OwnWeights(CommonUpdate):
+    """Weights updates as it was told."""
+
+    _answer: object = PrivateAttr(None)
+
+    def weights(self, gram):
+        return self._answer
+
+
+def answering(answer, kind=Own):
+    own = kind()
+    own._answer = answer
+    return own
+
+
+def blend(weights, gets=EVERYONE, **options):
+    return Mixing("start", (Blend(weights, gets, **options),))
+
+
+def test_a_usable_answer_is_accepted():
+    tried(answering(blend(torch.full((2, 1, 3), 1 / 3))), "encoder", MEMBERS, LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, "expected a Mixing, got NoneType"),
+        (Mixing("middle", ()), "base: expected trained, start, nothing"),
+        (Mixing("start", ("blend",)), "expected Blends, got str"),
+        (blend(torch.ones(1, 4)), r"weights: expected 3.*\[1, 4\]"),
+        (blend(torch.ones(3)), r"weights: expected the shape \[M, 3\]"),
+        (blend(torch.ones(5, 1, 3)), r"\[2, M, 3\] by tensor, got \[5, 1, 3\]"),
+        (blend(np.ones((1, 3))), "expected a torch.Tensor, got ndarray"),
+        (blend(torch.full((1, 3), torch.nan)), "expected finite numbers"),
+        (blend(torch.ones(1, 3), (0, 0)), "gets: expected 3 numbers of mixed rows"),
+        (blend(torch.ones(1, 3), (0, 0, 1)), "gets: .* from 0 to 0"),
+        (blend(torch.ones(1, 3), hyper=True), "first_weights"),
+        (Mixing("start", (), keeps=(1.0,)), "keeps: expected 3 finite numbers"),
+        (lambda products: products[9], r"IndexError.*test_own_aggregators.py, line \d+"),
+    ],
+)
+def test_an_unusable_answer_is_one_line_with_its_part_and_class(answer, words):
+    with pytest.raises(UserError, match=rf"^method.decoder: Own of .*{words}") as error:
+        tried(answering(answer), "decoder", MEMBERS, LAYOUT)
+    assert len(error.value.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (torch.ones(4), r"expected 3, one for each member, got the shape \[4\]"),
+        (np.ones(3), "expected a torch.Tensor, got ndarray"),
+        (torch.tensor([1.0, torch.nan, 0.0]), "expected finite numbers"),
+    ],
+)
+def test_unusable_weights_of_updates_are_one_line(answer, words):
+    with pytest.raises(UserError, match=rf"^method.encoder: OwnWeights of .*: weights: {words}"):
+        tried(answering(answer, OwnWeights), "encoder", MEMBERS, LAYOUT)
+
+
+class Counting(Aggregator):
+    """Remembers in itself how often it was asked."""
+
+    sends = "updates"
+    measure = "nothing"
+    _asked: int = PrivateAttr(0)
+
+    def mixing(self, products, members, layout):
+        self._asked += 1
+        return blend(torch.full((1, 3), float(self._asked)))
+
+
+def test_an_aggregator_that_remembers_is_named_in_a_warning(caplog):
+    own = Counting()
+    with caplog.at_level(logging.WARNING):
+        tried(own, "encoder", MEMBERS, LAYOUT)
+    assert "Counting" in caplog.text
+    assert "Mixing.keeps" in caplog.text
+    assert own._asked == 0
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "groups", "shared"),
+    [
+        (Mean(), "ab", True),
+        (Mean(), "a", False),
+        (GroupMean(), "aa", True),
+        (GroupMean(), "ab", False),
+    ],
+)
+def test_only_members_that_get_rows_of_others_share(aggregator, groups, shared):
+    members = [Member(str(number), group) for number, group in enumerate(groups)]
+    assert is_shared(aggregator, "encoder", members, LAYOUT) == shared
