@@ -8,7 +8,7 @@ import pytest
 from browser.chromium import launched
 from fedhca2.reports.page.write import write_page
 from fedhca2.run_folder.reader import RunFiles
-from made_run import crowded_run, made_run
+from made_run import crowded_run, made_run, with_diagnostics
 
 AWAY, REFUSED = ("shop", "home"), [("home", "no reply in time"), ("<b>node 7</b>", "unknown client")]
 OWN = ("file:", "data:", "blob:")
@@ -36,7 +36,7 @@ def pages(tmp_path_factory, hostile_name):
     runs = [made_run(folder / "local", "local"), made_run(folder / "fedhca2", better=1.1, away=AWAY, refused=REFUSED)]
     made_run(folder / "fedhca2" / "baseline", "local", away=AWAY, refused=REFUSED)
     several = [*runs, *(made_run(folder / str(seed), better=1 + seed / 10, seed=seed) for seed in (1, 2))]
-    found = {"single": runs[1:], "several": several, "crowd": [crowded_run(folder / "crowd")]}
+    found = {"single": [with_diagnostics(runs[1])], "several": several, "crowd": [crowded_run(folder / "crowd")]}
     found["hostile"] = [renamed(made_run(folder / "hostile", better=1.1), "shop", hostile_name)]
     return {name: write_page(runs, folder / f"{name}.html") for name, runs in found.items()}
 

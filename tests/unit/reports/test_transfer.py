@@ -68,8 +68,8 @@ def test_rows_that_help_everybody_need_no_explanation(tmp_path):
 
 def test_the_second_sentence_names_who_gives_most(run):
     assert sentences(run)[1] == (
-        "Added whole, the update of road would help the others most (+2.00 % on average), "
-        "and that of home least (-1.75 %)."
+        "Added whole, the update of road would help the others most (loss -2.00 % on average), "
+        "and that of home least (loss +1.75 %)."
     )
 
 
@@ -114,8 +114,8 @@ def test_updates_of_one_length_are_alike_in_magnitude_whatever_their_direction()
 def test_updates_that_help_nobody_are_not_said_to_help(tmp_path):
     harmful = [[None, -0.01, -0.01], [-0.04, None, -0.04], [-0.02, -0.02, None]]
     assert sentences(with_events(tmp_path, transfer(0, values=harmful))) == [
-        "Added whole, the update of home would harm the others least (-1.00 % on average), "
-        "and that of road most (-4.00 %)."
+        "Added whole, the update of home would harm the others least (loss +1.00 % on average), "
+        "and that of road most (loss +4.00 %)."
     ]
 
 

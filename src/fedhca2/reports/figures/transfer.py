@@ -124,8 +124,8 @@ def transfer_sentences(run: RunFiles) -> list[str]:
             most, least = max(given, key=given.__getitem__), min(given, key=given.__getitem__)
             first, last = ("help the others most", "least") if given[most] > 0 else ("harm the others least", "most")
             sentences.append(
-                f"Added whole, the update of {most} would {first} ({gain_text(given[most])} on average), "
-                f"and that of {least} {last} ({gain_text(given[least])})."
+                f"Added whole, the update of {most} would {first} ({loss_text(given[most])} on average), "
+                f"and that of {least} {last} ({loss_text(given[least])})."
             )
     return sentences
 
@@ -165,7 +165,7 @@ def _mean_of(values: Array) -> float:
 def transfer_figures(run: RunFiles) -> list[Figure]:
     """Draw every client's gain, transfer between pairs as heat map and graph, and how pairs of updates relate."""
     gains = client_gains(run)
-    figures = [_gain_bars(gains, " ".join(transfer_sentences(run)))] if gains else []
+    figures = [_gain_bars(gains, " ".join(["Left of 0 a loss rose.", *transfer_sentences(run)]))] if gains else []
     for number, pairs in enumerate(measured_pairs(run)):
         mark = f"-{number}" if number else ""
         if not np.isnan(pairs.mean).all():
@@ -194,7 +194,7 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], told: str) -> Figure:
         "hovertemplate": "%{y}: %{x:+.2f} %<br>%{customdata}<extra></extra>",
         "marker": {"color": [HELPS if means[name] > 0 else HARMS for name in names]},
     }
-    layout = axes("immediate fall of the validation loss (%); left of 0 it rose", "")
+    layout = axes("fall of the validation loss (%)", "")
     layout["xaxis"] |= {"zeroline": True, "zerolinecolor": INK}
     layout["yaxis"] |= {"type": "category"}
     height = 130 + 22 * len(names)
