@@ -15,6 +15,7 @@ from deployment import COMMAND, descendants, wait_for
 from federations import SWIN, small_experiment
 from hostile import Node, obliging
 
+from fedhca2.federation.flower import superlink
 from fedhca2.federation.flower.keys import make_keys
 from fedhca2.federation.flower.link import Link
 from fedhca2.federation.flower.records import header_of
@@ -131,7 +132,7 @@ def test_a_dead_superlink_ends_the_run_at_once_and_no_site_is_blamed(experiment,
         os.kill(command.listening(link), signal.SIGKILL)
         code, output = command.wait()
         assert code == 2
-        assert re.search(r"error: .*superlink.*code -9.*resume with: fedhca2 flower serve", output), output
+        assert re.search(r"error: .*SuperLink.*code -9.*resume with: fedhca2 flower serve", output), output
         assert SITE not in output.partition("error:")[2]
 
 
@@ -222,13 +223,18 @@ def test_a_coordinator_without_keys_is_told_that_they_are_missing(tmp_path, word
     assert (code, output.count("\n"), "--keys nowhere: expected a folder" in output) == (2, 1, True), output
 
 
-def test_coordinators_on_one_link_do_not_take_each_others_tasks(keys, tmp_path):
-    runs = []
+def test_coordinators_on_one_link_do_not_take_each_others_tasks(keys, tmp_path, monkeypatch):
+    runs, together = [], threading.Barrier(4)
+
+    def acquire_together(*wanted, acquire=superlink.acquire, **more):
+        together.wait()  # until the runs of all have started
+        return acquire(*wanted, **more)
 
     def coordinate(link):
         with link.run() as grid:
             runs.append(grid.run.run_id)
 
+    monkeypatch.setattr(superlink, "acquire", acquire_together)
     with Link(keys, "127.0.0.1:0", logs=tmp_path) as link:
         threads = [threading.Thread(target=coordinate, args=[link.superlink], daemon=True) for _ in range(4)]
         for thread in threads:

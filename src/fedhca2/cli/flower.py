@@ -194,7 +194,7 @@ def serve(
         begun = RunFiles(Path(config))
         note = begun.flower_note
         _refuse_idle(("overrides", "out") if note else (), "a resumed run keeps its settings and its folder")
-        _refuse_idle(("listen", "quota") if superlink else (), "they are options of the link that --superlink names")
+        _refuse_idle(("listen", "quota") if superlink else (), "the link that --superlink names has its own")
         experiment = begun.experiment() if note else Experiment.load(config, overrides or [])
         folder = Path(config) if note else out or default_folder(experiment.name)
         if note:

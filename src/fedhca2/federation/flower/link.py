@@ -108,7 +108,7 @@ class Link:
     def _replace(self, name: str, code: int) -> None:
         """Start a process again after it has ended with this code, or say why that is impossible."""
         if name not in self._again:
-            self._fault = f"the {name} has ended with code {code}, and the run in it"
+            self._fault = f"the SuperLink has ended with code {code}, and the run with it"
         elif code == CANNOT_HEAL:
             self._fault = f"{name} has ended with code {code}{self._hint}"
         else:

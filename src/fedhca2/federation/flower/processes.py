@@ -87,7 +87,8 @@ def listen(address: str, option: str) -> tuple[socket.socket, str]:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host.strip("[]"), port), family=family, backlog=512)
     except OSError as error:
-        raise UserError([f"{option}: expected an address to listen on, got {address}: {error.strerror}"]) from None
+        why = str(error.strerror).partition(" (")[0]  # Python adds the address
+        raise UserError([f"{option}: expected an address to listen on, got {address}: {why}"]) from None
     return listening, f"{host}:{listening.getsockname()[1]}"
 
 
