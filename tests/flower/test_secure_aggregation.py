@@ -18,7 +18,7 @@ from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.masks import Steps
 from fedhca2.federation.flower.network_settings import NetworkSettings
-from fedhca2.federation.flower.records import STAGE, header_of
+from fedhca2.federation.flower.records import STAGE, header_of, unsalt
 from fedhca2.federation.flower.secagg_site import MASK, SHARE
 from fedhca2.federation.flower.site import REPLY, Site
 from fedhca2.federation.rounds import run_rounds
@@ -108,7 +108,7 @@ def test_nothing_but_masked_numbers_leaves_a_site_and_they_are_uniform(tmp_path)
 def test_what_leaves_a_site_has_nothing_of_its_row(plain, tmp_path):
     rows = plain(FEDPER).heard[0]
     for array in arrays_up(Federation(secured(FEDPER), tmp_path)):
-        masked = np.frombuffer(array.data, np.uint32).astype(np.float64)
+        masked = np.frombuffer(unsalt(array.data), np.uint32).astype(np.float64)
         for row in rows.values():
             assert abs(np.corrcoef(masked, row[ENCODER].numpy())[0, 1]) < 6 / len(masked) ** 0.5
 
