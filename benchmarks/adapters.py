@@ -58,7 +58,7 @@ def main():
         changed = with_encoder(experiment, changes)
         out = options.out / name.replace(", rank ", "-").lower()
         scores, up, seconds, peak = alone.submit(measured, changed, out).result()
-        gain = overall_gain(scores, local, experiment.kinds)
+        gain = overall_gain(scores, local, experiment.task_set, experiment.kinds)
         memory = "" if peak is None else f"{peak:.2f}"
         print(f"| {name} | {up:.2f} | {seconds:.1f} | {memory} | {gain:+.2f} % |", flush=True)
 

@@ -100,7 +100,7 @@ class Page:
         alone = {run.seed: run.scores for run in runs if run.method == LOCAL}
         rows = {}
         for run in (run for run in runs if run.method == "fedhca2" and run.seed in alone):
-            gain = overall_gain(run.scores, alone[run.seed], run.kinds)
+            gain = overall_gain(run.scores, alone[run.seed], run.task_set, run.kinds)
             rows.setdefault(encoder_of(run.settings), {})[run.seed] = gain, run.line["megabytes_up"]
         if len(rows) < 2:
             return f"*`{name}` was not run with other encoders.*"

@@ -85,7 +85,7 @@ def scores_of(run):
         for task in spec.tasks:
             if task not in clients.get(spec.name, {}):
                 raise UserError([f"should have scores of every client, found none of {spec.name} in {task}"])
-            main = headline(task, clients[spec.name][task])
+            main = headline(run.task_set[task], clients[spec.name][task])
             scores.setdefault(task, {}).setdefault(main.metric, {})[spec.name] = float(f"{main.value:.6g}")
     return scores
 

@@ -90,6 +90,10 @@ class Record:
     def tasks(self):
         return {spec.name: spec.tasks for spec in self._parsed.specs}
 
+    @property
+    def task_set(self):
+        return self._parsed.task_set
+
     @cached_property
     def kinds(self):
         return self._parsed.kinds

@@ -8,6 +8,7 @@ No scene here belongs to an experiment: they have another seed. Needs a GPU: abo
 
 import argparse
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from math import cos, pi
 from time import perf_counter
 
@@ -20,21 +21,27 @@ from fedhca2.data.feed import Preparation
 from fedhca2.data.scenes import LABELS, render
 from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel
 from fedhca2.models.multitask import apply_head
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import TASKS, TaskSet
 
 SEED = 7_000_000
 SIZE = (64, 64)
 SCALES = (0.75, 1.25)
 LEARNING_RATE = 1.5e-3
 LONGEST_GRADIENT = 5.0
-OUTPUTS = {f"{domain}_{task}": (domain, task) for domain in ("outdoor", "indoor") for task in LABELS[domain]}
+OUTPUTS = {
+    f"{domain}_{task}": (domain, task) for domain in ("outdoor", "indoor") for task in LABELS[domain] if task in TASKS
+}
 
 
 def render_chunk(domain: str, indices: range) -> dict[str, Tensor]:
     """Images and labels of these scenes."""
     torch.set_num_threads(1)
     scenes = render(domain, indices, size=SIZE, seed=SEED)
-    return {name: scenes[name].half() if name == "depth" else scenes[name] for name in ("image", *LABELS[domain])}
+    return {
+        name: scenes[name].half() if name == "depth" else scenes[name]
+        for name in ("image", *LABELS[domain])
+        if name == "image" or name in TASKS
+    }
 
 
 def render_all(domain: str, count: int, pool: ProcessPoolExecutor) -> dict[str, Tensor]:
@@ -154,8 +161,9 @@ def main() -> None:
         data = {domain: render_all(domain, options.scenes, pool) for domain in LABELS}
     print(f"rendered {len(data) * options.scenes} scenes in {perf_counter() - began:.0f} s", flush=True)
     channels = {name: TASKS[task].channels_for(LABELS[domain][task]) for name, (domain, task) in OUTPUTS.items()}
+    tasks = TaskSet(replace(TASKS[task], name=name) for name, (_, task) in OUTPUTS.items())
     config = ModelConfig(encoder=EncoderConfig(name=options.encoder), decoder_width=64)
-    model = MultiTaskModel(config, channels, SIZE).cuda().train()
+    model = MultiTaskModel(config, channels, SIZE, tasks).cuda().train()
     step = CapturedStep(model)
     prepare = Preparation(compile=True)
     for number in range(options.steps):
@@ -163,7 +171,7 @@ def main() -> None:
         for domain, scenes in data.items():
             chosen = torch.randint(0, options.scenes, (options.batch,), device="cuda")
             raw = {name: values[chosen] for name, values in scenes.items()}
-            batches[domain] = prepare(raw, draw_plan(options.batch), SIZE, 0)
+            batches[domain] = prepare(raw, draw_plan(options.batch), TASKS, SIZE, 0)
         rate = min((number + 1) / 500, 0.5 + 0.5 * cos(pi * number / options.steps))
         parts = step(batches, LEARNING_RATE * rate)
         if number % 1000 == 0 or number == options.steps - 1:

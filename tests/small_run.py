@@ -63,14 +63,14 @@ def small(method="fedhca2", **changes):
 
 
 @cache
-def opened_once(config):
+def opened_once(config, tasks):
     """The data set of a config, rendered once for all tests."""
-    return OpenData(config.open("train"), config.open("val"))
+    return OpenData(config.open("train", tasks), config.open("val", tasks))
 
 
 def open_data_once(experiment):
     """Stands in for `open_data`."""
-    return {spec.data: opened_once(experiment.data[spec.data]) for spec in experiment.specs}
+    return {spec.data: opened_once(experiment.data[spec.data], experiment.task_set) for spec in experiment.specs}
 
 
 def quickly(work, *args, **options):

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 from fedhca2.clients import Client, DeviceSlot
-from fedhca2.experiment import Experiment, OpenData, assign_shards
+from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
@@ -98,8 +98,7 @@ def experiment_of(method, clients=MIXED, rounds=2):
 
 @cache
 def data():
-    configs = experiment_of("local").data
-    return {name: OpenData(config.open("train"), config.open("val")) for name, config in configs.items()}
+    return open_data(experiment_of("local"))
 
 
 def clients_of(method, clients=MIXED, rounds=2, shards=None):

@@ -181,7 +181,7 @@ def test_a_compiled_loss_has_the_gradient_of_a_plain_one_however_large_the_logit
         decoded = torch.randn(4, 64, 16, 16, device=GPU, dtype=torch.bfloat16)
         label = torch.randint(21, (4, 1, 64, 64), device=GPU)
         with torch.autocast("cuda", torch.bfloat16):
-            loss("semseg", head, decoded, label).backward()
+            loss(TASKS["semseg"], head, decoded, label).backward()
         return head[2].bias.grad
 
     expected = gradient(task_loss)

@@ -34,7 +34,7 @@ def test_a_gpu_prepares_and_compares_the_same(compile):
         for task, channels in TASK_CHANNELS.items():
             raw = torch.randn(2, channels, 32, 32, generator=torch.Generator().manual_seed(0))
             prediction = TASKS[task].predict(raw)
-            on_cpu, on_gpu = expected.pairs(task, prediction), found.pairs(task, prediction.to(GPU))
+            on_cpu, on_gpu = expected.pairs(TASKS[task], prediction), found.pairs(TASKS[task], prediction.to(GPU))
             for (one, label), (other, same) in zip(on_cpu, on_gpu, strict=True):
                 assert_close(other.cpu(), one, rtol=1e-5, atol=1e-5)
                 assert_close(same.cpu(), label)

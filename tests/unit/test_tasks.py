@@ -3,7 +3,7 @@ import torch
 from torch.testing import assert_close
 
 from fedhca2.painting import DARK_GREY, voc_palette
-from fedhca2.tasks import TASKS, LabelSpace, get_task, metrics_for
+from fedhca2.tasks import TASKS, LabelSpace, get_task
 from fedhca2.tasks.built_in import BUILT_IN
 
 SPACE = LabelSpace(classes=5)
@@ -47,9 +47,9 @@ def test_metrics_take_a_prediction_as_its_own_label(task):
 
 
 def test_a_task_is_judged_by_its_own_metric_unless_another_is_chosen():
-    found = metrics_for(["semseg", "sal"], {"semseg": SPACE, "sal": SPACE}, {"sal": "miou"})
+    found = TASKS.metrics(["semseg", "sal"], {"semseg": SPACE, "sal": SPACE}, {"sal": "miou"})
     assert {task: metric.name for task, metric in found.items()} == {"semseg": "miou", "sal": "miou"}
-    assert metrics_for(["sal"], {"sal": SPACE}, {})["sal"].name == "max_f"
+    assert TASKS.metrics(["sal"], {"sal": SPACE}, {})["sal"].name == "max_f"
 
 
 def test_all_ignored_label_is_painted_grey(map_task):

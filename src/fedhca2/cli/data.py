@@ -14,6 +14,7 @@ from fedhca2.words import counted
 
 if TYPE_CHECKING:
     from fedhca2.data import DataConfig, Split
+    from fedhca2.experiment import Experiment
 
 FOUND_SOMETHING = 1
 
@@ -65,7 +66,8 @@ def check(root: Root, layout: Kind = None) -> None:
 
         with _bar(console, "reading") as progress:
             if _is_experiment(root):
-                reports = [check_data(name, config, progress) for name, config in _data_of(root).items()]
+                found = _experiment(root)
+                reports = [check_data(name, data, progress, found.task_set) for name, data in found.data.items()]
             else:
                 reports = [check_archive(root, _layout(root, layout).value, progress)]
     for line in [line for report in reports for line in report.lines()]:
@@ -94,17 +96,20 @@ def info(
         from fedhca2.data.file_errors import FileError
         from fedhca2.errors import UserError
         from fedhca2.reports.pictures import save_picture
+        from fedhca2.tasks import TASKS
 
         wanted: Split = "train" if split == "train" else "val"
         try:
             if _is_experiment(root):
-                chosen = _chosen(_data_of(root), name)
+                found = _experiment(root)
+                tasks, chosen = found.task_set, _chosen(found.data, name)
                 if chosen.are_arrays:
                     raise UserError([f"{root}: should have images to paint, found arrays; `data check` reads them"])
-                samples = chosen.open(wanted)
+                samples = chosen.open(wanted, tasks)
             else:
+                tasks = TASKS
                 samples = ARCHIVES[_layout(root, layout).value](root, wanted)
-            sheet = contact_sheet(samples, count)
+            sheet = contact_sheet(samples, count, tasks)
         except FileError as error:
             raise UserError([str(error)]) from None
         picture = out or Path(f"{root.stem if _is_experiment(root) else root.resolve().name}.png")
@@ -121,10 +126,10 @@ def _is_experiment(root: Path) -> bool:
     return root.suffix in (".yaml", ".yml") or (not root.exists() and embedded_file(str(root)) is not None)
 
 
-def _data_of(root: Path) -> "Mapping[str, DataConfig]":
+def _experiment(root: Path) -> "Experiment":
     from fedhca2.experiment import Experiment
 
-    return Experiment.load(root).data
+    return Experiment.load(root)
 
 
 def _chosen(data: "Mapping[str, DataConfig]", name: str | None) -> "DataConfig":

@@ -33,6 +33,7 @@ def evaluate(
     with clear_errors():
         from fedhca2.deployment.trained import Evaluation, evaluated
         from fedhca2.reports.tables import conclusion, result_table
+        from fedhca2.run_folder.reader import RunFiles
         from fedhca2.run_folder.writer import write_evaluation
 
         wanted = Evaluation("train" if split == "train" else "val", thresholds, client)
@@ -47,8 +48,9 @@ def evaluate(
             "delta_m_by_client": result.delta_m_by_client,
         }
         written = write_evaluation(run, split, client, evaluation)
-    console.print(result_table(result))
-    console.print(conclusion(result))
+    tasks = RunFiles(run).task_set
+    console.print(result_table(result, tasks))
+    console.print(conclusion(result, tasks))
     console.print(f"on the {IMAGES[split]} images; the scores are in {written}", highlight=False, soft_wrap=True)
     if as_json:
         print_json(evaluation)

@@ -148,8 +148,8 @@ def conclude(console: Console, result: "Result", folder: Path, as_json: bool = F
     from fedhca2.run_folder.reader import RunFiles
 
     files = RunFiles.open(folder)
-    console.print(result_table(result, files.kinds))
-    console.print(conclusion(result))
+    console.print(result_table(result, files.task_set, files.kinds))
+    console.print(conclusion(result, files.task_set))
     for sentence in transfer_sentences(files)[:1]:
         console.print(Text(sentence))
     for client, faults in result.skipped.items():

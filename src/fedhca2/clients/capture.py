@@ -157,7 +157,9 @@ class CapturedForward:
             with autocast(image.device, precision), with_constants(self.constants):
                 features = self.model.encoder(self.image)
                 for task, decoder in self.model.decoders.items():
-                    prediction = predict(task, self.model.heads[task], decoder(features), self.image.shape[-2:])
+                    prediction = predict(
+                        model.tasks[task], self.model.heads[task], decoder(features), self.image.shape[-2:]
+                    )
                     self.predictions.setdefault(task, torch.empty_like(prediction)).copy_(prediction)
 
         self.graph = capture_graph(run)

@@ -26,7 +26,7 @@ from fedhca2.objectives import Epoch, Objective
 from fedhca2.packing import copied_together
 from fedhca2.params import Slot, unflatten
 from fedhca2.seeds import derive
-from fedhca2.tasks import LabelSpace, metrics_for
+from fedhca2.tasks import LabelSpace
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in total, loss of the last one
 Turn = tuple[Epoch, Learner, Iterator[Batch]]  # an epoch of one model
@@ -180,7 +180,7 @@ class Client:
     ) -> dict[str, dict[str, float]]:
         """Score the model on images with these label formats."""
         model, place = self.personal.model, place or self.device_slot
-        metrics = metrics_for(model.decoders, labels, self.data.metrics)
+        metrics = model.tasks.metrics(model.decoders, labels, self.data.metrics)
         with at_work(self, place):
             batches = place.until_stopped(images.evaluation(place.feed))
             return evaluate(model, batches, metrics, self.training.precision, place.captures)

@@ -17,7 +17,6 @@ from fedhca2.data.transforms import own_size, placement
 from fedhca2.metrics import Metric
 from fedhca2.models.multitask import MultiTaskModel
 from fedhca2.params import ENCODER, assign, flatten
-from fedhca2.tasks import TASKS
 
 if TYPE_CHECKING:
     from fedhca2.clients.client import BatchWatch, Client
@@ -50,11 +49,11 @@ def evaluate(
             if captured.image.shape == image.shape:  # all batches except the last
                 return captured(image)
         with autocast(image.device, precision):
-            return {task: TASKS[task].predict(output) for task, output in model(image).items()}
+            return {task: model.tasks[task].predict(output) for task, output in model(image).items()}
 
     for batch in batches:
         for task, predicted in predictions(batch.image).items():
-            for prediction, label in batch.pairs(task, predicted):
+            for prediction, label in batch.pairs(model.tasks[task], predicted):
                 metrics[task].update(prediction, label)
     return {task: metric.compute() for task, metric in metrics.items()}
 
@@ -63,8 +62,10 @@ def evaluate(
 def summed_loss(model: MultiTaskModel, batch: Batch, training: Training) -> Tensor:
     """The loss that a model trains on, times the number of images, in evaluation mode."""
     with autocast(batch.image.device, training.precision):
-        losses = {task: TASKS[task].loss(output, batch.labels[task]) for task, output in model(batch.image).items()}
-    return len(batch.image) * total_loss(losses, training.loss_weights).double()
+        losses = {
+            task: model.tasks[task].loss(output, batch.labels[task]) for task, output in model(batch.image).items()
+        }
+    return len(batch.image) * total_loss(model, losses, training.loss_weights).double()
 
 
 def mean_loss(client: "Client", place: DeviceSlot) -> float:
@@ -129,12 +130,15 @@ def sample_predictions(client: "Client", when: str, place: DeviceSlot | None = N
     if val.are_arrays:
         return {}
     indices = sample_indices(client)
-    batch = next(Batches(val.data, indices, val.tasks, batch_size=SAMPLES, resize=val.resize).evaluation())
+    batch = next(
+        Batches(val.data, indices, val.tasks, batch_size=SAMPLES, resize=val.resize, known=val.known).evaluation()
+    )
     with at_work(client, place or client.device_slot):
-        outputs = client.personal.model.eval()(batch.image.to(client.where))
+        model = client.personal.model.eval()
+        outputs = model(batch.image.to(client.where))
     own = placement(own_size(val.data.load(indices[0], ())), val.data.size)  # all have one size
-    predictions = {task: TASKS[task].predict(output).cpu() for task, output in outputs.items()}
-    restored = {task: own.restored(TASKS[task], prediction) for task, prediction in predictions.items()}
+    predictions = {task: model.tasks[task].predict(output).cpu() for task, output in outputs.items()}
+    restored = {task: own.restored(model.tasks[task], prediction) for task, prediction in predictions.items()}
     return {f"{when}.{task}": _compact(prediction).numpy() for task, prediction in restored.items()}
 
 

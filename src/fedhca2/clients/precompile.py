@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
@@ -32,8 +32,8 @@ from fedhca2.data.transforms import UNCHANGED, collate, draw_augmentation
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, compile_parts, parts, quicken
 from fedhca2.models.multitask import MultiTaskModel
-from fedhca2.tasks import TASKS, crop_chooser
-from fedhca2.tasks.declared import DECLARED, DeclaredTask, declare
+from fedhca2.tasks import TaskSet
+from fedhca2.tasks.declared import DeclaredTask, known_tasks
 from fedhca2.version import __version__
 
 ROOM = 6 << 30  # bytes of GPU memory per process, more than a batch of 8 images of 512×512 takes
@@ -122,22 +122,21 @@ def _jobs(client: Client, model: ModelConfig, size: Size, outputs: Outputs) -> l
     names = sorted(parts(client.personal.model), key=REST.__ne__)
     needed = [(INPUT, outputs), *((name, each[0]) for name in names), *((LOSS, one) for one in each)]
     job = {"model": model.model_dump(mode="json"), "training": client.training.model_dump(mode="json"), "size": size}
-    return [{**job, "part": part, "outputs": tasks, "tasks": _declared(tasks)} for part, tasks in needed]
-
-
-def _declared(tasks: Iterable[str]) -> dict[str, Any]:
-    return {task: DECLARED[task].model_dump() for task in tasks if task in DECLARED}
+    declared = client.personal.model.tasks.declared
+    return [
+        {**job, "part": part, "outputs": own, "tasks": {task: declared[task] for task in own if task in declared}}
+        for part, own in needed
+    ]
 
 
 def _channels(client: Client, task: str) -> int:
-    return TASKS[task].channels_for(client.data.train.data.labels[task])
+    return client.personal.model.tasks[task].channels_for(client.data.train.data.labels[task])
 
 
 def _compile_afresh(device: torch.device, job: Job) -> None:
     """Compile what a job asks for, in a process that may have compiled for others."""
     torch.compiler.reset()
     gc.collect()  # once: the last job's tensors may be in cycles
-    declare({name: DeclaredTask(**declared) for name, declared in job["tasks"].items()})
     _compile(device, job)
     torch.cuda.synchronize()
 
@@ -145,16 +144,18 @@ def _compile_afresh(device: torch.device, job: Job) -> None:
 def _compile(device: torch.device, job: Job) -> None:
     """Compile what a job asks for, on random input, or find it on disk."""
     training, outputs = Training(**job["training"]), job["outputs"]
+    tasks = known_tasks({name: DeclaredTask(**declared) for name, declared in job["tasks"].items()})
     height, width = job["size"]
     sample = {"image": torch.zeros(3, height, width, dtype=torch.uint8)}
     for task, (_, dtype, count) in outputs.items():
-        shape = (count, height, width) if TASKS[task].output == "map" else (count,)
+        shape = (count, height, width) if tasks[task].output == "map" else (count,)
         sample[task] = torch.zeros(shape, dtype=getattr(torch, dtype))
     channels = {task: count for task, (count, _, _) in outputs.items()}
     if job["part"] == INPUT:
-        _compile_input(device, sample, (height, width), training.batch_size, channels)
+        _compile_input(device, sample, (height, width), training.batch_size, channels, tasks)
     else:
-        model = build_model(ModelConfig(**job["model"]).blank, channels, (height, width), seed=0, client="")
+        config = ModelConfig(**job["model"]).blank
+        model = build_model(config, channels, (height, width), seed=0, client="", tasks=tasks)
         set_mode(model.to(device), frozenset())
         _compile_step(model, job["part"], training, sample)
 
@@ -182,15 +183,17 @@ def _compile_step(model: MultiTaskModel, part: str, training: Training, sample: 
         CapturedForward(Captures(device, compile=True), model, image, training.precision)
 
 
-def _compile_input(device: torch.device, sample: Sample, size: Size, count: int, channels: Mapping[str, int]) -> None:
+def _compile_input(
+    device: torch.device, sample: Sample, size: Size, count: int, channels: Mapping[str, int], tasks: TaskSet
+) -> None:
     """Compile batches for training and evaluation, of clients with and without the task that chooses crops."""
     feed = DeviceFeed(device, compile=True)
-    for own in (sample, {name: value for name, value in sample.items() if name != crop_chooser(sample)}):
+    for own in (sample, {name: value for name, value in sample.items() if name != tasks.crop_chooser(sample)}):
         for augmentation in (draw_augmentation(0, "", 0, 0), UNCHANGED):
             raw = [(own, augmentation)] * count
-            chooser = crop_chooser(own)
+            chooser = tasks.crop_chooser(own)
             known = channels[chooser] if chooser else 0
-            feed.prepared(on_canvas([own] * count, size), plan(raw, size), size, known, feed.prepare)
+            feed.prepared(on_canvas([own] * count, size), plan(raw, size), tasks, size, known, feed.prepare)
 
 
 def _compile_all(device: torch.device, at_once: int, jobs: Sequence[Job], done: TextIO) -> None:

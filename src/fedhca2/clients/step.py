@@ -13,10 +13,10 @@ from fedhca2.models.layers import dropping
 from fedhca2.models.multitask import MultiTaskModel, apply_head
 from fedhca2.objectives import add_pull
 from fedhca2.params import Part
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import Task
 
 Losses = dict[str, Tensor]
-TaskLoss = Callable[[str, nn.Module, Tensor, Tensor], Tensor]
+TaskLoss = Callable[[Task, nn.Module, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ def set_mode(model: MultiTaskModel, frozen: frozenset[Part]) -> None:
     model.encoder.hold_fixed()
 
 
-def task_loss(task: str, head: nn.Module, decoded: Tensor, label: Tensor) -> Tensor:
+def task_loss(task: Task, head: nn.Module, decoded: Tensor, label: Tensor) -> Tensor:
     """The loss of one task, from its decoder's features."""
-    return TASKS[task].loss(apply_head(head, decoded, label.shape[-2:]), label)
+    return task.loss(apply_head(head, decoded, label.shape[-2:]), label)
 
 
-def task_prediction(task: str, head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
+def task_prediction(task: Task, head: nn.Module, decoded: Tensor, size: torch.Size) -> Tensor:
     """One task's final prediction, from its decoder's features."""
-    return TASKS[task].predict(apply_head(head, decoded, size))
+    return task.predict(apply_head(head, decoded, size))
 
 
 def sum_of(losses: Losses) -> Tensor:
@@ -65,9 +65,9 @@ def sum_of(losses: Losses) -> Tensor:
     return torch.stack(list(losses.values())).sum()
 
 
-def total_loss(losses: Losses, weighted: bool) -> Tensor:
+def total_loss(model: MultiTaskModel, losses: Losses, weighted: bool) -> Tensor:
     """The sum of all tasks' losses, each times its task's weight if they are `weighted`."""
-    return sum_of({task: TASKS[task].weight * value if weighted else value for task, value in losses.items()})
+    return sum_of({task: model.tasks[task].weight * value if weighted else value for task, value in losses.items()})
 
 
 def take_step(
@@ -83,11 +83,11 @@ def take_step(
     with autocast(batch.image.device, precision), dropping(model.drops, batch.keep):
         features = model.encoder(batch.image)
         losses = {
-            task: loss(task, model.heads[task], decoder(features), batch.labels[task])
+            task: loss(model.tasks[task], model.heads[task], decoder(features), batch.labels[task])
             for task, decoder in model.decoders.items()
         }
     optimizer.zero_grad()
-    torch.autograd.backward(total_loss(losses, weighted))
+    torch.autograd.backward(total_loss(model, losses, weighted))
     if terms.pulled:
         own = dict(model.named_parameters())
         add_pull([own[name] for name, _ in terms.pulled], [anchor for _, anchor in terms.pulled], terms.pull)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedhca2.data.dataset import Split
 from fedhca2.data.file_errors import BrokenFileError
 from fedhca2.data.files import read_colours, read_file, read_json, read_npy, read_values
-from fedhca2.tasks import TASKS, get_task
+from fedhca2.tasks import TASKS, TaskSet
 
 HELD_OUT = 5  # without a column that says so, every fifth row is a validation image
 Mask = NDArray[np.bool_]
@@ -82,7 +82,9 @@ class CsvImages:
         file: str = "labels.csv",
         image: str = "image",
         classes: dict[str, list[str]] | None = None,
+        tasks: TaskSet = TASKS,
     ) -> None:
+        self.tasks = tasks
         self.root, self.image, self.path = root, image, root / file
         self.columns = {task: [held] if isinstance(held, str) else held for task, held in columns.items()}
         self.classes = classes or {}
@@ -104,7 +106,7 @@ class CsvImages:
         """The names of a task's classes or values."""
         if task in self.classes:
             return self.classes[task]
-        declared = TASKS.get(task)
+        declared = self.tasks.get(task)
         if declared is None or declared.output == "map":
             return None
         columns = self.columns[task]
@@ -122,12 +124,12 @@ class CsvImages:
         return {"image": read_colours(self.root / row[self.image]), **labels}
 
     def _label(self, task: str, cells: Sequence[str]) -> Any:
-        if task not in TASKS:
+        if task not in self.tasks:
             return None
-        if get_task(task).output == "map":
+        if self.tasks[task].output == "map":
             path = self.root / cells[0]
             return read_npy(path) if path.suffix == ".npy" else read_values(path)
-        if get_task(task).grouped_by == "class":
+        if self.tasks[task].grouped_by == "class":
             names = self.labels[task] or ()
             if cells[0] and cells[0] not in names:
                 raise ValueError(f"{task!r} should be one of {', '.join(names)}, found {cells[0]!r}")

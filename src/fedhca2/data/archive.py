@@ -14,7 +14,7 @@ from fedhca2.data.dataset import Sample, Split
 from fedhca2.data.file_errors import BrokenFileError, MissingFileError
 from fedhca2.data.files import read_file, read_size
 from fedhca2.data.transforms import misfit
-from fedhca2.tasks import LabelSpace, get_task
+from fedhca2.tasks import LabelSpace
 
 Paths = tuple[Path, ...]
 Size = tuple[int, int]
@@ -105,7 +105,7 @@ class Archive(ABC):
     def require(self, tasks: Sequence[str]) -> None:
         """Raise an error if a file that these tasks need is missing."""
         for task in tasks:
-            if get_task(task).name not in self.labels:
+            if task not in self.labels:
                 raise MissingFileError(
                     self.root, f"should have labels for '{task}', found {', '.join(self.labels) or 'none'}"
                 )

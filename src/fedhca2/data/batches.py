@@ -28,7 +28,7 @@ from fedhca2.data.transforms import (
     require_fit,
 )
 from fedhca2.seeds import derive
-from fedhca2.tasks import TASKS, crop_chooser
+from fedhca2.tasks import TASKS, Task, TaskSet
 
 T = TypeVar("T")
 
@@ -62,19 +62,19 @@ class Batch:
             self, image=change(self.image), labels=labels, keep=None if self.keep is None else change(self.keep)
         )
 
-    def pairs(self, task: str, predictions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def pairs(self, task: Task, predictions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Predictions of a task with the labels to compare them with, in one size: [B, C, H, W] or [B, C]."""
         if not self.own:
-            yield predictions, self.labels[task]
+            yield predictions, self.labels[task.name]
             return
         for (place, labels), prediction in zip(self.own, predictions[:, None], strict=True):
-            label = labels[task].to(prediction.device)[None]
-            known = TASKS[task].ignored(label) if TASKS[task].output == "map" else label
-            yield place.restored(TASKS[task], prediction), known
+            label = labels[task.name].to(prediction.device)[None]
+            known = task.ignored(label) if task.output == "map" else label
+            yield place.restored(task, prediction), known
 
 
 class Batches:
-    """A client's own images of a data set, for its own tasks; `resize` is the data set's."""
+    """A client's own images of a data set, for its own tasks among those `known`; `resize` is the data set's."""
 
     def __init__(
         self,
@@ -85,11 +85,12 @@ class Batches:
         batch_size: int,
         workers: int = 0,
         resize: Literal["fit"] | None = None,
+        known: TaskSet = TASKS,
     ) -> None:
         self.data = data
         self.resize = resize
         self.indices = tuple(indices)
-        self.tasks = tuple(tasks)
+        self.tasks, self.known = tuple(tasks), known
         self.batch_size = batch_size
         self.workers = workers
 
@@ -141,7 +142,7 @@ class Batches:
 
         def read(index: int) -> tuple[Placement, Sample, Sample]:
             sample = self.data.load(index, self.tasks)
-            return placement(own_size(sample), size), sample, fitted({"image": sample["image"]}, size)
+            return placement(own_size(sample), size), sample, fitted({"image": sample["image"]}, size, self.known)
 
         def images() -> Iterator[list[Sample]]:
             for group in self._grouped(self.indices, read):
@@ -150,8 +151,8 @@ class Batches:
 
         def prepared() -> Iterator[Sample]:
             if feed is None:
-                return (collate([for_evaluation(image, size) for image in group]) for group in images())
-            return feed.batches(([(image, UNCHANGED) for image in group] for group in images()), size, 0)
+                return (collate([for_evaluation(image, size, self.known) for image in group]) for group in images())
+            return feed.batches(([(image, UNCHANGED) for image in group] for group in images()), self.known, size, 0)
 
         for batch in prepared():
             yield Batch(batch["image"], {}, own=waiting.popleft())
@@ -172,15 +173,18 @@ class Batches:
 
         def prepared(number: int) -> Sample:
             sample, augmentation = loaded(number)
-            return for_training(sample, size, augmentation) if choices else for_evaluation(sample, size)
+            if choices:
+                return for_training(sample, size, augmentation, self.known)
+            return for_evaluation(sample, size, self.known)
 
         if feed is None:
             return map(collate, self._grouped(numbers, prepared))
-        chooser = crop_chooser(self.tasks)
+        chooser = self.known.crop_chooser(self.tasks)
         classes = (self.data.labels[chooser].classes if chooser else None) or 0
         if (choices or not self.resize) and (images := feed.resident(self, self.indices, read, size)):
-            return feed.from_resident(images, places, choices or Choices.none(len(places)), count, size, classes)
-        return feed.batches(self._grouped(numbers, loaded), size, classes)
+            chosen = choices or Choices.none(len(places))
+            return feed.from_resident(images, places, chosen, count, self.known, size, classes)
+        return feed.batches(self._grouped(numbers, loaded), self.known, size, classes)
 
     def _load(self, index: int) -> Sample:
         return self.data.load(index, self.tasks)
@@ -189,7 +193,7 @@ class Batches:
         """Load a sample that fits into the network's input."""
         sample = self._load(index)
         if self.resize:
-            return fitted(sample, self.data.size)
+            return fitted(sample, self.data.size, self.known)
         require_fit(sample, self.data.size)
         return sample
 

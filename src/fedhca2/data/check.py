@@ -17,7 +17,7 @@ from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.file_errors import FileError, MissingFileError
 from fedhca2.data.nyud import Nyud
 from fedhca2.data.pascal_context import PascalContext
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import TASKS, Task, TaskSet
 from fedhca2.words import counted
 
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -35,12 +35,12 @@ class SplitReport:
     sizes: Counter[Size] = field(default_factory=Counter)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def add(self, task: str, label: Tensor) -> None:
+    def add(self, task: Task, label: Tensor) -> None:
         """Widen the range of a task's labels by one; what is unknown is left out."""
-        known = label[TASKS[task].known(label)]
+        known = label[task.known(label)]
         if len(known):
-            low, high = self.ranges.get(task, (float("inf"), float("-inf")))
-            self.ranges[task] = (min(low, known.min().item()), max(high, known.max().item()))
+            low, high = self.ranges.get(task.name, (float("inf"), float("-inf")))
+            self.ranges[task.name] = (min(low, known.min().item()), max(high, known.max().item()))
 
 
 @dataclass
@@ -103,10 +103,12 @@ def check(
     return _read_all(archives, report, progress)
 
 
-def check_data(name: str, config: DataConfig, progress: Callable[[int, int], None] | None = None) -> CheckReport:
-    """Read every image and label of a data set of any kind."""
+def check_data(
+    name: str, config: DataConfig, progress: Callable[[int, int], None] | None = None, tasks: TaskSet = TASKS
+) -> CheckReport:
+    """Read every image and label of a data set of any kind, as far as `tasks` has them."""
     report = CheckReport(f"{name}: {config.kind}")
-    return _read_all(_opened(config.open, report), report, progress)
+    return _read_all(_opened(lambda split: config.open(split, tasks), report), report, progress, tasks)
 
 
 def _opened(open: Callable[[Split], D], report: CheckReport) -> dict[Split, D]:
@@ -121,12 +123,15 @@ def _opened(open: Callable[[Split], D], report: CheckReport) -> dict[Split, D]:
 
 
 def _read_all(
-    opened: Mapping[Split, Dataset], report: CheckReport, progress: Callable[[int, int], None] | None
+    opened: Mapping[Split, Dataset],
+    report: CheckReport,
+    progress: Callable[[int, int], None] | None,
+    known: TaskSet = TASKS,
 ) -> CheckReport:
     total, done = sum(map(len, opened.values())), 0
     for split, data in opened.items():
         split_report = report.splits[split] = SplitReport(len(data))
-        tasks = [task for task in data.labels if task in TASKS]
+        tasks = [known[task] for task in data.labels if task in known]
         for index in range(len(data)):
             _check_sample(data, index, tasks, split_report, report)
             done += 1
@@ -135,17 +140,19 @@ def _read_all(
     return report
 
 
-def _check_sample(data: Dataset, index: int, tasks: Sequence[str], split: SplitReport, report: CheckReport) -> None:
+def _check_sample(data: Dataset, index: int, tasks: Sequence[Task], split: SplitReport, report: CheckReport) -> None:
     """Read a sample; if that fails, read its parts one by one, to find all faults."""
+    names = [task.name for task in tasks]
     try:
-        samples = [data.load(index, tasks)]
+        samples = [data.load(index, names)]
     except FileError:
-        samples = [sample for part in ((), *zip(tasks)) if (sample := _part(data, index, part, report))]
+        samples = [sample for part in ((), *zip(names)) if (sample := _part(data, index, part, report))]
     if samples:
         split.sizes[(samples[0]["image"].shape[-2], samples[0]["image"].shape[-1])] += 1
     for sample in samples:
-        for task in sample.keys() & tasks:
-            split.add(task, sample[task])
+        for task in tasks:
+            if task.name in sample:
+                split.add(task, sample[task.name])
 
 
 def _part(data: Dataset, index: int, tasks: Sequence[str], report: CheckReport) -> Sample | None:
@@ -156,10 +163,10 @@ def _part(data: Dataset, index: int, tasks: Sequence[str], report: CheckReport) 
         return None
 
 
-def contact_sheet(dataset: Dataset, count: int) -> Image.Image:
+def contact_sheet(dataset: Dataset, count: int, known: TaskSet = TASKS) -> Image.Image:
     """Paint samples from all over a data set, one per row: the image, then its labels."""
-    tasks = [task for task in dataset.labels if task in TASKS]
-    titles = ["Image", *(TASKS[task].title for task in tasks)]
+    tasks = [task for task in dataset.labels if task in known]
+    titles = ["Image", *(known[task].title for task in tasks)]
     usable = dataset.usable(tasks)
     chosen = [usable[place] for place in np.linspace(0, len(usable) - 1, min(count, len(usable))).astype(int)]
     sheet = Image.new("RGB", (CELL[0] * len(titles), TITLE_HEIGHT + CELL[1] * len(chosen)))
@@ -167,7 +174,7 @@ def contact_sheet(dataset: Dataset, count: int) -> Image.Image:
         ImageDraw.Draw(sheet).text((column * CELL[0] + 4, 2), title, fill="white")
     for row, index in enumerate(chosen):
         sample = dataset.load(index, tasks)
-        painted = [TASKS[task].paint(TASKS[task].ignored(sample[task]), dataset.labels[task]) for task in tasks]
+        painted = [known[task].paint(known[task].ignored(sample[task]), dataset.labels[task]) for task in tasks]
         for column, picture in enumerate([sample["image"], *painted]):
             cell = Image.fromarray(picture.permute(1, 2, 0).numpy())
             cell = ImageOps.contain(cell, CELL, Image.Resampling.NEAREST)

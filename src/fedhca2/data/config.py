@@ -11,7 +11,7 @@ from fedhca2.config import Config
 from fedhca2.data.dataset import Dataset, Split
 from fedhca2.data.partition import Even, PartitionConfig
 from fedhca2.imports import folders, in_folders
-from fedhca2.tasks import LabelSpace
+from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 
 # A relative path starts at the folder of the experiment's file, or at the working directory.
 Place = Annotated[Path, AfterValidator(lambda path, info: in_folders(path, folders(info)))]
@@ -38,12 +38,16 @@ class DataConfig(Config):
 
     @property
     @abstractmethod
-    def labels(self) -> Mapping[str, LabelSpace]:
-        """The tasks that it has labels for, as far as can be known without opening it."""
+    def labels(self) -> Mapping[str, LabelSpace] | None:
+        """The tasks that it has labels for; None if it must be opened to know them."""
+
+    def labels_for(self, tasks: TaskSet) -> Mapping[str, LabelSpace]:
+        """The tasks that it has labels for, which may take opening it; raises FileError if that is not possible."""
+        return self.open("train", tasks).labels if self.labels is None else self.labels
 
     @abstractmethod
-    def open(self, split: Split) -> Dataset:
-        """Open one split."""
+    def open(self, split: Split, tasks: TaskSet = TASKS) -> Dataset:
+        """Open one split, with labels for some of these tasks."""
 
 
 def path_settings(config: type[DataConfig]) -> set[str]:

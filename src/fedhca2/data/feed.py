@@ -17,7 +17,7 @@ from fedhca2.data.dataset import Sample
 from fedhca2.data.photometric import Distortion, distort
 from fedhca2.data.resident import CapturedPreparation, ResidentImages, in_chunks, on_canvas
 from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Size
-from fedhca2.tasks import TASKS, crop_chooser
+from fedhca2.tasks import Task, TaskSet
 
 ROOM = 2**30  # bytes of all images that stay on a GPU
 TOGETHER = 2**19  # pixels of images on a GPU that are prepared at a time: for small ones, a batch has too little to do
@@ -51,7 +51,14 @@ class DeviceFeed:
         return images
 
     def from_resident(
-        self, images: ResidentImages, places: Sequence[int], choices: Choices, count: int, size: Size, classes: int
+        self,
+        images: ResidentImages,
+        places: Sequence[int],
+        choices: Choices,
+        count: int,
+        tasks: TaskSet,
+        size: Size,
+        classes: int,
     ) -> Iterator[Sample]:
         """Yield batches of `count` of the images at these places."""
         plan = plan_all(images.lengths[places], choices, size).to(self.device)
@@ -60,23 +67,25 @@ class DeviceFeed:
             plan,
             count,
             TOGETHER // prod(size),
-            lambda own, part: self._preparation(images, own, part, size, classes)(images, own, part),
+            lambda own, part: self._preparation(images, own, part, tasks, size, classes)(images, own, part),
         )
 
     def _preparation(
-        self, images: ResidentImages, places: Tensor, plan: Plan, size: Size, classes: int
+        self, images: ResidentImages, places: Tensor, plan: Plan, tasks: TaskSet, size: Size, classes: int
     ) -> CapturedPreparation:
         kind = tuple((name, canvas.shape[1:]) for name, canvas in images.canvases.items())
-        key = kind, len(places), plan.starts.shape, size, classes
+        key = kind, len(places), plan.starts.shape, tasks, size, classes
         return self.graphs.get(
-            key, lambda: CapturedPreparation(self.prepare_odd, images.chosen(places), plan, size, classes)
+            key, lambda: CapturedPreparation(self.prepare_odd, images.chosen(places), plan, tasks, size, classes)
         )
 
-    def batches(self, raw: Iterable[Raw], size: Size, classes: int) -> Iterator[Sample]:
+    def batches(self, raw: Iterable[Raw], tasks: TaskSet, size: Size, classes: int) -> Iterator[Sample]:
         """Yield the batches, each ready on the current stream. Reading starts at once."""
-        return self._in_turn(_read_ahead(raw, size), size, classes)
+        return self._in_turn(_read_ahead(raw, size), tasks, size, classes)
 
-    def _in_turn(self, read: Iterable[tuple[Sample, Plan]], size: Size, classes: int) -> Iterator[Sample]:
+    def _in_turn(
+        self, read: Iterable[tuple[Sample, Plan]], tasks: TaskSet, size: Size, classes: int
+    ) -> Iterator[Sample]:
         current = torch.cuda.current_stream(self.device)
         waiting: deque[tuple[Sample, torch.cuda.Event]] = deque()
         taken: deque[torch.cuda.Event] = deque()  # when the work on earlier batches ends
@@ -91,7 +100,7 @@ class DeviceFeed:
             count = count or len(packed["image"])
             prepare = self.prepare if len(packed["image"]) == count else self.prepare_odd
             with torch.cuda.stream(self.stream):
-                batch = self.prepared(packed, planned, size, classes, prepare)
+                batch = self.prepared(packed, planned, tasks, size, classes, prepare)
                 waiting.append((batch, self.stream.record_event()))
             if len(waiting) > 1:
                 yield _ready(current, *waiting.popleft())
@@ -100,10 +109,12 @@ class DeviceFeed:
 
     @torch.inference_mode(False)  # the same kind of tensors for every caller: code is compiled per kind
     @torch.no_grad()
-    def prepared(self, packed: Sample, planned: Plan, size: Size, classes: int, prepare: "Preparation") -> Sample:
+    def prepared(
+        self, packed: Sample, planned: Plan, tasks: TaskSet, size: Size, classes: int, prepare: "Preparation"
+    ) -> Sample:
         """Move a batch that was packed on the CPU, and prepare it on the current stream."""
         sample = {name: value.to(self.device, non_blocking=True) for name, value in packed.items()}
-        return prepare(sample, planned.to(self.device), size, classes)
+        return prepare(sample, planned.to(self.device), tasks, size, classes)
 
 
 def _ready(stream: torch.cuda.Stream, sample: Sample, prepared: torch.cuda.Event) -> Sample:
@@ -175,9 +186,8 @@ def mean_and_deviation(device: torch.device) -> tuple[Tensor, Tensor]:
     return IMAGE_MEAN.to(device), IMAGE_DEVIATION.to(device)
 
 
-def target(name: str, label: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tensor) -> Tensor:
+def target(task: Task, label: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tensor) -> Tensor:
     """Prepare the training labels of one task."""
-    task = TASKS[name]
     label = task.rescaled(_taken(label, rows.nearest, columns.nearest), plan.scale)
     label = torch.where(plan.mirrored.view(-1, 1, 1, 1), task.flipped(label), label)
     return task.ignored(label.masked_fill(outside, task.fill))
@@ -191,13 +201,13 @@ class Preparation:
         self.picture = compiled(picture, compile)
         self.target = compiled(target, compile)
 
-    def __call__(self, raw: Sample, plan: Plan, size: Size, classes: int) -> Sample:
+    def __call__(self, raw: Sample, plan: Plan, tasks: TaskSet, size: Size, classes: int) -> Sample:
         """Prepare one batch; `classes` is the number of classes of the task that chooses crops."""
-        chooser = crop_chooser(raw)
+        chooser = tasks.crop_chooser(raw)
         crop_by = raw[chooser][:, 0] if chooser else None
         rows, columns, outside = self.places(crop_by, plan, size, classes)
         labels = {
-            name: self.target(name, raw[name], rows, columns, plan, outside) if raw[name].ndim > 2 else raw[name]
+            name: self.target(tasks[name], raw[name], rows, columns, plan, outside) if raw[name].ndim > 2 else raw[name]
             for name in raw
             if name != "image"
         }

@@ -16,7 +16,7 @@ from fedhca2.data.file_errors import BrokenFileError
 from fedhca2.data.files import class_codes, read_colours, read_mat, read_normals, read_npy, read_shades, read_values
 from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS
 from fedhca2.metrics.edges.ods_f import boundaries
-from fedhca2.tasks import LabelSpace
+from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 
 INPUT = (448, 576)
 
@@ -101,7 +101,7 @@ class NyudData(DataConfig):
         """The tasks that the whole archive has labels for; missing files are noticed when it is opened and read."""
         return NYUD_LABELS
 
-    def open(self, split: Split) -> Dataset:
+    def open(self, split: Split, tasks: TaskSet = TASKS) -> Dataset:
         """Open one split."""
         data = Nyud(self.root, split, size=self.size, cache=self.cache)
         if split == "val" and not self.resize:

@@ -2,7 +2,8 @@
 
 What it makes needs three members: `labels`, the class names by task; `len()`; and `[index]`, which gives one sample as
 {"image": …, task: …}. `size`, the height and width of the network's input, is its fourth, or a setting. The class's
-parameters are the data set's settings in an experiment, with their types and defaults.
+parameters are the data set's settings in an experiment, with their types and defaults; one of type `TaskSet` gets the
+tasks that the experiment knows.
 
 Inputs other than images are arrays of two dimensions, such as channels × readings: the class then has their `shape`
 instead of `size`, and a sample is {"input": …, task: …}. They are neither normalised nor augmented.
@@ -17,13 +18,12 @@ from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
 from pydantic import Field, create_model
 
-from fedhca2.data.cache import shared_property
 from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Split
 from fedhca2.data.file_errors import BrokenFileError, FileError, MissingFileError
 from fedhca2.data.own_samples import OwnSamples, label_spaces
 from fedhca2.imports import load, parameters, told
-from fedhca2.tasks import LabelSpace
+from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 
 
 class OwnData(DataConfig):
@@ -32,6 +32,7 @@ class OwnData(DataConfig):
     cache: Annotated[bool, Field(description=CACHE)] = False
     made_by: ClassVar[Callable[..., Any]]
     settings: ClassVar[tuple[str, ...]]  # the fields that it is made with
+    takes_tasks: ClassVar[tuple[str, ...]]  # parameters that get the experiment's tasks
     declared: ClassVar[
         Mapping[str, LabelSpace] | None
     ]  # the labels of its class; unknown if only its objects have some
@@ -41,25 +42,25 @@ class OwnData(DataConfig):
         """Whether inputs are arrays rather than images."""
         return hasattr(self.made_by, "shape")
 
-    @shared_property
-    def labels(self) -> Mapping[str, LabelSpace]:
-        """The tasks that it has labels for."""
-        return self.open("train").labels if self.declared is None else self.declared
+    @property
+    def labels(self) -> Mapping[str, LabelSpace] | None:
+        """The tasks that it has labels for; None if only its objects know."""
+        return self.declared
 
-    def open(self, split: Split) -> Dataset:
+    def open(self, split: Split, tasks: TaskSet = TASKS) -> Dataset:
         """Open one split; raises FileError if that is not possible."""
         given = {name: getattr(self, name) for name in self.settings}
         for name, value in given.items():
             if isinstance(value, Path) and not value.exists():
                 raise MissingFileError(value, f"{name!r} should be here, found nothing")
         try:
-            made = self.made_by(split=split, **given)
+            made = self.made_by(split=split, **given, **dict.fromkeys(self.takes_tasks, tasks))
             if lacking := _missing_member(made):
                 raise BrokenFileError(Path(self.kind), lacking)
             if hasattr(made, "load"):
                 return made  # type: ignore[no-any-return]
             cached = self.cache and "cache" not in self.settings
-            return OwnSamples(made, self.size, split, cache=cached, fits=not self.resize)
+            return OwnSamples(made, self.size, split, cache=cached, fits=not self.resize, tasks=tasks)
         except (FileError, MemoryError):
             raise
         except Exception as error:  # it may raise anything
@@ -85,6 +86,7 @@ def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
     name: str = kind.rpartition(":")[2]
     made = create_model(name, __base__=OwnData, **fields)
     made.made_by, made.settings = staticmethod(made_by), settings
+    made.takes_tasks = tuple(name for name, (hint, _) in parameters(made_by).items() if hint is TaskSet)
     made.declared = label_spaces(labels) if isinstance(labels, Mapping) else None
     return made
 
@@ -95,7 +97,7 @@ def _fields(kind: str, made_by: Any) -> dict[str, Any]:
     about = {"root": ROOT, "size": SIZE}
     fields: dict[str, Any] = {}
     for name, (hint, default) in parameters(made_by).items():
-        if name == "split":
+        if name == "split" or hint is TaskSet:
             continue
         if name not in ("size", "cache") and (name in OwnData.model_fields or hasattr(OwnData, name)):
             raise ValueError(f"{kind}: a parameter should not be called {name!r}, which has a meaning of its own")

@@ -20,7 +20,7 @@ from fedhca2.data.file_errors import BrokenFileError, FileError
 from fedhca2.data.transforms import require_fit
 from fedhca2.imports import told
 from fedhca2.labels import IGNORE
-from fedhca2.tasks import LabelSpace, Task, get_task, skips_empty
+from fedhca2.tasks import TASKS, LabelSpace, Task, TaskSet
 
 Names = Sequence[str] | int | LabelSpace | None  # how a data set describes the labels of a task
 
@@ -49,9 +49,11 @@ def label_spaces(labels: Any) -> dict[str, LabelSpace]:
 class OwnSamples:
     """One split of a user's data set, with every sample converted and checked."""
 
-    def __init__(self, held: Any, size: tuple[int, int], split: Split, *, cache: bool, fits: bool = True) -> None:
+    def __init__(
+        self, held: Any, size: tuple[int, int], split: Split, *, cache: bool, fits: bool = True, tasks: TaskSet = TASKS
+    ) -> None:
         """`fits`: images of the validation split should not be larger than the network's input."""
-        self.held = held
+        self.held, self.tasks = held, tasks
         self.fits = fits
         self.size = size
         self.split = split
@@ -75,9 +77,9 @@ class OwnSamples:
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
         """All images, or for a client with only a task that skips empty ones, those with something to label."""
-        if not skips_empty(tasks):
+        if not self.tasks.skips_empty(tasks):
             return range(len(self))
-        task = get_task(tasks[0])
+        task = self.tasks[tasks[0]]
         return [i for i in range(len(self)) if task.known(self.load(i, tasks)[task.name]).any()]
 
     def load(self, index: int, tasks: Sequence[str]) -> Sample:
@@ -104,7 +106,7 @@ class OwnSamples:
                     require_fit({"image": image}, self.size)
                 return image
             height, width = sample["image"].shape[-2:]
-            return _to_label(given[name], get_task(name), self.labels[name], (height, width))
+            return _to_label(given[name], self.tasks[name], self.labels[name], (height, width))
         except ValueError as error:
             raise BrokenFileError(self._place(index), f"{key!r} {error}") from error
         except OSError as error:  # Pillow reads a file when its pixels are needed

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedhca2.config import Config, suggest
 from fedhca2.data.dataset import Dataset
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import TASKS, Task, TaskSet
 from fedhca2.tasks.task import Grouping
 
 Parts = dict[str, list[int]]  # {client: indices of images}
@@ -55,12 +55,12 @@ class Partition(Config):
 
     kind: str
 
-    def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
+    def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> str:
         """Why the clients of a data set with labels for these tasks cannot use this partition; empty if they can."""
         return ""
 
     @abstractmethod
-    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Divide the images of a data set among clients."""
 
 
@@ -69,7 +69,7 @@ class Even(Partition):
 
     kind: Literal["even"] = "even"
 
-    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Divide into equal parts."""
         return dict(zip(clients, even_split(len(data), len(clients), rng), strict=True))
 
@@ -80,11 +80,11 @@ class Shares(Partition):
     kind: Literal["shares"] = "shares"
     shares: Annotated[dict[str, PositiveFloat], Field(description="one number per client of the data set")]
 
-    def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
+    def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> str:
         """Every client should have a share, and no one else."""
         return _names_fault("shares", self.shares, clients)
 
-    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Divide in proportion."""
         order = rng.permutation(len(data)).tolist()
         parts = proportional_split(order, [self.shares[client] for client in clients])
@@ -97,7 +97,7 @@ class Draws(Partition):
     kind: Literal["draws"] = "draws"
     share: Annotated[float, Field(gt=0, le=1, description="fraction of all images that each client draws")]
 
-    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Draw parts that may overlap."""
         count = round(self.share * len(data))
         return {client: rng.permutation(len(data))[:count].tolist() for client in clients}
@@ -118,14 +118,14 @@ class Dirichlet(Partition):
         int, Field(ge=1, description="fewest images a client may get; shares are redrawn until every client has them")
     ] = 8
 
-    def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
+    def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> str:
         """It should be possible to group images by this task."""
-        known = [task for task in tasks if task in TASKS and TASKS[task].grouped_by]
+        known = [task.name for task in tasks if task.grouped_by]
         return "" if self.by in known else f"by: images cannot be grouped by {self.by!r}. {suggest(self.by, known)}"
 
-    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Divide into parts with different label distributions."""
-        groups = label_groups(data, self.by)
+        groups = label_groups(data, tasks[self.by])
         for _ in range(DRAWS):
             parts = self._draw(groups, clients, rng)
             if min(map(len, parts.values())) >= self.at_least:
@@ -174,7 +174,7 @@ class Lists(Partition):
         except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"{self.file}: should be JSON, {{client: [image, …]}}, found {error}") from None
 
-    def fault(self, clients: Sequence[str], tasks: Sequence[str]) -> str:
+    def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> str:
         """Every client should have a list; a file may have more lists."""
         try:
             lists = self.read()
@@ -182,7 +182,7 @@ class Lists(Partition):
             return str(error)
         return _names_fault("lists", {name: lists[name] for name in lists if self.lists or name in clients}, clients)
 
-    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState) -> Parts:
+    def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Assign the listed images."""
         places = {id: index for index, id in enumerate(data.ids)}
         lists = self.read()
@@ -236,15 +236,14 @@ def mean_value(known: Tensor) -> float:
 STATISTICS: dict[Grouping, Callable[[Tensor], float]] = {"class": largest_class, "value": mean_value}
 
 
-def label_groups(data: Dataset, task: str) -> NDArray[np.int64]:
+def label_groups(data: Dataset, task: Task) -> NDArray[np.int64]:
     """A group for every image: its largest class, or the tenth of the images that its mean value falls into."""
-    declared = TASKS[task]
-    if declared.grouped_by is None:
-        raise ValueError(f"{task}: its labels have no single number to group images by")
-    statistic = STATISTICS[declared.grouped_by]
-    labels = (data.load(i, [task])[task] for i in range(len(data)))
-    values = np.array([statistic(label[declared.known(label)]) for label in labels])
-    if declared.grouped_by == "class":
+    if task.grouped_by is None:
+        raise ValueError(f"{task.name}: its labels have no single number to group images by")
+    statistic = STATISTICS[task.grouped_by]
+    labels = (data.load(i, [task.name])[task.name] for i in range(len(data)))
+    values = np.array([statistic(label[task.known(label)]) for label in labels])
+    if task.grouped_by == "class":
         return values.astype(np.int64)
     groups: NDArray[np.int64] = values.argsort(kind="stable").argsort(kind="stable") * BINS // len(values)
     return groups

@@ -21,7 +21,7 @@ from fedhca2.data.files import class_codes, read_colours, read_json, read_mat, r
 from fedhca2.data.label_spaces import PASCAL_CLASSES, PASCAL_LABELS
 from fedhca2.labels import IGNORE
 from fedhca2.metrics.edges.ods_f import boundaries
-from fedhca2.tasks import LabelSpace, get_task, skips_empty
+from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 
 PART_CLASS = {
     **dict.fromkeys(("hair", "head", "lear", "rear", "lebrow", "rebrow", "leye", "reye", "mouth", "nose"), 1),
@@ -189,7 +189,7 @@ class PascalContext(Archive):
 
     def check_lists(self) -> None:
         """Raise an error if the list of people is needed and cannot be read."""
-        if any(get_task(task).skips_empty for task in self.labels):
+        if any(TASKS[task].skips_empty for task in self.labels):
             self.has_person(0)
 
     def has_person(self, index: int) -> bool:
@@ -199,14 +199,14 @@ class PascalContext(Archive):
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
         """All images, or for a client with only a task that skips empty ones, those with a person."""
         everything = super().usable(tasks)
-        return [index for index in everything if self.has_person(index)] if skips_empty(tasks) else everything
+        return [index for index in everything if self.has_person(index)] if TASKS.skips_empty(tasks) else everything
 
     def load(self, index: int, tasks: Sequence[str]) -> Sample:
         """An image with the labels of these tasks, at its own size."""
         sample = super().load(index, tasks)
         if index in self._misread and not self.has_person(index):
             for task in tasks:
-                if get_task(task).skips_empty:
+                if TASKS[task].skips_empty:
                     sample[task].fill_(IGNORE)
         return sample
 
@@ -230,7 +230,7 @@ class PascalContextData(DataConfig):
         """The tasks that the whole archive has labels for; missing files are noticed when it is opened and read."""
         return PASCAL_LABELS
 
-    def open(self, split: Split) -> Dataset:
+    def open(self, split: Split, tasks: TaskSet = TASKS) -> Dataset:
         """Open one split."""
         data = PascalContext(
             self.root, split, size=self.size, cache=self.cache, released_parts_index=self.released_parts_index

@@ -14,7 +14,7 @@ from fedhca2.data.config import SIZE, DataConfig
 from fedhca2.data.dataset import Sample, Split
 from fedhca2.data.scenes.labels import LABELS, Domain
 from fedhca2.data.scenes.rendering import render
-from fedhca2.tasks import LabelSpace, skips_empty
+from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 
 FIRST_VAL_SCENE = 1_000_000  # so that the splits share no scene
 CHUNK = 64  # scenes that a thread renders at a time: larger chunks mean less waiting between threads
@@ -39,16 +39,16 @@ class ScenesData(DataConfig):
         """The tasks that the scenes have labels for."""
         return LABELS[self.domain]
 
-    def open(self, split: Split) -> "RenderedScenes":
+    def open(self, split: Split, tasks: TaskSet = TASKS) -> "RenderedScenes":
         """Open one split."""
-        return RenderedScenes(self, split)
+        return RenderedScenes(self, split, tasks)
 
 
 class RenderedScenes:
     """One split of rendered scenes."""
 
-    def __init__(self, config: ScenesData, split: Split) -> None:
-        self.config = config
+    def __init__(self, config: ScenesData, split: Split, tasks: TaskSet = TASKS) -> None:
+        self.config, self.tasks = config, tasks
         self.labels = config.labels
         self.size = config.size
         self.first, self.count = (0, config.train) if split == "train" else (FIRST_VAL_SCENE, config.val)
@@ -67,7 +67,7 @@ class RenderedScenes:
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
         """All scenes, or for a client with only a task that skips empty ones, those that show it."""
-        if not skips_empty(tasks):
+        if not self.tasks.skips_empty(tasks):
             return range(len(self))
         return self._samples[tasks[0]].flatten(1).any(dim=1).nonzero().flatten().tolist()
 

@@ -12,9 +12,10 @@ from fedhca2.compiling import capture_graph
 from fedhca2.data.batch_augmentation import Plan
 from fedhca2.data.dataset import Sample
 from fedhca2.data.transforms import Size
+from fedhca2.tasks import TaskSet
 
 MOST = 2**29  # bytes of one client's images that may stay on a GPU
-Prepare = Callable[[Sample, Plan, Size, int], Sample]
+Prepare = Callable[[Sample, Plan, TaskSet, Size, int], Sample]
 
 
 def on_canvas(samples: Sequence[Sample], size: Size, *, pin: bool = False) -> Sample:
@@ -97,13 +98,13 @@ class CapturedPreparation:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def __init__(self, prepare: Prepare, raw: Sample, plan: Plan, size: Size, classes: int) -> None:
+    def __init__(self, prepare: Prepare, raw: Sample, plan: Plan, tasks: TaskSet, size: Size, classes: int) -> None:
         self.raw = {name: value.clone() for name, value in raw.items()}
         self.plan = Plan(plan.whole.clone(), plan.real.clone())
         self.prepared: Sample = {}
 
         def run() -> None:
-            self.prepared = prepare(self.raw, self.plan, size, classes)
+            self.prepared = prepare(self.raw, self.plan, tasks, size, classes)
 
         self.graph = capture_graph(run)
 

@@ -17,7 +17,7 @@ from fedhca2.data.dataset import Sample
 from fedhca2.data.photometric import Distortion, distort, draw_distortion
 from fedhca2.labels import IGNORE
 from fedhca2.seeds import derive_each
-from fedhca2.tasks import TASKS, Task, crop_chooser
+from fedhca2.tasks import TASKS, Task, TaskSet
 from fedhca2.tasks.task import resized
 
 IMAGE_MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1) * 255
@@ -127,10 +127,10 @@ def is_varied(label: Tensor) -> bool:
 
 
 def _choose_crop(
-    sample: Sample, scaled: tuple[int, int], size: tuple[int, int], augmentation: Augmentation
+    sample: Sample, scaled: tuple[int, int], size: tuple[int, int], augmentation: Augmentation, tasks: TaskSet
 ) -> tuple[Axis, Axis]:
     height, width = sample["image"].shape[-2:]
-    chooser = crop_chooser(sample)
+    chooser = tasks.crop_chooser(sample)
     room = [max(s - t, 0) for s, t in zip(scaled, size, strict=True)]
     for y, x in augmentation.crops:
         rows = axis(height, scaled[0], int(y * (room[0] + 1)), size[0])
@@ -143,13 +143,13 @@ def _choose_crop(
     return rows, columns
 
 
-def _labels(sample: Sample, rows: Axis, columns: Axis, scale: float, mirrored: bool) -> Sample:
+def _labels(sample: Sample, rows: Axis, columns: Axis, scale: float, mirrored: bool, tasks: TaskSet) -> Sample:
     places = rows.nearest[:, None] * sample["image"].shape[-1] + columns.nearest
     labels = {}
     for name, source in sample.items():
         if name == "image":
             continue
-        task = TASKS[name]
+        task = tasks[name]
         if task.output == "vector":
             labels[name] = source
             continue
@@ -170,15 +170,15 @@ def _normalise(image: Tensor) -> Tensor:
     return image.sub_(IMAGE_MEAN).div_(IMAGE_DEVIATION)
 
 
-def for_training(sample: Sample, size: tuple[int, int], augmentation: Augmentation) -> Sample:
+def for_training(sample: Sample, size: tuple[int, int], augmentation: Augmentation, tasks: TaskSet = TASKS) -> Sample:
     """Prepare a sample for training: float image and labels, all of the network's size."""
     height, width = sample["image"].shape[-2:]
     scaled = (max(int(height * augmentation.scale), 1), max(int(width * augmentation.scale), 1))
-    rows, columns = _choose_crop(sample, scaled, size, augmentation)
+    rows, columns = _choose_crop(sample, scaled, size, augmentation, tasks)
     image = _linear(sample["image"], rows, columns)
     if augmentation.distortion is not None:
         image = distort(image, augmentation.distortion)
-    labels = _labels(sample, rows, columns, augmentation.scale, augmentation.mirrored)
+    labels = _labels(sample, rows, columns, augmentation.scale, augmentation.mirrored, tasks)
     return {"image": _fill_outside(_normalise(image), rows, columns, 0.0), **labels}
 
 
@@ -198,14 +198,14 @@ def require_fit(sample: Sample, size: Size) -> Size:
     return own
 
 
-def for_evaluation(sample: Sample, size: tuple[int, int]) -> Sample:
+def for_evaluation(sample: Sample, size: tuple[int, int], tasks: TaskSet = TASKS) -> Sample:
     """Prepare a sample for evaluation: normalised and padded, without randomness."""
     height, width = require_fit(sample, size)
     if (height, width) == size:
-        labels = {name: _as_it_is(TASKS[name], label) for name, label in sample.items() if name != "image"}
+        labels = {name: _as_it_is(tasks[name], label) for name, label in sample.items() if name != "image"}
         return {"image": _normalise(sample["image"].to(torch.float32, copy=True)), **labels}
     rows, columns = axis(height, height, 0, size[0]), axis(width, width, 0, size[1])
-    labels = _labels(sample, rows, columns, 1.0, mirrored=False)
+    labels = _labels(sample, rows, columns, 1.0, mirrored=False, tasks=tasks)
     return {"image": _fill_outside(_normalise(_linear(sample["image"], rows, columns)), rows, columns, 0.0), **labels}
 
 
@@ -251,7 +251,7 @@ def input_size(own: Size, size: Size, *, resize: bool) -> Size:
     return height, width
 
 
-def fitted(sample: Sample, size: Size) -> Sample:
+def fitted(sample: Sample, size: Size, tasks: TaskSet = TASKS) -> Sample:
     """Scale a sample down if it is larger than the network's input: the image smoothly, labels to the nearest value."""
     place = placement(own_size(sample), size)
     if place.scale == 1:
@@ -261,7 +261,7 @@ def fitted(sample: Sample, size: Size) -> Sample:
     height, width = place.size
     places = axis(height, rows, 0, rows).nearest[:, None] * width + axis(width, columns, 0, columns).nearest
     for name in sample.keys() - {"image"}:
-        task, label = TASKS[name], sample[name]
+        task, label = tasks[name], sample[name]
         whole = task.output == "vector"
         scaled[name] = label if whole else task.rescaled(_taken(label.flatten(1), places, 1), place.scale)
     return scaled

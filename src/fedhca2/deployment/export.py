@@ -18,7 +18,6 @@ from fedhca2.models import MultiTaskModel
 from fedhca2.reports.names import metric_heading, score_text
 from fedhca2.reports.page.tables import latest_scores
 from fedhca2.run_folder.result import headline
-from fedhca2.tasks import get_task
 from fedhca2.tensor_files import as_file, contents
 from fedhca2.whole_files import ORDINARY, write_whole
 
@@ -35,7 +34,7 @@ def card(trained: Trained, format: str, file: str, own: Size) -> str:
     lines = [
         f"# {spec.name}",
         "",
-        f"A model for {', '.join(_plain(get_task(task).title.lower()) for task in spec.tasks)}, trained by client"
+        f"A model for {', '.join(_plain(trained.tasks[task].title.lower()) for task in spec.tasks)}, trained by client"
         f" {_plain(spec.name)} on data set {_plain(spec.data)} in a federation ({_plain(experiment.method_name)},"
         f" {experiment.rounds} rounds, seed {experiment.seed}). File: {_plain(file)}.",
         "",
@@ -102,9 +101,9 @@ def _row(trained: Trained, task: str) -> str:
     scores = latest_scores(trained.run).get(trained.spec.name, {}).get(task)
     shown = ""
     if scores:
-        main = headline(task, scores)
-        shown = f"{metric_heading(main.metric, main.higher_is_better)} {score_text(task, main.value)}"
-    channels, reading = get_task(task).channels_for(trained.spaces[task]), get_task(task).reading
+        main = headline(trained.tasks[task], scores)
+        shown = f"{metric_heading(main.metric, main.higher_is_better)} {score_text(main.unit, main.value)}"
+    channels, reading = trained.tasks[task].channels_for(trained.spaces[task]), trained.tasks[task].reading
     return f"| {_plain(task)} | {channels} | {_plain(reading)} | {_plain(shown)} |"
 
 

@@ -34,7 +34,7 @@ from fedhca2.models import MultiTaskModel
 from fedhca2.reports.pictures import overlay, paint, save_picture
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.run_folder.result import Result, Scores, overall_gain
-from fedhca2.tasks import LabelSpace, get_task
+from fedhca2.tasks import LabelSpace, TaskSet
 from fedhca2.whole_files import put_in_place
 
 LONGEST = 16_384  # pixels of a side: resampling takes memory by its square
@@ -80,9 +80,14 @@ class Trained:
         return self.experiment.data[self.spec.data].resize is not None
 
     @property
+    def tasks(self) -> TaskSet:
+        """The tasks that its run knows."""
+        return self.experiment.task_set
+
+    @property
     def spaces(self) -> Mapping[str, LabelSpace]:
         """The label formats of its tasks."""
-        labels = self.experiment.data[self.spec.data].labels
+        labels = self.experiment.data[self.spec.data].labels_for(self.tasks)
         return {task: labels[task] for task in self.spec.tasks}
 
     @shared_property
@@ -103,9 +108,9 @@ class Trained:
         return model
 
     def _build(self, size: tuple[int, int]) -> MultiTaskModel:
-        channels = {task: get_task(task).channels_for(space) for task, space in self.spaces.items()}
+        channels = {task: self.tasks[task].channels_for(space) for task, space in self.spaces.items()}
         try:
-            model = MultiTaskModel(self.spec.model.blank, channels, size)
+            model = MultiTaskModel(self.spec.model.blank, channels, size, self.tasks)
         except (RuntimeError, AssertionError, ValueError) as error:
             about = f"{self.spec.name}: expected images of a size that {self.spec.model.encoder.title} takes"
             raise UserError([f"{about}, got {size[0]}×{size[1]} after padding: {imports.told(error)}"]) from None
@@ -143,9 +148,9 @@ class Trained:
         height, width = inputs.shape[-2:]
         with autocast(inputs.device, self.experiment.training.precision):
             outputs = self.model((height, width))(inputs[None])
-            predictions = {task: get_task(task).predict(output) for task, output in outputs.items()}
+            predictions = {task: self.tasks[task].predict(output) for task, output in outputs.items()}
         if place:
-            predictions = {task: place.restored(get_task(task), values) for task, values in predictions.items()}
+            predictions = {task: place.restored(self.tasks[task], values) for task, values in predictions.items()}
         return {task: values[0].numpy() for task, values in predictions.items()}
 
     def _prepared(self, given: Any, name: str) -> tuple[Tensor, Placement | None]:
@@ -218,9 +223,9 @@ def _images_in(place: Path) -> list[Path]:
 def _predict_file(trained: Trained, path: Path, folder: Path, *, raw: bool) -> None:
     image = read_image(path)
     for task, prediction in trained.predict(image, str(path)).items():
-        painted = paint(get_task(task), prediction, trained.spaces[task].names)
+        painted = paint(trained.tasks[task], prediction, trained.spaces[task].names)
         save_picture(painted, folder / f"{path.stem}.{task}.png")
-        if get_task(task).output == "map":
+        if trained.tasks[task].output == "map":
             save_picture(overlay(image, painted), folder / f"{path.stem}.{task}.overlay.png")
         if raw:
             with put_in_place(folder / f"{path.stem}.{task}.npy") as aside, aside.open("wb") as file:
@@ -258,8 +263,8 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
         result,
         clients=scores,
         baseline=baseline,
-        delta_m=overall_gain(scores, baseline or {}, experiment.kinds),
-        delta_m_by_client=overall_gain(scores, baseline or {}),
+        delta_m=overall_gain(scores, baseline or {}, experiment.task_set, experiment.kinds),
+        delta_m_by_client=overall_gain(scores, baseline or {}, experiment.task_set),
     )
 
 

@@ -23,7 +23,7 @@ from fedhca2.models import MultiTaskModel, build_model, common_model, draw_own_p
 from fedhca2.models.own import check_parts
 from fedhca2.packing import copied_together, copy_values
 from fedhca2.params import Layout, Slot, layouts
-from fedhca2.tasks import TASKS, LabelSpace
+from fedhca2.tasks import LabelSpace
 
 # Compiling pays off from this number of training pixels: it halves the time of a step, and takes a minute.
 WORTH_COMPILING = 2e10
@@ -162,6 +162,7 @@ class ClientPlan:
             batch_size=training.batch_size,
             workers=training.workers,
             resize=resize,
+            known=self.experiment.task_set,
         )
 
 
@@ -203,29 +204,30 @@ def build_client_model(
     with _model_faults(experiment, spec):
         return build_model(
             spec.model,
-            _outputs(spec, labels),
+            _outputs(experiment, spec, labels),
             size,
             seed=experiment.seed,
             client=spec.name,
             frozen=experiment.resolved_method.local.frozen,
+            tasks=experiment.task_set,
         )
 
 
 def _common(experiment: Experiment, spec: ClientSpec, data: Dataset) -> _Common:
     """The model of a client's kind; raises UserError if it does not work on inputs of the data's shape."""
-    outputs = _outputs(spec, data.labels)
+    outputs = _outputs(experiment, spec, data.labels)
     shape = data.size if experiment.data[spec.data].are_arrays else (3, *data.size)
     with _model_faults(experiment, spec):
-        model = common_model(spec.model, outputs, data.size, seed=experiment.seed)
+        model = common_model(spec.model, outputs, data.size, seed=experiment.seed, tasks=experiment.task_set)
         check_parts(model, spec.model, shape, outputs)
     # A class of the user's own may hold more than tensors, which no other client may see.
     is_passed_on = not spec.model.own_parts and sum(value.numel() for value in model.parameters()) <= SMALL
     return _Common(model, layouts(model), fingerprint(model), is_passed_on)
 
 
-def _outputs(spec: ClientSpec, labels: Mapping[str, LabelSpace]) -> dict[str, int]:
+def _outputs(experiment: Experiment, spec: ClientSpec, labels: Mapping[str, LabelSpace]) -> dict[str, int]:
     """The channels of a client's tasks."""
-    return {task: TASKS[task].channels_for(labels[task]) for task in spec.tasks}
+    return {task: experiment.task_set[task].channels_for(labels[task]) for task in spec.tasks}
 
 
 @contextmanager

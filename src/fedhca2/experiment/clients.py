@@ -15,7 +15,7 @@ from fedhca2.experiment.sources import merged
 from fedhca2.imports import folders, located
 from fedhca2.models import ModelConfig
 from fedhca2.models.config import with_classes
-from fedhca2.tasks import TASKS, LabelSpace
+from fedhca2.tasks import LabelSpace, TaskSet
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -110,7 +110,10 @@ def _own_model(model: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
 
 
 def expand(
-    entries: Sequence[ClientEntry], labels: Mapping[str, Mapping[str, LabelSpace]], model: ModelConfig
+    entries: Sequence[ClientEntry],
+    labels: Mapping[str, Mapping[str, LabelSpace]],
+    model: ModelConfig,
+    tasks: TaskSet,
 ) -> list[ClientSpec]:
     """List all clients, checked against the data sets' tasks."""
     lines: list[str] = []
@@ -126,7 +129,7 @@ def expand(
             if task not in labels[entry.data]:
                 hint = suggest(task, labels[entry.data])
                 lines.append(f"clients[{i}].{key}: {task!r} is not a task of data set {entry.data!r}. {hint}")
-            elif task not in TASKS:
+            elif task not in tasks:
                 hint = f"should be declared in `tasks`, for example as `{task}: regression`, found nothing"
                 lines.append(f"clients[{i}].{key}: {task!r} {hint}")
         try:

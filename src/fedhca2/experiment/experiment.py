@@ -22,8 +22,8 @@ from fedhca2.imports import FOLDERS, folders, is_import_path, located
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file
-from fedhca2.tasks import TASKS, LabelSpace
-from fedhca2.tasks.declared import DeclaredTask, declare
+from fedhca2.tasks import LabelSpace, TaskSet
+from fedhca2.tasks.declared import DeclaredTask, known_tasks
 
 DEFAULT_METHOD = "fedhca2"
 
@@ -95,8 +95,13 @@ class Experiment(Config):
     @classmethod
     def _tasks_are_known(cls, tasks: dict[str, DeclaredTask], info: ValidationInfo) -> dict[str, DeclaredTask]:
         located = {name: task.located(folders(info)) for name, task in tasks.items()}
-        declare(located)
+        known_tasks(located)  # raises an error if one cannot be found
         return located
+
+    @cached_property
+    def task_set(self) -> TaskSet:
+        """The built-in tasks, and those that the experiment declares."""
+        return known_tasks(self.tasks)
 
     @property
     def method_name(self) -> str:
@@ -128,7 +133,7 @@ class Experiment(Config):
         labels = {}
         for name, data in self.data.items():
             try:
-                labels[name] = data.labels
+                labels[name] = data.labels_for(self.task_set)
             except FileError as error:
                 raise UserError([f"data.{name}: {error}"]) from None
         return labels
@@ -136,11 +141,16 @@ class Experiment(Config):
     @cached_property
     def specs(self) -> list[ClientSpec]:
         """All clients."""
-        specs = expand(self.clients, self._labels, self.model)
-        lines = _unequal_starts(specs)
+        labels = self._labels
+        specs = expand(self.clients, labels, self.model, self.task_set)
+        lines, known = _unequal_starts(specs), self.task_set
         for name, data in self.data.items():
             clients = [spec.name for spec in specs if spec.data == name]
-            fault = data.partition.fault(clients, list(data.labels)) if clients else ""
+            fault = (
+                data.partition.fault(clients, [known[task] for task in labels[name] if task in known])
+                if clients
+                else ""
+            )
             if fault:
                 lines.append(f"data.{name}.partition.{fault}")
         if lines:
@@ -185,7 +195,7 @@ class Experiment(Config):
             for name in by_client
             if name not in names
         ]
-        lines += _unknown_metrics(experiment.metrics)
+        lines += _unknown_metrics(experiment.metrics, experiment.task_set)
         if experiment.resolved_method.batch_norm == "average" and experiment.privacy.noise:
             lines.append(
                 "privacy.noise: does not work with method.batch_norm 'average': noise makes variances negative"
@@ -249,10 +259,10 @@ def _unequal_starts(specs: Sequence[ClientSpec]) -> list[str]:
     ]
 
 
-def _unknown_metrics(metrics: Mapping[str, str]) -> list[str]:
+def _unknown_metrics(metrics: Mapping[str, str], tasks: TaskSet) -> list[str]:
     """Write one line for each unknown task, and for each metric that its task does not have."""
-    lines = [f"metrics: {task!r} is not a task. {suggest(task, TASKS)}" for task in metrics if task not in TASKS]
+    lines = [f"metrics: {task!r} is not a task. {suggest(task, tasks)}" for task in metrics if task not in tasks]
     for task, name in metrics.items():
-        if task in TASKS and name not in TASKS[task].metrics:
-            lines.append(f"metrics.{task}: {name!r} is not a metric of {task!r}. {suggest(name, TASKS[task].metrics)}")
+        if task in tasks and name not in tasks[task].metrics:
+            lines.append(f"metrics.{task}: {name!r} is not a metric of {task!r}. {suggest(name, tasks[task].metrics)}")
     return lines

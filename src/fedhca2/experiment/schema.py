@@ -15,7 +15,7 @@ from fedhca2.experiment.experiment import Experiment
 from fedhca2.methods import METHODS, HyperWeights, Method, components_of
 from fedhca2.methods.resolve import AGGREGATED, COMPONENTS, OWN, kinds_of
 from fedhca2.models.config import DecoderConfig, EncoderConfig, Part
-from fedhca2.tasks.built_in import BUILT_IN
+from fedhca2.tasks import TASKS
 
 Schema = dict[str, Any]
 DIALECT = "http://json-schema.org/draft-07/schema#"  # the one that all editors know
@@ -40,7 +40,7 @@ def experiment_schema() -> Schema:
     held |= _methods(names)
     changed = {
         "method": _method(),
-        "tasks": _by_name(_name_or_settings([task.name for task in BUILT_IN], "DeclaredTask")),
+        "tasks": _by_name(_name_or_settings(list(TASKS), "DeclaredTask")),
         "data": _by_name(_by_kind({kind: names[model] for kind, model in KINDS.items()}, own=True)),
     }
     properties = root["properties"] | {key: _described(root["properties"][key]) | new for key, new in changed.items()}

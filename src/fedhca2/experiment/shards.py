@@ -14,7 +14,6 @@ from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.models.pretrained import digest
-from fedhca2.tasks.declared import declare
 
 TRIED = 32  # samples of each client and split that are read before training
 
@@ -39,15 +38,14 @@ class Shard:
 def open_data(experiment: Experiment) -> dict[str, OpenData]:
     """Open the data sets that clients use; raises UserError if their files, or the encoder's, are missing."""
     _require_weights(experiment)
-    declare(experiment.tasks)  # another experiment may have declared other tasks under their names
-    opened = {}
+    opened, tasks = {}, experiment.task_set
     for name in dict.fromkeys(spec.data for spec in experiment.specs):
         config = experiment.data[name]
         root = getattr(config, "root", None)
         if root is not None and not root.is_dir():
             raise UserError([f"data.{name}.root: should be the folder of {config.kind}, found no folder {root}"])
         try:
-            opened[name] = OpenData(config.open("train"), config.open("val"))
+            opened[name] = OpenData(config.open("train", tasks), config.open("val", tasks))
         except FileError as error:
             raise UserError([f"data.{name}: {error}"]) from None
     return opened
@@ -75,7 +73,9 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
     lines: list[str] = []
     for (_, name), specs in groups.items():
         try:
-            parts = experiment.data[name].partition.deal(data[name].train, [spec.name for spec in specs], rng)
+            parts = experiment.data[name].partition.deal(
+                data[name].train, [spec.name for spec in specs], rng, experiment.task_set
+            )
             shards |= {spec.name: _shard(spec, data[name], parts[spec.name]) for spec in specs}
         except FileError as error:
             lines.append(f"data.{name}: {error}")

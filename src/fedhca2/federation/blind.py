@@ -79,7 +79,8 @@ class BlindServer(Server):
         adder: Adder,
         present: Mapping[str, Profile] | None = None,
     ) -> None:
-        super().__init__(experiment.resolved_method, profiles, experiment.guard, Reach.of(experiment), present)
+        method, reach = experiment.resolved_method, Reach.of(experiment)
+        super().__init__(method, profiles, experiment.guard, reach, present, experiment.task_set)
         self.experiment, self.adder = experiment, adder
 
     def _expected(self, state: ServerState) -> Expected:

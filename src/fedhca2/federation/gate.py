@@ -17,7 +17,7 @@ from fedhca2.aggregation import Weights
 from fedhca2.federation.foreign_text import NAME, plain, shown
 from fedhca2.messages import Effect, Profile, Reply
 from fedhca2.params import Layout, Part, Slot, unflatten
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import TASKS, TaskSet
 
 LARGEST = torch.finfo(torch.float32).max  # of a loss, a score, an agreement
 LONGEST = 1e9  # seconds
@@ -35,6 +35,7 @@ class Expected:
     parts: Mapping[str, Container[Part]]  # that each client sends
     weights: Mapping[str, Weights]  # by 'client/slot'
     final: bool = False  # after the last round every task must be scored, and a client may not report a failure
+    tasks: TaskSet = TASKS
 
 
 def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
@@ -132,7 +133,7 @@ def _numbers(reply: Reply, expected: Expected) -> str:
     if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
         return f"metrics should be of tasks {', '.join(tasks)}, found {_listed(reply.metrics)}"
     for task, scores in reply.metrics.items():
-        main = TASKS[task].metrics
+        main = expected.tasks[task].metrics
         if not any(name in scores for name in main) or len(scores) > SCORES or not all(map(SCORE.fullmatch, scores)):
             named = " or ".join(main)
             return f"metrics of {task} should be {named} and at most {SCORES - 1} more, found {_listed(scores)}"

@@ -266,7 +266,7 @@ class InProcessRun(InProcess):
         """The server for these clients, whose images are counted here, so that nobody is bounded by the others'."""
         experiment, profiles = self.experiment, self.profiles.values()
         reach = replace(Reach.of(experiment), images={each.client: each.samples for each in profiles})
-        return Server(experiment.resolved_method, profiles, experiment.guard, reach)
+        return Server(experiment.resolved_method, profiles, experiment.guard, reach, tasks=experiment.task_set)
 
     def finish(self, outcome: Outcome) -> Outcome:
         """Save the predictions of some clients for a few images, before and after training."""

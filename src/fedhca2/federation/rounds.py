@@ -105,7 +105,7 @@ def run_rounds(
         for client in fleet.profiles
     }
     replies = fleet.perform(orders, watcher.batch)
-    expected = Expected(rounds, server.profiles, {}, {}, final=True)
+    expected = Expected(rounds, server.profiles, {}, {}, final=True, tasks=server.tasks)
     missing = {client: why for client, reply in replies.items() if (why := fault_of(reply, expected))}
     _tell(watcher, orders, replies, missing)
     used = {client: reply.metrics for client, reply in replies.items() if client not in missing}

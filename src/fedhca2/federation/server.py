@@ -19,6 +19,7 @@ from fedhca2.messages import Addend, Delivery, Kind, Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
 from fedhca2.run_folder.records import Aggregation, ServerRecord, ServerState
+from fedhca2.tasks import TASKS, TaskSet
 
 log = logging.getLogger("fedhca2.server")
 Deliveries = dict[str, dict[Slot, Delivery]]
@@ -43,12 +44,13 @@ class Server:
         guard: GuardBounds | None = None,
         reach: RowReach | None = None,
         present: Mapping[str, Profile] | None = None,
+        tasks: TaskSet = TASKS,
     ) -> None:
         """`reach` says how far rows can move in a round; without it, moves are not limited.
 
         `present` holds the clients that take part, by name, and may grow; by default all do.
         """
-        self.method = method
+        self.method, self.tasks = method, tasks
         self.guard = guard or GuardBounds()
         self.reach = reach
         everyone = {profile.client: profile for profile in profiles}
@@ -139,7 +141,7 @@ class Server:
     def _expected(self, state: ServerState) -> Expected:
         """What replies should look like in this round."""
         parts = {client: self.uploads(client, state.round) for client in self.profiles}
-        return Expected(state.round, self.profiles, parts, state.weights)
+        return Expected(state.round, self.profiles, parts, state.weights, tasks=self.tasks)
 
     def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
         """Measure the rows of every part and layout."""

@@ -18,7 +18,7 @@ from fedhca2.models.own import make
 from fedhca2.packing import copied_together
 from fedhca2.params import Part, Slot
 from fedhca2.seeds import derive
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import TASKS, TaskSet
 
 DEEPLAB_WIDTH = 256
 
@@ -26,17 +26,28 @@ DEEPLAB_WIDTH = 256
 class MultiTaskModel(nn.Module):
     """Every parameter belongs to one slot: the encoder, or a task's decoder or head."""
 
-    def __init__(self, config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int]) -> None:
+    def __init__(
+        self, config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int], tasks: TaskSet = TASKS
+    ) -> None:
         super().__init__()
+        self.tasks = tasks
         self.encoder = Encoder(config.encoder, size, config.feature_width)
         maps = self.encoder.channels
         self.width = config.decoder_width or (DEEPLAB_WIDTH if config.decoder.kind == "deeplab" else maps[0])
         self.decoders = nn.ModuleDict({task: _decoder(config, maps, self.width) for task in channels})
-        self.heads = nn.ModuleDict({task: _head(config, task, self.width, count) for task, count in channels.items()})
+        self.heads = nn.ModuleDict({task: self._head(config, task, count) for task, count in channels.items()})
         dropouts = [module for module in self.decoders.modules() if isinstance(module, GivenDropout)]
         self.drops: list[GivenDropPath | GivenDropout] = [*self.encoder.drop_paths, *dropouts]
         shapes = tuple((name, buffer.shape) for name, buffer in self.named_buffers())
-        self.kind: Hashable = (repr(self), shapes)  # the same for models that differ only in values
+        self.kind: Hashable = (repr(self), shapes, tasks)  # the same for models that differ only in values
+
+    def _head(self, config: ModelConfig, task: str, channels: int) -> nn.Module:
+        if config.head:
+            return make("head", config.head, self.width, channels)
+        if self.tasks[task].output == "vector":
+            return VectorHead(self.width, channels)
+        is_deeplab = config.decoder.kind == "deeplab"
+        return nn.Conv2d(self.width, channels, kernel_size=1) if is_deeplab else Head(self.width, channels)
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """Compute raw outputs of all tasks at the size of the image."""
@@ -138,23 +149,24 @@ def build_model(
     seed: int,
     client: str,
     frozen: frozenset[Part] = frozenset(),
+    tasks: TaskSet = TASKS,
 ) -> MultiTaskModel:
     """Build a model. Encoders of the same settings start equal; every client has its own decoders and heads.
 
     Decoders or heads that are frozen or in `common_start` are the same for every client that has the task.
     """
-    model = common_model(config, channels, size, seed=seed)
+    model = common_model(config, channels, size, seed=seed, tasks=tasks)
     draw_own_parts(model, seed=seed, client=client, common=frozen.union(config.common_start))
     return model
 
 
 def common_model(
-    config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int], *, seed: int
+    config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int], *, seed: int, tasks: TaskSet = TASKS
 ) -> MultiTaskModel:
     """The model that clients of these settings have before each draws its own decoders and heads."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(derive(seed, "encoder"))  # torch.manual_seed would seed GPUs too
-        return MultiTaskModel(config, channels, size)
+        return MultiTaskModel(config, channels, size, tasks)
 
 
 def draw_own_parts(model: MultiTaskModel, *, seed: int, client: str, common: frozenset[Part]) -> None:
@@ -229,14 +241,6 @@ def _normalised(inputs: int, outputs: int, kernel: int, dilation: int = 1) -> nn
     padding = dilation * (kernel // 2)
     convolution = nn.Conv2d(inputs, outputs, kernel, padding=padding, dilation=dilation, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
-
-
-def _head(config: ModelConfig, task: str, width: int, channels: int) -> nn.Module:
-    if config.head:
-        return make("head", config.head, width, channels)
-    if TASKS[task].output == "vector":
-        return VectorHead(width, channels)
-    return nn.Conv2d(width, channels, kernel_size=1) if config.decoder.kind == "deeplab" else Head(width, channels)
 
 
 class VectorHead(nn.Sequential):

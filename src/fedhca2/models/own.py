@@ -18,7 +18,6 @@ from fedhca2.config_errors import describe
 from fedhca2.imports import load, parameters, told
 from fedhca2.models.config import ModelConfig, Part
 from fedhca2.models.features import STRIDES
-from fedhca2.tasks import TASKS
 
 if TYPE_CHECKING:
     from fedhca2.models.multitask import MultiTaskModel
@@ -109,7 +108,7 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
             raise ValueError(f"decoder {config.decoder.kind} should give {wanted}, found {_shown(features)}")
         head = config.head.kind if config.head else f"of task {task!r}"
         output = _tried(f"head {head}", model.heads[task], features)
-        wanted = f"[B, {channels}, H, W]" if TASKS[task].output == "map" else f"[B, {channels}]"
+        wanted = f"[B, {channels}, H, W]" if model.tasks[task].output == "map" else f"[B, {channels}]"
         if not _is_float(output) or output.ndim != wanted.count(",") + 1 or output.shape[1] != channels:
             raise ValueError(f"head {head} should give {wanted}, found {_shown(output)}")
 

@@ -164,7 +164,7 @@ class LiveStatus:
     """Rounds done, time left, and every client's last loss and score."""
 
     def __init__(self, run: RunFiles) -> None:
-        run.require_tasks()
+        _ = run.task_set  # what it refuses
         self.run = run
         self.done = 0
         self.seconds: dict[int, float] = {}
@@ -211,15 +211,15 @@ class LiveStatus:
             losses = {f"{client}/{task}": loss for (client, task), loss in self.losses.items()}
             return [
                 Text(f"last losses: {loss_text(losses)}"),
-                *([kinds_table(by_client, self.kinds)] if by_client else []),
+                *([kinds_table(by_client, self.run.task_set, self.kinds)] if by_client else []),
             ]
         rows = []
         for client, task in members:
             loss, scores = self.losses.get((client, task)), self.scores.get((client, task))
             cells = ["", ""]
             if scores:
-                main = headline(task, scores)
-                cells = [metric_heading(main.metric, main.higher_is_better), score_text(task, main.value)]
+                main = headline(self.run.task_set[task], scores)
+                cells = [metric_heading(main.metric, main.higher_is_better), score_text(main.unit, main.value)]
             rows.append([client, task, _shown(loss), *cells])
         names = ["client", "task", "loss", "metric", "score"]
         drop, wraps = ["metric", "loss"], {"client": 7, "task": 6}

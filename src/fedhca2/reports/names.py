@@ -2,8 +2,6 @@
 
 from math import floor, isfinite, log10
 
-from fedhca2.tasks import get_task
-
 METRICS = {
     "miou": "mIoU",
     "miou_all_classes": "mIoU of all classes",
@@ -54,22 +52,21 @@ def decimals(score: float) -> int:
     return min(max(2 - floor(log10(rounded)), 0), MOST_DECIMALS) if rounded else 2
 
 
-def score_text(task: str, value: float) -> str:
+def score_text(unit: str, value: float) -> str:
     """A score with its unit, or a dash if it is unknown.
 
-    >>> score_text("depth", 0.7124), score_text("semseg", 13.5)
+    >>> score_text("m", 0.7124), score_text("%", 13.5)
     ('0.712 m', '13.5 %')
     """
-    return f"{value:.{decimals(value)}f} {get_task(task).unit}".rstrip() if isfinite(value) else UNKNOWN
+    return f"{value:.{decimals(value)}f} {unit}".rstrip() if isfinite(value) else UNKNOWN
 
 
-def metric_axis(task: str, name: str) -> str:
+def metric_axis(unit: str, name: str) -> str:
     """A metric's name with its unit, if it has one, for the axis of a figure.
 
-    >>> metric_axis("depth", "rmse"), metric_axis("regression", "rmse")
+    >>> metric_axis("m", "rmse"), metric_axis("", "rmse")
     ('RMSE (m)', 'RMSE')
     """
-    unit = get_task(task).unit
     return f"{metric_title(name)} ({unit})" if unit else metric_title(name)
 
 

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fedhca2.errors import UserError
 from fedhca2.run_folder.reader import Array, RunFiles
-from fedhca2.tasks import LabelSpace, Task, get_task
+from fedhca2.tasks import LabelSpace, Task
 from fedhca2.whole_files import put_in_place
 
 COLUMNS = {"image": "input", "label": "label", "before": "before training", "after": "after training"}
@@ -68,9 +68,9 @@ def sample_tiles(run: RunFiles, client: str, index: int) -> dict[str, dict[str, 
     for task in [name.removeprefix("label.") for name in arrays if name.startswith("label.")]:
         maps = {when: arrays[f"{when}.{task}"][index] for when in ("label", "before", "after")}
         names = list(arrays.get(f"names.{task}", ()))
-        label = paint_label(get_task(task), maps["label"], names)
+        label = paint_label(run.task_set[task], maps["label"], names)
         tiles[task] = {"image": to_image(arrays["image"][index]), "label": label}
-        tiles[task] |= {when: paint(get_task(task), maps[when], names) for when in ("before", "after")}
+        tiles[task] |= {when: paint(run.task_set[task], maps[when], names) for when in ("before", "after")}
     return tiles
 
 
@@ -89,7 +89,7 @@ def samples_panel(run: RunFiles, client: str, index: int = 0, tile: int = 192) -
         draw.text((left + column * (tile + GAP) + tile / 2, MARGIN), title, INK, font, anchor="mt")
     for row, (task, tiles) in enumerate(rows.items()):
         top = LINE + MARGIN + row * (height + GAP)
-        words = get_task(task).title.replace(" ", "\n")
+        words = run.task_set[task].title.replace(" ", "\n")
         draw.multiline_text((MARGIN, top + height / 2), words, INK, font, anchor="lm")
         for column, when in enumerate(COLUMNS):
             panel.paste(enlarged(tiles[when], tile), (left + column * (tile + GAP), top))

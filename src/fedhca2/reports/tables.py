@@ -29,7 +29,7 @@ from fedhca2.reports.names import (
 from fedhca2.run_folder.listing import ListedRun
 from fedhca2.run_folder.names import RESULT
 from fedhca2.run_folder.result import Result, Scores, TaskScore, task_scores
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import TaskSet
 from fedhca2.words import counted
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class KindScores:
     kind: str
     task: str
     metric: str
+    unit: str
     ranked: Sequence[tuple[float, str]]  # a score and its client
     gain: float  # the median over training alone in %; NaN if it is unknown
 
@@ -128,10 +129,12 @@ class KindScores:
         return self.ranked[0][0] <= self.ranked[-1][0]
 
 
-def scores_by_kind(scores: Scores, kinds: Mapping[str, str], baseline: Scores | None = None) -> list[KindScores]:
+def scores_by_kind(
+    scores: Scores, tasks: TaskSet, kinds: Mapping[str, str], baseline: Scores | None = None
+) -> list[KindScores]:
     """Sort the finite scores of clients by kind and task."""
     found: dict[tuple[str, str], list[TaskScore]] = {}
-    for one in task_scores(scores, baseline):
+    for one in task_scores(scores, baseline, tasks):
         if isfinite(one.ours.value):
             found.setdefault((kinds.get(one.client, one.client), one.task), []).append(one)
     by_kind = []
@@ -141,15 +144,17 @@ def scores_by_kind(scores: Scores, kinds: Mapping[str, str], baseline: Scores | 
         ranked = sorted(((one.ours.value, one.client) for one in members), key=lambda pair: better * pair[0])
         gains = [one.gain for one in members if isfinite(one.gain)]
         metric = metric_heading(first.metric, first.higher_is_better)
-        by_kind.append(KindScores(kind, task, metric, ranked, median(gains) if gains else nan))
+        by_kind.append(KindScores(kind, task, metric, first.unit, ranked, median(gains) if gains else nan))
     return by_kind
 
 
-def kinds_table(scores: Scores, kinds: Mapping[str, str], title: str = "", baseline: Scores | None = None) -> TextTable:
+def kinds_table(
+    scores: Scores, tasks: TaskSet, kinds: Mapping[str, str], title: str = "", baseline: Scores | None = None
+) -> TextTable:
     """One row per kind and task, with quantiles of its clients' scores, and their median gain over a baseline."""
     rows = []
-    for one in scores_by_kind(scores, kinds, baseline):
-        cells = [score_text(one.task, one.at(share)) for share in (0, 0.1, 0.5, 0.9, 1)]
+    for one in scores_by_kind(scores, tasks, kinds, baseline):
+        cells = [score_text(one.unit, one.at(share)) for share in (0, 0.1, 0.5, 0.9, 1)]
         if baseline:
             cells.append(gain_text(one.gain) if isfinite(one.gain) else UNKNOWN)
         rows.append([escape(one.kind), one.task, one.metric, f"{len(one.ranked):,}", *cells])
@@ -159,19 +164,19 @@ def kinds_table(scores: Scores, kinds: Mapping[str, str], title: str = "", basel
     return TextTable(["kind", "task", "metric", *numbers], rows, title, note, numbers, drop, wraps)
 
 
-def result_table(result: Result, kinds: Mapping[str, str] | None = None) -> TextTable:
+def result_table(result: Result, tasks: TaskSet, kinds: Mapping[str, str] | None = None) -> TextTable:
     """Make one row per client and task: its metric, the Local baseline, the relative gain; of many, one per kind."""
     title = f"{result.name}: {result.method} after {counted(result.rounds, 'round')}"
     if kinds and sum(map(len, result.clients.values())) > MOST_ROWS:
-        return kinds_table(result.clients, kinds, title, result.baseline)
+        return kinds_table(result.clients, tasks, kinds, title, result.baseline)
     rows, named = [], set[str]()
-    for one in task_scores(result.clients, result.baseline):
+    for one in task_scores(result.clients, result.baseline, tasks):
         name = "" if one.client in named else one.client
         named.add(one.client)
-        score = score_text(one.task, one.ours.value)
+        score = score_text(one.ours.unit, one.ours.value)
         cells = [name, one.task, metric_heading(one.ours.metric, one.ours.higher_is_better)]
         if one.alone:
-            cells += [score_text(one.task, one.alone.value), score, _coloured(one.gain)]
+            cells += [score_text(one.alone.unit, one.alone.value), score, _coloured(one.gain)]
         elif result.baseline:  # a site that was away during the evaluation
             cells += [UNKNOWN, score, UNKNOWN]
         else:
@@ -188,28 +193,28 @@ def result_table(result: Result, kinds: Mapping[str, str] | None = None) -> Text
     )
 
 
-def conclusion(result: Result) -> str:
+def conclusion(result: Result, tasks: TaskSet) -> str:
     """Explain Δm in a sentence, as far as it is known."""
     if not result.baseline:
         return "Δm needs a Local baseline: train one with `--set baseline=true`, or give `--baseline RUN`."
     if result.delta_m is None:
         return UNKNOWN_GAIN
     left_out = sorted(
-        {task for tasks in result.clients.values() for task in tasks if not TASKS[task].counts_in_delta_m}
+        {task for scores in result.clients.values() for task in scores if not tasks[task].counts_in_delta_m}
     )
     besides = f" ({', '.join(left_out)} left out)" if left_out else ""
     told = f"Δm {gain_text(result.delta_m)}: {DELTA_M_MEANS}{besides}."
-    return f"{told} {how_certain(result.clients, result.baseline)}"
+    return f"{told} {how_certain(result.clients, result.baseline, tasks)}"
 
 
-def counting_gains(clients: Scores, baseline: Scores) -> list[float]:
+def counting_gains(clients: Scores, baseline: Scores, tasks: TaskSet) -> list[float]:
     """The gains over training alone in % of all scores that count in Δm; NaN if one is unknown."""
-    return [one.gain for one in task_scores(clients, baseline) if one.alone and one.ours.counts]
+    return [one.gain for one in task_scores(clients, baseline, tasks) if one.alone and one.ours.counts]
 
 
-def how_certain(clients: Scores, baseline: Scores) -> str:
+def how_certain(clients: Scores, baseline: Scores, tasks: TaskSet) -> str:
     """Say how many scores improved, how many have no gain, and what a single run cannot show."""
-    gains = counting_gains(clients, baseline)
+    gains = counting_gains(clients, baseline, tasks)
     known = [gain for gain in gains if isfinite(gain)]
     better, unknown = sum(gain > 0 for gain in known), len(gains) - len(known)
     told = f"{better} of {counted(len(known), 'score')} {'is' if better == 1 else 'are'} better than alone."

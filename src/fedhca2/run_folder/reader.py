@@ -35,8 +35,8 @@ from fedhca2.run_folder.result import Scores, overall_gain
 from fedhca2.run_folder.schema import check_config, check_result, check_scores, check_tasks, require_task
 from fedhca2.run_folder.strict_json import mapping, numbers, read_json
 from fedhca2.run_folder.task_facts import task_from
-from fedhca2.tasks import TASKS
-from fedhca2.tasks.declared import DECLARED, DeclaredTask, declare
+from fedhca2.tasks import TASKS, TaskSet
+from fedhca2.tasks.declared import DeclaredTask, known_tasks
 
 Array = np.ndarray[Any, Any]
 
@@ -119,12 +119,11 @@ class RunFiles:
         """The outcome of the run, with NaN for unknown scores; empty before its end."""
         if self.recorded_result is None:
             return None
-        self.require_tasks()
         result = dict(self.recorded_result)
-        check_scores(result, str(self.path / RESULT))
+        check_scores(result, self.task_set, str(self.path / RESULT))
         clients, baseline = numbers(result["clients"]), numbers(result.get("baseline") or {})
         if "delta_m_by_client" not in result:  # an older file, whose Δm is by client
-            gain = overall_gain(clients, baseline, self._kinds(clients))
+            gain = overall_gain(clients, baseline, self.task_set, self._kinds(clients))
             result |= {"delta_m": gain, "delta_m_by_client": result.get("delta_m")}
         return {**result, "clients": clients, "baseline": baseline or None}
 
@@ -171,11 +170,9 @@ class RunFiles:
         """The same events; raises UserError if one is about a task that the config does not declare."""
         held = list(events)
         tasks = {event["task"] for event in held if event["event"] in ("metric", "loss")}
-        if tasks:
-            self.require_tasks()
         try:
             for task in tasks:
-                require_task(task)
+                require_task(task, self.task_set)
         except ValueError as error:
             raise UserError([f"{path or self.events_file}: {error}"]) from None
         return held
@@ -186,35 +183,30 @@ class RunFiles:
         rounds, clients = self.of("round"), {event["client"] for event in self.of("profile")}
         return bool(rounds and clients) and clients <= set(rounds[-1]["refused"])
 
-    def require_tasks(self) -> None:
-        """Make known the tasks that the config declares, if the folder has one.
+    @cached_property
+    def task_set(self) -> TaskSet:
+        """The built-in tasks, and those that the config declares, if the folder has one.
 
         Their code is imported only if it is allowed; otherwise what the run recorded of them has to do.
         """
-        if self.begun:
-            _ = self._declared
-
-    @cached_property
-    def _declared(self) -> Mapping[str, DeclaredTask]:
-        """The declared tasks, which are known from here on: by their code if it is allowed, or by their facts."""
+        if not self.begun:
+            return TASKS
         try:
             tasks = mapping("tasks", self.config.get("tasks", {}))
             declared = {name: DeclaredTask.model_validate(task) for name, task in tasks.items()}
-            new = {name: task for name, task in declared.items() if DECLARED.get(name) != task or name not in TASKS}
-            foreign = [name for name, task in new.items() if is_import_path(task.kind) and not is_allowed(task.kind)]
+            foreign = [
+                name for name, task in declared.items() if is_import_path(task.kind) and not is_allowed(task.kind)
+            ]
             by_facts = {name: task_from(name, self._facts[name]) for name in foreign if name in self._facts}
             with only_allowed(self.config_file):
-                declare(new | dict.fromkeys(by_facts, DeclaredTask(kind="regression")))  # which checks their names
+                known = known_tasks(declared | dict.fromkeys(by_facts, DeclaredTask(kind="regression")))
         except NotAllowedError:
             raise
         except ValidationError as error:
             raise UserError([f"{self.config_file}: tasks: {line}" for line in describe(error)]) from None
         except ValueError as error:
             raise UserError([f"{self.config_file}: tasks: {error}"]) from None
-        for name, task in by_facts.items():
-            TASKS[name] = task
-            del DECLARED[name]
-        return declared
+        return TaskSet([*known.values(), *by_facts.values()]) if by_facts else known
 
     @cached_property
     def _facts(self) -> dict[str, Any]:
@@ -330,7 +322,6 @@ class RunFiles:
         path = self.samples_file(client)
         if client != Path(client).name or not path.is_file():  # a name is not a path
             return {}
-        self.require_tasks()
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 samples = {name: arrays[name] for name in arrays.files}

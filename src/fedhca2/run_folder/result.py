@@ -16,7 +16,7 @@ import torch
 
 from fedhca2.clients.accounting import DELTA, audited_epsilon, epsilon
 from fedhca2.metrics import delta_m, relative_gain
-from fedhca2.tasks import TASKS, LabelSpace
+from fedhca2.tasks import LabelSpace, Task, TaskSet
 from fedhca2.version import __version__
 
 LONGEST = 5.0  # seconds to wait for git
@@ -58,13 +58,14 @@ class Headline:
     value: float
     higher_is_better: bool
     counts: bool  # whether it counts in Δm
+    unit: str
 
 
-def headline(task: str, scores: Mapping[str, float]) -> Headline:
+def headline(task: Task, scores: Mapping[str, float]) -> Headline:
     """The main score of a task, from the metric it was evaluated with."""
-    known = TASKS[task].metrics
+    known = task.metrics
     metric = known[next((name for name in known if name in scores), next(iter(known)))](LabelSpace(classes=1))
-    return Headline(metric.name, scores[metric.name], metric.higher_is_better, TASKS[task].counts_in_delta_m)
+    return Headline(metric.name, scores[metric.name], metric.higher_is_better, task.counts_in_delta_m, task.unit)
 
 
 @dataclass(frozen=True)
@@ -82,33 +83,36 @@ class TaskScore:
         return relative_gain(self.ours.value, self.alone.value, self.ours.higher_is_better) if self.alone else nan
 
 
-def task_scores(scores: Scores, baseline: Scores | None) -> Iterator[TaskScore]:
+def task_scores(scores: Scores, baseline: Scores | None, known: TaskSet) -> Iterator[TaskScore]:
     """Every client's main score in every task, in order."""
     for client, tasks in scores.items():
         alone = (baseline or {}).get(client, {})
         for task, values in tasks.items():
-            yield TaskScore(
-                client, task, headline(task, values), headline(task, alone[task]) if task in alone else None
-            )
+            own, others = headline(known[task], values), headline(known[task], alone[task]) if task in alone else None
+            yield TaskScore(client, task, own, others)
 
 
-def overall_gain(scores: Scores, baseline: Scores, kinds: Mapping[str, str] | None = None) -> float | None:
+def overall_gain(
+    scores: Scores, baseline: Scores, known: TaskSet, kinds: Mapping[str, str] | None = None
+) -> float | None:
     """Δm over all counting tasks of the clients that were evaluated both times; without `kinds`, by client.
 
     None if no task counts, or if a gain is undefined.
     """
     both = [client for client in scores if client in baseline]
     better = {
-        task: headline(task, values).higher_is_better for tasks in scores.values() for task, values in tasks.items()
+        task: headline(known[task], values).higher_is_better
+        for tasks in scores.values()
+        for task, values in tasks.items()
     }
-    ours, theirs = _counted({c: scores[c] for c in both}), _counted({c: baseline[c] for c in both})
+    ours, theirs = (_counted({c: held[c] for c in both}, known) for held in (scores, baseline))
     gain = delta_m(ours, theirs, better, kinds) if ours else nan
     return gain if isfinite(gain) else None
 
 
-def _counted(scores: Scores) -> dict[str, dict[str, float]]:
+def _counted(scores: Scores, known: TaskSet) -> dict[str, dict[str, float]]:
     counted = {
-        client: {task: headline(task, values).value for task, values in tasks.items() if headline(task, values).counts}
+        client: {task: one.value for task in tasks if (one := headline(known[task], tasks[task])).counts}
         for client, tasks in scores.items()
     }
     return {client: tasks for client, tasks in counted.items() if tasks}

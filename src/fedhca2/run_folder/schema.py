@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedhca2.config_errors import describe
 from fedhca2.errors import UserError
 from fedhca2.run_folder.strict_json import mapping
-from fedhca2.tasks import TASKS
+from fedhca2.tasks import TaskSet
 
 MOST_ROUNDS = 100_000
 Round = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
@@ -156,9 +156,9 @@ class _TaskFacts(_Checked):
     metrics: Annotated[dict[str, bool], Field(min_length=1)]  # whether higher is better
 
 
-def require_task(name: str) -> None:
-    """Raise ValueError for a task that is not declared."""
-    if name not in TASKS:
+def require_task(name: str, known: TaskSet) -> None:
+    """Raise ValueError for a task that is not known."""
+    if name not in known:
         raise ValueError(f"should be a known task, found {name!r:.60}")
 
 
@@ -181,14 +181,14 @@ def check_result(result: Any, place: str) -> None:
     _check(_Result, result, place)
 
 
-def check_scores(result: Mapping[str, Any], place: str) -> None:
+def check_scores(result: Mapping[str, Any], known: TaskSet, place: str) -> None:
     """Raise UserError unless the scores of a result are of known tasks and their metrics."""
     for client, tasks in [each for key in ("clients", "baseline") for each in (result.get(key) or {}).items()]:
         for task, scores in tasks.items():
-            if task not in TASKS:
+            if task not in known:
                 raise UserError([f"{place}: {client!r:.60}: expected a known task, got {task!r:.60}"])
-            if not set(TASKS[task].metrics) & set(scores):
-                wanted = ", ".join(TASKS[task].metrics)
+            if not set(known[task].metrics) & set(scores):
+                wanted = ", ".join(known[task].metrics)
                 raise UserError([f"{place}: {client!r:.60}, {task}: expected one of {wanted}, got none of them"])
 
 

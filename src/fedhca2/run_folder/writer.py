@@ -25,7 +25,6 @@ from fedhca2.run_folder.result import overall_gain
 from fedhca2.run_folder.strict_json import to_json
 from fedhca2.run_folder.task_facts import facts_of
 from fedhca2.run_folder.waiting import WaitingRows
-from fedhca2.tasks import TASKS
 from fedhca2.tensor_files import as_file, contents
 from fedhca2.whole_files import ORDINARY, is_leftover, private_folder, write_whole
 
@@ -98,7 +97,8 @@ class RunFolder:
         # it.
         for name, text in (config | others if begun else others | config).items():
             self._write(name, text)
-        own = {name: facts_of(TASKS[name]) for name, task in experiment.tasks.items() if is_import_path(task.kind)}
+        tasks = experiment.task_set
+        own = {name: facts_of(tasks[name]) for name, task in experiment.tasks.items() if is_import_path(task.kind)}
         if own:
             self._write(TASK_FACTS, _as_json(own))
         self._log = EventLog(self.path / EVENTS, self._position)
@@ -197,8 +197,8 @@ def join_baseline(run: Path, baseline: Path) -> None:
     experiment, result = files.experiment(), files.finished_result
     scores, clients = read_baseline(baseline, experiment), result["clients"]
     gains = {
-        "delta_m": overall_gain(clients, scores, experiment.kinds),
-        "delta_m_by_client": overall_gain(clients, scores),
+        "delta_m": overall_gain(clients, scores, experiment.task_set, experiment.kinds),
+        "delta_m_by_client": overall_gain(clients, scores, experiment.task_set),
     }
     written = {**baseline_files(baseline, scores), RESULT: {**result, "baseline": scores, **gains}}
     lock = lock_folder(run)

@@ -11,9 +11,7 @@ from torch import nn
 
 from fedhca2.config import Config, suggest
 from fedhca2.imports import FORMS, is_import_path, load, located
-from fedhca2.tasks import TASKS
-from fedhca2.tasks.built_in import BUILT_IN
-from fedhca2.tasks.task import Task
+from fedhca2.tasks import TASKS, Task, TaskSet
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 INPUT = "image"
@@ -39,40 +37,33 @@ class DeclaredTask(Config):
     def task(self, name: str) -> Task:
         """The task under this name; raises ValueError if there is no such kind."""
         settings = self.model_dump(exclude={"kind"}, exclude_none=True)
-        untitled = {"title": ""} if is_built_in(self.kind) else {}  # "People" says more than "Regression"
+        untitled = {"title": ""} if self.kind in TASKS else {}  # "People" says more than "Regression"
         return replace(self._found(), **untitled | settings, name=name)
 
     def _found(self) -> Task:
         if is_import_path(self.kind):
             own: Task = load(self.kind, "a Task", lambda each: isinstance(each, Task))
             return own
-        if not is_built_in(self.kind):
-            known = suggest(self.kind, [task.name for task in BUILT_IN])
+        if self.kind not in TASKS:
+            known = suggest(self.kind, TASKS)
             raise ValueError(f"kind should be a known task or {FORMS}, found {self.kind!r:.200}. {known}")
         return TASKS[self.kind]
 
 
-DECLARED: dict[str, DeclaredTask] = {}  # how the tasks of TASKS that are not built in were declared
-
-
-def is_built_in(name: str) -> bool:
-    """Whether a task comes with the package."""
-    return any(task.name == name for task in BUILT_IN)
-
-
-def declare(tasks: Mapping[str, DeclaredTask]) -> None:
-    """Make these tasks known in this process; the last declaration of a name counts.
-
-    Raises ValueError if one has a bad name, or cannot be found.
-    """
-    for name, declared in tasks.items():
+def known_tasks(declared: Mapping[str, DeclaredTask]) -> TaskSet:
+    """The built-in tasks and these; raises ValueError if one has a bad name, or cannot be found."""
+    tasks = []
+    for name, each in declared.items():
         if not NAME.fullmatch(name) or hasattr(nn.ModuleDict, name) or name == INPUT:
             raise ValueError(
                 f"{name!r:.80} should be a name of letters, digits and '_' with no other meaning in Python"
             )
-        if is_built_in(name):
+        if name in TASKS:
             raise ValueError(f"{name!r} should be a new name, found one that is built in")
         try:
-            TASKS[name], DECLARED[name] = declared.task(name), declared
+            tasks.append(each.task(name))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
+    if not tasks:
+        return TASKS  # the same set, so that what is known of it can be shared
+    return TaskSet([*TASKS.values(), *tasks], {name: each.model_dump() for name, each in declared.items()})

@@ -1,9 +1,9 @@
 """A task, declared once: its labels, its output, its loss, its metrics, and how it is painted."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -128,3 +128,43 @@ class Task:
     def metrics(self) -> dict[str, MetricFor]:
         """All metrics by name, the task's own first."""
         return {self.metric(LabelSpace(classes=1)).name: self.metric, **self.other_metrics}
+
+
+class TaskSet(Mapping[str, Task]):
+    """Tasks by name: the built-in ones, and those that an experiment declares. A set never changes.
+
+    `declared` has the settings of the tasks that are not built in, as plain data.
+    """
+
+    def __init__(self, tasks: Iterable[Task], declared: Mapping[str, Any] | None = None) -> None:
+        self._tasks = {task.name: task for task in tasks}
+        self.declared: Mapping[str, Any] = declared or {}
+
+    __eq__, __hash__ = object.__eq__, object.__hash__  # so that it can be part of a key
+
+    def __getitem__(self, name: str) -> Task:
+        return self._tasks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tasks)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def crop_chooser(self, names: Iterable[str]) -> str | None:
+        """The first of these names that is a task which chooses crops, or None."""
+        return next((name for name in names if name in self and self[name].chooses_crops), None)
+
+    def skips_empty(self, names: Sequence[str]) -> bool:
+        """Whether a client with exactly these tasks skips images in which they have nothing to label."""
+        return len(names) == 1 and self[names[0]].skips_empty
+
+    def metrics(
+        self, names: Iterable[str], spaces: Mapping[str, LabelSpace], chosen: Mapping[str, str]
+    ) -> dict[str, metrics.Metric]:
+        """The metric of each of these tasks: the one `chosen` for it, or its own."""
+        makers = {name: self[name].metrics[chosen[name]] if name in chosen else self[name].metric for name in names}
+        return {name: make(spaces[name]) for name, make in makers.items()}

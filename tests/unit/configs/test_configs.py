@@ -54,9 +54,9 @@ def test_the_papers_swin_has_stochastic_depth_and_their_resnet_none(name):
 
 
 @cache
-def scenes(domain):
+def scenes(domain, tasks):
     config = ScenesData(domain=domain, **SCENES)
-    return OpenData(config.open("train"), config.open("val"))
+    return OpenData(config.open("train", tasks), config.open("val", tasks))
 
 
 ROUNDS = {}  # by what they train
@@ -78,7 +78,7 @@ def shared_round(experiment):
 
 def short_round(experiment):
     """Run a round of a small version of an experiment; return its clients, what they sent and got, and the record."""
-    data = {key: scenes(config.domain) for key, config in experiment.data.items()}
+    data = {key: scenes(config.domain, experiment.task_set) for key, config in experiment.data.items()}
     shards = {key: first(shard) for key, shard in assign_shards(experiment, data).items()}
     clients = build_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
     server = Server(experiment.resolved_method, [client.profile for client in clients])

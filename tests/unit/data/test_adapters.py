@@ -11,9 +11,10 @@ from PIL import Image
 from fedhca2.data import KINDS, FileError, MapStyle
 from fedhca2.data.adapters import decode_runs, mask_of
 from fedhca2.data.own_samples import OwnSamples
-from fedhca2.tasks.declared import DeclaredTask, declare
+from fedhca2.tasks.declared import DeclaredTask, known_tasks
 
 SIZE = (32, 32)
+TASKS = known_tasks({"weight": DeclaredTask(kind="regression")})
 
 
 def picture(seed):
@@ -21,7 +22,7 @@ def picture(seed):
 
 
 def open_kind(kind, split="train", **settings):
-    return KINDS[kind].model_validate({"kind": kind, "size": SIZE, **settings}).open(split)
+    return KINDS[kind].model_validate({"kind": kind, "size": SIZE, **settings}).open(split, TASKS)
 
 
 class Pairs:
@@ -76,7 +77,6 @@ def test_a_hugging_face_data_set_can_be_read(tmp_path):
 @pytest.fixture
 def table(tmp_path):
     """A folder of images with one CSV file: classes, numbers, and masks."""
-    declare({"weight": DeclaredTask(kind="regression")})
     rows = []
     for i in range(10):
         picture(i).save(tmp_path / f"{i}.png")

@@ -9,11 +9,11 @@ from fedhca2.data.batch_augmentation import plan
 from fedhca2.data.feed import Preparation
 from fedhca2.data.resident import on_canvas
 from fedhca2.data.transforms import UNCHANGED, collate, draw_augmentation, for_evaluation, for_training
-from fedhca2.tasks import BUILT_IN
+from fedhca2.tasks import TASKS
 
 CLASSES = 5
 SIZES = [(40, 56), (64, 48), (64, 64), (17, 61)]
-TASK_LISTS = [("semseg",), ("normals", "depth"), tuple(task.name for task in BUILT_IN)]
+TASK_LISTS = [("semseg",), ("normals", "depth"), tuple(TASKS)]
 
 
 def blocks(rng, size, classes):
@@ -49,7 +49,7 @@ def test_a_batch_is_augmented_like_its_samples(tasks, epoch, size):
     drawn = [draw_augmentation(0, "client", epoch, index) for index in range(len(samples))]
     expected = collate([for_training(sample, size, each) for sample, each in zip(samples, drawn, strict=True)])
     raw = list(zip(samples, drawn, strict=True))
-    found = Preparation()(on_canvas(samples, size), plan(raw, size), size, CLASSES)
+    found = Preparation()(on_canvas(samples, size), plan(raw, size), TASKS, size, CLASSES)
     assert_close({t: found[t] for t in tasks}, {t: expected[t] for t in tasks}, rtol=0, atol=0)
     assert_close(found["image"], expected["image"], rtol=0, atol=1e-5)
 
@@ -60,5 +60,5 @@ def test_a_batch_is_padded_like_its_samples(tasks):
     samples = [make_sample(rng, each, tasks) for each in SIZES]
     expected = collate([for_evaluation(sample, (64, 64)) for sample in samples])
     raw = [(sample, UNCHANGED) for sample in samples]
-    found = Preparation()(on_canvas(samples, (64, 64)), plan(raw, (64, 64)), (64, 64), CLASSES)
+    found = Preparation()(on_canvas(samples, (64, 64)), plan(raw, (64, 64)), TASKS, (64, 64), CLASSES)
     assert_close(found, expected, rtol=0, atol=0)

@@ -8,6 +8,7 @@ from fedhca2.data.partition import Dirichlet, Draws, Even, Lists, Shares, label_
 from fedhca2.data.rendered import ScenesData
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data, partition_as_data
+from fedhca2.tasks import TASKS
 from small import SMALL, small
 
 CLIENTS = ["a", "b", "c"]
@@ -54,7 +55,7 @@ def purity(parts, groups):
 
 
 def test_a_small_alpha_makes_clients_differ_more(scenes):
-    groups = label_groups(scenes, "sal")
+    groups = label_groups(scenes, TASKS["sal"])
     few, many = (deal(Dirichlet(by="sal", alpha=alpha, at_least=1), scenes) for alpha in (0.1, 100.0))
     assert purity(few, groups) > 1.5 * purity(many, groups)
 
@@ -69,7 +70,7 @@ def test_an_impossible_least_number_is_an_error(scenes):
 
 
 def test_mean_values_are_grouped_by_tenths(scenes):
-    assert np.bincount(label_groups(scenes, "edge")).tolist() == [6] * 10
+    assert np.bincount(label_groups(scenes, TASKS["edge"])).tolist() == [6] * 10
 
 
 def test_lists_take_numbers_and_ids(scenes):

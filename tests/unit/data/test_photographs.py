@@ -16,7 +16,7 @@ from fedhca2.cli import app
 from fedhca2.clients.evaluation import evaluate
 from fedhca2.data.batches import Batches
 from fedhca2.data.transforms import fitted, placement
-from fedhca2.tasks import TASKS, LabelSpace, metrics_for
+from fedhca2.tasks import TASKS, LabelSpace
 from tiny_encoder import TINY
 
 INPUT = (32, 32)
@@ -49,7 +49,7 @@ class Convolution(torch.nn.Module):
     def __init__(self, task):
         super().__init__()
         torch.manual_seed(0)
-        self.task, self.layer = task, torch.nn.Conv2d(3, CHANNELS[task], 3, padding=1)
+        self.task, self.tasks, self.layer = task, TASKS, torch.nn.Conv2d(3, CHANNELS[task], 3, padding=1)
 
     def forward(self, image):
         return {self.task: self.layer(image)}
@@ -63,7 +63,7 @@ def photographs(task, indices, resize):
 def test_images_that_fit_are_scored_as_without_resizing(task):
     model = Convolution(task)
     found, expected = (
-        evaluate(model, photographs(task, [2], resize), metrics_for([task], SPACES, {}), "float32")
+        evaluate(model, photographs(task, [2], resize), TASKS.metrics([task], SPACES, {}), "float32")
         for resize in ("fit", None)
     )
     assert found[task] == pytest.approx(expected[task])
@@ -74,7 +74,9 @@ def test_predictions_are_compared_at_the_size_of_each_image(task):
     raw = Convolution(task)
     batches = list(photographs(task, range(4), "fit"))
     predictions = [TASKS[task].predict(raw(batch.image)[task]) for batch in batches]
-    pairs = [pair for batch, found in zip(batches, predictions, strict=True) for pair in batch.pairs(task, found)]
+    pairs = [
+        pair for batch, found in zip(batches, predictions, strict=True) for pair in batch.pairs(TASKS[task], found)
+    ]
     assert [tuple(prediction.shape[-2:]) for prediction, _ in pairs] == SIZES
     assert [tuple(label.shape[-2:]) for _, label in pairs] == SIZES
 

@@ -10,6 +10,7 @@ from fedhca2.data.choices import Choices
 from fedhca2.data.feed import Preparation
 from fedhca2.data.resident import MOST, ResidentImages, bytes_on_canvas, in_chunks
 from fedhca2.data.transforms import draw_augmentation
+from fedhca2.tasks import TASKS
 
 CPU = torch.device("cpu")
 
@@ -72,9 +73,11 @@ def test_batches_do_not_depend_on_how_many_images_are_prepared_together(images, 
 
     def together(own, part):
         found_lengths.append(len(own))
-        return prepare(held.chosen(own), part, size, 3)
+        return prepare(held.chosen(own), part, TASKS, size, 3)
 
     found = list(in_chunks(places, plan, 2, most, together))
     assert found_lengths == lengths
     numbers = [torch.arange(start, min(start + 2, images)) for start in range(0, images, 2)]
-    assert_close(found, [prepare(held.chosen(places[own]), plan.at(own), size, 3) for own in numbers], rtol=0, atol=0)
+    assert_close(
+        found, [prepare(held.chosen(places[own]), plan.at(own), TASKS, size, 3) for own in numbers], rtol=0, atol=0
+    )

@@ -17,7 +17,6 @@ from fedhca2.models import build_model
 from fedhca2.reports.page.predictions import run_galleries
 from fedhca2.reports.page.tables import result_table
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.tasks import TASKS
 from small import clients, small
 from small_run import run_small
 from tiny_encoder import TINY
@@ -43,17 +42,18 @@ def fault(**changes):
 
 
 def test_a_built_in_task_has_another_name():
-    small(tasks=VECTORS, clients=TWO)
-    assert (TASKS["people"].title, TASKS["things"].title, TASKS["people"].unit) == ("How many", "Things", "people")
+    tasks = small(tasks=VECTORS, clients=TWO).task_set
+    assert (tasks["people"].title, tasks["things"].title, tasks["people"].unit) == ("How many", "Things", "people")
 
 
 def test_a_task_comes_from_a_file_beside_the_experiment(tmp_path):
     (tmp_path / "ours.py").write_text(OURS, "utf-8")
     values = {"tasks": {"tall": {"kind": "ours.py:HEIGHT", "weight": 3}}, "clients": TWO[:1]}
     (tmp_path / "ours.yaml").write_text(yaml.safe_dump({"extends": "scenes_labels", **values}), "utf-8")
-    written = Experiment.load(tmp_path / "ours.yaml").to_dict()["tasks"]["tall"]
-    assert written == {"kind": f"{tmp_path}/ours.py:HEIGHT", "weight": 3.0}
-    assert (TASKS["tall"].name, TASKS["tall"].weight, TASKS["tall"].unit) == ("tall", 3, "m")
+    experiment = Experiment.load(tmp_path / "ours.yaml")
+    assert experiment.to_dict()["tasks"]["tall"] == {"kind": f"{tmp_path}/ours.py:HEIGHT", "weight": 3.0}
+    tall = experiment.task_set["tall"]
+    assert (tall.name, tall.weight, tall.unit) == ("tall", 3, "m")
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,16 @@ def test_something_else_than_a_task_is_named(tmp_path):
     assert "NUMBER should be a Task, found int. (HEIGHT)" in fault(tasks={"x": f"{tmp_path}/ours.py:NUMBER"})[0]
 
 
-def test_a_label_without_a_task_is_named(monkeypatch):
-    monkeypatch.delitem(TASKS, "people", raising=False)
+def test_a_label_without_a_task_is_named():
     hint = "should be declared in `tasks`, for example as `people: regression`, found nothing"
     assert fault(clients=[{"data": "outdoor", "tasks": ["people"]}]) == [f"clients[0].tasks: 'people' {hint}"]
 
 
 def test_a_vector_has_the_decoder_that_a_map_has():
     experiment = small(tasks=VECTORS, clients=TWO)
-    model = build_model(experiment.model, {"semseg": 21, "things": 21}, (32, 32), seed=0, client="a")
+    model = build_model(
+        experiment.model, {"semseg": 21, "things": 21}, (32, 32), seed=0, client="a", tasks=experiment.task_set
+    )
     shapes = [[tuple(p.shape) for p in decoder.parameters()] for decoder in model.decoders.values()]
     assert shapes[0] == shapes[1]
     outputs = model(torch.zeros(2, 3, 32, 32))
@@ -125,22 +126,15 @@ def command(*words):
     return done.output
 
 
-@pytest.fixture
-def forgotten(monkeypatch):
-    """The tasks are those of a new process."""
-    for name in VECTORS:
-        monkeypatch.delitem(TASKS, name)
-
-
 @pytest.mark.slow
-def test_vectors_count_in_delta_m_and_tables(finished, forgotten):
+def test_vectors_count_in_delta_m_and_tables(finished):
     result = RunFiles(finished).finished_result
     assert (list(result["clients"]["both"]), result["delta_m"] is not None) == (["people", "normals"], True)
     assert "RMSE ↓" in "\n".join(cell.text for row in result_table(RunFiles(finished)).rows for cell in row)
 
 
 @pytest.mark.slow
-def test_vectors_are_evaluated_again(finished, forgotten):
+def test_vectors_are_evaluated_again(finished):
     command("evaluate", finished)
     written = next(finished.glob("evaluation*.json"))
     found = json.loads(written.read_text())["clients"]
@@ -148,7 +142,7 @@ def test_vectors_are_evaluated_again(finished, forgotten):
 
 
 @pytest.mark.slow
-def test_a_page_shows_vectors(finished, forgotten):
+def test_a_page_shows_vectors(finished):
     command("report", finished)
     assert "How many" in (finished / "report.html").read_text("utf-8")
     in_words = {gallery.title: bool(gallery.rows[0][1][-1].lines) for gallery in run_galleries(RunFiles(finished))}
@@ -157,7 +151,7 @@ def test_a_page_shows_vectors(finished, forgotten):
 
 
 @pytest.mark.slow
-def test_a_vector_is_predicted_and_painted(finished, forgotten, tmp_path):
+def test_a_vector_is_predicted_and_painted(finished, tmp_path):
     Image.new("RGB", (40, 24)).save(tmp_path / "grey.png")
     command("predict", finished, tmp_path / "grey.png", "--client", "both", "-o", tmp_path / "out", "--raw")
     names = {path.name for path in (tmp_path / "out").iterdir()}
@@ -167,7 +161,7 @@ def test_a_vector_is_predicted_and_painted(finished, forgotten, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_vector_is_exported(finished, forgotten, tmp_path):
+def test_a_vector_is_exported(finished, tmp_path):
     command("export", finished, "--client", "both", "--format", "torch-export", "-o", tmp_path)
     exported = torch.export.load(tmp_path / "both.pt2").module()
     people, normals = exported(torch.zeros(1, 3, 32, 32))
@@ -274,6 +268,22 @@ def test_an_array_and_a_task_under_one_key_are_refused(light, tmp_path):
     )
 
 
+def test_runs_that_declare_one_name_differently_predict_each_with_its_own(tmp_path):
+    """Logits of 21 classes: shares from 0 to 1 for `multilabel`, any values for `regression`."""
+    runs = {}
+    for kind in ("multilabel", "regression"):
+        changes = {"tasks": {"things": kind}, "clients": [{"data": "outdoor", "tasks": ["things"], "name": "one"}]}
+        run_small(small(rounds=1, method="local", **changes), tmp_path / kind)
+        runs[kind] = Trained.open(tmp_path / kind, "one")
+    image = np.zeros((3, 32, 32), np.uint8)
+    with torch.no_grad():
+        for trained in runs.values():
+            trained.model().heads["things"][1].weight.zero_()
+            trained.model().heads["things"][1].bias.fill_(3.0)
+    assert runs["multilabel"].predict(image)["things"] == pytest.approx(np.full(21, 1 / (1 + np.exp(-3))), abs=1e-5)
+    assert runs["regression"].predict(image)["things"] == pytest.approx(np.full(21, 3.0))
+
+
 RECORDED = {"name": "x", "seed": 0, "rounds": 1, "method": {"name": "fedavg"}}
 
 
@@ -288,5 +298,5 @@ RECORDED = {"name": "x", "seed": 0, "rounds": 1, "method": {"name": "fedavg"}}
 def test_bad_tasks_in_the_folder_of_a_run_are_one_line(tmp_path, tasks, message):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({**RECORDED, "tasks": tasks}), "utf-8")
     with pytest.raises(UserError) as error:
-        RunFiles(tmp_path).require_tasks()
+        _ = RunFiles(tmp_path).task_set
     assert (message in error.value.lines[0], "\n" in error.value.lines[0]) == (True, False), error.value.lines

@@ -13,6 +13,7 @@ from fedhca2.reports.figures.curves import metric_curves
 from fedhca2.reports.page.tables import result_table
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import headline
+from fedhca2.tasks import TASKS
 from small_run import run_small, small
 
 pytestmark = pytest.mark.slow
@@ -36,7 +37,7 @@ def test_the_result_has_it(run):
 
 
 def test_delta_m_is_of_it(run):
-    ours, alone = (headline("sal", run.result[key]["shop"]["sal"]) for key in ("clients", "baseline"))
+    ours, alone = (headline(TASKS["sal"], run.result[key]["shop"]["sal"]) for key in ("clients", "baseline"))
     assert ours.metric == "miou_of_images"
     assert run.result["delta_m"] == pytest.approx(relative_gain(ours.value, alone.value, True))
 

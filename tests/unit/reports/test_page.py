@@ -141,7 +141,7 @@ def test_the_answer_names_the_best_the_worst_and_the_cost(tmp_path):
 
 def test_the_answer_defines_delta_m_as_the_terminal_does(tmp_path):
     run = made_run(tmp_path, better=1.25)
-    told = conclusion(Result(**run.result))
+    told = conclusion(Result(**run.result), run.task_set)
     assert "averaged first" in told
     assert answer_of(run).meaning[0].removeprefix("Δm is ") in told
 

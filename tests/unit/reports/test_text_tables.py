@@ -8,6 +8,7 @@ from rich.console import Console
 from fedhca2.reports.names import gain_text, score_text
 from fedhca2.reports.tables import TextTable, result_table
 from fedhca2.run_folder.result import Result
+from fedhca2.tasks import TASKS
 
 SCORES = {"outdoor-human_parts-1": {"human_parts": {"miou": 12.46}}, "home": {"depth": {"rmse": 0.7124}}}
 BASELINE = {"outdoor-human_parts-1": {"human_parts": {"miou": 10.0}}, "home": {"depth": {"rmse": 0.7124}}}
@@ -23,18 +24,18 @@ def printed(table, width):
 
 @pytest.mark.parametrize("width", range(40, 100, 5))
 def test_no_number_is_broken(width):
-    text = printed(result_table(RESULT), width)
+    text = printed(result_table(RESULT, TASKS), width)
     assert all(number in text for number in ("12.5 %", "0.712 m", "+24.6 %", " 0.00 %"))
     assert max(map(len, text.splitlines())) <= width
 
 
 def test_a_line_says_what_was_left_out():
-    text = " ".join(printed(result_table(RESULT), 40).split())
+    text = " ".join(printed(result_table(RESULT, TASKS), 40).split())
     assert text.endswith("left out for lack of space: metric, local")
 
 
 def test_a_wide_table_has_all_columns():
-    text = printed(result_table(RESULT), 100)
+    text = printed(result_table(RESULT, TASKS), 100)
     assert "mIoU ↑" in text
     assert "left out" not in text
 
@@ -51,7 +52,7 @@ def test_what_a_person_has_to_type_is_folded_and_never_cut(width, wraps):
 
 
 def test_one_round_is_singular():
-    assert "after 1 round\n" in printed(result_table(RESULT), 100).replace("  ", "")
+    assert "after 1 round\n" in printed(result_table(RESULT, TASKS), 100).replace("  ", "")
 
 
 def test_a_table_that_never_fits_gives_way_to_another():
@@ -70,7 +71,7 @@ def test_a_gain_that_is_nothing_has_no_sign(gain, text):
     ("score", "text"), [(0.7124, "0.712 m"), (9.999, "10.0 m"), (0.01234, "0.0123 m"), (0, "0.00 m")]
 )
 def test_a_score_has_three_digits(score, text):
-    assert score_text("depth", score) == text
+    assert score_text("m", score) == text
 
 
 KINDS = [("road", "semseg", "miou"), ("home", "depth", "rmse")]
@@ -84,7 +85,7 @@ ALONE = {
 def test_many_clients_are_shown_by_kind(width):
     kinds = {client: client.split("-")[0] for client in MANY}
     result = Result(name="x", method="fedhca2", clients=MANY, baseline=ALONE, **OUTCOME)
-    lines = printed(result_table(result, kinds), width).splitlines()
+    lines = printed(result_table(result, TASKS, kinds), width).splitlines()
     road, home = (next(line for line in lines if kind in line) for kind in ("road", "home"))
     assert all(number in road for number in ("5.25 %", "10.2 %", "+100 %"))  # median, best, and twice the baseline
     assert all(number in home for number in ("5.25 m", "0.250 m", "-100 %"))  # less is better

@@ -9,6 +9,7 @@ from fedhca2.run_folder.baseline import read_baseline
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import headline
 from fedhca2.run_folder.writer import RunFolder
+from fedhca2.tasks import TASKS
 from made_run import made_run
 from small_run import run_small, small
 
@@ -52,7 +53,7 @@ def test_what_is_no_number_is_written_as_null(tmp_path, value):
 
 def test_a_score_that_is_null_is_read_as_one_that_is_not_known(tmp_path):
     scores = holed_run(tmp_path).result["clients"]["road"]["semseg"]
-    assert headline("semseg", scores).value != headline("semseg", scores).value  # NaN
+    assert headline(TASKS["semseg"], scores).value != headline(TASKS["semseg"], scores).value  # NaN
 
 
 def test_the_page_of_such_a_run_says_what_is_not_known(tmp_path):

@@ -23,9 +23,8 @@ FACTS = {
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path):
     """A function that makes a run in which depth is a foreign task, of which these facts are recorded."""
-    monkeypatch.delitem(TASKS, "flock", raising=False)
 
     def make(facts):
         path = made_run(tmp_path / "run").path
@@ -38,8 +37,7 @@ def run(tmp_path, monkeypatch):
             (path / "tasks.json").write_text(json.dumps(facts))
         return RunFiles(path)
 
-    yield make
-    TASKS.pop("flock", None)
+    return make
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -50,8 +48,8 @@ def test_a_task_is_known_by_its_facts(name):
 
 def test_scores_are_read_without_the_code(run):
     files = run({"flock": FACTS})
-    main = headline("flock", files.finished_result["clients"]["home"]["flock"])
-    assert (main.metric, main.higher_is_better, TASKS["flock"].title) == ("rmse", False, "Flock")
+    main = headline(files.task_set["flock"], files.finished_result["clients"]["home"]["flock"])
+    assert (main.metric, main.higher_is_better, files.task_set["flock"].title) == ("rmse", False, "Flock")
 
 
 def test_a_page_is_drawn_without_the_code(run):
@@ -80,8 +78,7 @@ def test_damaged_facts_are_one_line(run, facts):
 
 
 def test_facts_replace_no_built_in_task(run):
-    files, before = run({"sal": FACTS}), TASKS["sal"]
+    files = run({"sal": FACTS})
     (files.path / "config.yaml").write_text(files.config_text.replace("flock: ", "sal: "))
     with pytest.raises(UserError, match="built in"):
         _ = RunFiles(files.path).finished_result
-    assert TASKS["sal"] is before

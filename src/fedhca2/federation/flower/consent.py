@@ -14,8 +14,7 @@ from fedhca2.methods import Method
 from fedhca2.methods.resolve import AGGREGATED
 from fedhca2.models import ModelConfig
 from fedhca2.params import STATISTICS
-from fedhca2.tasks.built_in import BUILT_IN
-from fedhca2.tasks.declared import is_built_in
+from fedhca2.tasks import TASKS
 
 OWN_WEIGHTS = "own"  # the encoder's initial weights are a file that every site has
 EMBEDDED_WEIGHTS = ("none", "scenes")
@@ -61,9 +60,9 @@ def check_experiment(experiment: Mapping[str, Any], model: ModelConfig, site: Si
     for name, task in experiment.get("tasks", {}).items():
         if name not in site.tasks:
             continue  # another site's
-        known = name in site.own_tasks if task["kind"] == OWN_KIND else is_built_in(task["kind"])
+        known = name in site.own_tasks if task["kind"] == OWN_KIND else task["kind"] in TASKS
         if not known:
-            refused.append(_line(f"tasks.{name}.kind", task["kind"], "own_tasks", [each.name for each in BUILT_IN]))
+            refused.append(_line(f"tasks.{name}.kind", task["kind"], "own_tasks", list(TASKS)))
     _refuse(refused)
 
 

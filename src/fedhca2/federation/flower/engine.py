@@ -123,7 +123,8 @@ class FlowerRun(FlowerFleet):
         experiment, expected, present = self.experiment, self.registry.expected.values(), self.registry.known
         if experiment.secure_aggregation:
             return BlindServer(experiment, expected, self, present)
-        server = Server(experiment.resolved_method, expected, experiment.guard, Reach.of(experiment), present)
+        method, reach = experiment.resolved_method, Reach.of(experiment)
+        server = Server(method, expected, experiment.guard, reach, present, experiment.task_set)
         server.check_method()
         return server
 

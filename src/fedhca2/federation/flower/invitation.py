@@ -29,7 +29,7 @@ from fedhca2.messages import Profile
 from fedhca2.models import ModelConfig, fingerprint
 from fedhca2.models.config import with_classes
 from fedhca2.params import layouts
-from fedhca2.tasks.declared import is_built_in
+from fedhca2.tasks import TASKS
 
 RUN = re.compile(r"[A-Za-z0-9]{1,64}")
 # Of an experiment, what a site needs besides its own client, data set, tasks and model.
@@ -56,7 +56,7 @@ class Invitation:
             else:
                 values["data"][name] = {"kind": OWN_KIND, "size": data["size"]}
         for name, task in values["tasks"].items():
-            values["tasks"][name] = task if is_built_in(task["kind"]) else {"kind": OWN_KIND}
+            values["tasks"][name] = task if task["kind"] in TASKS else {"kind": OWN_KIND}
         for holder in (values, *(client for client in values["clients"] if "model" in client)):
             model = holder["model"] = with_classes(holder["model"], file_name)
             if model.get("encoder", {}).get("weights", "none") not in EMBEDDED_WEIGHTS:
@@ -187,5 +187,5 @@ def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:
 def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
     """The profile of a client of the experiment, except its number of images."""
     data = experiment.data[spec.data]
-    model = build_client_model(experiment, spec, data.labels, data.size)
+    model = build_client_model(experiment, spec, data.labels_for(experiment.task_set), data.size)
     return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model), fingerprint(model))

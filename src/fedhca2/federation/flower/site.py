@@ -26,7 +26,7 @@ from fedhca2.federation.flower.secagg_site import SHARE, UNMASK, Secrets, concea
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
-from fedhca2.tasks import TASKS, LabelSpace
+from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 from fedhca2.tensor_files import as_file, contents
 from fedhca2.whole_files import private_folder, write_whole
 
@@ -174,7 +174,13 @@ class Site:
             return reply
         if not ledger.affords(seat.run, order.round, told.noise, budget, "scores"):
             return _without_scores(reply, SPENT)
-        metrics, sent = noised_scores(reply.metrics, told.noise, seat.client.exchange.noise_key, order.round)
+        metrics, sent = noised_scores(
+            reply.metrics,
+            told.noise,
+            seat.client.exchange.noise_key,
+            order.round,
+            seat.client.personal.model.tasks,
+        )
         ledger.charge(Sent.of(seat.run, order.round, told.noise, sent, "scores"), budget)
         return replace(reply, metrics=metrics)
 
@@ -237,14 +243,16 @@ def _build(experiment: Experiment, name: str, device: torch.device) -> Client:
     return build_client(experiment, spec, data[spec.data], shards[name], place)
 
 
-def noised_scores(metrics: Metrics, noise: float, key: bytes, round: int) -> tuple[Metrics, dict[Slot, Tensor]]:
+def noised_scores(
+    metrics: Metrics, noise: float, key: bytes, round: int, tasks: TaskSet = TASKS
+) -> tuple[Metrics, dict[Slot, Tensor]]:
     """Each task's main score with noise, and the noised numbers for the ledger.
 
     Scores are expressed relative to their range and clamped to it. So k scores form a vector no longer than √k for any
     data, and get the noise of an update with that clip, at the same cost.
     """
-    main = {task: next(name for name in TASKS[task].metrics if name in scores) for task, scores in metrics.items()}
-    ranges = {task: TASKS[task].metrics[name](LabelSpace(classes=1)).largest for task, name in main.items()}
+    main = {task: next(name for name in tasks[task].metrics if name in scores) for task, scores in metrics.items()}
+    ranges = {task: tasks[task].metrics[name](LabelSpace(classes=1)).largest for task, name in main.items()}
     shares = {Slot("head", task): _share(metrics[task][name] / ranges[task]) for task, name in main.items()}
     sent = privatise(shares, Privacy(clip=sqrt(len(shares)), noise=noise), key, round)
     return {task: {name: float(sent[Slot("head", task)]) * ranges[task]} for task, name in main.items()}, sent

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
+from fedhca2.tasks import TaskSet
+
 
 class ComparedRun(Protocol):
     """A finished run to compare: its folder (`RunFiles`), or what somebody kept of it."""
@@ -26,6 +28,10 @@ class ComparedRun(Protocol):
     @property
     def tasks(self) -> Mapping[str, tuple[str, ...]]:
         """The tasks of every client that was evaluated, in the order of the config."""
+
+    @property
+    def task_set(self) -> TaskSet:
+        """The tasks that it knows."""
 
     @property
     def kinds(self) -> Mapping[str, str]:

@@ -151,7 +151,7 @@ def _means(run: ComparedRun) -> dict[Column, float]:
     groups, held = client_groups(run), dict[Column, list[float]]()
     for client, tasks in run.finished_result["clients"].items():
         for task, scores in tasks.items():
-            main = headline(task, scores)
+            main = headline(run.task_set[task], scores)
             held.setdefault(Column(groups[client], task, main.metric, main.higher_is_better), []).append(main.value)
     return {column: float(np.mean(values)) for column, values in held.items()}
 
@@ -167,7 +167,8 @@ def _gains(
         gains = {DELTA_M: result["delta_m"], BY_CLIENT: result["delta_m_by_client"]}
     elif local := result["baseline"] or _scores_alone(run, alone, shared, whole=whole):
         scores = result["clients"] if whole else _only(run, shared)
-        gains = {DELTA_M: overall_gain(scores, local, run.kinds), BY_CLIENT: overall_gain(scores, local)}
+        tasks = run.task_set
+        gains = {DELTA_M: overall_gain(scores, local, tasks, run.kinds), BY_CLIENT: overall_gain(scores, local, tasks)}
     else:
         return {}
     return {column: nan if gain is None else gain for column, gain in gains.items()}

@@ -11,7 +11,6 @@ from fedhca2.reports.names import metric_axis, metric_title
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.run_folder.result import headline
-from fedhca2.tasks import get_task
 
 Series = dict[int, float]  # values by round
 
@@ -74,7 +73,7 @@ def headline_name(run: RunFiles, task: str) -> tuple[str, bool] | None:
     scores = {e["metric"]: e["value"] for e in run.of("metric") if e["task"] == task}
     if not scores:
         return None
-    main = headline(task, scores)
+    main = headline(run.task_set[task], scores)
     return main.metric, main.higher_is_better
 
 
@@ -92,10 +91,12 @@ def metric_curves(run: RunFiles) -> list[Figure]:
             continue
         traces = lines(cast, federated, rounds, alone)
         better = "higher" if higher else "lower"
-        layout = round_axes(run.rounds, f"{metric_axis(task, metric)}, {better} is better", fitted(values_of(traces)))
+        layout = round_axes(
+            run.rounds, f"{metric_axis(run.task_set[task].unit, metric)}, {better} is better", fitted(values_of(traces))
+        )
         note = f"{metric_title(metric)} on each client's validation images. {reading(cast, alone)}"
         note += catching_up([rounds_to_match(federated[c], alone[c], higher) for c in federated if c in alone])
-        figures.append(Figure(f"metric-{task}", get_task(task).title, note.strip(), traces, layout))
+        figures.append(Figure(f"metric-{task}", run.task_set[task].title, note.strip(), traces, layout))
     return figures
 
 
@@ -148,5 +149,5 @@ def loss_curves(run: RunFiles) -> list[Figure]:
         traces = lines(cast, federated, range(1, run.rounds + 1), alone)
         note = f"Mean training loss in the last epoch of each round. {reading(cast, alone)}"
         layout = round_axes(run.rounds, "loss")
-        figures.append(Figure(f"loss-{task}", f"{get_task(task).title}, loss", note.strip(), traces, layout))
+        figures.append(Figure(f"loss-{task}", f"{run.task_set[task].title}, loss", note.strip(), traces, layout))
     return [figure for figure in figures if figure.data]

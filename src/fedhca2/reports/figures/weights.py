@@ -18,7 +18,6 @@ from fedhca2.reports.figures.figure import (
 )
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.tasks import get_task
 
 NUMBERED = 20  # most rows with numbers in them
 
@@ -41,7 +40,7 @@ def weight_figures(run: RunFiles) -> list[Figure]:
         traces = lines(cast, held, range(1, run.rounds + 1))
         part, _, task = slot.partition(".")
         symbol = "α" if part == "encoder" else "β"
-        title = f"{symbol} over rounds" + (f", {get_task(task).title}" if task else "")
+        title = f"{symbol} over rounds" + (f", {run.task_set[task].title}" if task else "")
         note = "How much of the common encoder update each client adds to its own."
         note = note if symbol == "α" else "How much of the others' decoder updates it adds, mean over layers."
         note += extremes(symbol, [series[max(series)] for series in held.values()])

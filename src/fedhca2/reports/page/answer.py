@@ -28,7 +28,6 @@ from fedhca2.reports.page.tables import marked
 from fedhca2.reports.tables import counting_gains, how_certain
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import task_scores
-from fedhca2.tasks import get_task
 from fedhca2.words import counted
 
 MOST_BARS = 40  # more scores than this are drawn as boxes, one per kind and task
@@ -53,9 +52,9 @@ def gains_of(run: RunFiles) -> list[Gain]:
     """The gains that are known, in the order of the clients and their tasks."""
     result = run.result or {"clients": {}, "baseline": None}
     gains = []
-    for one in task_scores(result["clients"], result["baseline"]):
+    for one in task_scores(result["clients"], result["baseline"], run.task_set):
         if one.alone and isfinite(one.gain):
-            alone, ours = (score_text(one.task, score.value) for score in (one.alone, one.ours))
+            alone, ours = (score_text(score.unit, score.value) for score in (one.alone, one.ours))
             told = f"{metric_title(one.ours.metric)} {alone} alone, {ours} with {run.method}"
             gains.append(Gain(one.client, one.task, run.short_name(f"{one.client}/{one.task}"), one.gain, told))
     return gains
@@ -70,7 +69,7 @@ def run_answer(run: RunFiles) -> list[Block]:
     cast = cast_of(run)
     if len(gains) <= MOST_BARS:
         return [answer, _bars(cast, gains)]
-    return [answer, _boxes(cast, gains), _ends(cast, gains)]
+    return [answer, _boxes(run, gains), _ends(cast, gains)]
 
 
 def _answer(run: RunFiles, gains: Sequence[Gain]) -> Answer:
@@ -81,7 +80,7 @@ def _answer(run: RunFiles, gains: Sequence[Gain]) -> Answer:
     name = f"Δm of {run.method}"
     if not result["baseline"]:
         return Answer(name, UNKNOWN, MEANING, NO_BASELINE, _cost_tiles(run))
-    percent = [gain for gain in counting_gains(result["clients"], result["baseline"]) if isfinite(gain)]
+    percent = [gain for gain in counting_gains(result["clients"], result["baseline"], run.task_set) if isfinite(gain)]
     meaning = list(MEANING)
     if len(percent) > 1:
         meaning.append(
@@ -93,7 +92,7 @@ def _answer(run: RunFiles, gains: Sequence[Gain]) -> Answer:
         by_client.setdefault(gain.client, []).append(gain.percent)
     helped = sum(mean(held) > 0 for held in by_client.values())
     sentence = f"{run.method} helped {helped:,} of {len(by_client):,} clients. "
-    sentence += how_certain(result["clients"], result["baseline"])
+    sentence += how_certain(result["clients"], result["baseline"], run.task_set)
     delta = result["delta_m"]
     if delta is None or not isfinite(delta):
         return Answer(name, UNKNOWN, meaning, UNKNOWN_GAIN, [*_end_tiles(gains), *_cost_tiles(run)])
@@ -150,8 +149,9 @@ def _bars(cast: Cast, gains: Sequence[Gain]) -> Figure:
     return Figure("gains", "Who gained", note, traces, layout)
 
 
-def _boxes(cast: Cast, gains: Sequence[Gain]) -> Figure:
+def _boxes(run: RunFiles, gains: Sequence[Gain]) -> Figure:
     """Draw quantiles of the gains of each kind and task."""
+    cast, tasks = cast_of(run), run.task_set
     labels, groups = cast.labels, dict[tuple[str, str], list[float]]()
     for gain in gains:
         groups.setdefault((labels.get(gain.client, gain.client), gain.task), []).append(gain.percent)
@@ -159,7 +159,7 @@ def _boxes(cast: Cast, gains: Sequence[Gain]) -> Figure:
     for (label, task), held in groups.items():
         least, low, middle, high, most = ([float(v)] for v in np.quantile(held, (0.05, 0.25, 0.5, 0.75, 0.95)))
         box = {"q1": low, "median": middle, "q3": high, "lowerfence": least, "upperfence": most}
-        name = f"{label} · {get_task(task).title} ({len(held):,})"
+        name = f"{label} · {tasks[task].title} ({len(held):,})"
         colour = cast.colours.get(label, GREY)
         shape = {"type": "box", "orientation": "h", "y": [name], "name": name}
         traces.append({**shape, **box, "line": {"color": colour}, "fillcolor": f"{colour}40", "width": 0.6})

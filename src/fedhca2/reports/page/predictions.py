@@ -14,7 +14,7 @@ from fedhca2.reports.page.answer import gains_of
 from fedhca2.reports.page.blocks import Gallery, Key, Picture, address
 from fedhca2.reports.pictures import paint, paint_label, to_image
 from fedhca2.run_folder.reader import Array, RunFiles
-from fedhca2.tasks import LabelSpace, Task, get_task
+from fedhca2.tasks import LabelSpace, Task
 
 MOST_CLIENTS = 12  # whose pictures are on a page
 MOST_METHODS = 5  # side by side
@@ -80,7 +80,7 @@ def _drawn(run: RunFiles, client: str, columns: Mapping[str, tuple[Source, str]]
     given = next(iter(columns.values()))[0]
     galleries = []
     for name in [key.removeprefix("label.") for key in given if key.startswith("label.")]:
-        task, names = get_task(name), list(map(str, given.get(f"names.{name}", ())))
+        task, names = run.task_set[name], list(map(str, given.get(f"names.{name}", ())))
         maps = {label: held[f"{when}.{name}"] for label, (held, when) in columns.items() if f"{when}.{name}" in held}
         labels = given[f"label.{name}"]
         scores = {label: image_scores(task, held, labels, names) for label, held in maps.items()}
@@ -115,6 +115,7 @@ def _shown(
 def in_words(task: Task, vector: Array, names: Sequence[str]) -> list[tuple[str, float | None]]:
     """A vector as its class, as its largest shares, or as numbers.
 
+    >>> from fedhca2.tasks import get_task
     >>> in_words(get_task("multilabel"), np.array([0.1, 0.9]), ["chair", "table"])
     [('table', 0.9), ('chair', 0.1)]
     """
@@ -150,6 +151,7 @@ def image_scores(task: Task, predictions: Array, labels: Array, names: Sequence[
 def ranked_images(task: Task, scores: Sequence[float]) -> dict[str, int]:
     """The best, the middle and the worst image by score, or the first ones if nothing is known about them.
 
+    >>> from fedhca2.tasks import get_task
     >>> ranked_images(get_task("depth"), [0.4, 0.1, 0.2, nan])
     {'best of 4': 1, 'middle': 2, 'worst of 4': 0}
     """
@@ -168,7 +170,7 @@ def _score(task: Task, score: float) -> str:
         return ""
     if task.output != "map" and task.grouped_by == "class":
         return "right" if score else "wrong"
-    return f"{metric_title(task.metric(LabelSpace(classes=1)).name)} {score_text(task.name, score)}"
+    return f"{metric_title(task.metric(LabelSpace(classes=1)).name)} {score_text(task.unit, score)}"
 
 
 def _is_measured(task: Task) -> bool:

@@ -23,7 +23,6 @@ from fedhca2.reports.page.blocks import ONE_EVALUATION, Block, Cell, Drawing, No
 from fedhca2.reports.page.predictions import comparison_galleries
 from fedhca2.reports.page.tables import facts_table, marked, versions_table
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.tasks import get_task
 
 ABSENT = "—"
 MOST_BARS = 60  # of gains by group and task
@@ -177,9 +176,9 @@ def _curves(rows: Variants, colours: Mapping[str, str]) -> list[Block]:
                 traces += drawn(method, colours[method], held, rounds, band="seeds")
             if max((len(trace["x"]) for trace in traces), default=0) < 2:
                 continue
-            name = f"{metric_axis(task, metric)}, {'higher' if higher else 'lower'} is better"
+            name = f"{metric_axis(first.task_set[task].unit, metric)}, {'higher' if higher else 'lower'} is better"
             layout = round_axes(first.rounds, name, fitted(values_of(traces)))
-            title = f"{label}: {get_task(task).title}"
+            title = f"{label}: {first.task_set[task].title}"
             local = next((held for method, held in found.items() if rows[method][0].method == LOCAL), None)
             told = f"{note} {matching_rounds(found, local, higher)}".strip() if local else note
             figures.append(Figure(f"metric-{number}-{task}", title, told, traces, layout))

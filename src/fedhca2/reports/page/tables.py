@@ -64,13 +64,13 @@ def result_table(run: RunFiles) -> Table:
     labels, colours = cast.labels, cast.colours
     columns = ["client", "metric", *(["local"] if baseline else []), run.method, *(["gain"] if baseline else [])]
     rows = []
-    for one in task_scores(result["clients"], baseline):
+    for one in task_scores(result["clients"], baseline, run.task_set):
         metric = metric_heading(one.ours.metric, one.ours.higher_is_better)
         colour = colours.get(labels.get(one.client, ""), "")
         row = [Cell(run.short_name(f"{one.client}/{one.task}"), colour=colour), Cell(metric)]
-        score = Cell(score_text(one.task, one.ours.value), value=one.ours.value)
+        score = Cell(score_text(one.ours.unit, one.ours.value), value=one.ours.value)
         if one.alone:
-            row += [Cell(score_text(one.task, one.alone.value), value=one.alone.value), score, marked(one.gain)]
+            row += [Cell(score_text(one.alone.unit, one.alone.value), value=one.alone.value), score, marked(one.gain)]
         elif baseline:  # a site that was away during the evaluation
             row += [Cell(UNKNOWN), score, Cell(UNKNOWN)]
         else:
@@ -86,9 +86,9 @@ def kinds_tables(run: RunFiles) -> list[Table]:
     if sum(map(len, result["clients"].values())) <= MOST_ROWS:
         return []
     rows = []
-    for one in scores_by_kind(result["clients"], cast.labels):
-        ends = [f"{score_text(one.task, score)} ({client})" for score, client in (one.ranked[0], one.ranked[-1])]
-        marks = [Cell(score_text(one.task, one.at(share)), value=one.at(share)) for share in (0.1, 0.5, 0.9)]
+    for one in scores_by_kind(result["clients"], run.task_set, cast.labels):
+        ends = [f"{score_text(one.unit, score)} ({client})" for score, client in (one.ranked[0], one.ranked[-1])]
+        marks = [Cell(score_text(one.unit, one.at(share)), value=one.at(share)) for share in (0.1, 0.5, 0.9)]
         worst, best = (
             Cell(text, value=end[0]) for text, end in zip(ends, (one.ranked[0], one.ranked[-1]), strict=True)
         )
