@@ -39,6 +39,9 @@ class Experiment(Config):
         ),
     ] = "experiment"
     title: Annotated[str, Field(description="a title of one line")] = ""
+    label: Annotated[
+        str | None, Field(max_length=60, description="its name in tables of several runs; by default the method's")
+    ] = None
     belongs_to: Annotated[tuple[str, ...], Field(description="tables and figures of the papers")] = ()
     seed: Annotated[
         int, Field(ge=0, lt=2**31, description="seed for partitioning, initial values, shuffling and augmentation")

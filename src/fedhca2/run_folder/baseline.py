@@ -14,6 +14,7 @@ from fedhca2.run_folder.result import Scores
 FREE = {
     "name",
     "title",
+    "label",
     "belongs_to",
     "method",
     "baseline",

@@ -82,7 +82,7 @@ def test_a_mistake_is_the_same_line_in_a_run_and_in_its_forecast(config, tmp_pat
 @pytest.mark.slow
 def test_a_sweep_has_a_row_for_each_value(swept):
     out, found = swept
-    assert {row["method"] for row in found["table"]} == {"local", "fedhca2 (encoder.c=0.2)", "fedhca2 (encoder.c=0.5)"}
+    assert {row["method"] for row in found["table"]} == {"local", "fedhca2, c=0.2", "fedhca2, c=0.5"}
     assert {"table.md", "sweep.svg", "report.html"} <= {path.name for path in out.iterdir()}
     assert found["failed"] == {}
 

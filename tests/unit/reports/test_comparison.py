@@ -101,7 +101,7 @@ def test_other_settings_are_another_row_and_not_another_seed(tmp_path):
     runs = [made_run(tmp_path / str(c), "fedhca2", better=1 + c) for c in (0.2, 0.4)]
     for run, c in zip(runs, (0.2, 0.4), strict=True):
         run.config["method"]["encoder"]["c"] = c
-    assert list(gather(runs).entries) == ["fedhca2 (encoder.c=0.2)", "fedhca2 (encoder.c=0.4)"]
+    assert list(gather(runs).entries) == ["fedhca2, c=0.2", "fedhca2, c=0.4"]
 
 
 def test_only_settings_that_most_rows_do_not_share_are_named(tmp_path):
@@ -109,8 +109,35 @@ def test_only_settings_that_most_rows_do_not_share_are_named(tmp_path):
     changes = [{}, {"c": 0.2}, {"alpha": 1}, {"beta": 1}, {"rate": 1}]
     for run, changed in zip(runs, changes, strict=True):
         run.config["method"]["encoder"] |= {"c": 0.4, "alpha": 0.1, "beta": 0.1, "rate": 0.1} | changed
-    told = ["encoder.c=0.2", "encoder.alpha=1", "encoder.beta=1", "encoder.rate=1"]
-    assert list(gather(runs).entries) == ["fedhca2", *(f"fedhca2 ({setting})" for setting in told)]
+    told = ["c=0.2", "alpha=1", "beta=1", "rate=1"]
+    assert list(gather(runs).entries) == ["fedhca2", *(f"fedhca2, {setting}" for setting in told)]
+
+
+def test_rows_are_named_by_the_parts_that_they_aggregate(tmp_path):
+    runs = [made_run(tmp_path / str(number), "fedhca2") for number in range(3)]
+    runs[0].config["method"]["decoder"] = None
+    runs[1].config["method"]["encoder"] = None
+    assert list(gather(runs).entries) == ["fedhca2, encoder only", "fedhca2, decoder only", "fedhca2"]
+
+
+def test_rows_are_named_by_the_number_of_clients(tmp_path):
+    runs = [made_run(tmp_path / str(copies)) for copies in (1, 2, 4)]
+    for run, copies in zip(runs, (1, 2, 4), strict=True):
+        run.config["clients"] = [{"data": "pascal", "split": ["semseg", "normals"], "copies": copies}]
+    assert list(gather(runs).entries) == [f"fedhca2, {copies} of each" for copies in (1, 2, 4)]
+
+
+def test_rows_of_other_clients_are_not_named_by_a_dump_of_them(tmp_path):
+    runs = [made_run(tmp_path / "a"), without_home(made_run(tmp_path / "b"))]
+    for run, data in zip(runs, ("pascal", "nyud"), strict=True):
+        run.config["clients"] = [{"data": data, "tasks": ["depth"]}]
+    assert list(gather(runs).entries) == ["fedhca2, 3 clients", "fedhca2, 2 clients"]
+
+
+def test_an_experiment_may_give_its_own_label(tmp_path):
+    runs = [made_run(tmp_path / name) for name in "ab"]
+    runs[1].config.update({"label": "+Enc", "rounds": 4})
+    assert list(gather(runs).entries) == ["fedhca2, rounds=3", "+Enc"]
 
 
 def test_a_run_without_a_baseline_is_compared_with_local_of_its_seed(tmp_path):

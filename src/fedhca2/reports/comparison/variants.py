@@ -7,8 +7,9 @@ from fedhca2.reports.comparison.compared import ComparedRun, Run
 from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
 
 # Settings in which averaged runs may differ: none of these changes the results.
-FREE = ("seed", "name", "title", "belongs_to", "baseline", "checkpoints", "evaluate_every", "diagnostics")
-NAMED = 3  # most settings in a label
+FREE = ("seed", "name", "title", "label", "belongs_to", "baseline", "checkpoints", "evaluate_every", "diagnostics")
+NAMED, LONG = 3, 30  # most settings in a label, and letters of a list
+PARTS = ("encoder", "decoder", "head")
 
 
 def variants(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -41,13 +42,49 @@ def without_method(run: ComparedRun, free: Sequence[str] = ()) -> str:
 
 
 def _label(group: Sequence[ComparedRun], rivals: Sequence[Sequence[ComparedRun]], most: int | None) -> str:
-    """The method, with at most `most` of the settings that most of its rivals do not share."""
-    settings = [dict(flat(rival[0].settings)) for rival in rivals]
-    method, own = group[0].method, dict(flat(group[0].settings))
-    named = [key for key in differing([rival[0] for rival in rivals]) if key.split(".")[0] not in FREE]
+    """The experiment's own label, or the method with what tells it from rivals: at most `most` settings."""
+    run, others = group[0], [rival[0] for rival in rivals]
+    if label := run.settings.get("label"):
+        return str(label)
+    settings, own = [dict(flat(other.settings)) for other in others], dict(flat(run.settings))
+    absent = {part for part in PARTS if not _has_part(run, part) and any(_has_part(other, part) for other in others)}
+    named = [
+        key
+        for key in differing(others)
+        if key.split(".")[0] not in FREE and not any(f"{key}.".startswith(f"method.{part}.") for part in absent)
+    ]
     rare = [key for key in named if 2 * sum(held.get(key) == own.get(key) for held in settings) <= len(rivals)]
-    told = [f"{key.removeprefix('method.')}={own.get(key)}" for key in rare[:most]]
-    return f"{method} ({', '.join(told)})" if told else method
+    parts = " and ".join(part for part in PARTS if _has_part(run, part)) or "nothing"
+    told = [f"{parts} only"] if absent else []
+    told += [
+        _clients_of(run, others) if key == "clients" else _setting(key, own.get(key), named) for key in rare[:most]
+    ]
+    return ", ".join([run.method, *told])
+
+
+def _has_part(run: ComparedRun, part: str) -> bool:
+    """Whether the method aggregates a part of the model."""
+    return bool(run.settings["method"].get(part))
+
+
+def _clients_of(run: ComparedRun, others: Sequence[ComparedRun]) -> str:
+    """What tells a run's clients from those of others: how many there are of each, or how many there are."""
+    entries = [
+        [{key: value for key, value in entry.items() if key != "copies"} for entry in other.settings["clients"]]
+        for other in others
+    ]
+    copies = {entry.get("copies", 1) for entry in run.settings["clients"]}
+    if len(copies) == 1 and all(own == entries[0] for own in entries):
+        return f"{copies.pop()} of each"
+    return f"{len(run.tasks)} clients"
+
+
+def _setting(key: str, value: Any, named: Sequence[str]) -> str:
+    """A setting in words: its last name, unless another one ends in the same name, and a short value."""
+    _, _, last = key.rpartition(".")
+    unique = sum(other.rpartition(".")[2] == last for other in named) == 1
+    shown = f"{len(value)} values" if isinstance(value, list | tuple) and len(str(value)) > LONG else value
+    return f"{last if unique else key.removeprefix('method.')}={shown}"
 
 
 def differing(runs: Sequence[ComparedRun]) -> list[str]:
