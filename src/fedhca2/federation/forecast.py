@@ -5,6 +5,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedhca2.clients import Client, DeviceSlot
@@ -13,6 +14,7 @@ from fedhca2.experiment.build import ClientPlan, plan_clients
 from fedhca2.federation.in_process import choose_devices, one_thread
 from fedhca2.federation.server import Deliveries, Server
 from fedhca2.messages import Order, Reply
+from fedhca2.models.layers import draw_keep, dropping
 from fedhca2.params import Layout, Slot
 
 PAIR = 2  # clients of a kind, which exchange what more would
@@ -137,10 +139,12 @@ def _kept_for_gradients(client: Client) -> int | None:
 
     data = client.data.train
     shape = data.data.size if data.are_arrays else (3, *data.data.size)
+    model = deepcopy(client.personal.model).to("meta").train()
+    paths = model.encoder.drop_paths
+    draws = draw_keep(paths, 1, data.batch_size, np.random.default_rng(0))[0].to("meta") if paths else None
     try:
-        model = deepcopy(client.personal.model).to("meta").train()
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with dropping(paths, draws), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             model(torch.empty(data.batch_size, *shape, device="meta"))
-    except Exception:  # a user's own model may raise anything
+    except (RuntimeError, TypeError):  # torch's, where values are asked for: as a number, as a condition, in numpy
         return None
     return sum(kept.values())

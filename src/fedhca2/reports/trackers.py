@@ -102,9 +102,15 @@ class Wandb:
         self._run.define_metric("*", step_metric="round")
 
     def log(self, numbers: Sequence[Scalar]) -> None:
-        """Take some numbers, plotted against their rounds: W&B's own steps cannot go back, but clients' rounds do."""
+        """Take some numbers, those of a round in one call.
+
+        They are plotted against their rounds: W&B's own steps cannot go back, but clients' rounds do.
+        """
+        rounds: dict[int, dict[str, float]] = {}
         for scalar in numbers:
-            self._run.log({scalar.tag: scalar.value, "round": scalar.round})
+            rounds.setdefault(scalar.round, {})[scalar.tag] = scalar.value
+        for round, values in rounds.items():
+            self._run.log({**values, "round": round})
 
     def keep(self, files: Mapping[str, Path]) -> None:
         """Take the files as one artefact."""

@@ -47,6 +47,12 @@ def test_a_forecast_has_the_bytes_of_the_run(config, swept):
     assert {client["client"]: (client["bytes_up"], client["bytes_down"]) for client in found} == expected
 
 
+def test_a_forecast_knows_the_memory_of_steps_with_random_draws(config):
+    found = json.loads(invoke("run", config, "--dry-run", "--json").stdout)
+    assert found["config"]["model"]["encoder"]["drop_path"] > 0
+    assert found["memory"]["steps"] > 0
+
+
 def test_a_forecast_leaves_nothing(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = invoke("run", config, "--dry-run")

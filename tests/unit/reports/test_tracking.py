@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlparse
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.errors import UserError
+from fedhca2.reports.trackers import Scalar, TrackedRun, Wandb
 from fedhca2.reports.tracking import Sending, Trackers, scalars
 from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run
@@ -112,6 +114,17 @@ def test_wandb_gets_what_a_run_wrote_down(tmp_path, monkeypatch):
     assert invoked("watch", run.path, "--track", "wandb=project").exit_code == 0
     assert next(tmp_path.glob("wandb/offline-run-*/run-*.wandb")).stat().st_size > 1000
     assert {(tag, row["round"]): row[tag] for row in sent for tag in row.keys() - {"round"}} == logged(run)
+
+
+def test_wandb_gets_the_numbers_of_a_round_in_one_call(monkeypatch):
+    """Without the package: its run is replaced by a list of calls."""
+    calls = []
+    run = SimpleNamespace(define_metric=lambda *_, **__: None, log=calls.append)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **_: run))
+    tracker = Wandb("project")
+    tracker.start(TrackedRun("run", "0", {}))
+    tracker.log([Scalar("a", 1, 0.1), Scalar("a", 2, 0.2), Scalar("b", 1, 0.3)])
+    assert calls == [{"a": 0.1, "b": 0.3, "round": 1}, {"a": 0.2, "round": 2}]
 
 
 OWN = """
