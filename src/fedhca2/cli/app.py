@@ -38,6 +38,7 @@ app = typer.Typer(
     help="Federated multi-task learning for clients that do not share a task list.",
     no_args_is_help=True,
     add_completion=False,
+    suggest_commands=False,  # click does
     pretty_exceptions_enable=False,
 )
 

@@ -237,9 +237,11 @@ def report(
             autocompletion=completion.run_folders,
         ),
     ],
-    output: Annotated[
+    out: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The page to write; by default report.html in the first run's folder."),
+        typer.Option(
+            "--out", "--output", "-o", help="The page to write; by default report.html in the first run's folder."
+        ),
     ] = None,
     allow_code: AllowCode = None,
 ) -> None:
@@ -252,6 +254,6 @@ def report(
         from fedhca2.run_folder.reader import RunFiles
 
         found = [RunFiles.open(folder) for run in runs for folder in known_runs(run) or [run]]
-        typer.echo(write_page(found, output or runs[0] / PAGE))
+        typer.echo(write_page(found, out or runs[0] / PAGE))
         for sentence in transfer_sentences(found[0])[:1] if len(found) == 1 else ():
             typer.echo(sentence, err=True)  # standard output is the page's path alone

@@ -31,7 +31,11 @@ of a list: `--set training.batch_size=4`, `--set clients.0.epochs=2`. The settin
 `fedhca2 methods NAME`. [At the keyboard](shell.md) has the schema for editors and completion for shells.
 """
 
-config = typer.Typer(help="Show the settings of experiments, and the schema of their files.", no_args_is_help=True)
+config = typer.Typer(
+    help="Show the settings of experiments, and the schema of their files.",
+    no_args_is_help=True,
+    suggest_commands=False,
+)
 app.add_typer(config, name="config")
 
 
@@ -80,6 +84,10 @@ def show(
             raise UserError(["--set: needs an experiment, found none"])
         if markdown and experiment:
             raise UserError([f"--markdown: prints the page for all experiments, found {experiment!r}"])
+        if markdown and (words or as_json):
+            raise UserError(
+                [f"--markdown: expected no {'--find' if words else '--json'} beside it, since it prints a page"]
+            )
         loaded = Experiment.load(experiment, overrides or []) if experiment else None
         every = values_in(loaded) if loaded else settings_of(Experiment)
     columns = ["key", *(["value"] if loaded else []), "values", "default", "meaning"]

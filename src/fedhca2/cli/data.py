@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FOUND_SOMETHING = 1
 
-data = typer.Typer(help="Write, check and view data sets.", no_args_is_help=True)
+data = typer.Typer(help="Write, check and view data sets.", no_args_is_help=True, suggest_commands=False)
 app.add_typer(data, name="data")
 
 

@@ -19,7 +19,9 @@ from fedhca2.cli.app import AllowCode, Json, app, clear_errors, console_beside
 from fedhca2.cli.completion import Overrides, experiments
 from fedhca2.cli.run import BY_SIGNAL, conclude
 
-flower = typer.Typer(name="flower", help="Run a federation over a network with Flower.", no_args_is_help=True)
+flower = typer.Typer(
+    name="flower", help="Run a federation over a network with Flower.", no_args_is_help=True, suggest_commands=False
+)
 app.add_typer(flower)
 
 Keys = Annotated[Path, typer.Option(help="The coordinator's folder, which 'fedhca2 flower keys' wrote.")]

@@ -1,10 +1,14 @@
 """`fedhca2 evaluate`, `predict`, `picture` and `export`: use trained models."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from fedhca2.cli.app import AllowCode, Json, app, clear_errors, console_beside, print_json
 from fedhca2.cli.completion import FinishedRun
@@ -37,8 +41,8 @@ def evaluate(
         from fedhca2.run_folder.writer import write_evaluation
 
         wanted = Evaluation("train" if split == "train" else "val", thresholds, client)
-        with console.status("evaluating") as status:
-            result = evaluated(run, wanted, lambda name: status.update(f"evaluating {name}"))
+        with _progress() as show:
+            result = evaluated(run, wanted, lambda name: show(f"evaluating {name}"))
         evaluation = {
             "split": split,
             "thresholds": thresholds,
@@ -56,12 +60,23 @@ def evaluate(
         print_json(evaluation)
 
 
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Show what is being done on standard error: in a line that changes, or in a pipe as one line after another."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield partial(typer.echo, err=True)
+        return
+    with console.status("opening the data") as status:
+        yield status.update
+
+
 @app.command()
 def predict(
     run: FinishedRun,
     images: Annotated[list[Path], typer.Argument(help="Image files of any size, and folders of them.")],
     client: Annotated[str, typer.Option(help="The client whose model to use.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("predictions"),
+    out: Annotated[Path, typer.Option("--out", "--output", "-o", help="The folder to write to.")] = Path("predictions"),
     raw: Annotated[bool, typer.Option("--raw", help="Also write the predictions as .npy arrays.")] = False,
     allow_code: AllowCode = None,
 ) -> None:
@@ -70,7 +85,7 @@ def predict(
         from fedhca2.deployment import Trained
         from fedhca2.deployment.trained import predict_files
 
-        for path in predict_files(Trained.open(run, client), images, output, raw=raw):
+        for path in predict_files(Trained.open(run, client), images, out, raw=raw):
             typer.echo(path)
 
 
@@ -78,7 +93,10 @@ def predict(
 def picture(
     run: FinishedRun,
     client: Annotated[str, typer.Option(help="The client whose samples to paint.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The PNG file to write.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "--output", "-o", help="The PNG file to write; by default CLIENT-SAMPLE.png."),
+    ] = None,
     sample: Annotated[int, typer.Option(help="Number of the sample, from 0.")] = 0,
     tile: Annotated[int, typer.Option(help="Width of each tile in pixels.", min=16)] = 192,
     allow_code: AllowCode = None,
@@ -89,7 +107,9 @@ def picture(
         from fedhca2.run_folder.reader import RunFiles
 
         panel = samples_panel(RunFiles.open(run), client, sample, tile)
-        save_picture(panel, output)
+        path = out or Path(f"{client}-{sample}.png")
+        save_picture(panel, path)
+    typer.echo(path)
 
 
 class Format(StrEnum):
@@ -105,7 +125,7 @@ def export(
     run: FinishedRun,
     client: Annotated[str, typer.Option(help="The client whose model to export.")],
     format: Annotated[Format, typer.Option(help="The file format.")] = Format.onnx,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("exported"),
+    out: Annotated[Path, typer.Option("--out", "--output", "-o", help="The folder to write to.")] = Path("exported"),
     size: Annotated[
         tuple[int, int] | None, typer.Option(help="Height and width of the input; by default those of training.")
     ] = None,
@@ -116,5 +136,5 @@ def export(
         from fedhca2.deployment import Trained
         from fedhca2.deployment.export import export as export_model
 
-        for path in export_model(Trained.open(run, client), format.value, output, size):
+        for path in export_model(Trained.open(run, client), format.value, out, size):
             typer.echo(path)

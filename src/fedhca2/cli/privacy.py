@@ -9,7 +9,11 @@ from rich.markup import escape
 
 from fedhca2.cli.app import Json, app, clear_errors, open_console, print_json
 
-privacy = typer.Typer(help="Plan the noise for a privacy budget; show what a site has spent.", no_args_is_help=True)
+privacy = typer.Typer(
+    help="Plan the noise for a privacy budget; show what a site has spent.",
+    no_args_is_help=True,
+    suggest_commands=False,
+)
 app.add_typer(privacy, name="privacy")
 
 Row = dict[str, str | float | None]

@@ -210,11 +210,14 @@ def watch(
     """Follow a run or a comparison in the terminal until it is finished or no process works on it."""
     console = console_beside(as_json)
     with clear_errors():
+        from fedhca2.errors import UserError
         from fedhca2.federation.comparison_runs import known_runs
         from fedhca2.run_folder.listing import list_runs
         from fedhca2.run_folder.reader import RunFiles
 
         if not RunFiles(run).begun and known_runs(run):
+            if track:
+                raise UserError([f"--track {track[0]}: expected the folder of one run, got a comparison: {run}"])
             finished = _watch_comparison(console, run, once)
         else:
             finished = _watch_run(console, RunFiles.open(run), once, track)

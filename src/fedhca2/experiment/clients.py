@@ -20,6 +20,16 @@ from fedhca2.tasks import LabelSpace, TaskSet
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
+def name_fault(name: str) -> str:
+    """What is wrong with a client's name; empty if nothing is. It becomes part of file names on every machine.
+
+    >>> name_fault("klinik-1"), name_fault("klinik-münchen")[-20:]
+    ('', "got 'klinik-münchen'")
+    """
+    wanted = "the letters a to z and A to Z, digits, '-', '_' and '.', and a letter or digit first"
+    return "" if NAME.fullmatch(name) else f"a name: expected {wanted}, got {name!r}"
+
+
 @dataclass(frozen=True)
 class ClientSpec:
     """One client."""
@@ -70,8 +80,8 @@ class ClientEntry(Config):
     @field_validator("name")
     @classmethod
     def _name_is_plain(cls, name: str | None) -> str | None:
-        if name is not None and not NAME.fullmatch(name):
-            raise ValueError(f"a name should consist of letters, digits, '-', '_' and '.', found {name!r}")
+        if name is not None and (fault := name_fault(name)):
+            raise ValueError(fault)
         return name
 
     @model_validator(mode="after")

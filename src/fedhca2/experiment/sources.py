@@ -16,14 +16,18 @@ SUFFIXES = (".yaml", ".yml")
 OWN = ("name", "title", "belongs_to")  # keys that are not inherited
 
 
-def read_config(source: str | Path, folders: list[Path] | None = None) -> Any:
+def read_config(source: str | Path, folders: list[Path] | None = None) -> dict[str, Any]:
     """Read plain data from a YAML file or an embedded config, merged with what it `extends`.
 
-    `folders` gets the folders of all files that are read.
+    `folders` gets the folders of all files that are read. Raises UserError if a file cannot be read, or is no mapping.
     """
     path = Path(source)
     if path.suffix in SUFFIXES:
-        return _named(_read(path, str(source), (), folders if folders is not None else []), path.stem)
+        values = _read(path, str(source), (), folders if folders is not None else [])
+        if not isinstance(values, dict):
+            found = "an empty file" if values is None else f"{values!r:.200}"
+            raise UserError([f"{source}: expected a mapping of keys to values, got {found}"])
+        return _named(values, path.stem)
     embedded = embedded_file(str(source))
     if embedded is None:
         known = [listing.name for listing in embedded_experiments()]
@@ -88,9 +92,9 @@ def _depth(values: Any, steps: Sequence[str]) -> int:
     return len(steps)
 
 
-def _named(values: Any, name: str) -> Any:
+def _named(values: dict[str, Any], name: str) -> dict[str, Any]:
     """Give the config its file's name, unless it has one."""
-    return {"name": re.sub(r"[^A-Za-z0-9_.-]", "-", name), **values} if isinstance(values, dict) else values
+    return {"name": re.sub(r"[^A-Za-z0-9_.-]", "-", name), **values}
 
 
 def _read(file: Traversable, source: str, below: tuple[str, ...], folders: list[Path]) -> Any:

@@ -24,6 +24,18 @@ def test_the_version_is_printed():
     assert invoke("--version").output == f"fedhca2 {__version__}\n"
 
 
+@pytest.mark.parametrize(("words", "meant"), [(["rnu"], "run"), (["data", "chek"], "check")])
+def test_a_mistyped_command_gets_one_suggestion(words, meant):
+    done = invoke(*words)
+    assert (done.exit_code, done.output.count(f"Did you mean '{meant}'?")) == (2, 1)
+
+
+@pytest.mark.parametrize(("text", "found"), [("", "an empty file"), ("3", "3"), ("- a", "['a']")])
+def test_a_file_without_settings_is_named(tmp_path, text, found):
+    (path := tmp_path / "plain.yaml").write_text(text)
+    assert invoke("run", str(path)).output == f"error: {path}: expected a mapping of keys to values, got {found}\n"
+
+
 def test_methods_lists_the_whole_catalogue():
     from fedhca2.methods import METHODS
 

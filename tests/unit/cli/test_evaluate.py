@@ -64,6 +64,10 @@ def test_delta_m_is_of_the_means_of_clients_of_a_kind(run):
     assert result["delta_m_by_client"] == pytest.approx(100 * mean([*by_client, *rest]))
 
 
+def test_every_client_is_named_while_it_works(run):
+    assert "evaluating home\n" in invoke("evaluate", run).stderr
+
+
 def test_training_images_give_other_scores(run):
     assert evaluation(run, "--split", "train", name="evaluation-train")["clients"] != evaluation(run)["clients"]
 

@@ -119,6 +119,12 @@ def test_the_settings_page_is_up_to_date():
     assert invoke("config", "show", "--markdown").output == (DOCS / "settings.md").read_text("utf-8")
 
 
+@pytest.mark.parametrize("other", [["--find", "rounds"], ["--json"]])
+def test_a_page_takes_no_other_form(other):
+    done = invoke("config", "show", "--markdown", *other)
+    assert (done.exit_code, f"expected no {other[0]} beside it" in done.output) == (2, True)
+
+
 def test_settings_have_a_meaning():
     adapted = ("(csv)", "(coco)", "(huggingface)")  # their docstrings explain them
     found = [setting for setting in as_json("config", "show") if not any(kind in setting["key"] for kind in adapted)]

@@ -1,6 +1,8 @@
 import json
 
+import pytest
 from PIL import Image
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
@@ -37,7 +39,20 @@ def test_runs_without_a_column_in_common_are_one_line(tmp_path):
     assert (done.exit_code, done.stderr.count("\n"), "in common" in done.stderr) == (2, 1, True)
 
 
-def test_picture_writes_a_panel(tmp_path):
+@pytest.mark.parametrize("option", ["--out", "--output", "-o"])
+def test_picture_writes_a_panel(tmp_path, option):
     made_run(tmp_path)
-    invoked("picture", tmp_path, "--client", "home", "--tile", 32, "-o", tmp_path / "out" / "home.png")
+    invoked("picture", tmp_path, "--client", "home", "--tile", 32, option, tmp_path / "out" / "home.png")
     assert Image.open(tmp_path / "out" / "home.png").width > 4 * 32
+
+
+def test_picture_names_its_file_after_the_client_and_the_sample(tmp_path, monkeypatch):
+    made_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert invoked("picture", "run", "--client", "home").stdout == "home-0.png\n"
+    assert (tmp_path / "home-0.png").is_file()
+
+
+@pytest.mark.parametrize("command", ["report", "picture", "predict", "export", "run", "compare", "sweep"])
+def test_every_command_that_writes_takes_out(command):
+    assert "--out" in {name for each in get_command(app).commands[command].params for name in each.opts}

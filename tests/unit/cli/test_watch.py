@@ -58,6 +58,13 @@ def test_a_comparison_is_shown_run_by_run(tmp_path):
     assert re.search(r"fedhca2/seed-0 .* round 3 of 3, stopped", done.stdout)
 
 
+def test_a_comparison_cannot_be_sent_to_a_tracker(tmp_path):
+    made_run(tmp_path / "local" / "seed-0", "local")
+    done = CliRunner().invoke(app, ["watch", str(tmp_path), "--track", "tensorboard=there"])
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "--track tensorboard=there: expected the folder of one run" in done.stderr
+
+
 def test_events_that_were_taken_back_come_again(tmp_path):
     whole = made_run(tmp_path, finished=False).events
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)

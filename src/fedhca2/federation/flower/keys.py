@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedhca2.errors import UserError
-from fedhca2.experiment.clients import NAME
+from fedhca2.experiment.clients import name_fault
 from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -41,9 +41,8 @@ def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), day
     """
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder}: should be a new or empty folder, found files in it")
-    wrong = [site for site in sites if not NAME.fullmatch(site)]
-    if wrong:
-        raise UserError([f"--sites: a name should consist of letters, digits, '-', '_' and '.', found {wrong[0]!r}"])
+    if faults := list(filter(None, map(name_fault, sites))):
+        raise UserError([f"--sites: {faults[0]}"])
     private_folder(folder)
     authority, certificate = _authority(days)
     write_whole(folder / "ca.key", _pem(authority))

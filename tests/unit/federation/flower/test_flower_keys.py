@@ -70,7 +70,7 @@ def test_keys_that_are_there_are_not_overwritten(keys):
 
 
 def test_a_site_name_is_no_path(tmp_path):
-    with pytest.raises(UserError, match="a name should consist of letters"):
+    with pytest.raises(UserError, match="a name: expected"):
         make_keys(tmp_path / "keys", ["../home"])
 
 
