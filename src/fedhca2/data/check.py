@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -22,6 +23,14 @@ from fedhca2.words import counted
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 ARCHIVES: dict[ArchiveKind, type[PascalContext] | type[Nyud]] = {"pascal_context": PascalContext, "nyud": Nyud}
+PAPERS: dict[ArchiveKind, dict[Split, int]] = {  # images of the papers' archives
+    "pascal_context": {"train": 4998, "val": 5105},
+    "nyud": {"train": 795, "val": 654},
+}
+OFFICIAL = {  # digests of the sorted ids of the official training lists
+    "2da5ca32fd4ef15bec421829de47e0652cb7b749f4cd24a2485757607ecb1975",
+    "c4e0b26c6b243abddb903ff779dfdfa6f791f6d84e13ce02a84eee4bdf5e73a6",
+}
 CELL = (192, 144)
 TITLE_HEIGHT = 16
 D = TypeVar("D", bound=Dataset)
@@ -45,9 +54,10 @@ class SplitReport:
 
 @dataclass
 class CheckReport:
-    """The contents of a data set, the tasks without a folder, and missing or broken files."""
+    """The contents of a data set beside the papers', tasks without a folder, and missing or broken files."""
 
     title: str
+    origin: list[str] = field(default_factory=list)
     without: list[str] = field(default_factory=list)
     splits: dict[Split, SplitReport] = field(default_factory=dict)
     missing: list[Path] = field(default_factory=list)
@@ -66,6 +76,7 @@ class CheckReport:
             more = f" and {len(report.sizes) - 5} more" if len(report.sizes) > 5 else ""
             yield f"{split}: {counted(report.images, 'image')}; sizes {sizes or 'unknown'}{more}"
             yield from (f"  {task}: {low:g} … {high:g}" for task, (low, high) in report.ranges.items())
+        yield from self.origin
         yield from (f"no folder with labels for {task}" for task in self.without)
         yield from (f"missing: {path}" for path in self.missing)
         yield from (f"broken: {path}: {fault}" for path, fault in self.broken.items())
@@ -96,11 +107,29 @@ def check(
     archives = _opened(lambda split: ARCHIVES[kind](root, split, tasks=None), report)
     for archive in archives.values():
         report.without = [task for task in archive.spaces if task not in archive.labels]
+        report.origin += compare_with_papers(kind, archive.split, archive.ids)
         try:
             archive.check_lists()
         except FileError as error:
             report.note(error)
+    if report.without and archives:
+        tasks = ", ".join(task for task in archive.spaces if task in archive.labels)
+        report.origin.append(f"clients of this archive can have {tasks or 'no task'}")
     return _read_all(archives, report, progress)
+
+
+def compare_with_papers(kind: ArchiveKind, split: Split, ids: Sequence[str]) -> list[str]:
+    """Say whether a split is the papers', by its number of images and, for training images, by their ids.
+
+    >>> compare_with_papers("nyud", "val", ["0001", "0002"])
+    ["val: another archive than the papers', which have 654 images here, got 2"]
+    """
+    expected = PAPERS[kind][split]
+    if len(ids) != expected:
+        return [f"{split}: another archive than the papers', which have {expected} images here, got {len(ids)}"]
+    if split == "train" and sha256("\n".join(sorted(ids)).encode()).hexdigest() not in OFFICIAL:
+        return [f"{split}: as many images as in the papers, and others than in the official list"]
+    return [f"{split}: the papers' {'training images' if split == 'train' else 'number of images'}"]
 
 
 def check_data(

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 from PIL import Image
 
 from fedhca2.data.archive_writer import write_scenes
-from fedhca2.data.check import CELL, TITLE_HEIGHT, check, contact_sheet, kind_of
+from fedhca2.data.check import CELL, TITLE_HEIGHT, check, compare_with_papers, contact_sheet, kind_of
 from fedhca2.data.pascal_context import PascalContext
 
 SIZE = (24, 32)
@@ -111,3 +112,19 @@ def test_a_contact_sheet_has_a_row_per_sample_and_a_column_per_label(root):
 
 def test_a_contact_sheet_of_a_small_data_set_shows_all_of_it(root):
     assert contact_sheet(PascalContext(root, "train"), 10).size[1] == TITLE_HEIGHT + 3 * CELL[1]
+
+
+def test_an_archive_that_is_not_the_papers_is_named_with_the_tasks_that_it_serves(root):
+    shutil.rmtree(root / "normals_distill", ignore_errors=True)
+    lines = list(check(root).lines())
+    assert [line.split(":")[0] for line in lines if "another archive than the papers'" in line] == ["train", "val"]
+    assert any(line.startswith("clients of this archive can have") and "normals" not in line for line in lines)
+
+
+@pytest.mark.parametrize(("kind", "split", "count"), [("pascal_context", "val", 5105), ("nyud", "val", 654)])
+def test_the_papers_numbers_of_images_are_known(kind, split, count):
+    assert "the papers' number" in compare_with_papers(kind, split, list(map(str, range(count))))[0]
+
+
+def test_other_training_images_than_the_papers_are_noticed():
+    assert "others than in the official list" in compare_with_papers("nyud", "train", list(map(str, range(795))))[0]
