@@ -106,7 +106,7 @@ class Run:
     @cached_property
     def result(self) -> Result:
         """The outcome of the run: every client's scores, Δm, time and bytes."""
-        return Result(**self.files.finished_result)
+        return self.files.outcome
 
     def report(self, path: Place | None = None) -> Path:
         """Write the report page, by default report.html in the run's folder."""

@@ -248,7 +248,7 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     called with the next client's name.
     """
     files = RunFiles(run)
-    result = Result(**files.finished_result)
+    result = files.outcome
     experiment = files.experiment().blank  # trained values replace the initial ones
     names = [spec.name for spec in experiment.specs]
     if wanted.client is not None and wanted.client not in names:

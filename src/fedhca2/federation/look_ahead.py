@@ -89,13 +89,12 @@ class LookAhead:
             [1 - found[to][1][giver] / losses[to] if giver != to and losses[to] > 0 else nan for to in members]
             for giver in members
         ]
-        self.events.log(
+        self.events.log_matrices(
             "transfer",
-            round=round,
+            round,
+            {"products": rows.products("rows", whole=True)[0], "transfer": torch.tensor(transfer)},
             members=members,
-            products=rows.products("rows", whole=True)[0].tolist(),
             losses=[losses[name] for name in members],
-            transfer=transfer,
             seconds=perf_counter() - began,
         )
 

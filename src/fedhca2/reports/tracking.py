@@ -57,23 +57,25 @@ PAUSE = 0.5  # seconds between reads
 class Follower:
     """Reads what was added to a run's events since the last read.
 
-    A resumed run may drop the events of an unfinished round; they are then read again.
+    A resumed run may drop the events of an unfinished round, and log others in their place: what is no longer there
+    was read in vain, and all events are read again.
     """
 
     def __init__(self, run: Path) -> None:
-        self.path, self.place, self.rest = RunFiles(run).events_file, 0, b""
+        self.path, self.place, self.last = RunFiles(run).events_file, 0, b""  # the last line that was read
 
     def look(self) -> list[Event]:
-        """Read new events."""
-        content = b""
-        if self.path.is_file():
-            if self.path.stat().st_size < self.place:
-                self.place, self.rest = 0, b""
-            with self.path.open("rb") as file:
-                file.seek(self.place)
-                content = file.read()
-        self.place += len(content)
-        *lines, self.rest = (self.rest + content).split(b"\n")
+        """Read new events, up to the last whole line."""
+        if not self.path.is_file():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.place - len(self.last))
+            if file.read(len(self.last)) != self.last:
+                self.place, self.last = 0, b""
+                file.seek(0)
+            lines = [line for line in file if line.endswith(b"\n")]
+        self.place += sum(map(len, lines))
+        self.last = lines[-1] if lines else self.last
         return [parse_event(line, str(self.path)) for line in lines]
 
 

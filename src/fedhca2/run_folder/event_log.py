@@ -9,28 +9,45 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fedhca2.errors import UserError
 from fedhca2.messages import Order, Profile, Reply
+from fedhca2.run_folder.arrays import read_arrays, write_arrays
+from fedhca2.run_folder.names import EVENTS, MATRICES, MATRICES_FILE
 from fedhca2.run_folder.records import Aggregation, ServerRecord
-from fedhca2.run_folder.schema import check_event
+from fedhca2.run_folder.schema import check_event, check_matrices
 from fedhca2.run_folder.strict_json import mapping, to_json
+from fedhca2.whole_files import ORDINARY
 
 Event = dict[str, Any]
 REGISTERED, EVICTED = "registered", "evicted"  # sites; these events belong to no round, so a rewind keeps them
 MOST_MEMBERS = 128  # of an aggregation whose products and weights are logged: they are as many as pairs of members
+MOST_INLINE = 24  # members whose matrices are in the event itself
 KIND = re.compile(rb'\{"event": "([^"\\]*)"')  # how a line begins
 START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}}
 
 
 class EventLog:
-    """Watches a run and logs its events, starting at a position: later events of rounds are dropped."""
+    """Watches a run and logs its events, starting at a position: later events of rounds are dropped.
 
-    def __init__(self, path: Path, position: Mapping[str, Any]) -> None:
+    Large matrices are in files of their own, and an event says in which.
+    """
+
+    def __init__(self, run: Path, position: Mapping[str, Any], done: int = 0) -> None:
+        """`done` is the number of rounds before the position."""
+        path, self._matrices = run / EVENTS, run / MATRICES
         self._file = path.open("a", encoding="utf-8")
-        lasting = [line for line in path.read_bytes()[position["events"] :].splitlines(True) if _is_lasting(line)]
+        with path.open("rb") as file:
+            file.seek(position["events"])
+            lasting = [line for line in file if _is_lasting(line)]
         self._file.truncate(position["events"])
+        self._written = Counter[int]()  # files of matrices by round
+        for matrices in self._matrices.glob("*.npz"):
+            found = re.fullmatch(MATRICES_FILE, matrices.name)
+            if found and int(found[1]) >= done:
+                matrices.unlink()
         self._file.write(b"".join(lasting).decode())
         self._file.flush()
         self.bytes_up, self.bytes_down = position["bytes_up"], position["bytes_down"]
@@ -55,6 +72,21 @@ class EventLog:
             self._file.flush()
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._file.name) from None
+
+    def log_matrices(self, event: str, round: int, matrices: Mapping[str, Any], **values: Any) -> None:
+        """Append an event about the members of a round with matrices: arrays, lists of arrays, or None."""
+        if len(values["members"]) <= MOST_INLINE:
+            self.log(event, round=round, **values, **{key: _listed(value) for key, value in matrices.items()})
+            return
+        parts = {key: value for key, value in matrices.items() if not isinstance(value, list)}
+        lists = {key: value for key, value in matrices.items() if isinstance(value, list)}
+        parts |= {f"{key}.{i:02d}": part for key, value in lists.items() for i, part in enumerate(value)}
+        arrays = {key: np.asarray(part, np.float32) for key, part in parts.items() if part is not None}
+        name = f"round-{round:06d}-{self._written[round]}.npz"
+        self._written[round] += 1
+        self._matrices.mkdir(exist_ok=True)
+        write_arrays(self._matrices / name, arrays, ORDINARY)
+        self.log(event, round=round, **values, matrices=name)
 
     def introduced(self, profiles: Iterable[Profile]) -> None:
         """Log who takes part, and the layout of the decoders' rows."""
@@ -102,13 +134,20 @@ class EventLog:
         """Log what the server did. An update that was refused has been sent all the same."""
         self.updates.update(record.unused)
         for aggregation in record.aggregations:
-            self.log("aggregation", round=round, **_logged(aggregation))
+            values, matrices = _logged(aggregation)
+            self.log_matrices("aggregation", round, matrices, **values)
         self.log("weights", round=round, weights=record.weights)
         self.log("round", round=round, seconds=seconds, refused=record.refused)
 
 
-def _logged(aggregation: Aggregation) -> dict[str, Any]:
-    """How rows were mixed: all numbers among at most `MOST_MEMBERS`, which stand for the others if there are more.
+def _listed(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_listed(part) for part in value]
+    return None if value is None else value.tolist()
+
+
+def _logged(aggregation: Aggregation) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How rows were mixed, and the matrices among at most `MOST_MEMBERS`, which stand for the others if there are more.
 
     With more members, `of` says how many there are.
     """
@@ -118,23 +157,40 @@ def _logged(aggregation: Aggregation) -> dict[str, Any]:
     gets = [[blend.gets[i] for i in chosen] for blend in aggregation.mixing.blends]
     rows = [sorted(set(each)) for each in gets]
     weights = [blend.weights[..., kept, :] for blend, kept in zip(aggregation.mixing.blends, rows, strict=True)]
-    return {
+    values = {
         "part": aggregation.part,
         "members": [aggregation.members[i] for i in chosen],
         "measure": aggregation.measure,
-        "products": products[chosen][:, chosen].tolist() if products is not None else None,
-        "mixing": [each[..., chosen].tolist() for each in weights],
         "gets": [[kept.index(row) for row in each] for each, kept in zip(gets, rows, strict=True)],
-        "votes": votes[:, chosen][..., chosen].tolist() if votes is not None else None,
         **({"of": count} if count > MOST_MEMBERS else {}),
     }
+    matrices = {
+        "products": products[chosen][:, chosen] if products is not None else None,
+        "mixing": [each[..., chosen] for each in weights],
+        "votes": votes[:, chosen][..., chosen] if votes is not None else None,
+    }
+    return values, matrices
 
 
 def _is_lasting(line: bytes) -> bool:
-    try:
-        return json.loads(line)["event"] in (REGISTERED, EVICTED)
-    except ValueError:  # an incomplete line of a killed run
-        return False
+    kind = KIND.match(line)
+    return kind is not None and line.endswith(b"\n") and kind[1].decode() in (REGISTERED, EVICTED)
+
+
+def read_matrices(run: Path, event: Event) -> Event:
+    """The same event with all its matrices, which may be in a file of their own; raises UserError if it is damaged."""
+    if event["event"] == "aggregation":
+        event = {"products": None, "mixing": [], "votes": None, **event}
+    if event.get("matrices") is None:
+        return event
+    path = run / MATRICES / event["matrices"]
+    arrays = read_arrays(path, "matrices of a round")
+    if any(array.dtype != np.float32 for array in arrays.values()):
+        raise UserError([f"{path}: expected numbers of 32 bits, got {[str(array.dtype) for array in arrays.values()]}"])
+    event |= {key: arrays[key] for key in ("products", "transfer", "votes") if key in arrays}
+    event |= {"mixing": [arrays[key] for key in sorted(arrays) if key.startswith("mixing.")]}
+    check_matrices(event, str(path))
+    return event
 
 
 def read_events(path: Path, kind: str | None = None) -> Iterator[Event]:
@@ -169,6 +225,6 @@ def parse_event(line: bytes, place: str) -> Event:
 
 
 def known(event: Event, place: str) -> Event:
-    """Check an event, and replace a null value, which stands for a non-finite number, with NaN."""
+    """Check an event, and replace null, which stands for a non-finite number, with NaN where it is a value."""
     check_event(event, place)
-    return {**event, "value": nan} if event.get("value", 0.0) is None else event
+    return event | {key: nan for key in ("value", "before", "after") if event.get(key, 0.0) is None}

@@ -14,7 +14,8 @@ PAGE = "report.html"
 EVALUATION = "evaluation"
 BASELINE_FILES = BASELINE, BASELINE_METRICS = "baseline.json", "baseline-metrics.json"  # of a baseline from another run
 BASELINE_FOLDER = "baseline"  # of a baseline trained within the run
-CHECKPOINTS, MODELS, SAMPLES = "checkpoints", "models", "samples"
+CHECKPOINTS, MODELS, SAMPLES, MATRICES = "checkpoints", "models", "samples", "matrices"
+MATRICES_FILE = r"round-(\d{6,})-\d+\.npz"
 LOCK = ".lock"
 
 

@@ -1,7 +1,7 @@
 """Reading a run from its files."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from fedhca2.experiment import Experiment
 from fedhca2.experiment.clients import ClientEntry, client_kind
 from fedhca2.experiment.sources import read_config
 from fedhca2.imports import NotAllowedError, is_allowed, is_import_path, only_allowed
-from fedhca2.run_folder.event_log import Event, known, read_events
+from fedhca2.run_folder.arrays import Array as Array
+from fedhca2.run_folder.arrays import read_arrays
+from fedhca2.run_folder.event_log import Event, known, read_events, read_matrices
 from fedhca2.run_folder.names import (
     BASELINE,
     BASELINE_FOLDER,
@@ -31,14 +33,14 @@ from fedhca2.run_folder.names import (
     SAMPLES,
     TASK_FACTS,
 )
-from fedhca2.run_folder.result import Scores, overall_gain
+from fedhca2.run_folder.result import Result, Scores, overall_gain
 from fedhca2.run_folder.schema import check_config, check_result, check_scores, check_tasks, require_task
 from fedhca2.run_folder.strict_json import mapping, numbers, read_json
 from fedhca2.run_folder.task_facts import task_from
 from fedhca2.tasks import TASKS, TaskSet
 from fedhca2.tasks.declared import DeclaredTask, known_tasks
 
-Array = np.ndarray[Any, Any]
+SAMPLES_OF = "samples of a run"
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,14 @@ class RunFiles:
         return self.result
 
     @property
+    def outcome(self) -> Result:
+        """The outcome as a `Result`; what the file of another version lacks is empty, or as configured."""
+        found = self.finished_result
+        known: dict[str, Any] = {key: self.config[key] for key in ("name", "rounds", "seed")}
+        known |= {"delta_m": None, "seconds": 0.0, "bytes": {"up": 0, "down": 0}, "versions": {}, "device": "", **found}
+        return Result(**{field.name: known[field.name] for field in fields(Result) if field.name in known})
+
+    @property
     def partition(self) -> dict[str, Any] | None:
         """Every client's images by id, {client: {data, train, val, dealt}}; empty if only the sites know them."""
         path = self.path / PARTITION
@@ -153,13 +163,14 @@ class RunFiles:
 
     @property
     def events(self) -> list[Event]:
-        """All events of the run, in order."""
+        """All events of the run, in order; those with large matrices only name their files."""
         return self._known(read_events(self.events_file))
 
     def of(self, kind: str) -> list[Event]:
-        """The events of one kind; no others are parsed."""
+        """The events of one kind with their matrices; no others are parsed."""
         if kind not in self._by_kind:
-            self._by_kind[kind] = self._known(read_events(self.events_file, kind))
+            events = self._known(read_events(self.events_file, kind))
+            self._by_kind[kind] = [read_matrices(self.path, event) for event in events]
         return self._by_kind[kind]
 
     @cached_property
@@ -322,15 +333,13 @@ class RunFiles:
         path = self.samples_file(client)
         if client != Path(client).name or not path.is_file():  # a name is not a path
             return {}
+        samples = read_arrays(path, SAMPLES_OF)
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                samples = {name: arrays[name] for name in arrays.files}
             if samples:  # only images have samples
                 _require_samples(samples)
-            return samples
-        except Exception as error:  # readers raise anything for damaged archives
-            reason = " ".join(str(error).split())[:200]
-            raise UserError([f"{path}: should be samples of a run, found {type(error).__name__}: {reason}"]) from None
+        except (KeyError, ValueError) as error:
+            raise UserError([f"{path}: expected {SAMPLES_OF}, got {error}"]) from None
+        return samples
 
 
 def _require_samples(arrays: Mapping[str, Array]) -> None:

@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedhca2.config_errors import describe
 from fedhca2.errors import UserError
+from fedhca2.run_folder.names import MATRICES_FILE
 from fedhca2.run_folder.strict_json import mapping
 from fedhca2.tasks import TaskSet
 
@@ -70,37 +72,61 @@ class _Profile(_Checked):
     decoders: dict[str, list[str]]
 
 
-class _Aggregation(_Checked):
+class _Effect(_Checked):
     round: Round
-    part: str
+    client: str
+    before: Number
+    after: Number
+    seconds: float
+
+
+class _Members(_Checked):
+    round: Round
     members: Annotated[list[str], Field(min_length=1)]
+    matrices: Annotated[str | None, Field(pattern=rf"^{MATRICES_FILE}$")] = None  # the file that they are in
+
+    @field_validator("members")
+    @classmethod
+    def _differ(cls, members: list[str]) -> list[str]:
+        if len(set(members)) < len(members):
+            raise ValueError("members should differ")
+        return members
+
+
+class _Transfer(_Members):
+    losses: list[Number]
+    products: Matrix | None = None
+    transfer: Matrix | None = None
+
+
+class _Aggregation(_Members):
+    part: str
     measure: str
-    products: Matrix | None
-    mixing: list[Matrix | list[Matrix]]
     gets: list[list[Count]]
+    products: Matrix | None = None
+    mixing: list[Matrix | list[Matrix]] | None = None
     votes: list[Matrix] | None = None
     of: Count | None = None  # the number of all members, if only some of them are logged
 
-    @model_validator(mode="after")
-    def _fits(self) -> "_Aggregation":
-        count = len(self.members)
-        if len(set(self.members)) < count:
-            raise ValueError("members should differ")
-        for blend, gets in zip(self.mixing, self.gets, strict=True):
-            stack: list[Any] = [blend] if _is_matrix(blend) else blend
-            rows = {len(matrix) for matrix in stack}
-            if len(rows) != 1 or any(len(row) != count for matrix in stack for row in matrix):
-                raise ValueError(f"mixing should have {count} columns and equal numbers of rows")
-            if len(gets) != count or max(gets) >= rows.pop():
-                raise ValueError(f"gets should name a row of the mixing for each of {count} members")
-        for square in [*([self.products] if self.products else []), *(self.votes or [])]:
-            if len(square) != count or any(len(row) != count for row in square):
-                raise ValueError(f"products and votes should be {count} by {count}")
-        return self
 
-
-def _is_matrix(blend: Any) -> bool:
-    return all(not isinstance(value, list) for row in blend for value in row)
+def check_matrices(event: Mapping[str, Any], place: str) -> None:
+    """Raise UserError unless the matrices of an event are numbers that fit its members."""
+    count = len(event["members"])
+    squares = {key: event[key] for key in ("products", "transfer", "votes") if event.get(key) is not None}
+    lacking = {"products", "transfer"} - {*squares} if event["event"] == "transfer" else ()
+    if lacking:
+        raise UserError([f"{place}: expected {' and '.join(sorted(lacking))}, got none"])
+    try:
+        for key, square in squares.items():
+            if np.shape(square)[-2:] != (count, count) or np.ndim(square) != (3 if key == "votes" else 2):
+                raise ValueError(f"{key}: expected {count} by {count}, got {np.shape(square)}")
+        for blend, gets in zip(event.get("mixing", ()), event.get("gets", ()), strict=True):
+            if np.ndim(blend) not in (2, 3) or np.shape(blend)[-1] != count:
+                raise ValueError(f"mixing: expected {count} columns, got {np.shape(blend)}")
+            if len(gets) != count or max(gets) >= np.shape(blend)[-2]:
+                raise ValueError(f"gets: expected a row of the mixing for each of {count} members, got {max(gets)}")
+    except (TypeError, ValueError) as error:  # some are missing, or of unequal lengths
+        raise UserError([f"{place}: {error}"]) from None
 
 
 EVENTS: Mapping[str, type[_Checked]] = {
@@ -114,6 +140,8 @@ EVENTS: Mapping[str, type[_Checked]] = {
     "weights": _Weights,
     "profile": _Profile,
     "aggregation": _Aggregation,
+    "effect": _Effect,
+    "transfer": _Transfer,
 }
 
 
@@ -137,7 +165,10 @@ Scores = dict[str, dict[str, dict[str, Number]]]
 
 
 class _Result(_Checked):
+    name: str = ""
     method: str
+    rounds: Count = 0
+    seed: int = 0
     clients: Scores
     baseline: Scores | None = None
     delta_m: Number = None
@@ -146,6 +177,11 @@ class _Result(_Checked):
     bytes: _Bytes = _Bytes(up=0, down=0)
     versions: dict[str, str] = {}
     device: str = ""
+    skipped: dict[str, list[str]] = {}
+    missing: dict[str, str] = {}
+    epsilon: Number = None
+    privacy: dict[str, Any] | None = None
+    origin: dict[str, Any] | None = None
 
 
 class _TaskFacts(_Checked):
@@ -169,6 +205,8 @@ def check_event(event: Mapping[str, Any], place: str) -> None:
         raise UserError([f"{place}: should name its event, found {kind!r:.40}"])
     if kind in EVENTS:
         _check(EVENTS[kind], event, f"{place}: {kind}")
+    if kind in ("aggregation", "transfer") and event.get("matrices") is None:
+        check_matrices(event, f"{place}: {kind}")
 
 
 def check_config(config: Any, place: str) -> None:

@@ -1,19 +1,18 @@
 """Writing a run's folder, in files that any program can read."""
 
-import io
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from filelock import FileLock
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.imports import is_import_path, remember_code
+from fedhca2.run_folder.arrays import Array, write_arrays
 from fedhca2.run_folder.baseline import baseline_files, read_baseline
 from fedhca2.run_folder.checkpoints import Checkpoint, Checkpoints, KeptClients
 from fedhca2.run_folder.event_log import START, EventLog
@@ -101,7 +100,8 @@ class RunFolder:
         own = {name: facts_of(tasks[name]) for name, task in experiment.tasks.items() if is_import_path(task.kind)}
         if own:
             self._write(TASK_FACTS, _as_json(own))
-        self._log = EventLog(self.path / EVENTS, self._position)
+        done = self.checkpoint.progress.state.round if self.checkpoint else 0
+        self._log = EventLog(self.path, self._position, done)
         self.waiting.clear()
 
     @property
@@ -169,13 +169,15 @@ class RunFolder:
 
     def save_model(self, client: str, model: torch.nn.Module) -> None:
         """Save a client's trained model."""
-        _write_private(RunFiles(self.path).model_file(client), as_file(contents(model.state_dict(keep_vars=True))))
+        path = RunFiles(self.path).model_file(client)
+        private_folder(path.parent)
+        write_whole(path, as_file(contents(model.state_dict(keep_vars=True))))
 
-    def save_samples(self, client: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    def save_samples(self, client: str, arrays: Mapping[str, Array]) -> None:
         """Save a few of a client's images with labels and predictions."""
-        packed = io.BytesIO()
-        np.savez_compressed(packed, allow_pickle=False, **arrays)
-        _write_private(RunFiles(self.path).samples_file(client), packed.getvalue())
+        path = RunFiles(self.path).samples_file(client)
+        private_folder(path.parent)
+        write_arrays(path, arrays)
 
 
 def _as_json(values: Any) -> str:
@@ -207,8 +209,3 @@ def join_baseline(run: Path, baseline: Path) -> None:
             write_whole(run / name, _as_json(values).encode(), ORDINARY)
     finally:
         lock.release()
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    private_folder(path.parent)
-    write_whole(path, content)

@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 from fedhca2.cli import app
 from fedhca2.reports.console import LiveStatus
 from fedhca2.reports.trackers import Scalar
-from fedhca2.reports.tracking import follow, scalars
+from fedhca2.reports.tracking import Follower, follow, scalars
 from fedhca2.run_folder.lock import lock_folder
+from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run
 
 
@@ -77,6 +78,27 @@ def test_events_that_were_taken_back_come_again(tmp_path):
     first, second = follow(tmp_path, pause=rewound)
     lock.release()
     assert (first, second) == (whole, whole[:5])
+
+
+def test_events_in_the_place_of_others_are_read_from_the_start_of_a_line(tmp_path):
+    made_run(tmp_path, finished=False)
+    file = tmp_path / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:9]))
+    follower = Follower(tmp_path)
+    follower.look()
+    file.write_text("".join([*lines[:5], *reversed(lines[6:])]))  # longer than before, and without the last line read
+    assert follower.look() == RunFiles(tmp_path).events
+
+
+def test_a_file_that_was_emptied_is_read_from_its_start(tmp_path):
+    whole = made_run(tmp_path, finished=False).events
+    content, follower = (tmp_path / "metrics.jsonl").read_bytes(), Follower(tmp_path)
+    assert follower.look() == whole
+    (tmp_path / "metrics.jsonl").write_bytes(b"")
+    assert follower.look() == []
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    assert follower.look() == whole
 
 
 def test_every_score_loss_and_weight_is_a_scalar(tmp_path):

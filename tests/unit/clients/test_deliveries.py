@@ -195,7 +195,7 @@ def test_noise_that_others_add_is_no_reason_to_decline():
 
 
 def test_the_record_says_what_was_declined(tmp_path):
-    log = EventLog(tmp_path / "metrics.jsonl", START)
+    log = EventLog(tmp_path, START)
     federate("fedhca2", 1e30, UNGUARDED, log)
     log.close()
     events = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

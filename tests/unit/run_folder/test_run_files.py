@@ -1,8 +1,12 @@
+import json
+
+import numpy as np
 import pytest
 
 from fedhca2.errors import UserError
 from fedhca2.run_folder.reader import RunFiles
-from made_run import made_run, with_twin
+from fedhca2.runs import Run
+from made_run import crowded_run, made_run, with_twin
 
 
 def test_a_folder_without_config_is_no_run(tmp_path):
@@ -93,5 +97,20 @@ def test_damaged_samples_are_named(tmp_path):
     run = made_run(tmp_path)
     file = next((run.path / "samples").iterdir())
     file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(UserError, match=rf"{file.name}: should be samples of a run, found"):
+    with pytest.raises(UserError, match=rf"{file.name}: expected samples of a run, got"):
         run.samples(file.stem)
+
+
+def test_a_result_of_another_version_is_read(tmp_path):
+    made_run(tmp_path)
+    recorded = json.loads((tmp_path / "result.json").read_text())
+    for lost in ("name", "rounds", "seed", "seconds", "bytes", "versions", "device", "baseline", "delta_m"):
+        del recorded[lost]
+    (tmp_path / "result.json").write_text(json.dumps(recorded | {"news": 1}))
+    result = Run.open(tmp_path).result
+    assert (result.name, result.rounds, result.bytes, result.delta_m) == ("made", 3, {"up": 0, "down": 0}, None)
+
+
+def test_matrices_within_events_of_older_runs_are_read(tmp_path):
+    events = crowded_run(tmp_path, count=40, rounds=1).of("aggregation")
+    assert np.array(events[0]["products"]).shape == (40, 40)

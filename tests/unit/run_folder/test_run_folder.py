@@ -90,3 +90,13 @@ def test_no_state_of_a_client_outlasts_its_run(run):
     (private_folder(folder.states) / "home.safetensors").touch()
     folder.close()
     assert not folder.states.exists()
+
+
+def test_matrices_of_rounds_after_the_checkpoint_are_dropped(run):
+    (run / "matrices").mkdir()
+    for round in range(3):
+        (run / "matrices" / f"round-{round:06d}-0.npz").touch()
+    folder = RunFolder.open(run)
+    folder.rewind(small())
+    folder.close()
+    assert [file.name for file in (run / "matrices").iterdir()] == ["round-000000-0.npz"]

@@ -1,6 +1,8 @@
 """A run's folder may come from anybody: what is wrong in it is one line that names the file, never a traceback."""
 
 import json
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -25,6 +27,17 @@ EVENTS = [
     ("aggregation", "gets", [[9, 9, 9]]),
     ("aggregation", "mixing", [[]]),
     ("aggregation", "event", ["aggregation"]),
+    ("effect", "before", "much"),
+    ("effect", "client", None),
+    ("transfer", "members", ["road", "road"]),
+    ("transfer", "transfer", [[1.0]]),
+    ("transfer", "products", None),
+    ("transfer", "losses", 3),
+]
+MEASURED = [
+    {"event": "effect", "round": 1, "client": "road", "before": 2.0, "after": 1.0, "seconds": 0.1},
+    {"event": "transfer", "round": 1, "members": ["road", "shop"], "losses": [1.0, 2.0], "seconds": 0.1}
+    | {"products": [[1.0, 0.0], [0.0, 1.0]], "transfer": [[None, 0.1], [0.2, None]]},
 ]
 RESULTS = [
     ("clients", {"road": {"semseg": {}}}),
@@ -33,6 +46,9 @@ RESULTS = [
     ("bytes", {"up": -1, "down": 0}),
     ("seconds", "long"),
     ("versions", ["0"]),
+    ("name", 3),
+    ("skipped", {"road": 3}),
+    ("origin", "here"),
 ]
 
 
@@ -60,7 +76,7 @@ def changed(folder):
 
 @pytest.mark.parametrize(("kind", "key", "value"), EVENTS)
 def test_a_malformed_event_is_refused_in_one_line(folder, changed, kind, key, value):
-    events = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    events = [*map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()), *map(dict, MEASURED)]
     next(event for event in events if event["event"] == kind)[key] = value
     run = changed("metrics.jsonl", "".join(json.dumps(event) + "\n" for event in events))
     with pytest.raises(UserError, match=r"metrics\.jsonl") as found:
@@ -78,6 +94,13 @@ def test_a_malformed_result_is_refused(folder, changed, key, value):
 def test_what_a_newer_version_adds_is_left_alone(folder, changed):
     text = (folder / "metrics.jsonl").read_text() + '{"event": "news", "of": ["anything"]}\n'
     assert changed("metrics.jsonl", text).of("news") == [{"event": "news", "of": ["anything"]}]
+
+
+@pytest.mark.parametrize("missing", ["before", "after"])
+def test_an_effect_that_is_not_finite_is_no_fault(folder, changed, missing):
+    events = [MEASURED[0] | {missing: None}, MEASURED[1]]
+    text = (folder / "metrics.jsonl").read_text() + "".join(json.dumps(event) + "\n" for event in events)
+    assert single_sections(changed("metrics.jsonl", text))
 
 
 def test_numbers_that_are_not_finite_are_no_fault(folder, changed):
@@ -98,7 +121,7 @@ def test_endless_rounds_are_refused(folder, changed):
 def test_samples_that_are_no_images_are_refused(tmp_path, image):
     run = made_run(tmp_path)
     np.savez(tmp_path / "samples" / "road.npz", image=image)
-    with pytest.raises(UserError, match="should be samples of a run"):
+    with pytest.raises(UserError, match="expected samples of a run"):
         run.samples("road")
 
 
@@ -112,3 +135,24 @@ def test_a_client_without_images_has_no_samples(tmp_path):
     run = made_run(tmp_path)
     np.savez(tmp_path / "samples" / "road.npz")
     assert run.samples("road") == {}
+
+
+def test_samples_that_would_take_gigabytes_are_refused_before_they_do(tmp_path):
+    run = made_run(tmp_path)
+    one = np.zeros((1, 3, 2048, 4096), np.uint8)
+    np.savez_compressed(tmp_path / "samples" / "road.npz", image=one, **{f"label.{i}": one for i in range(24)})
+    _ = run.config
+    tracemalloc.start()
+    with pytest.raises(UserError, match=r"road\.npz: expected samples of a run.*bytes"):
+        run.samples("road")
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
+
+
+def test_samples_whose_header_lies_are_refused(tmp_path):
+    run = made_run(tmp_path)
+    with zipfile.ZipFile(tmp_path / "samples" / "road.npz", "w") as file, file.open("image.npy", "w") as array:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (1, 3, 2**20, 2**20)}
+        np.lib.format.write_array_header_1_0(array, header)
+    with pytest.raises(UserError, match=r"road\.npz: expected samples of a run.*bytes"):
+        run.samples("road")

@@ -1,6 +1,5 @@
 """The engine for clients at sites behind a Flower grid, and its record of registrations."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -198,8 +197,8 @@ class Admissions:
 
     def __init__(self, look: Look, folder: RunFolder) -> None:
         self._look, self._folder = look, folder
-        before = map(json.loads, RunFiles(folder.path).events_file.read_text("utf-8").splitlines())
-        self._written = {_mark(event) for event in before if event["event"] in (REGISTERED, EVICTED)}
+        before = RunFiles(folder.path)
+        self._written = {_mark(event) for kind in (REGISTERED, EVICTED) for event in before.of(kind)}
 
     def __enter__(self) -> "Admissions":
         self.write()

@@ -25,7 +25,7 @@ class LeftOut(NamedTuple):
 def left_out(run: RunFiles) -> list[LeftOut]:
     """List all clients that were left out, round by round."""
     absences: list[LeftOut] = []
-    for event in run.events:
+    for event in sorted((*run.of("round"), *run.of("failed"), *run.of("absent")), key=lambda each: each["round"]):
         match event["event"]:
             case "round":
                 absences += [LeftOut(event["round"] + 1, client, why) for client, why in event["refused"].items()]

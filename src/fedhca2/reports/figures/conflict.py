@@ -42,7 +42,9 @@ def conflict_figures(run: RunFiles) -> list[Figure]:
     figures, cast = [], cast_of(run)
     for part in ("encoder", "decoder"):
         events_of_part = [
-            e for e in run.of("aggregation") if e["part"] == part and e["products"] and len(e["members"]) > 1
+            e
+            for e in run.of("aggregation")
+            if e["part"] == part and e["products"] is not None and len(e["members"]) > 1
         ]
         groups = by_members(events_of_part, cast)
         for group, (members, events) in enumerate(groups):

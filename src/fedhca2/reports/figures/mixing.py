@@ -17,7 +17,7 @@ PLAIN_MEAN = 0.99  # relative entropy from which attention hardly differs from a
 def attention_figures(run: RunFiles) -> list[Figure]:
     """Draw the attention of each decoder on the others, by tensor and round, and how even it is."""
     events = [
-        e for e in run.of("aggregation") if e["part"] == "decoder" and e["mixing"] and _depth(e["mixing"][0]) == 3
+        e for e in run.of("aggregation") if e["part"] == "decoder" and e["mixing"] and np.ndim(e["mixing"][0]) == 3
     ]
     cast = cast_of(run)
     groups = enumerate(by_members(events, cast))
@@ -181,12 +181,14 @@ def shares(event: Event) -> Array:
 
 def _grouped(event: Event) -> bool:
     """Whether members get different mixtures, with one matrix for the whole row."""
-    return bool(event["mixing"]) and _depth(event["mixing"][0]) == 2 and len(event["mixing"][0]) > 1
+    return bool(event["mixing"]) and np.ndim(event["mixing"][0]) == 2 and len(event["mixing"][0]) > 1
 
 
 def _votes(events: list[Event], members: list[str], mark: str) -> list[Figure]:
     """Draw the mean votes of each voting layer over rounds, with a slider over clients, unless they are many."""
-    voted = [spread(numbers(event["votes"]), event["members"], members) for event in events if event.get("votes")]
+    voted = [
+        spread(numbers(event["votes"]), event["members"], members) for event in events if event.get("votes") is not None
+    ]
     if not voted or len(members) > MOST_ROWS:
         return []
     cast = [~np.isnan(votes) for votes in voted]
@@ -198,10 +200,6 @@ def _votes(events: list[Event], members: list[str], mark: str) -> list[Figure]:
     note = "Mean votes over all rounds; the voting layers are counted from the encoder's last one."
     layout = matrix_layout(len(layers))
     return [Figure(f"votes{mark}", "Votes of layers", note, [trace], layout, True, [steps], changes)]
-
-
-def _depth(value: object) -> int:
-    return 1 + _depth(value[0]) if isinstance(value, list) and value else 0
 
 
 def by_members(events: Iterable[Event], cast: Cast) -> list[tuple[list[str], list[Event]]]:

@@ -85,8 +85,8 @@ def client_gains(run: RunFiles) -> dict[str, dict[int, float]]:
 def measured_pairs(run: RunFiles) -> list[Pairs]:
     """The pairs of every layout. If no transfer was measured, the updates that the server compared anyway."""
     events = run.of("transfer")
-    if not events:
-        rounds = {event["round"] - 1 for event in run.of("effect")}
+    rounds = {event["round"] - 1 for event in run.of("effect")} if not events else set()
+    if rounds:
         compared = [event for event in run.of("aggregation") if event["round"] in rounds and len(event["members"]) > 1]
         events = [event for event in compared if (event["part"], event["measure"]) == ("encoder", "rows")]
     return [_pairs(members, group) for members, group in by_members(events, cast_of(run))]

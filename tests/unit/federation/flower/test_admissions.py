@@ -62,17 +62,17 @@ def test_a_name_that_steers_a_terminal_is_written_plainly(folder):
 
 
 def test_a_rewind_forgets_rounds_and_no_keys(tmp_path):
-    log = EventLog(tmp_path / "metrics.jsonl", START)
+    log = EventLog(tmp_path, START)
     for event in ("round", "registered", "round", "evicted"):
         log.log(event)
     log.close()
-    EventLog(tmp_path / "metrics.jsonl", START).close()
+    EventLog(tmp_path, START).close()
     assert [event["event"] for event in events(tmp_path)] == ["registered", "evicted"]
 
 
 def test_half_a_line_is_no_event(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"event": "registered"')
-    EventLog(tmp_path / "metrics.jsonl", START).close()
+    EventLog(tmp_path, START).close()
     assert events(tmp_path) == []
 
 
