@@ -1,12 +1,14 @@
 """What a server may ask of a site: only what the site's own file allows and the method needs."""
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 from fedhca2.data import KINDS
 from fedhca2.data.own import OwnData
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
+from fedhca2.experiment.clients import ClientEntry
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.federation.foreign_text import shown
 from fedhca2.messages import Order
@@ -83,6 +85,34 @@ def check_sums_only(experiment: Experiment, site: SiteConfig) -> None:
         raise RefusalError([fault], ["sums_only"])
 
 
+def check_work(experiment: Experiment, site: SiteConfig) -> None:
+    """Refuse an experiment, as the site agreed to it, that takes more time or memory than the site gives."""
+    [spec], method, training = experiment.specs, experiment.resolved_method, experiment.training
+    data, most = experiment.data[spec.data], site.limits
+    epochs = {f"method.local.{key}": value for key, value in method.local if key.endswith("epochs")}
+    asked: dict[str, dict[str, int | None]] = {
+        "epochs": {"clients.epochs": spec.epochs, **epochs},
+        "rounds": {"rounds": experiment.rounds},
+        "pixels": {f"training.batch_size times data.{spec.data}.size": prod(data.size, start=training.batch_size)},
+        "width": {f"model.{key}": getattr(spec.model, key) for key in ("decoder_width", "feature_width")},
+        "images": {f"data.{spec.data}.{key}": getattr(data, key, None) for key in ("train", "val")},
+        "workers": {"training.workers": training.workers},
+    }
+    _refuse(
+        _too_much(where, value, key, getattr(most, key))
+        for key, values in asked.items()
+        for where, value in values.items()
+        if isinstance(value, int) and value > getattr(most, key)
+    )
+
+
+def check_clients(entries: Iterable[ClientEntry], site: SiteConfig) -> None:
+    """Refuse an invitation that lists more clients than the site makes room for."""
+    count = sum(entry.copies * len(entry.split or (entry.tasks,)) for entry in entries)
+    if count > site.limits.clients:
+        _refuse([_too_much("clients", count, "clients", site.limits.clients)])
+
+
 def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
     """Refuse an order that the agreed method does not need in this round."""
     method, rounds = experiment.resolved_method, experiment.rounds
@@ -130,6 +160,10 @@ def _line(where: str, found: object, key: str, allowed: Iterable[str]) -> _Refus
     listed = ", ".join(allowed)
     line = f"{where}: this site allows {listed or 'only its own'} ({key} in site.yaml), found {shown(found)}"
     return _Refusal(line, key)
+
+
+def _too_much(where: str, found: int, key: str, most: int) -> _Refusal:
+    return _Refusal(f"{where}: expected at most {most} (limits.{key} in site.yaml), got {found}", f"limits.{key}")
 
 
 def _refuse(refusals: Iterable[_Refusal]) -> None:

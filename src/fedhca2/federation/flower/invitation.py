@@ -19,9 +19,11 @@ from fedhca2.federation.flower.consent import (
     OWN_WEIGHTS,
     TOLD_KINDS,
     RefusalError,
+    check_clients,
     check_experiment,
     check_parts,
     check_sums_only,
+    check_work,
 )
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.imports import file_name, is_import_path
@@ -113,6 +115,7 @@ class Invitation:
         accepted = Experiment.parse(part)
         check_parts(accepted.resolved_method, site)
         check_sums_only(accepted, site)
+        check_work(accepted, site)
         return accepted, spec
 
     def _data(self, name: str, site: SiteConfig) -> dict[str, Any]:
@@ -132,14 +135,18 @@ class Invitation:
         return {name: declared[name] for name in spec.tasks if name in declared}
 
     @cached_property
+    def _entries(self) -> list[ClientEntry]:
+        return [ClientEntry.model_validate(entry) for entry in self.experiment["clients"]]
+
+    @cached_property
     def _specs(self) -> dict[str, ClientSpec]:
         """The clients of the experiment, by name."""
-        entries = [ClientEntry.model_validate(entry) for entry in self.experiment["clients"]]
         model = ModelConfig.model_validate(self.experiment["model"])
-        return {spec.name: spec for entry in entries for spec in entry.expand(model)}
+        return {spec.name: spec for entry in self._entries for spec in entry.expand(model)}
 
     def _place(self, site: SiteConfig) -> ClientSpec:
         """The client of the experiment that this site is."""
+        check_clients(self._entries, site)
         specs = self._specs
         if site.client not in specs:
             raise RefusalError([f"client: expected {', '.join(specs)}, got {site.client!r}"], ["client"])

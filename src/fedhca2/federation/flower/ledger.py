@@ -1,9 +1,10 @@
 """A site's ledger of the noised updates and scores that have left it, in all runs."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Annotated, Literal
@@ -21,6 +22,7 @@ from fedhca2.params import Slot
 from fedhca2.whole_files import sync_folder
 
 SPENT = "the privacy budget is spent"
+NOISE = re.compile(rb'"noise":([0-9.e+-]+),')
 Kind = Literal["update", "scores"]
 
 
@@ -61,7 +63,7 @@ class Ledger:
         """Everything that has left; raises UserError if the file is damaged, since its cost is then unknown."""
         try:
             with self.path.open("rb") as file:
-                return self._read(file)
+                return [entry for entries in self._read(file) for entry in entries]
         except FileNotFoundError:
             return []
 
@@ -74,13 +76,14 @@ class Ledger:
     def charge(self, sent: Sent, budget: SitePrivacy) -> None:
         """Record an update so that it may leave; raises UserError if it may not."""
         with self._locked() as file:
-            entries = self._read(file)
+            finished, unfinished = self._read(file)
+            entries = [*finished, *unfinished]
             if any(entry.digest == sent.digest for entry in entries):
                 return
             if not _is_within(budget, entries, sent.noise):
                 raise UserError([SPENT])
+            file.write(b"".join(entry.model_dump_json().encode() + b"\n" for entry in [*unfinished, sent]))
             file.truncate()
-            file.write(sent.model_dump_json().encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
         sync_folder(self.path.parent)
@@ -93,20 +96,35 @@ class Ledger:
             with os.fdopen(descriptor, "r+b") as file:
                 yield file
 
-    def _read(self, file: IO[bytes]) -> list[Sent]:
-        """Read the entries; leaves the file at their end, before an incomplete last line from a crash."""
-        entries, end = [], 0
+    def _read(self, file: IO[bytes]) -> tuple[list[Sent], list[Sent]]:
+        """Read the entries, and a last one whose line is not finished; leaves the file before that line."""
+        entries: list[Sent] = []
+        unfinished: list[Sent] = []
+        end = 0
         for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                break
             try:
-                entries.append(Sent.model_validate_json(line))
-            except ValidationError:
+                if line.endswith(b"\n"):
+                    entries.append(Sent.model_validate_json(line))
+                    end += len(line)
+                else:
+                    unfinished.append(_restored(line, entries))
+            except ValueError:
                 where = f"{self.path}: line {number}"
                 raise UserError([f"{where} should be an update that was sent, found {line[:40]!r}"]) from None
-            end += len(line)
         file.seek(end)
-        return entries
+        return entries, unfinished
+
+
+def _restored(line: bytes, entries: Sequence[Sent]) -> Sent:
+    """The entry of a line that lost its end. It costs what an update costs, since it may have left.
+
+    If the line does not say its noise any more, that is the smallest of all; raises ValueError if there are none.
+    """
+    with suppress(ValidationError):
+        return Sent.model_validate_json(line)
+    said = NOISE.search(line)
+    noise = float(said[1]) if said else min(entry.noise for entry in entries)
+    return Sent(run="unknown", round=-1, noise=noise, digest=blake2b(line, digest_size=16).hexdigest())
 
 
 def cost(entries: Sequence[Sent], delta: float, *more: float) -> float:

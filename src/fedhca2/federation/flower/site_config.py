@@ -71,6 +71,18 @@ class SitePrivacy(Privacy):
         return self
 
 
+class SiteLimits(Config):
+    """The most work and memory that a server may ask of a site; checked before anything is built."""
+
+    epochs: Annotated[int, Field(ge=1, description="epochs in a round, and of fine-tuning")] = 100
+    rounds: Annotated[int, Field(ge=1, description="rounds of a run")] = 10_000
+    pixels: Annotated[int, Field(ge=1, description="values of a batch: images times height times width")] = 2**25
+    width: Annotated[int, Field(ge=1, description="width of decoders and of encoders' projections")] = 1024
+    images: Annotated[int, Field(ge=1, description="images of a rendered data set")] = 100_000
+    workers: Annotated[int, Field(ge=0, description="threads that preload images")] = 16
+    clients: Annotated[int, Field(ge=1, description="clients that an invitation may list")] = 10_000
+
+
 class SiteConfig(Config):
     """One site: its client in the federation, and its files. No server can change any of it."""
 
@@ -122,6 +134,9 @@ class SiteConfig(Config):
     sketch: Annotated[
         int, Field(ge=0, description="with sums_only: how many numbers of an update may leave in the clear")
     ] = 1024
+    limits: Annotated[SiteLimits, Field(description="the most work and memory that a server may ask for")] = (
+        SiteLimits()
+    )
     device: Annotated[str, Field(description="cuda, cpu, …; auto: a GPU if there is one")] = "auto"
     turns: Annotated[
         Path | None,

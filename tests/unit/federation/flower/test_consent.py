@@ -100,6 +100,39 @@ def test_every_refusal_has_a_line():
     assert len(str(refused.value).splitlines()) == 3
 
 
+WORK = {
+    "epochs": ({"clients": [{"name": "home", "data": "rooms", "tasks": ["depth"], "epochs": 10**9}]}, "epochs"),
+    "rounds": ({"rounds": 10**9}, "rounds"),
+    "fine-tuning": ({"method": {"name": "fedbabu", "fine_tune_epochs": 10**9}}, "epochs"),
+    "size": ({"data": {"rooms": {"kind": "scenes", "domain": "indoor", "size": [32000, 32000]}}}, "pixels"),
+    "a thin size": ({"data": {"rooms": {"kind": "scenes", "domain": "indoor", "size": [32, 32 * 10**7]}}}, "pixels"),
+    "a batch": ({"training": {"batch_size": 10**9}}, "pixels"),
+    "images": ({"data": {"rooms": {"kind": "scenes", "domain": "indoor", "train": 10**9}}}, "images"),
+    "threads": ({"training": {"workers": 10**9}}, "workers"),
+    "a width": ({"model": {"encoder": {"name": "swin_micro"}, "decoder_width": 4096}}, "width"),
+}
+
+
+@pytest.mark.parametrize("asked", WORK)
+def test_more_work_than_a_site_gives_is_refused_before_anything_is_built(asked):
+    change, key = WORK[asked]
+    with pytest.raises(RefusalError, match=rf"expected at most .* \(limits\.{key} in site\.yaml\)") as refused:
+        accept(experiment(**change), site())
+    assert refused.value.keys == (f"limits.{key}",)
+
+
+def test_a_site_may_give_more():
+    change, key = WORK["epochs"]
+    assert accept(experiment(**change), site(limits={key: 10**9})).specs[0].epochs == 10**9
+
+
+def test_an_invitation_with_a_hundred_million_clients_is_refused():
+    told = Invitation.to(experiment(), "run1").experiment
+    crowd = [{"name": f"c{number}", "data": "rooms", "tasks": ["depth"], "copies": 10_000} for number in range(10_000)]
+    with pytest.raises(RefusalError, match=r"limits\.clients in site\.yaml"):
+        Invitation("run1", {**told, "clients": crowd}).accept(site())
+
+
 def delivered(part, task=""):
     return {Slot(part, task): Delivery("trained", (Addend(torch.zeros(1)),))}
 

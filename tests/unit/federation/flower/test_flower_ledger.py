@@ -100,13 +100,29 @@ def test_nobody_else_may_read_it(ledger):
     assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
 
 
-def test_a_line_that_a_crash_left_unfinished_was_never_sent(ledger):
-    ledger.charge(sent(0), NO_END)
+def test_a_line_that_lost_its_end_costs_an_update_however_much_it_lost(ledger):
+    for round in (0, 1):
+        ledger.charge(sent(round), NO_END)
     whole = ledger.path.read_bytes()
-    for length in range(1, len(whole)):
-        ledger.path.write_bytes(whole + whole[:length])
-        ledger.charge(sent(1), NO_END)
-        assert [entry.round for entry in ledger.entries()] == [0, 1]
+    for length in range(whole.index(b"\n") + 2, len(whole)):
+        ledger.path.write_bytes(whole[:length])
+        assert not ledger.affords("run1", 2, 1.0, budget(2))
+        ledger.charge(sent(3), NO_END)
+        assert len(ledger.entries()) == 3
+        assert cost(ledger.entries(), 1e-5) == pytest.approx(epsilon(1.0, 3))
+
+
+def test_a_line_that_lost_nothing_but_its_newline_is_the_update_that_it_was(ledger):
+    ledger.charge(sent(0), NO_END)
+    ledger.path.write_bytes(ledger.path.read_bytes().rstrip())
+    ledger.charge(sent(0), budget(1))
+    assert [entry.round for entry in ledger.entries()] == [0]
+
+
+def test_a_first_line_that_does_not_say_its_noise_lets_nothing_out(ledger):
+    ledger.path.write_bytes(b'{"run":"run1","ro')
+    with pytest.raises(UserError, match="line 1 should be an update that was sent"):
+        ledger.charge(sent(0), NO_END)
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"run": "a", "round": 0, "noise": 0, "digest": ""}', "null"])
