@@ -53,6 +53,8 @@ def _label(group: Sequence[ComparedRun], rivals: Sequence[Sequence[ComparedRun]]
         for key in differing(others)
         if key.split(".")[0] not in FREE and not any(f"{key}.".startswith(f"method.{part}.") for part in absent)
     ]
+    if "clients" in named:  # they say which data sets are used
+        named = ["clients", *(key for key in named if key != "clients" and not key.startswith("data."))]
     rare = [key for key in named if 2 * sum(held.get(key) == own.get(key) for held in settings) <= len(rivals)]
     parts = " and ".join(part for part in PARTS if _has_part(run, part)) or "nothing"
     told = [f"{parts} only"] if absent else []
