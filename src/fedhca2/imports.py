@@ -207,6 +207,13 @@ def told(error: Exception) -> str:
     return f"{type(error).__name__}{said and f': {said}'}{''.join(lines[-1:])}"
 
 
+def is_raised_in(error: Exception, paths: Iterable[str]) -> bool:
+    """Whether an error was raised in code at one of these import paths, or in what it called."""
+    files = {file for path in paths for file in _files_of(path.rpartition(":")[0])}
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(Path(frame.f_code.co_filename).resolve() in files for frame, _ in frames)
+
+
 def _is_users(file: str) -> bool:
     """Whether code of this file is neither this package's, nor Python's, nor an installed package's."""
     path = Path(file)

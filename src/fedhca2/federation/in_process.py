@@ -28,6 +28,7 @@ from fedhca2.federation.membership import shards_after, without_strangers
 from fedhca2.federation.rounds import Outcome, Watcher
 from fedhca2.federation.server import Server
 from fedhca2.federation.shelf import Built, Shelf, Turns
+from fedhca2.imports import is_raised_in, told
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.checkpoints import unusable
 from fedhca2.run_folder.names import PARTITION
@@ -51,7 +52,7 @@ class InProcess:
         if not isinstance(clients, Shelf):
             places = places or [clients[0].device_slot]
             clients = Shelf([Built(client) for client in clients])
-        self.shelf = clients
+        self.shelf, self.own_code = clients, list[str]()
         self.profiles: Mapping[str, Profile] = {name: plan.profile for name, plan in self.shelf.plans.items()}
         self.kinds = {name: client_kind(profile.dataset, profile.tasks) for name, profile in self.profiles.items()}
         self.home = places[0].device
@@ -96,7 +97,10 @@ class InProcess:
         def serve(place: DeviceSlot) -> None:
             try:
                 while (name := turns.next(place, self.places)) is not None:
-                    with self.shelf.taken(name, changed=changed) as client, _explained(name, client.training, place):
+                    with (
+                        self.shelf.taken(name, changed=changed) as client,
+                        self._explained(name, client.training, place),
+                    ):
                         done[name] = work(client, place)
             except Stopped:
                 return  # another client's error is the one to raise
@@ -111,6 +115,22 @@ class InProcess:
         for served in working:
             served.result()
         return {name: done[name] for name in names}
+
+    @contextmanager
+    def _explained(self, client: str, training: Training, place: DeviceSlot) -> Iterator[None]:
+        """Say in one line what a user can do about a device, a compiler, or code of their own that fails."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            hint = f"Lower training.batch_size (now {training.batch_size}), the size of the images or the encoder"
+            raise UserError([f"client {client!r}: {place.device} is out of memory. {hint}"]) from None
+        except CompilingError as error:
+            hint = "--set training.step=captured avoids compiling"
+            raise UserError([f"training.step: could not be compiled: {error}. {hint}"]) from error
+        except Exception as error:  # a user's own code raises anything
+            if not is_raised_in(error, self.own_code):
+                raise
+            raise UserError([f"client {client!r}: {told(error)}"]) from error
 
     def _stop(self, working: Collection[Future[None]]) -> None:
         """Let work end with its current batch, and wait for it."""
@@ -179,6 +199,7 @@ class InProcessRun(InProcess):
         memory = experiment.checkpoints.memory
         room = host_free() / 4 if memory is None else memory * GB
         super().__init__(Shelf(plans, folder.states, room), places)
+        self.own_code = experiment.own_code
         for place in places:
             place.keeps = self._have_room(place.device)
         self._predictions: dict[str, Arrays] = {name: {} for name in _spread(self.profiles.values(), SAMPLED)}
@@ -240,7 +261,7 @@ class InProcessRun(InProcess):
         one_of_each = _spread(self.profiles.values(), MOST_SLOTS)
         order = Order(0, upload=self.experiment.resolved_method.uploads(0))
         trials = [self.shelf.trial(name, order) for name in one_of_each]
-        with _explained(one_of_each[0], self.experiment.training, self.places[0]):
+        with self._explained(one_of_each[0], self.experiment.training, self.places[0]):
             slots = worthwhile_slots(self.places[0], trials, lambda: self._slot(self.home))
         for slot, name in zip(slots, one_of_each, strict=False):
             slot.kinds.add(self.kinds[name])
@@ -275,24 +296,6 @@ class InProcessRun(InProcess):
                 first = self.shelf.plans[name].build()
                 self.folder.save_samples(name, sample_labels(first) | sample_predictions(first, "before") | after)
         return outcome
-
-
-@contextmanager
-def _explained(client: str, training: Training, place: DeviceSlot) -> Iterator[None]:
-    """Say what a user can do about a device that is too small, or a step that cannot be compiled."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise UserError(
-            [
-                f"client {client!r}: {place.device} is out of memory. Lower training.batch_size "
-                f"(now {training.batch_size}), the size of the images or the encoder"
-            ]
-        ) from None
-    except CompilingError as error:
-        raise UserError(
-            [f"training.step: could not be compiled: {error}. --set training.step=captured avoids compiling"]
-        ) from error
 
 
 def _spread(profiles: Iterable[Profile], count: int) -> list[str]:

@@ -1,0 +1,52 @@
+"""A user's own model or task that fails in the middle of a run."""
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fedhca2.cli import app
+from small import SMALL
+
+OWN = """from torch import nn
+from fedhca2.tasks import Task, metrics
+
+class Encoder(nn.Module):
+    channels = [4, 4, 4, 4]
+
+    def __init__(self):
+        super().__init__()
+        self.steps = nn.ModuleList(nn.Conv2d(*each) for each in ((3, 4, 4, 4), *[(4, 4, 2, 2)] * 3))
+        self.calls = 0
+
+    def forward(self, image):
+        self.calls += 1
+        maps = [image]
+        for step in self.steps:
+            maps.append(step(maps[-1]))
+        return maps[1:] if self.calls < 5 else maps["later"]
+
+def loss(output, label):
+    raise KeyError("any")
+
+PEOPLE = Task(
+    name="count", output="vector", channels=1, loss=loss, predict=lambda output: output,
+    metric=lambda space: metrics.VectorMAE(),
+)
+"""
+CHANGES = {
+    "model": {"model": {"encoder": {"kind": "own.py:Encoder"}, "decoder_width": 8}, "method": "fedavg"},
+    "loss": {"tasks": {"people": "own.py:PEOPLE"}, "clients": [{"data": "outdoor", "tasks": ["people"], "copies": 2}]},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "what"), [("model", "TypeError"), ("loss", "KeyError")])
+def test_code_that_fails_in_training_is_one_line_with_its_client_file_and_line(tmp_path, part, what):
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SMALL, **CHANGES[part]}))
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "run")])
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.exit_code == 2
+    assert line.startswith("error: client '")
+    assert what in line
+    assert "(own.py, line " in line
