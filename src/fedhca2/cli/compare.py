@@ -39,7 +39,11 @@ Jobs = Annotated[
 def compare(
     config: ExperimentName = "demo",
     methods: Annotated[
-        str, typer.Option(help="Names separated by commas, or 'all'.", autocompletion=completion.methods)
+        str,
+        typer.Option(
+            help="Names separated by commas, or 'all'; settings of each are in the experiment's `methods`.",
+            autocompletion=completion.methods,
+        ),
     ] = "fedavg,fedhca2",
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per method.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/compare-NAME.")] = None,

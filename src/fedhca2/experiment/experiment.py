@@ -17,7 +17,7 @@ from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
-from fedhca2.experiment.sources import apply_overrides, name_files, read_config
+from fedhca2.experiment.sources import apply_overrides, merged, name_files, read_config
 from fedhca2.imports import FOLDERS, folders, is_import_path, located
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
@@ -48,6 +48,10 @@ class Experiment(Config):
     ] = 0
     rounds: Annotated[int, Field(ge=1, description="number of rounds: train, exchange, aggregate")] = 100
     method: Annotated[dict[str, Any], Field(description="a name, and settings that replace its defaults")]
+    methods: Annotated[
+        dict[str, dict[str, Any]] | None,
+        Field(description="settings of methods by name, wherever one is run: in a comparison, or as `method`"),
+    ] = None
     baseline: Annotated[bool, Field(description="also train Local, to compare with")] = False
     evaluate_every: Annotated[int, Field(ge=0, description="rounds between evaluations; 0: only at the end")] = 0
     diagnostics: Annotated[
@@ -85,14 +89,15 @@ class Experiment(Config):
     def _method_by_name(cls, values: Any, info: ValidationInfo) -> Any:
         if not isinstance(values, dict):
             return values
-        method = values.get("method", {})
+        method, methods = values.get("method", {}), values.get("methods")
         method = {"name": method} if isinstance(method, str) else method
+        if isinstance(methods, dict):
+            methods = {_beside(name, info): settings for name, settings in methods.items()}
         if isinstance(method, dict):
-            name = method.get("name", DEFAULT_METHOD)
-            if isinstance(name, str) and not Path(name.rpartition(":")[0]).exists():
-                name = located(name, folders(info))
-            method = {**method, "name": name}
-        return {**values, "method": method}
+            name = _beside(method.get("name", DEFAULT_METHOD), info)
+            shared = _settings_for(name, methods) if isinstance(methods, dict) else {}
+            method = merged({**shared, "name": name}, {**method, "name": name})
+        return {**values, "method": method, **({"methods": methods} if methods is not None else {})}
 
     @field_validator("tasks")
     @classmethod
@@ -125,7 +130,7 @@ class Experiment(Config):
     @property
     def own_code(self) -> list[str]:
         """The import paths of everything that the user brings along."""
-        named = [self.method_name, *(data.kind for data in self.data.values())]
+        named = [self.method_name, *(self.methods or ()), *(data.kind for data in self.data.values())]
         named += [task.kind for task in self.tasks.values()]
         named += [part.kind for spec in self.specs for part in spec.model.own_parts.values()]
         return [path for path in dict.fromkeys(named) if is_import_path(path)]
@@ -190,6 +195,8 @@ class Experiment(Config):
         except ValidationError as error:
             raise UserError(describe(error)) from None
         names = [spec.name for spec in experiment.specs]
+        if lines := _wrong_methods(experiment.methods or {}):
+            raise UserError(lines)
         participation, guard = experiment.participation, experiment.guard
         named = {"participation.availability": [*participation.availability], "guard.images": [*guard.images]}
         lines = [
@@ -216,7 +223,7 @@ class Experiment(Config):
         return experiment
 
     def with_method(self, name: str) -> Self:
-        """The same experiment with another method in its default settings, and without a baseline."""
+        """The same experiment with another method in its settings from `methods`, and without a baseline."""
         return self.parse(
             {**self.model_dump(mode="json", exclude_none=True), "method": {"name": name}, "baseline": False}
         )
@@ -234,6 +241,8 @@ class Experiment(Config):
         """Everything as plain data that `parse` reads, with all defaults and the digest of a weights file filled in."""
         values = self.model_dump(mode="json", exclude_none=True)
         method = self.resolved_method.model_dump(mode="json", exclude={"reference"})
+        if others := {name: held for name, held in values.pop("methods", {}).items() if name != self.method_name}:
+            values["methods"] = others
         for encoder in _encoders(values):
             if is_file(Path(encoder.get("weights", "none"))):
                 encoder["sha256"] = digest(encoder["weights"])
@@ -242,6 +251,30 @@ class Experiment(Config):
     def to_yaml(self) -> str:
         """The same as a YAML document."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+def _beside(name: Any, info: ValidationInfo) -> Any:
+    """A method's name; the file of a user's own method is looked for beside the experiment."""
+    own = isinstance(name, str) and not Path(name.rpartition(":")[0]).exists()
+    return located(name, folders(info)) if own else name
+
+
+def _settings_for(name: Any, methods: Mapping[Any, Any]) -> Mapping[str, Any]:
+    """The settings that `methods` has for a method; a file may be named by its path from anywhere."""
+    known = {located(str(other), ()): settings for other, settings in methods.items()}
+    settings = known.get(located(str(name), ()))
+    return settings if isinstance(settings, Mapping) else {}
+
+
+def _wrong_methods(methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Write one line for each unknown method, and for each method with settings that it cannot have."""
+    lines = []
+    for name, settings in methods.items():
+        try:
+            resolve(name, settings)
+        except ValueError as error:
+            lines.append(f"methods.{name}: {str(error).removeprefix(f'{name}: ')}")
+    return lines
 
 
 def _encoders(values: Mapping[str, Any]) -> list[dict[str, Any]]:

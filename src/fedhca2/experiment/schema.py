@@ -40,6 +40,12 @@ def experiment_schema() -> Schema:
     held |= _methods(names)
     changed = {
         "method": _method(),
+        "methods": {
+            "type": ["object", "null"],
+            "properties": {name: _ref(f"method {name}") for name in METHODS},
+            "patternProperties": {":": {"type": "object"}},
+            "additionalProperties": False,
+        },
         "tasks": _by_name(_name_or_settings(list(TASKS), "DeclaredTask")),
         "data": _by_name(_by_kind({kind: names[model] for kind, model in KINDS.items()}, own=True)),
     }

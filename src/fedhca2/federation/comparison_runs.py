@@ -170,5 +170,5 @@ def _check_known(run: ComparisonRun) -> None:
     files = RunFiles(run.folder)
     if not files.begun:
         return
-    if other := other_settings(files, run.experiment, {"devices"}):
+    if other := other_settings(files, run.experiment, {"devices", "methods"}):
         raise UserError([f"{run.folder}: should be a run with these settings, found different {', '.join(other)}"])

@@ -17,6 +17,7 @@ FREE = {
     "label",
     "belongs_to",
     "method",
+    "methods",
     "baseline",
     "evaluate_every",
     "diagnostics",

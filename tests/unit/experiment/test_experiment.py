@@ -72,6 +72,25 @@ def test_another_method_is_really_another_method():
     assert experiment.resolved_method != experiment.with_method("local").resolved_method
 
 
+def test_the_own_method_has_its_settings_among_those_of_all_methods_too():
+    methods = {"fedhca2": {"groups": True, "c": 0.3, "encoder": {"c": 0.2}}, "fedper": {"by": "samples"}}
+    experiment = Experiment.parse(small(method={"name": "fedhca2", "encoder": {"c": 0.1}}, methods=methods))
+    encoder = experiment.resolved_method.encoder
+    assert (encoder.groups, encoder.c) == (True, 0.1)
+    again = Experiment.parse(yaml.safe_load(experiment.to_yaml()))
+    assert (again.to_dict(), again.resolved_method) == (experiment.to_dict(), experiment.resolved_method)
+    assert again.with_method("fedper").resolved_method.encoder.by == "samples"
+
+
+def test_a_file_with_a_method_is_the_same_from_anywhere(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "own.py").write_text("from fedhca2.methods import METHODS\n\nOWN = METHODS['fedhca2']\n")
+    (tmp_path / "mine" / "own.yaml").write_text(yaml.safe_dump(small(methods={"own.py:OWN": {"c": 0.1}})))
+    monkeypatch.chdir(tmp_path)
+    experiment = Experiment.load("mine/own.yaml")
+    assert experiment.with_method("mine/own.py:OWN").resolved_method.encoder.c == 0.1
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -95,6 +114,12 @@ def test_another_method_is_really_another_method():
             {"model": {"encoder": {"adapters": {"rank": 10**9}}}},
             "model.encoder.adapters.rank: should be less than or equal to 8192",
         ),
+        ({"methods": {"fedhca": {}}}, "methods.fedhca: unknown method 'fedhca'. Did you mean 'fedhca2'?"),
+        ({"methods": {"matfl": {"clsters": 2}}}, "methods.matfl: unknown setting 'clsters'. Did you mean 'clusters'?"),
+        ({"methods": {"fedhca2": {"encoder": {"c": 2}}}}, "methods.fedhca2: encoder.c: "),
+        ({"methods": {"fedhca2": 3}}, "methods.fedhca2: should be a mapping of keys to values, found 3"),
+        ({"methods": ["fedhca2"]}, "methods: should be a mapping of keys to values"),
+        ({"methods": {7: {}}}, "methods[7]"),
         ({"method": 7}, "method: should be a mapping of keys to values, found 7"),
         ({"clients": []}, "clients: "),
         (

@@ -3,9 +3,13 @@ import json
 import numpy as np
 import pytest
 
+from fedhca2.configs import embedded_names
 from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import complete, join_baselines, known_runs, plan_runs, run_all
+from fedhca2.methods import resolve
 from fedhca2.reports.comparison import write_comparison
+from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run
 from small import MECHANISMS
 from small_run import quickly, small
@@ -45,6 +49,29 @@ def test_every_seed_has_its_own_baseline(tmp_path):
 def test_the_own_method_keeps_its_settings(tmp_path):
     runs = plan_runs(small({"name": "fedhca2", "c": 0.2}), ["fedhca2"], 1, tmp_path)
     assert runs[1].experiment.resolved_method.encoder.c == 0.2
+
+
+def test_other_methods_have_the_settings_that_the_experiment_gives_them(tmp_path):
+    experiment = small("fedper", methods={"fedhca2": {"groups": True}, "matfl": {"clusters": 2}})
+    _, ours, theirs, default = plan_runs(experiment, ["fedhca2", "matfl", "fedavg"], 1, tmp_path)
+    assert ours.experiment.resolved_method == resolve("fedhca2", {"groups": True}).over(3)
+    assert theirs.experiment.resolved_method == resolve("matfl", {"clusters": 2}).over(3)
+    assert default.experiment.resolved_method == resolve("fedavg").over(3)
+
+
+def test_settings_of_other_methods_do_not_make_another_run(tmp_path):
+    local, ours = plan_runs(small(), ["fedavg"], 1, tmp_path)
+    finish(local, 10.0)
+    finish(ours, 11.0)
+    again = plan_runs(small(methods={"fedhca2": {"groups": True}}), ["fedavg"], 1, tmp_path)
+    assert all(run.finished for run in again)
+
+
+@pytest.mark.parametrize("config", [name for name in embedded_names() if "supplement/table1/" in name])
+def test_fedhca2_forms_groups_in_the_papers_comparisons_from_any_of_their_configs(config, tmp_path):
+    runs = plan_runs(Experiment.load(config), ["fedhca2"], 1, tmp_path)
+    method = next(run.experiment.resolved_method for run in runs if run.experiment.method_name == "fedhca2")
+    assert method.encoder.groups
 
 
 def test_an_unknown_method_is_refused(tmp_path):
@@ -129,3 +156,13 @@ def _samples(run, kinds):
     """The clients' sample images and labels, or their models' predictions before training."""
     files = [np.load(path) for path in sorted((run.folder / "samples").iterdir())]
     return b"".join(arrays[name].tobytes() for arrays in files for name in arrays.files if name.startswith(kinds))
+
+
+def test_the_table_says_which_settings_are_not_defaults(tmp_path):
+    experiment = small("fedper", methods={"fedhca2": {"groups": True}})
+    runs = plan_runs(experiment, ["fedhca2", "fedavg"], 1, tmp_path)
+    for run in runs:
+        finish(run, 10.0)
+    write_comparison([RunFiles.open(run.folder) for run in runs], tmp_path)
+    note = (tmp_path / "table.md").read_text("utf-8").splitlines()[-1]
+    assert "defaults: fedhca2: groups=True." in note

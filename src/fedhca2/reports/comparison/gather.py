@@ -1,7 +1,7 @@
 """From finished runs to the numbers of a table: a row per method, a column per group of clients and task."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite, nan
 
@@ -11,7 +11,7 @@ from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.comparison.compared import ComparedRun
 from fedhca2.reports.comparison.significance import LEVEL, gain_p_values
-from fedhca2.reports.comparison.variants import variants, without_method
+from fedhca2.reports.comparison.variants import changed_settings, variants, without_method
 from fedhca2.reports.names import ARROWS, metric_title
 from fedhca2.run_folder.result import Scores, headline, overall_gain
 
@@ -89,6 +89,7 @@ class Comparison:
     entries: Mapping[str, Mapping[Column, Entry]]
     alone: Set[str] = frozenset({LOCAL})  # the rows of Local, with which the others are compared
     left_out: Sequence[Column] = ()  # columns that not all runs have
+    changed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # settings that are not a method's defaults
 
     @cached_property
     def p_values(self) -> Mapping[str, float]:
@@ -101,6 +102,13 @@ class Comparison:
         """Says which columns are not compared; empty if all are."""
         names = "; ".join(f"{column.group}: {column.task}" for column in self.left_out)
         return f"Not all runs have these columns, which are left out: {names}. Δm is over the others." if names else ""
+
+    @property
+    def changed_note(self) -> str:
+        """Says which methods differ from their defaults, and how; empty if none does, or if all labels say so."""
+        told = {label: [each for each in held if each not in label] for label, held in self.changed.items()}
+        methods = "; ".join(f"{label}: {', '.join(held)}" for label, held in told.items() if held)
+        return f"Settings that differ from a method's defaults: {methods}." if methods else ""
 
     def is_beyond_chance(self, method: str, column: Column) -> bool:
         """Whether a method's Δm differs from 0 by more than chance explains."""
@@ -143,7 +151,8 @@ def gather(runs: Sequence[ComparedRun]) -> Comparison:
         for label in rows
     }
     alone = {label for label, same in rows.items() if same[0].method == LOCAL}
-    return Comparison([*shared, *kept], entries, alone, left_out)
+    changed = {label: changed_settings(same[0]) for label, same in rows.items()}
+    return Comparison([*shared, *kept], entries, alone, left_out, changed)
 
 
 def _means(run: ComparedRun) -> dict[Column, float]:

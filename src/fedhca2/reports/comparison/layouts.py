@@ -61,8 +61,8 @@ def shown(entry: Entry, column: Column) -> str:
 
 
 def marks_note(comparison: Comparison) -> str:
-    """What the mark * means in this comparison, or why there is none, and which columns are left out."""
-    return f"{_chance_note(comparison)} {comparison.left_out_note}".strip()
+    """What the mark * means, or why there is none, which columns are left out, and which settings are not defaults."""
+    return " ".join(filter(None, [_chance_note(comparison), comparison.left_out_note, comparison.changed_note]))
 
 
 def _chance_note(comparison: Comparison) -> str:

@@ -3,11 +3,23 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fedhca2.methods import METHODS
 from fedhca2.reports.comparison.compared import ComparedRun, Run
 from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
 
 # Settings in which averaged runs may differ: none of these changes the results.
-FREE = ("seed", "name", "title", "label", "belongs_to", "baseline", "checkpoints", "evaluate_every", "diagnostics")
+FREE = (
+    "seed",
+    "name",
+    "title",
+    "label",
+    "belongs_to",
+    "methods",
+    "baseline",
+    "checkpoints",
+    "evaluate_every",
+    "diagnostics",
+)
 NAMED, LONG = 3, 30  # most settings in a label, and letters of a list
 PARTS = ("encoder", "decoder", "head")
 
@@ -87,6 +99,25 @@ def _setting(key: str, value: Any, named: Sequence[str]) -> str:
     unique = sum(other.rpartition(".")[2] == last for other in named) == 1
     shown = f"{len(value)} values" if isinstance(value, list | tuple) and len(str(value)) > LONG else value
     return f"{last if unique else key.removeprefix('method.')}={shown}"
+
+
+def changed_settings(run: ComparedRun) -> list[str]:
+    """The settings in which a run's method differs from its defaults; none for a method of a user's own."""
+    if run.method not in METHODS:
+        return []
+    usual = METHODS[run.method].over(run.settings["rounds"]).model_dump(mode="json", exclude={"reference"})
+    defaults, own = (
+        dict(flat(usual)),
+        flat({key: held for key, held in run.settings["method"].items() if key != "name"}),
+    )
+    changed = {key: value for key, value in own if key not in defaults or defaults[key] != value}
+    values: dict[str, set[str]] = {}
+    for key, value in changed.items():
+        values.setdefault(key.rpartition(".")[2], set()).add(repr(value))
+    short = {key: key.rpartition(".")[2] for key in changed}
+    return list(
+        dict.fromkeys(f"{short[key] if len(values[short[key]]) == 1 else key}={changed[key]}" for key in changed)
+    )
 
 
 def differing(runs: Sequence[ComparedRun]) -> list[str]:
