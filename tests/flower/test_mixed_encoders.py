@@ -60,7 +60,12 @@ def adapted():
     return mixed(clients=[CLIENTS[0], home], model={"encoder": encoder, "feature_width": 8, "decoder_width": 8})
 
 
-@pytest.mark.parametrize("experiment", [mixed(), adapted()], ids=["encoders", "adapters"])
+def exchanging():
+    """The client with several tasks has an interaction, which stays with it."""
+    return mixed(model={"encoder": {"name": TINY}, "decoder_width": 8, "interaction": "cross_attention"}, rounds=2)
+
+
+@pytest.mark.parametrize("experiment", [mixed(), adapted(), exchanging()], ids=["encoders", "adapters", "interaction"])
 def test_a_run_over_flower_that_crashed_equals_a_run_in_process(experiment, tmp_path):
     wanted, scores = in_memory(experiment)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")

@@ -11,11 +11,14 @@ from fedhca2.federation.in_process import InProcess, InProcessEngine
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import run
 from fedhca2.federation.server import Server
+from fedhca2.messages import Order
 from small import clients
 from small_run import Silent
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-model.md"
-PYTHON, YAML = (re.search(rf"```{kind}\n(.*?)```", PAGE.read_text(), re.DOTALL)[1] for kind in ("python", "yaml"))
+(PYTHON, INTERACTION), (YAML, EXCHANGING) = (
+    re.findall(rf"```{kind}\n(.*?)```", PAGE.read_text(), re.DOTALL) for kind in ("python", "yaml")
+)
 BRIEF = ["rounds=1", "baseline=false", "training.batch_size=2"]
 BRIEF += ["clients=[{data: outdoor, tasks: [sal]}, {data: indoor, tasks: [depth]}]"]
 BRIEF += [
@@ -49,6 +52,44 @@ def test_the_page_runs(mine):
     fleet = InProcess(list(clients(mine()).values()))
     server = Server(mine().resolved_method, fleet.profiles.values())
     assert len(run_rounds(server, fleet, 1, 0, Silent()).scores) == len(mine().specs)
+
+
+@pytest.fixture
+def exchanging(tmp_path):
+    """Loads the page's experiment with an interaction, in a few seconds' size, with a change to the class's file."""
+
+    def load(before="", after=""):
+        assert before in INTERACTION
+        (tmp_path / "my_interaction.py").write_text(INTERACTION.replace(before, after) if before else INTERACTION)
+        (tmp_path / "exchanging.yaml").write_text(EXCHANGING)
+        home = "clients=[{data: outdoor, tasks: [sal]}, {name: home, data: indoor, tasks: [depth, normals]}]"
+        return Experiment.load(tmp_path / "exchanging.yaml", [*BRIEF, home])
+
+    return load
+
+
+def test_the_page_s_interaction_learns_and_is_never_sent(exchanging):
+    home = clients(exchanging())["home"]
+    reply = home.perform(Order(0, upload=exchanging().resolved_method.uploads(0)))
+    assert home.personal.model.interaction.strength != 0
+    assert {slot.part for slot in reply.rows} == {"encoder", "decoder"}
+    assert not any("strength" in name for slot in reply.rows for name in home.layouts[slot].names)
+
+
+INTERACTION_FAULTS = {
+    "shapes": ("each + self", "each[..., 1:] + self", "should accept what it gets, found RuntimeError"),
+    "no maps": ("return {task: ", "return {'x': ", "expected maps {'depth': '2×64×16×16', .*, got {'x': "),
+    "no parameters": ("(self, tasks, width)", "(self)", r"made with \(\('depth', 'normals'\), 64\), got TypeError"),
+}
+
+
+@pytest.mark.parametrize("fault", INTERACTION_FAULTS)
+def test_a_fault_in_an_interaction_is_one_line_before_a_folder_is_made(fault, exchanging, tmp_path):
+    before, after, line = INTERACTION_FAULTS[fault]
+    place = r"^model: cannot be built: interaction \S*my_interaction.py:Gate"
+    with pytest.raises(UserError, match=rf"{place}.*{line}[^\n]*$"):
+        run(exchanging(before, after), tmp_path / "run", watcher=Silent(), engine=InProcessEngine())
+    assert not (tmp_path / "run").exists()
 
 
 FAULTS = {
@@ -98,6 +139,10 @@ SETTINGS = {
     "unknown kind": (["model.encoder.kind=ladder"], "model.encoder: kind should be timm or path/to/file.py:NAME"),
     "a name alone": (["model.encoder=resnet18"], "model.encoder: kind should be timm or path.*found 'resnet18'"),
     "unknown decoder": (["model.decoder=fnc"], "model.decoder: kind should be fcn or deeplab or path/to/file.py:NAME"),
+    "unknown interaction": (
+        ["model.interaction=attend"],
+        "model.interaction: kind should be cross_attention or path/to",
+    ),
     "unknown head": (["model.head=line"], "model.head: kind should be path/to/file.py:NAME or package.module:NAME"),
     "not a decoder": (
         ["model.decoder=my_model.py:Ladder"],

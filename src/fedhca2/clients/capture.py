@@ -155,11 +155,9 @@ class CapturedForward:
         def run() -> None:
             self.model.eval()  # again: backbones keep what they compute from their weights until a mode is set
             with autocast(image.device, precision), with_constants(self.constants):
-                features = self.model.encoder(self.image)
-                for task, decoder in self.model.decoders.items():
-                    prediction = predict(
-                        model.tasks[task], self.model.heads[task], decoder(features), self.image.shape[-2:]
-                    )
+                decoded = self.model.decode(self.model.encoder(self.image))
+                for task, head in self.model.heads.items():
+                    prediction = predict(model.tasks[task], head, decoded[task], self.image.shape[-2:])
                     self.predictions.setdefault(task, torch.empty_like(prediction)).copy_(prediction)
 
         self.graph = capture_graph(run)

@@ -43,9 +43,12 @@ def autocast_dtype(device: torch.device, precision: str) -> torch.dtype | None:
 
 
 def set_mode(model: MultiTaskModel, frozen: frozenset[Part]) -> None:
-    """Set training mode; frozen parts, and a frozen backbone, keep parameters and the statistics of BatchNorms."""
-    parts: dict[Part, nn.Module] = {"encoder": model.encoder, "decoder": model.decoders, "head": model.heads}
-    for part, module in parts.items():
+    """Set training mode; frozen parts, and a frozen backbone, keep parameters and the statistics of BatchNorms.
+
+    An interaction is frozen with the decoders.
+    """
+    decoders = [("decoder", module) for module in (model.decoders, model.interaction) if module is not None]
+    for part, module in (("encoder", model.encoder), *decoders, ("head", model.heads)):
         module.train(part not in frozen).requires_grad_(part not in frozen)
     model.encoder.hold_fixed()
 
@@ -81,10 +84,9 @@ def take_step(
 ) -> Losses:
     """Update the model once, with each task's loss `weighted` or not; returns the losses before weighting."""
     with autocast(batch.image.device, precision), dropping(model.drops, batch.keep):
-        features = model.encoder(batch.image)
+        decoded = model.decode(model.encoder(batch.image))
         losses = {
-            task: loss(model.tasks[task], model.heads[task], decoder(features), batch.labels[task])
-            for task, decoder in model.decoders.items()
+            task: loss(model.tasks[task], head, decoded[task], batch.labels[task]) for task, head in model.heads.items()
         }
     optimizer.zero_grad()
     torch.autograd.backward(total_loss(model, losses, weighted))

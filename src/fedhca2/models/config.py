@@ -10,7 +10,7 @@ from fedhca2.imports import FORMS, folders, is_import_path, located
 
 SWIN_T = "swin_tiny_patch4_window7_224"
 TIMM = "timm"
-PARTS = ("encoder", "decoder", "head")
+PARTS = ("encoder", "decoder", "head", "interaction")
 WIDEST = 8192  # of any layer: a server cannot make a site build a model of any size
 
 
@@ -47,6 +47,14 @@ class DecoderConfig(Part):
     built_in: ClassVar[tuple[str, ...]] = ("fcn", "deeplab")
 
     kind: Annotated[str, Field(description=f"fcn, deeplab, or a class of your own: {FORMS}")] = "fcn"
+
+
+class InteractionConfig(Part):
+    """How the decoders of a client exchange features: attention, or a user's own way."""
+
+    built_in: ClassVar[tuple[str, ...]] = ("cross_attention",)
+
+    kind: Annotated[str, Field(description=f"cross_attention, or a class of your own: {FORMS}")] = "cross_attention"
 
 
 class Lora(Config):
@@ -132,6 +140,13 @@ class ModelConfig(Config):
     head: Annotated[Part | None, Field(description=f"by default the task's own; or a class of your own: {FORMS}")] = (
         None
     )
+    interaction: Annotated[
+        InteractionConfig | None,
+        Field(
+            description="lets the decoders of a client with several tasks exchange features, and is never sent: "
+            f"cross_attention, or a class of your own: {FORMS}; by default there is none"
+        ),
+    ] = None
     common_start: Annotated[
         tuple[Literal["decoder", "head"], ...],
         Field(description="parts that start from the same values for all clients of a task"),

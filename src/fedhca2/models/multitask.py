@@ -13,6 +13,7 @@ from torch.nn import functional
 from fedhca2.models.config import ModelConfig
 from fedhca2.models.encoder import Encoder
 from fedhca2.models.features import resample
+from fedhca2.models.interaction import build_interaction
 from fedhca2.models.layers import GivenDropout, GivenDropPath
 from fedhca2.models.own import make
 from fedhca2.packing import copied_together
@@ -24,7 +25,10 @@ DEEPLAB_WIDTH = 256
 
 
 class MultiTaskModel(nn.Module):
-    """Every parameter belongs to one slot: the encoder, or a task's decoder or head."""
+    """Every parameter belongs to one slot: the encoder, or a task's decoder or head.
+
+    Those of an `interaction` belong to none, since they stay with the client.
+    """
 
     def __init__(
         self, config: ModelConfig, channels: Mapping[str, int], size: tuple[int, int], tasks: TaskSet = TASKS
@@ -36,6 +40,7 @@ class MultiTaskModel(nn.Module):
         self.width = config.decoder_width or (DEEPLAB_WIDTH if config.decoder.kind == "deeplab" else maps[0])
         self.decoders = nn.ModuleDict({task: _decoder(config, maps, self.width) for task in channels})
         self.heads = nn.ModuleDict({task: self._head(config, task, count) for task, count in channels.items()})
+        self.interaction = build_interaction(config, list(channels), self.width)
         dropouts = [module for module in self.decoders.modules() if isinstance(module, GivenDropout)]
         self.drops: list[GivenDropPath | GivenDropout] = [*self.encoder.drop_paths, *dropouts]
         shapes = tuple((name, buffer.shape) for name, buffer in self.named_buffers())
@@ -51,9 +56,13 @@ class MultiTaskModel(nn.Module):
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """Compute raw outputs of all tasks at the size of the image."""
-        features = self.encoder(image)
-        size = image.shape[-2:]
-        return {task: apply_head(self.heads[task], decoder(features), size) for task, decoder in self.decoders.items()}
+        decoded = self.decode(self.encoder(image))
+        return {task: apply_head(head, decoded[task], image.shape[-2:]) for task, head in self.heads.items()}
+
+    def decode(self, features: Sequence[Tensor]) -> Mapping[str, Tensor]:
+        """Compute what the heads get, by task, from the encoder's maps."""
+        decoded = {task: decoder(features) for task, decoder in self.decoders.items()}
+        return decoded if self.interaction is None else self.interaction(decoded)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Copy the model quickly: its tensors together, and its modules without asking how each is copied."""
@@ -170,14 +179,23 @@ def common_model(
 
 
 def draw_own_parts(model: MultiTaskModel, *, seed: int, client: str, common: frozenset[Part]) -> None:
-    """Draw a client's own decoders and heads; uses torch's only generator, so nothing else may draw meanwhile."""
+    """Draw a client's own decoders, heads and interaction.
+
+    Uses torch's only generator, so nothing else may draw meanwhile.
+    """
     with torch.random.fork_rng(devices=[]):
         for task in model.decoders:
             for part, module in (("decoder", model.decoders[task]), ("head", model.heads[task])):
-                torch.default_generator.manual_seed(derive(seed, part, "" if part in common else client, task))
-                for layer in module.modules():
-                    if reset := getattr(layer, "reset_parameters", None):
-                        reset()
+                _draw(module, derive(seed, part, "" if part in common else client, task))
+        if model.interaction is not None:
+            _draw(model.interaction, derive(seed, "interaction", client))
+
+
+def _draw(module: nn.Module, seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    for layer in module.modules():
+        if reset := getattr(layer, "reset_parameters", None):
+            reset()
 
 
 class Decoder(nn.Module):

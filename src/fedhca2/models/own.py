@@ -1,8 +1,9 @@
-"""A user's own encoders, decoders and heads: classes of torch.nn.Module by import path.
+"""A user's own encoders, decoders, heads and interactions: classes of torch.nn.Module by import path.
 
 An encoder has `channels`, the widths of its maps, and gives these maps, from fine to coarse, with channels second. A
 decoder is made with (channels, width) and turns the maps into features of that width. A head is made with (width,
-channels) and turns these features into a task's output.
+channels) and turns these features into a task's output. An interaction is made with (tasks, width) and turns the
+features of all tasks, by name, into others of the same shapes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -101,16 +102,31 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
     maps = _tried(title, encoder, inputs)
     if "encoder" in own:
         _check_maps(config, maps, encoder.channels, shape)
-    for task, channels in outputs.items():
+    decoded: Mapping[str, Any] = {}
+    for task in outputs:
         features = _tried(f"decoder {config.decoder.kind}", model.decoders[task], maps)
         if "decoder" in own and (not _is_float(features) or features.ndim < 2 or features.shape[1] != model.width):
             wanted = f"features [B, {model.width}, …]"
             raise ValueError(f"decoder {config.decoder.kind} should give {wanted}, found {_shown(features)}")
+        decoded = {**decoded, task: features}
+    if config.interaction and model.interaction is not None:
+        decoded = _exchanged(f"interaction {config.interaction.kind}", model.interaction, decoded)
+    for task, channels in outputs.items():
         head = config.head.kind if config.head else f"of task {task!r}"
-        output = _tried(f"head {head}", model.heads[task], features)
+        output = _tried(f"head {head}", model.heads[task], decoded[task])
         wanted = f"[B, {channels}, H, W]" if model.tasks[task].output == "map" else f"[B, {channels}]"
         if not _is_float(output) or output.ndim != wanted.count(",") + 1 or output.shape[1] != channels:
             raise ValueError(f"head {head} should give {wanted}, found {_shown(output)}")
+
+
+def _exchanged(name: str, interaction: nn.Module, maps: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The maps after an interaction was tried; raises ValueError unless they have the tasks and shapes from before."""
+    found = _tried(name, interaction, dict(maps))
+    wanted = {task: _shown(each) for task, each in maps.items()}
+    shown = {task: _shown(each) for task, each in found.items()} if isinstance(found, Mapping) else _shown(found)
+    if shown != wanted:
+        raise ValueError(f"{name}: expected maps {wanted}, got {shown}")
+    return found  # type: ignore[no-any-return]
 
 
 def _tried(name: str, module: nn.Module, *inputs: Any) -> Any:

@@ -156,6 +156,24 @@ def test_exported_files_agree_with_prediction(tmp_path, own):
     assert_same(read(torch.export.load(path).module()(image.float()[None])), trained.predict(image), **close)
 
 
+@pytest.mark.slow
+def test_exported_files_exchange_features_among_tasks_as_prediction_does(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = {"encoder": {"name": "swin_micro"}, "decoder_width": 8, "interaction": "cross_attention"}
+    _, trained = made(tmp_path, (33, 47), model=model)
+    image = torch.randint(0, 256, (3, 33, 47), dtype=torch.uint8)
+    project = trained.model().interaction.project
+    before = trained.predict(image)
+    torch.nn.init.eye_(project.weight)  # it starts at zero
+    expected = trained.predict(image)
+    assert any((expected[task] != before[task]).any() for task in TASKS)
+    path, _ = export(trained, "onnx", tmp_path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found = session.run(TASKS, {"image": image.float()[None].numpy()})
+    assert_same(read(map(torch.from_numpy, found)), expected, rtol=1e-4, atol=1e-4)
+    assert_same(by_export(trained, image), expected)
+
+
 def card_of(trained, folder, size=None):
     _, path = export(trained, "safetensors", folder, size)
     return path.read_text("utf-8")

@@ -10,7 +10,8 @@ from fedhca2.cli.run import stopped
 from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
 from small import MECHANISMS, unifying
-from small_run import CrashError, Silent, crash, events, resume_small, run_small, same_models, small
+from small_run import CrashError, Silent, crash, events, models, resume_small, run_small, same_models, small
+from tiny_encoder import TINY
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +66,13 @@ def test_a_resumed_run_equals_a_straight_one_bit_for_bit(pairs, method):
     straight, resumed = pairs(small({"name": method, **SETTINGS[method]}, rounds=2))
     assert same_models(straight, resumed)
     assert events(resumed) == events(straight)
+
+
+def test_an_interaction_resumes_bit_for_bit(pairs):
+    model = {"encoder": {"name": TINY}, "decoder_width": 8, "interaction": "cross_attention"}
+    straight, resumed = pairs(small(rounds=2, model=model))
+    assert "interaction.project.weight" in models(straight)["home.safetensors"]
+    assert same_models(straight, resumed)
 
 
 def test_shared_batch_norms_resume_bit_for_bit(pairs):

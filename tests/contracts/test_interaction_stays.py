@@ -1,0 +1,100 @@
+"""An interaction stays with its client: no message has it, no method mixes it, and it trains as the decoders do."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+from fedhca2.federation.server import Server
+from fedhca2.messages import Order, Reply
+from fedhca2.methods import METHODS
+from small import MECHANISMS, unifying
+from small_run import SETTINGS, clients_of, small
+
+CLIENT = "home"
+HEADS = {"name": "fedsta", **unifying(every=1)}  # which also shares decoders and heads
+FORMS = {name: {"name": name} for name in MECHANISMS} | {"fedsta with heads": HEADS}
+every_method = pytest.mark.parametrize("form", FORMS)
+
+
+def members(form, interaction="cross_attention"):
+    experiment = small(FORMS[form], model={**SETTINGS["model"], "interaction": interaction}, rounds=2)
+    return experiment, clients_of(experiment)
+
+
+def interactions(client):
+    """The values of the interactions of all its models."""
+    tensors = client.state().tensors
+    return {name: tensor.clone() for name, tensor in tensors.items() if "/model/interaction." in name}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The reply of a client with several tasks, and its interactions before, after it took rows, and at the end."""
+
+    reply: Reply
+    before: dict
+    received: dict
+    after: dict
+
+
+@cache
+def turns(form):
+    experiment, clients = members(form)
+    server = Server(experiment.resolved_method, [client.profile for client in clients.values()])
+    state, deliveries, found = server.start(), {}, []
+    for number in range(2):
+        before = interactions(clients[CLIENT])
+        for name, client in clients.items():
+            client.perform(Order(number, deliveries.get(name, {}), train=False))
+        received, upload = interactions(clients[CLIENT]), experiment.resolved_method.uploads(number)
+        replies = {name: client.perform(Order(number, upload=upload)) for name, client in clients.items()}
+        found.append(Turn(replies[CLIENT], before, received, interactions(clients[CLIENT])))
+        state, deliveries, _ = server.step(state, replies.values())
+    return found
+
+
+def same(one, other):
+    return all(tensor.equal(other[name]) for name, tensor in one.items())
+
+
+def test_the_server_knows_nothing_of_it():
+    (_, clients), (_, without) = members("fedhca2"), members("fedhca2", None)
+    assert interactions(clients[CLIENT])
+    assert {name: client.profile for name, client in clients.items()} == {
+        name: client.profile for name, client in without.items()
+    }
+
+
+@every_method
+def test_a_reply_has_the_rows_that_it_has_without_it(form):
+    experiment, clients = members(form, None)
+    for number, turn in enumerate(turns(form)):
+        without = clients[CLIENT].perform(Order(number, upload=experiment.resolved_method.uploads(number)))
+        assert {slot: len(row) for slot, row in turn.reply.rows.items()} == {
+            slot: len(row) for slot, row in without.rows.items()
+        }
+
+
+@every_method
+def test_the_server_does_not_change_it(form):
+    assert all(same(turn.before, turn.received) for turn in turns(form))
+
+
+@every_method
+def test_it_trains_unless_decoders_are_frozen(form):
+    frozen = "decoder" in METHODS[FORMS[form]["name"]].local.frozen
+    assert [same(turn.received, turn.after) for turn in turns(form)] == [frozen] * 2
+
+
+@pytest.mark.parametrize("method", ["fedhca2", "ditto"])
+def test_a_client_restores_it_with_its_moments(method):
+    clients = [members(method)[1][CLIENT] for _ in range(2)]
+    clients[0].perform(Order(0))
+    clients[1].restore(clients[0].state())
+    for client in clients:
+        client.perform(Order(1))
+    one, other = (client.state().tensors for client in clients)
+    assert any("/optimizer/" in name and "/interaction." in name for name in one)
+    assert one.keys() == other.keys()
+    assert same(one, other)
