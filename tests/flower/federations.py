@@ -77,7 +77,7 @@ def in_memory(experiment):
     data = open_data(experiment)
     clients = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(CPU))
     fleet = InProcess(clients)
-    server = Server(experiment.resolved_method, fleet.profiles.values())
+    server = Server(experiment.resolved_method, fleet.profiles.values(), tasks=experiment.task_set)
     outcome = run_rounds(server, fleet, experiment.rounds, 0, Nobody())
     return {client.name: client.personal.model.state_dict() for client in clients}, outcome.scores
 

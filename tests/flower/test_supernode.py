@@ -115,7 +115,7 @@ def node(grid):
 
 def send(grid):
     """Send the site a message that it can only decline."""
-    return grid.push_messages([Message(pack({}), node(grid).node_id, "query")])
+    return grid.push_messages([Message(pack({"experiment": None}), node(grid).node_id, "query")])
 
 
 def is_answered(grid, sent):

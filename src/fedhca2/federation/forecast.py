@@ -61,7 +61,7 @@ def forecast(experiment: Experiment) -> Forecast:
     with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         plans = plan_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
-        server = Server(experiment.resolved_method, [plan.profile for plan in plans])
+        server = Server(experiment.resolved_method, [plan.profile for plan in plans], tasks=experiment.task_set)
         server.check_method()
         kinds: dict[int, list[ClientPlan]] = {}
         for plan in plans:
