@@ -77,7 +77,7 @@ def test_the_page_s_interaction_learns_and_is_never_sent(exchanging):
 
 
 INTERACTION_FAULTS = {
-    "shapes": ("each + self", "each[..., 1:] + self", "should accept what it gets, found RuntimeError"),
+    "shapes": ("maps[task] + self", "maps[task][..., 1:] + self", "should accept what it gets, found RuntimeError"),
     "no maps": ("return {task: ", "return {'x': ", "expected maps {'depth': '2×64×16×16', .*, got {'x': "),
     "no parameters": ("(self, tasks, width)", "(self)", r"made with \(\('depth', 'normals'\), 64\), got TypeError"),
 }
