@@ -9,7 +9,18 @@ from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.blind import Sum
 from fedhca2.federation.flower.answers import Answer
 from fedhca2.federation.flower.secagg_server import SecureSum
-from fedhca2.federation.flower.secagg_site import MASK, SHARE, Secrets, conceal, new_keys, share, unmask
+from fedhca2.federation.flower.secagg_site import (
+    KEYS,
+    MASK,
+    SHARE,
+    UNREADABLE,
+    Secrets,
+    Terms,
+    conceal,
+    new_keys,
+    share,
+    unmask,
+)
 from fedhca2.params import Slot
 
 ENCODER = Slot("encoder")
@@ -18,7 +29,8 @@ ENCODER = Slot("encoder")
 class Clients:
     """Each has one row. `absent` names the stage from which a client is silent; `spoiled` changes answers."""
 
-    def __init__(self, rows, absent=None, spoiled=None, **settings):
+    def __init__(self, rows, absent=None, spoiled=None, terms=None, **settings):
+        self.terms = terms or Terms(rows=2)
         self.rows, self.settings = rows, SecureAggregation(**settings)
         self.absent, self.spoiled = absent or {}, spoiled or {}
         self.secrets = {name: Secrets() for name in rows}
@@ -34,9 +46,13 @@ class Clients:
         if stage == SHARE:
             secrets, header = share(secrets, request, name, settings)
         elif stage == MASK:
-            secrets, masked = conceal(secrets, request, name, settings, {ENCODER: self.rows[name]})
+            secrets, masked = conceal(secrets, request, name, settings, {ENCODER: self.rows[name]}, self.terms)
+            header = {UNREADABLE: list(secrets.unreadable)}
+        elif stage == KEYS:
+            secrets, keys = new_keys(secrets, secrets.round)
+            header = {"keys": keys}
         else:
-            secrets, header = unmask(secrets, request, name, settings)
+            secrets, header = unmask(secrets, request, name, settings, self.terms)
         self.secrets[name] = Secrets.model_validate_json(secrets.model_dump_json())  # as from its file
         return self.spoiled.get((name, stage), lambda *same: same)(dict(header), masked)
 

@@ -13,7 +13,7 @@ from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.site import Site
-from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.flower.site_config import SiteConfig, SiteSums
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
@@ -55,6 +55,7 @@ def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
             data={"partition": {"kind": "lists", "lists": {spec.name: list(shards[spec.name].dealt)}}},
             share=("encoder", "decoder", "head"),
             encoders=(spec.model.encoder.name,),
+            sums=SiteSums(rows=2),
             device="cpu",
         )
         for spec in experiment.specs

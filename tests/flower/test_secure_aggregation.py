@@ -18,7 +18,7 @@ from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.masks import Steps
 from fedhca2.federation.flower.network_settings import NetworkSettings
-from fedhca2.federation.flower.records import STAGE, header_of, unsalt
+from fedhca2.federation.flower.records import STAGE, header_of, pack, unsalt
 from fedhca2.federation.flower.secagg_site import MASK, SHARE
 from fedhca2.federation.flower.site import REPLY, Site
 from fedhca2.federation.rounds import run_rounds
@@ -206,6 +206,34 @@ def test_a_sum_that_moved_farther_than_its_rows_can_is_delivered_to_nobody(image
     assert found.sent[0]
     assert found.sent[1] == {}
     assert "the sum should have moved by at most" in found.records[1].dropped["outdoor-semseg"]
+
+
+ONE_ROW = torch.tensor([1.0, 1e-9, 1e-9], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("method", [FEDPER, {"name": "fedper", "by": "samples"}])
+def test_a_server_that_asks_for_one_row_in_a_sum_gets_nothing(method, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedhca2.aggregation.means.mean_weights", lambda samples: ONE_ROW)
+    found = Federation(secured(method), tmp_path)
+    assert found.sent[0] == {}
+    assert all("no sum: " in why or "(sums in site.yaml)" in why for why in found.records[0].dropped.values())
+    assert not [message for message in found.grid.up if message.content.array_records]
+
+
+def test_a_site_whose_shares_cannot_be_read_is_named_and_the_others_get_their_mean(tmp_path):
+    def garbling(app):
+        def attempt(message, context):
+            reply = app(message, context)
+            if header_of(message.content).get(STAGE) == SHARE:
+                header = header_of(reply.content)
+                reply.content.update(pack(header | {"shares": dict.fromkeys(header["shares"], "gAAAAA")}))
+            return reply
+
+        return attempt
+
+    found = Federation(secured(FEDPER), tmp_path, lambda grid: grid.replace("home", garbling))
+    assert "cannot read its shares" in found.records[0].dropped["home"]
+    assert set(found.sent[0]) == set(OUTDOOR)
 
 
 def test_noise_is_added_before_rows_are_masked(plain, tmp_path):

@@ -38,7 +38,7 @@ SENTENCES: Mapping[type[Exception], str] = {
     UserError: "the experiment does not fit the settings or data of this site",
     RoundIsOverError: "the round is over at this site",
     MalformedMessageError: "the message cannot be read",
-    SumRefusedError: "this site does not help to add up rows in this way",
+    SumRefusedError: "this site does not help to add up rows in this way (sums in site.yaml)",
     LargeValueError: "a value of its row is larger than secure_aggregation.clip",
     MemoryError: "this site has too little memory",
     torch.OutOfMemoryError: "this site has too little memory",

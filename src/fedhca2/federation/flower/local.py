@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from fedhca2.federation.flower.link import Link
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.processes import start
 from fedhca2.federation.flower.site import MODEL
+from fedhca2.federation.flower.site_config import SiteLimits
 from fedhca2.federation.flower.superlink import LinkLostError, RunEndedError, SuperLink
 from fedhca2.federation.flower.wait import TooFewClientsError
 from fedhca2.federation.membership import shards_after, shards_from
@@ -165,6 +167,8 @@ def write_sites(experiment: Experiment, folder: Path, *, continued: bool = False
             "share": ["encoder", "decoder", "head"],
             "encoders": [spec.model.encoder.title, *(part.kind for part in spec.model.own_parts.values())],
             "scores": "all",
+            "sums": {"rows": 2, "share": 1.0},
+            "limits": dict.fromkeys(SiteLimits.model_fields, sys.maxsize),
             "turns": str(turns),
         }
         weights = spec.model.encoder.weights

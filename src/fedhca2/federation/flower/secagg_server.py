@@ -5,7 +5,7 @@ stage, new keys, comes with every client's reply.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import Any, Protocol, TypeVar
@@ -22,15 +22,18 @@ from fedhca2.federation.flower.answers import Answer
 from fedhca2.federation.flower.internals import bytes_to_public_key
 from fedhca2.federation.flower.masks import Steps, Whole, mask
 from fedhca2.federation.flower.secagg_site import (
+    KEYS,
     MASK,
     SHARE,
     UNMASK,
+    UNREADABLE,
     add_pair,
     agree,
     commitment,
     largest,
     public_of,
 )
+from fedhca2.federation.flower.wait import by_reason
 
 log = logging.getLogger("fedhca2.server")
 
@@ -60,12 +63,28 @@ class NoSumError(Exception):
     """Nothing can be unmasked, and no one has learned anything."""
 
 
+class _FaultyError(Exception):
+    """Clients whose secrets could not be recovered, with the reasons."""
+
+    def __init__(self, clients: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{client}: {why}" for client, why in clients.items()))
+        self.clients = clients
+
+
 @dataclass(frozen=True)
 class _Shared:
     """A client's answer in the second stage."""
 
     shares: Mapping[str, str]  # encrypted for each of the others
     seed: str  # the commitment to its seed
+
+
+@dataclass(frozen=True)
+class _Masked:
+    """A client's answer in the third stage."""
+
+    values: Whole
+    unreadable: frozenset[str]  # whose shares it cannot read
 
 
 @dataclass(frozen=True)
@@ -98,9 +117,26 @@ class SecureSum:
         return Summed(rows, {client: self.away[client] for client in clients if client not in stayed})
 
     def _add(self, clients: Sequence[str]) -> tuple[set[str], list[Tensor | None]]:
+        """Add up, and once more without the clients whose shares others cannot read, with new keys for the rest.
+
+        What was masked in vain stays hidden, since its keys and seeds are gone.
+        """
         public = {client: self.public[client] for client in clients if client in self.public}
         self.away |= {client: "it sent no keys" for client in clients if client not in public}
         least = self.settings.least(len(public))
+        while True:
+            try:
+                return self._attempt(public, self.settings.least(len(public)))
+            except _FaultyError as error:
+                log.warning("adding up once more without %s", error)
+                self.away |= error.clients
+                public = {client: keys for client, keys in public.items() if client not in error.clients}
+            if len(public) < least:
+                raise NoSumError(f"{least} clients should have stayed, found {len(public)}; {by_reason(self.away)}")
+            public = self._stage(KEYS, {client: {} for client in public}, read_keys, least)
+
+    def _attempt(self, public: Mapping[str, tuple[str, str]], least: int) -> tuple[set[str], list[Tensor | None]]:
+        """One pass through the stages; raises _FaultyError if a client's secrets could not be recovered."""
         shared = self._stage(SHARE, {client: {"keys": public} for client in public}, _read_shares, least)
         among = [
             Sum({client: own for client, own in each.weights.items() if client in shared}, each.numel)
@@ -141,8 +177,17 @@ class SecureSum:
             if sizes[client]
         }
         self.away |= {client: "all others of its sum have dropped out" for client in shared if client not in requests}
-        values = self._stage(MASK, requests, _read_values, least, {client: sum(each) for client, each in sizes.items()})
-        return {client: np.split(values[client], np.cumsum(sizes[client])[:-1]) for client in values}
+        heard = self._stage(MASK, requests, _read_values, least, {client: sum(each) for client, each in sizes.items()})
+        self._find_faulty(shared, {client: each.unreadable for client, each in heard.items()}, least)
+        return {client: np.split(each.values, np.cumsum(sizes[client])[:-1]) for client, each in heard.items()}
+
+    def _find_faulty(self, shared: Iterable[str], unreadable: Mapping[str, Collection[str]], least: int) -> None:
+        """Raise _FaultyError if fewer clients than needed can read a client's shares, including its own."""
+        cannot = {client: [other for other in unreadable if client in unreadable[other]] for client in shared}
+        few = {client for client, others in cannot.items() if others and len(unreadable) - len(others) < least}
+        if few:
+            reasons = {client: f"{', '.join(cannot[client])} cannot read its shares" for client in few}
+            raise _FaultyError(reasons)
 
     def _without_lone(self, stayed: set[str], sums: Sequence[Sum], least: int) -> set[str]:
         """The clients that stayed, without those that are alone in a sum: their masks cannot be removed."""
@@ -224,10 +269,11 @@ def _read_told(answer: Answer) -> _Told:
     return _Told(_texts(answer.header["seeds"]), _texts(answer.header["keys"]))
 
 
-def _read_values(answer: Answer) -> Whole:
+def _read_values(answer: Answer) -> _Masked:
     if answer.rows is None:
         raise ValueError("an answer should have masked rows, found none")
-    return answer.rows.numpy().view(np.uint32)
+    unreadable = _texts(dict(enumerate(answer.header.get(UNREADABLE, [])))).values()
+    return _Masked(answer.rows.numpy().view(np.uint32), frozenset(unreadable))
 
 
 def _texts(values: Mapping[K, Any]) -> dict[K, str]:

@@ -4,9 +4,11 @@ Keys, agreement, encryption and shares are Flower's; see docs/decisions/0011. Ma
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
+from math import inf
 from pathlib import Path
 from secrets import token_bytes
 from typing import Any
@@ -33,12 +35,47 @@ from fedhca2.params import Slot
 from fedhca2.whole_files import write_whole
 
 Request = Mapping[str, Any]
+EVEN = 1e-6  # relative differences of weights that are equal
 Weights = Mapping[str, Mapping[str, float]]  # of a sum, by client and slot
-SHARE, MASK, UNMASK = "share", "mask", "unmask"  # the stages after that of new keys
+KEYS, SHARE, MASK, UNMASK = "keys", "share", "mask", "unmask"  # the first, new keys, usually comes with a reply
+UNREADABLE = "unreadable"  # in the header of masked rows: whose shares could not be read
 
 
 class SumRefusedError(ValueError):
     """The server asks for something that could reveal a row."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Which sums a site helps with, beyond those that would be a row.
+
+    Where the method implies equal weights, others are refused; elsewhere no client may have more than `share` of the
+    weight, since a sum with nearly all weight on one row is that row.
+    """
+
+    rows: int = 3  # the fewest clients of a sum
+    share: float = 0.75
+    equal: frozenset[str] = frozenset()  # parts whose rows all have the same weight
+
+    def check(self, weights: Weights, among: Collection[str]) -> None:
+        """Raise SumRefusedError if a sum of the rows of some of its clients could reveal a row."""
+        totals = {client: sum(own.values()) for client, own in weights.items() if client in among}
+        values = [weight for own in weights.values() for weight in own.values()]
+        if len(totals) < self.rows:
+            raise SumRefusedError(f"a sum should be of {self.rows} or more clients (sums.rows), found {len(totals)}")
+        if not all(type(weight) in (int, float) and 0 < weight < inf for weight in values):
+            raise SumRefusedError("weights of a sum should be finite and more than 0, found others")
+        parts = {Slot.parse(slot).part for own in weights.values() for slot in own}
+        if len(parts) != 1:
+            raise SumRefusedError(f"a sum should be of rows of one part, found {sorted(parts)}")
+        if parts <= self.equal:
+            if max(values) > min(values) * (1 + EVEN):
+                raise SumRefusedError("weights of a sum should be equal, as the method says, found others")
+        elif (share := max(totals.values()) / sum(totals.values())) > self.share:
+            raise SumRefusedError(f"a row should have at most {self.share:g} of a sum (sums.share), found {share:g}")
+
+
+TERMS = Terms()
 
 
 class Secrets(Config):
@@ -53,6 +90,7 @@ class Secrets(Config):
     held: dict[str, tuple[str, str]] = Field(default_factory=dict)  # shares of others' seeds and keys, and of its own
     members: tuple[str, ...] = ()  # who has shared its keys, and may send rows
     sums: tuple[dict[str, dict[str, float]], ...] = ()  # the sums that it has masked its rows for
+    unreadable: tuple[str, ...] = ()  # whose shares it could not read
     told: tuple[int, str] = (-1, "")  # the last round that it helped to unmask, and for which sums and clients
 
     @classmethod
@@ -110,7 +148,12 @@ def _shared(secrets: Secrets, public: Mapping[str, tuple[str, str]], name: str, 
 
 
 def conceal(
-    secrets: Secrets, request: Request, name: str, settings: SecureAggregation, rows: Mapping[Slot, Tensor]
+    secrets: Secrets,
+    request: Request,
+    name: str,
+    settings: SecureAggregation,
+    rows: Mapping[Slot, Tensor],
+    terms: Terms = TERMS,
 ) -> tuple[Secrets, Whole]:
     """The masked rows, concatenated: this site's part of each of the sums."""
     sums = tuple({client: dict(own) for client, own in weights.items()} for weights in request["sums"])
@@ -119,8 +162,13 @@ def conceal(
         raise SumRefusedError("rows should be masked once, found other sums in a second request")
     if not secrets.members:
         _check(members, sums, name, set(secrets.public), settings.least(len(secrets.public)))
-        held = secrets.held | _opened(secrets, request["shares"], name)
-        secrets = secrets.model_copy(update={"held": held, "members": members, "sums": sums})
+        for weights in sums:
+            if name in weights:
+                terms.check(weights, members)
+        opened = _opened(secrets, request["shares"], name)
+        unreadable = tuple(client for client in members if client not in (name, *opened))
+        update = {"held": secrets.held | opened, "members": members, "sums": sums, "unreadable": unreadable}
+        secrets = secrets.model_copy(update=update)
     masked = [_masked(secrets, number, name, settings, rows) for number, each in enumerate(sums) if name in each]
     return secrets, np.concatenate(masked) if masked else np.empty(0, np.uint32)
 
@@ -150,7 +198,9 @@ def _masked(
     return masked
 
 
-def unmask(secrets: Secrets, request: Request, name: str, settings: SecureAggregation) -> tuple[Secrets, Request]:
+def unmask(
+    secrets: Secrets, request: Request, name: str, settings: SecureAggregation, terms: Terms = TERMS
+) -> tuple[Secrets, Request]:
     """The share of the seed of each client that stayed, and of the key of each that dropped out; never both."""
     stayed, dropped = sorted(set(request["stayed"])), sorted(set(request["dropped"]))
     if not secrets.members or set(stayed) & set(dropped) or {*stayed, *dropped} != set(secrets.members):
@@ -159,6 +209,9 @@ def unmask(secrets: Secrets, request: Request, name: str, settings: SecureAggreg
         raise SumRefusedError(f"{settings.least(len(secrets.public))} clients should have stayed, found {len(stayed)}")
     if any(len(set(weights) & set(stayed)) == 1 for weights in secrets.sums):
         raise SumRefusedError("a sum should be of two or more clients that stayed, found one that is a row")
+    for weights in secrets.sums:
+        if name in weights:
+            terms.check(weights, stayed)
     asked = commitment(json.dumps([secrets.sums, stayed], sort_keys=True).encode())
     if secrets.told[0] == secrets.round and secrets.told[1] != asked:  # the difference of two sums would reveal a row
         raise SumRefusedError("rows of a round should be added up once, found a second sum that differs")

@@ -22,7 +22,18 @@ from fedhca2.federation.flower.consent import check_order
 from fedhca2.federation.flower.invitation import Invitation
 from fedhca2.federation.flower.ledger import SPENT, Ledger, Sent, cost
 from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
-from fedhca2.federation.flower.secagg_site import SHARE, UNMASK, Secrets, conceal, new_keys, share, unmask
+from fedhca2.federation.flower.secagg_site import (
+    KEYS,
+    SHARE,
+    UNMASK,
+    UNREADABLE,
+    Secrets,
+    Terms,
+    conceal,
+    new_keys,
+    share,
+    unmask,
+)
 from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
@@ -122,18 +133,30 @@ class Site:
         if settings is None or round != seat.round:
             raise RoundIsOverError(f"{name} should add up rows of round {seat.round}, found a request for {round}")
         secrets = Secrets.load(path)
+        if stage == KEYS:  # to add up once more, without a client whose shares cannot be read
+            secrets, keys = new_keys(secrets, round)
+            secrets.save(path)
+            return pack({"keys": keys})
+        terms = self._terms(seat.experiment, round)
         if secrets.round != round:
             raise RoundIsOverError(f"{name} should have keys for round {round}, found those of {secrets.round}")
         if stage == SHARE:
             secrets, answer = share(secrets, request, name, settings)
         elif stage == UNMASK:
-            secrets, answer = unmask(secrets, request, name, settings)
+            secrets, answer = unmask(secrets, request, name, settings, terms)
         else:
-            secrets, masked = conceal(secrets, request, name, settings, load_reply(seat.folder / REPLY).rows)
+            secrets, masked = conceal(secrets, request, name, settings, load_reply(seat.folder / REPLY).rows, terms)
             secrets.save(path)
-            return pack({}, {OWN: to_array([torch.from_numpy(masked.view(np.int32))], MASKED)})
+            header = {UNREADABLE: list(secrets.unreadable)}
+            return pack(header, {OWN: to_array([torch.from_numpy(masked.view(np.int32))], MASKED)})
         secrets.save(path)
         return pack(dict(answer))
+
+    def _terms(self, experiment: Experiment, round: int) -> Terms:
+        """Which sums this site helps with in a round of an experiment that it agreed to."""
+        aggregators = experiment.resolved_method.aggregators(round)
+        equal = [part for part, each in aggregators.items() if getattr(each, "by", "") == "clients"]
+        return Terms(self.config.sums.rows, self.config.sums.share, frozenset(equal))
 
     def _within_budget(self, seat: _Seat, order: Order) -> Reply:
         """Carry out an order; a noised update is in the ledger before it leaves, and none leaves beyond the budget.

@@ -71,6 +71,15 @@ class SitePrivacy(Privacy):
         return self
 
 
+class SiteSums(Config):
+    """Which sums of secure aggregation a site helps with."""
+
+    rows: Annotated[int, Field(ge=2, description="fewest clients of a sum; with 2, one that colludes gets the row")] = 3
+    share: Annotated[
+        float, Field(gt=0, le=1, description="largest share of one client in a sum of unequal weights")
+    ] = 0.75
+
+
 class SiteLimits(Config):
     """The most work and memory that a server may ask of a site; checked before anything is built."""
 
@@ -134,6 +143,7 @@ class SiteConfig(Config):
     sketch: Annotated[
         int, Field(ge=0, description="with sums_only: how many numbers of an update may leave in the clear")
     ] = 1024
+    sums: Annotated[SiteSums, Field(description="which sums of secure aggregation it helps with")] = SiteSums()
     limits: Annotated[SiteLimits, Field(description="the most work and memory that a server may ask for")] = (
         SiteLimits()
     )

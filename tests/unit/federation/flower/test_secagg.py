@@ -12,7 +12,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from fedhca2.federation.flower.answers import Answer
 from fedhca2.federation.flower.masks import Steps, mask
 from fedhca2.federation.flower.secagg_server import read_keys
-from fedhca2.federation.flower.secagg_site import MASK, SHARE, UNMASK, Secrets, new_keys
+from fedhca2.federation.flower.secagg_site import MASK, SHARE, UNMASK, Secrets, Terms, new_keys
 from secure_clients import Clients, summing
 
 NUMEL = 400
@@ -173,9 +173,73 @@ def test_one_share_that_cannot_be_read_costs_nobody_the_round():
     assert found.dropped == {}
 
 
-def test_a_client_whose_shares_nobody_can_read_is_named():
-    found = Clients(some_rows(), spoiled={("e", SHARE): unreadable(*"abcd")}).add(summing(MEAN, NUMEL))
-    assert "3 shares of e's secret should have come, found 1" in found.dropped["a"]
+@pytest.mark.parametrize("readers", ["abcd", "abc"])
+def test_a_client_whose_shares_others_cannot_read_is_named_and_left_out(readers):
+    rows = some_rows()
+    found = Clients(rows, spoiled={("e", SHARE): unreadable(*readers)}).add(summing(MEAN, NUMEL))
+    assert (found.rows[0].double() - mean(rows, "abcd")).abs().max() <= 1.25 * half_a_step()
+    assert found.dropped == {"e": f"{', '.join(readers)} cannot read its shares"}
+
+
+def test_two_of_them_are_left_out_too():
+    rows = some_rows()
+    spoiled = {("d", SHARE): unreadable(*"abc"), ("e", SHARE): unreadable(*"abcd")}
+    found = Clients(rows, spoiled=spoiled).add(summing(MEAN, NUMEL))
+    assert (found.rows[0].double() - mean(rows, "abc")).abs().max() <= 5 / 3 * half_a_step()
+    assert set(found.dropped) == {"d", "e"}
+
+
+def test_below_the_threshold_there_is_no_sum_and_they_are_named():
+    spoiled = {(name, SHARE): unreadable(*NAMES) for name in "cde"}
+    found = Clients(some_rows(), spoiled=spoiled).add(summing(MEAN, NUMEL))
+    assert found.rows == [None]
+    assert "cannot read its shares" in found.dropped["a"]
+    assert {name for name, why in found.dropped.items() if why.endswith("cannot read its shares")} >= {*"cde"}
+
+
+def test_one_client_that_says_it_can_read_nothing_excludes_nobody():
+    def complaining(header, masked):
+        return {**header, "unreadable": NAMES}, masked
+
+    found = Clients(some_rows(), spoiled={("e", MASK): complaining}).add(summing(MEAN, NUMEL))
+    assert found.rows[0] is not None
+    assert found.dropped == {}
+
+
+def test_what_was_masked_in_vain_is_masked_anew():
+    clients = Clients(some_rows(), spoiled={("e", SHARE): unreadable(*"abcd")})
+    clients.add(summing(MEAN, NUMEL))
+    first, second = (masked for stage, client, _, masked in clients.seen if (stage, client) == (MASK, "a"))
+    assert (first == second).mean() < 0.02
+
+
+WEIGHTS = {
+    "one row alone": {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0, "e": 0.0},
+    "nearly one row": {"a": 1.0, "b": 1e-9, "c": 1e-9, "d": 1e-9, "e": 1e-9},
+    "mostly one row": {"a": 0.8, "b": 0.05, "c": 0.05, "d": 0.05, "e": 0.05},
+    "a difference": {"a": 1.0, "b": 1.0, "c": -1.0, "d": 1.0, "e": 1.0},
+    "no number": {"a": 1.0, "b": float("nan"), "c": 1.0, "d": 1.0, "e": 1.0},
+    "two rows": {"a": 0.5, "b": 0.5},
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
+def test_a_site_helps_with_no_sum_that_is_nearly_a_row(weights):
+    clients = Clients(some_rows(), terms=Terms())
+    found = clients.add(summing(weights, NUMEL))
+    assert found.rows == [None]
+    assert not [masked for stage, _, _, masked in clients.seen if stage == MASK]
+
+
+def test_weights_that_differ_are_refused_where_the_method_says_that_they_are_equal():
+    uneven = {"a": 0.3, "b": 0.2, "c": 0.2, "d": 0.2, "e": 0.1}
+    assert Clients(some_rows(), terms=Terms()).add(summing(uneven, NUMEL)).rows[0] is not None
+    assert Clients(some_rows(), terms=Terms(equal=frozenset({"encoder"}))).add(summing(uneven, NUMEL)).rows == [None]
+
+
+def test_who_drops_out_leaves_no_sum_of_two():
+    clients = Clients(some_rows("abc"), absent={"c": MASK}, terms=Terms())
+    assert clients.add(summing(dict.fromkeys("abc", 1 / 3), NUMEL)).rows == [None]
 
 
 def test_a_share_that_is_missing_costs_nobody_the_round():
