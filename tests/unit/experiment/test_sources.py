@@ -93,7 +93,8 @@ def test_a_misspelt_experiment_gets_a_suggestion():
 def test_every_experiment_has_a_title_and_those_of_a_paper_say_what_they_belong_to():
     for listing in embedded_experiments():
         assert listing.title
-        assert bool(listing.belongs_to) == ("/" in listing.name)
+        unprinted = listing.name == "fedhca2/table3/fixed-weights"  # an ablation that no table has
+        assert bool(listing.belongs_to) == ("/" in listing.name and not unprinted)
 
 
 @pytest.mark.parametrize(
