@@ -86,7 +86,8 @@ def load(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
     named = getattr(module, attribute, None)
     if not fits(named):
         options = [name for name, value in vars(module).items() if fits(value) and not name.startswith("_")]
-        raise ValueError(f"{attribute} should be {wanted}, found {_shown(named)}. {suggest(attribute, options)}")
+        listed = suggest(attribute if named is None else "", options)  # what is there is not misspelt
+        raise ValueError(f"{attribute} should be {wanted}, found {_shown(named)}. {listed}")
     return named
 
 

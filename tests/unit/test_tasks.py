@@ -98,7 +98,7 @@ def test_parts_map_without_parts_is_ignored_but_others_are_kept():
 
 
 def test_number_of_classes_is_asked_for():
-    with pytest.raises(ValueError, match="semseg: the label space should give a number of classes"):
+    with pytest.raises(ValueError, match="semseg: expected the names of its classes, or their number"):
         TASKS["semseg"].channels_for(LabelSpace())
 
 

@@ -13,8 +13,9 @@ from fedhca2.cli.app import app, clear_errors, open_console
 from fedhca2.words import counted
 
 if TYPE_CHECKING:
-    from fedhca2.data import DataConfig, Split
+    from fedhca2.data import DataConfig, Dataset, Split
     from fedhca2.experiment import Experiment
+    from fedhca2.tasks import TaskSet
 
 FOUND_SOMETHING = 1
 
@@ -64,15 +65,19 @@ def check(root: Root, layout: Kind = None) -> None:
         from fedhca2.data.check import check as check_archive
         from fedhca2.data.check import check_data
 
+        experiment = _experiment(root) if _is_experiment(root) else None
         with _bar(console, "reading") as progress:
-            if _is_experiment(root):
-                found = _experiment(root)
-                reports = [check_data(name, data, progress, found.task_set) for name, data in found.data.items()]
+            if experiment is not None:
+                known = experiment.task_set
+                reports = [check_data(name, data, progress, known) for name, data in experiment.data.items()]
             else:
                 reports = [check_archive(root, _layout(root, layout).value, progress)]
     for line in [line for report in reports for line in report.lines()]:
         console.print(line, highlight=False, markup=False)
     good = all(report.ok for report in reports)
+    if good and experiment is not None:
+        with clear_errors():
+            _deal(experiment)
     console.print("no faults found" if good else "faults found", style="green" if good else "red")
     if not good:
         raise typer.Exit(FOUND_SOMETHING)
@@ -84,40 +89,56 @@ def info(
     layout: Kind = None,
     count: Annotated[int, typer.Option(min=1, help="Number of samples.")] = 6,
     split: Annotated[str, typer.Option(help="train or val.")] = "train",
-    out: Annotated[Path | None, typer.Option(help="The picture to write; by default ROOT's name with .png.")] = None,
-    name: Annotated[str | None, typer.Option(help="Of an experiment's data sets, this one.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The picture to write, or of several data sets its name before theirs; by default ROOT's with .png."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of an experiment's data sets, this one; all by default.")] = None,
 ) -> None:
-    """Paint a few samples with their labels into one picture."""
+    """Paint a few samples with their labels into one picture for each data set."""
     console = open_console(soft_wrap=True)
     if split not in ("train", "val"):
         raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
     with clear_errors():
-        from fedhca2.data.check import ARCHIVES, contact_sheet
+        from fedhca2.data.check import contact_sheet
         from fedhca2.data.file_errors import FileError
         from fedhca2.errors import UserError
         from fedhca2.reports.pictures import save_picture
-        from fedhca2.tasks import TASKS
 
-        wanted: Split = "train" if split == "train" else "val"
         try:
-            if _is_experiment(root):
-                found = _experiment(root)
-                tasks, chosen = found.task_set, _chosen(found.data, name)
-                if chosen.are_arrays:
-                    raise UserError([f"{root}: should have images to paint, found arrays; `data check` reads them"])
-                samples = chosen.open(wanted, tasks)
-            else:
-                tasks = TASKS
-                samples = ARCHIVES[_layout(root, layout).value](root, wanted)
-            sheet = contact_sheet(samples, count, tasks)
+            opened, tasks = _opened(root, "train" if split == "train" else "val", layout, name)
+            sheets = {each: contact_sheet(samples, count, tasks) for each, samples in opened.items()}
         except FileError as error:
             raise UserError([str(error)]) from None
         picture = out or Path(f"{root.stem if _is_experiment(root) else root.resolve().name}.png")
-        save_picture(sheet, picture)
-    console.print(
-        f"{root}: {counted(len(samples), 'image')} to {split}, with {', '.join(samples.labels)}", highlight=False
-    )
-    console.print(f"picture: {picture}", highlight=False)
+        pictures = {
+            each: picture.with_stem(f"{picture.stem}-{each}") if opened.keys() - {each} else picture for each in opened
+        }
+        for each, sheet in sheets.items():
+            save_picture(sheet, pictures[each])
+    for each, samples in opened.items():
+        labels = ", ".join(samples.labels)
+        console.print(f"{each}: {counted(len(samples), 'image')} to {split}, with {labels}", highlight=False)
+        console.print(f"picture: {pictures[each]}", highlight=False)
+
+
+def _opened(
+    root: Path, split: "Split", layout: LayoutName | None, name: str | None
+) -> "tuple[Mapping[str, Dataset], TaskSet]":
+    """A split of the data sets to paint, by name, and the tasks that they may have labels for."""
+    from fedhca2.data.check import ARCHIVES
+    from fedhca2.errors import UserError
+    from fedhca2.tasks import TASKS
+
+    if not _is_experiment(root):
+        return {root.resolve().name: ARCHIVES[_layout(root, layout).value](root, split)}, TASKS
+    experiment = _experiment(root)
+    chosen = {each: data for each, data in _chosen(experiment.data, name).items() if not data.are_arrays}
+    if not chosen:
+        raise UserError([f"{root}: should have images to paint, found arrays; `data check` reads them"])
+    return {each: data.open(split, experiment.task_set) for each, data in chosen.items()}, experiment.task_set
 
 
 def _is_experiment(root: Path) -> bool:
@@ -132,13 +153,24 @@ def _experiment(root: Path) -> "Experiment":
     return Experiment.load(root)
 
 
-def _chosen(data: "Mapping[str, DataConfig]", name: str | None) -> "DataConfig":
+def _deal(experiment: "Experiment") -> None:
+    """Divide the images, as a run does; raises UserError if that is not possible."""
+    from fedhca2.experiment import assign_shards, open_data
+
+    blank = experiment.blank  # of a model's initial weights, which are no data
+    assign_shards(blank, open_data(blank))
+
+
+def _chosen(data: "Mapping[str, DataConfig]", name: str | None) -> "Mapping[str, DataConfig]":
+    """The data set of this name, or without a name all of them."""
     from fedhca2.config import suggest
     from fedhca2.errors import UserError
 
-    if (name or len(data) > 1) and name not in data:
-        raise UserError([f"--name: should be one of the data sets, found {name}. {suggest(str(name), data)}"])
-    return data[name] if name else next(iter(data.values()))
+    if name is None:
+        return data
+    if name not in data:
+        raise UserError([f"--name: expected one of the data sets, got {name!r}. {suggest(name, data)}"])
+    return {name: data[name]}
 
 
 def _height_and_width(size: str) -> tuple[int, int]:

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, ValidationInfo
 
 from fedhca2.config import Config, suggest
-from fedhca2.data.adapters import CocoMasks, CsvImages, HuggingFace, MapStyle
+from fedhca2.data.adapters import CsvImages, HuggingFace, MapStyle
 from fedhca2.data.archive import Archive, Paths, Size, Source
+from fedhca2.data.coco import CocoMasks
 from fedhca2.data.config import DataConfig
 from fedhca2.data.dataset import Dataset, Sample, Split
 from fedhca2.data.file_errors import BrokenFileError, FileError, MissingFileError

@@ -1,27 +1,31 @@
-"""Data sets that others have already written: map-style ones, Hugging Face's, folders with a CSV file, and COCO's.
+"""Data sets that others have already written: map-style ones, Hugging Face's, and folders with a CSV file.
 
 Each is a class of the kind that `own.py` describes.
 """
 
 import csv
+import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
+from io import BytesIO
 from math import nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from PIL import Image
+from pydantic import PositiveInt
 
 from fedhca2.data.dataset import Split
 from fedhca2.data.file_errors import BrokenFileError
-from fedhca2.data.files import read_colours, read_file, read_json, read_npy, read_values
+from fedhca2.data.files import FORMATS, file_in, read_colours, read_file, read_npy, read_values
 from fedhca2.tasks import TASKS, TaskSet
 
 HELD_OUT = 5  # without a column that says so, every fifth row is a validation image
-Mask = NDArray[np.bool_]
-MOST_CLASSES = 254  # beside the background; 255 is unknown
-FARTHEST = 1e6  # pixels that a corner may lie outside of its image
-LONGEST = 60  # bits of a run's length
+SPLITS = {"train": "train", "val": "val", "validation": "val"}  # by what a column says
+Size = tuple[int, int]
+log = logging.getLogger("fedhca2.data")
 
 
 class MapStyle:
@@ -54,24 +58,44 @@ class MapStyle:
 
 
 class HuggingFace(MapStyle):
-    """A Hugging Face data set in a folder, as `save_to_disk` writes it; `columns` has its columns by our names."""
+    """A Hugging Face data set in a folder, as `save_to_disk` writes it; `columns` has its columns by our names.
+
+    Images are those within its own files: a name of another file or an address, which a data set may have instead, is
+    refused.
+    """
 
     def __init__(
         self, split: Split, root: Path, columns: dict[str, str], train: str = "train", val: str = "validation"
     ) -> None:
         try:
-            from datasets import load_from_disk
+            import datasets
         except ImportError:
             raise ImportError("needs another package: pip install 'fedhca2[huggingface]'") from None
-        super().__init__(load_from_disk(str(root))[train if split == "train" else val], columns)
+        chosen = datasets.load_from_disk(str(root))[train if split == "train" else val]
+        chosen = chosen.select_columns(list(dict.fromkeys(columns.values())))
+        for name, feature in chosen.features.items():
+            if isinstance(feature, datasets.Image):
+                chosen = chosen.cast_column(name, datasets.Image(decode=False))
+        super().__init__(chosen, columns)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {name: self._opened(name, value) for name, value in super().__getitem__(index).items()}
+
+    def _opened(self, name: str, value: Any) -> Any:
+        if not isinstance(value, dict) or set(value) != {"bytes", "path"}:
+            return value
+        if value["bytes"] is None:
+            raise ValueError(f"{self.keys[name]!r} should be an image, found the name of one: {value['path']!r:.200}")
+        return Image.open(BytesIO(value["bytes"]), formats=FORMATS)
 
 
 class CsvImages:
     """A folder of images and one CSV file with a row for each.
 
     `columns` has a column by task: the name of a file for a map (PNG, or .npy for measured values), the name of a class
-    for a classification, numbers for other vectors, each in a column of its own. An empty cell is unknown. Rows belong
-    to the split that the column `split` names, or, without such a column, every fifth is for validation.
+    for a classification, numbers for other vectors, each in a column of its own. An empty cell is unknown. `classes`
+    has the names of a task's classes, or their number. Rows belong to the split that the column `split` names, or,
+    without such a column, every fifth is for validation. Files are in `root`; with `links`, also where links lead.
     """
 
     def __init__(
@@ -81,189 +105,122 @@ class CsvImages:
         columns: dict[str, str | list[str]],
         file: str = "labels.csv",
         image: str = "image",
-        classes: dict[str, list[str]] | None = None,
+        classes: dict[str, list[str] | PositiveInt] | None = None,
+        links: bool = False,
         tasks: TaskSet = TASKS,
     ) -> None:
         self.tasks = tasks
         self.root, self.image, self.path = root, image, root / file
+        self.within = None if links else root
         self.columns = {task: [held] if isinstance(held, str) else held for task, held in columns.items()}
         self.classes = classes or {}
         rows = read_file(self.path, "a CSV file with a row of names", self._rows)
-        self.labels = {task: self._names(task, rows) for task in self.columns}
-        self.rows = [row for number, row in enumerate(rows) if self._split(row, number) == split]
+        self.labels = {task: self._names(task, list(rows.values())) for task in self.columns}
+        self.lines = self._lines_of(split, rows)
+        self.rows = [rows[line] for line in self.lines]
         self.ids = [row[image] for row in self.rows]
 
-    def _rows(self, path: Path) -> list[dict[str, str]]:
+    def _rows(self, path: Path) -> dict[int, dict[str, str]]:
+        """The rows by the number of their line."""
         with path.open(encoding="utf-8-sig", newline="") as lines:
-            rows = list(csv.DictReader(lines))
-        columns = list(rows[0]) if rows else []
-        for name in (self.image, *(name for names in self.columns.values() for name in names)):
-            if name not in columns:
-                raise BrokenFileError(path, f"should have a column {name!r}, found {', '.join(columns) or 'nothing'}")
+            reader = csv.DictReader(lines)
+            names = list(reader.fieldnames or [])
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise BrokenFileError(path, f"expected a different name for each column, got {twice[0]!r} twice")
+            for name in (self.image, *(name for names in self.columns.values() for name in names)):
+                if name not in names:
+                    raise BrokenFileError(path, f"expected a column {name!r}, got {', '.join(names) or 'nothing'}")
+            rows = {}
+            for row in reader:
+                cells = [cell for each in row.values() for cell in (each if isinstance(each, list) else [each])]
+                if len(cells) != len(names) or None in cells:
+                    count = sum(cell is not None for cell in cells)
+                    raise BrokenFileError(_at(path, reader.line_num), f"expected {len(names)} cells, got {count}")
+                rows[reader.line_num] = row
+        if not rows:
+            raise BrokenFileError(path, "expected a row for each image, got none below the names of columns")
         return rows
 
-    def _names(self, task: str, rows: Sequence[Mapping[str, str]]) -> Sequence[str] | None:
-        """The names of a task's classes or values."""
-        if task in self.classes:
-            return self.classes[task]
-        declared = self.tasks.get(task)
+    def _names(self, task: str, rows: Sequence[Mapping[str, str]]) -> Sequence[str] | int | None:
+        """The names of a task's classes or values, or their number."""
+        given, declared = self.classes.get(task), self.tasks.get(task)
         if declared is None or declared.output == "map":
-            return None
+            return given
         columns = self.columns[task]
-        return sorted({row[columns[0]] for row in rows} - {""}) if declared.grouped_by == "class" else columns
+        if declared.grouped_by != "class":
+            return given or columns
+        if isinstance(given, int):
+            return [str(number) for number in range(given)]
+        return given or sorted({row[columns[0]] for row in rows} - {""})
 
-    def _split(self, row: Mapping[str, str], number: int) -> str:
-        return row["split"] if "split" in row else "val" if number % HELD_OUT == HELD_OUT - 1 else "train"
+    def _lines_of(self, split: Split, rows: Mapping[int, Mapping[str, str]]) -> list[int]:
+        """The lines of a split's rows."""
+        if "split" not in next(iter(rows.values())):
+            held_out = {line: number % HELD_OUT == HELD_OUT - 1 for number, line in enumerate(rows)}
+            return [line for line in rows if held_out[line] == (split == "val")]
+        counts = Counter(row["split"] for row in rows.values())
+        if unused := {name: count for name, count in counts.items() if name not in SPLITS}:
+            listed = ", ".join(f"{count} of {name!r:.40}" for name, count in list(unused.items())[:5])
+            _warn_once(
+                f"{self.path}: {sum(unused.values())} rows are in neither 'train' nor 'val', and not used: {listed}"
+            )
+        lines = [line for line, row in rows.items() if SPLITS.get(row["split"]) == split]
+        if not lines:
+            listed = ", ".join(f"{name!r:.40}" for name in list(counts)[:5])
+            raise BrokenFileError(self.path, f"column 'split': expected {split!r} in some rows, got {listed}")
+        return lines
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row = self.rows[index]
-        labels = {task: self._label(task, [row[column] for column in names]) for task, names in self.columns.items()}
-        return {"image": read_colours(self.root / row[self.image]), **labels}
+        row, line = self.rows[index], self.lines[index]
+        pixels = read_colours(self._file(line, self.image, row[self.image]))
+        labels = {
+            task: self._label(task, line, {name: row[name] for name in names}, (pixels.shape[1], pixels.shape[2]))
+            for task, names in self.columns.items()
+        }
+        return {"image": pixels, **labels}
 
-    def _label(self, task: str, cells: Sequence[str]) -> Any:
-        if task not in self.tasks:
-            return None
-        if self.tasks[task].output == "map":
-            path = self.root / cells[0]
-            return read_npy(path) if path.suffix == ".npy" else read_values(path)
-        if self.tasks[task].grouped_by == "class":
-            names = self.labels[task] or ()
-            if cells[0] and cells[0] not in names:
-                raise ValueError(f"{task!r} should be one of {', '.join(names)}, found {cells[0]!r}")
-            return list(names).index(cells[0]) if cells[0] else nan
-        return [float(cell) if cell else nan for cell in cells]
-
-
-class CocoMasks:
-    """A folder in COCO's layout, with `semseg` (0 is background) and `multilabel` (which categories are there).
-
-    Objects are painted from the largest to the smallest, so that small ones are not covered.
-    """
-
-    def __init__(
-        self,
-        split: Split,
-        root: Path,
-        images: str = "{split}2017",
-        annotations: str = "annotations/instances_{split}2017.json",
-    ) -> None:
-        self.folder = root / images.format(split=split)
-        self.path = root / annotations.format(split=split)
-        content = read_json(self.path)
-        if not isinstance(content, dict) or not {"images", "annotations", "categories"} <= set(content):
-            raise BrokenFileError(self.path, "should have images, annotations and categories, found other keys")
-        categories = sorted(content["categories"], key=lambda category: category["id"])
-        if len(categories) > MOST_CLASSES:
-            raise BrokenFileError(self.path, f"should have at most {MOST_CLASSES} categories, found {len(categories)}")
-        self.classes = {category["id"]: number for number, category in enumerate(categories, 1)}
-        if len(self.classes) < len(categories):
-            raise BrokenFileError(self.path, "should have a different id for each category, found one twice")
-        names = [str(category["name"]) for category in categories]
-        self.labels = {"semseg": ["background", *names], "multilabel": names}
-        self.images = sorted(content["images"], key=lambda image: image["id"])
-        self.ids = [image["file_name"] for image in self.images]
-        self.objects: dict[Any, list[Mapping[str, Any]]] = {}
-        for each in content["annotations"]:
-            self.objects.setdefault(each["image_id"], []).append(each)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        image = self.images[index]
-        objects = self.objects.get(image["id"], [])
-        pixels = read_colours(self.folder / image["file_name"])
-        size = (pixels.shape[1], pixels.shape[2])
-        if (declared := (image.get("height"), image.get("width"))) != size:
-            fault = f"image {image['id']} should be {size[0]}×{size[1]} like its file, found {declared!r:.80}"
-            raise BrokenFileError(self.path, fault)
+    def _file(self, line: int, column: str, name: str) -> Path:
         try:
-            painted = self._painted(objects, size)
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
-            fault = (
-                f"image {image['id']} should have segmentations of COCO's format, found {type(error).__name__}: {error}"
-            )
-            raise BrokenFileError(self.path, fault) from error
-        there = np.zeros(len(self.classes), np.float32)
-        there[[self.classes[each["category_id"]] - 1 for each in objects]] = 1
-        return {"image": pixels, "semseg": painted, "multilabel": there}
+            return file_in(self.root, name, within=self.within)
+        except ValueError as error:
+            raise BrokenFileError(_at(self.path, line), f"column {column!r}: {error}") from None
 
-    def _painted(self, objects: Sequence[Mapping[str, Any]], size: tuple[int, int]) -> NDArray[np.uint8]:
-        painted = np.zeros(size, np.uint8)
-        masks = [(mask_of(each["segmentation"], size), self.classes[each["category_id"]]) for each in objects]
-        for mask, number in sorted(masks, key=lambda pair: -int(pair[0].sum())):
-            painted[mask] = number
-        return painted
+    def _label(self, task: str, line: int, cells: Mapping[str, str], size: Size) -> Any:
+        declared = self.tasks.get(task)
+        if declared is None:
+            return None
+        column, cell = next(iter(cells.items()))
+        if declared.output == "map":
+            if not cell:
+                return np.full((*size, declared.label_channels or 1), declared.fill, np.float32)
+            path = self._file(line, column, cell)
+            return read_npy(path) if path.suffix == ".npy" else read_values(path)
+        if declared.grouped_by == "class":
+            names = self.labels[task]
+            assert isinstance(names, Sequence)
+            if cell and cell not in names:
+                fault = f"column {column!r}: expected one of {', '.join(names):.200}, got {cell!r:.80}"
+                raise BrokenFileError(_at(self.path, line), fault)
+            return names.index(cell) if cell else nan
+        return [self._number(line, column, cell) for column, cell in cells.items()]
 
-
-def mask_of(segmentation: Any, size: tuple[int, int]) -> Mask:
-    """The mask [H, W] of a segmentation: polygons, or run lengths, compressed or not.
-
-    >>> mask_of({"counts": [1, 2, 3], "size": [2, 3]}, (2, 3)).astype(int)
-    array([[0, 1, 0],
-           [1, 0, 0]])
-    """
-    if isinstance(segmentation, Mapping):
-        counts = segmentation["counts"]
-        return decode_runs(decompress(counts) if isinstance(counts, str | bytes) else counts, size)
-    mask: Mask = np.zeros(size, bool)
-    for polygon in segmentation:
-        mask |= fill_polygon(np.asarray(polygon, np.float64).reshape(-1, 2), size)
-    return mask
+    def _number(self, line: int, column: str, cell: str) -> float:
+        try:
+            return float(cell) if cell else nan
+        except ValueError:
+            fault = f"column {column!r}: expected a number, got {cell!r:.80}"
+            raise BrokenFileError(_at(self.path, line), fault) from None
 
 
-def fill_polygon(corners: NDArray[np.float64], size: tuple[int, int]) -> Mask:
-    """The pixels [H, W] whose centres are in a polygon of (x, y) corners, in pixels from the upper left.
-
-    >>> fill_polygon(np.array([[1.0, 0.0], [3.0, 0.0], [3.0, 1.0], [1.0, 1.0]]), (2, 4)).astype(int)
-    array([[0, 1, 1, 0],
-           [0, 0, 0, 0]])
-    """
-    if not np.all(np.abs(corners) < FARTHEST):
-        raise ValueError(f"corners should be nearer than {FARTHEST:g} pixels, found one farther away")
-    crossings = np.zeros((size[0], size[1] + 1), np.int64)  # of edges, by row and the first column to the right of them
-    for (x, y), (to_x, to_y) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
-        top, bottom = (int(np.clip(np.ceil(edge - 0.5), 0, size[0])) for edge in sorted((y, to_y)))
-        rows = np.arange(top, bottom)
-        if len(rows):
-            place = x + (rows + 0.5 - y) * (to_x - x) / (to_y - y)
-            np.add.at(crossings, (rows, np.clip(np.ceil(place - 0.5), 0, size[1]).astype(int)), 1)
-    inside: Mask = crossings.cumsum(axis=1)[:, :-1] % 2 == 1
-    return inside
+def _at(path: Path, line: int) -> Path:
+    """A line of a file, as an error names it."""
+    return path.with_name(f"{path.name}:{line}")
 
 
-def decode_runs(counts: Sequence[int], size: tuple[int, int]) -> Mask:
-    """The mask of run lengths down the columns, of 0 and 1 in turn, beginning with 0."""
-    if (covered := sum(counts)) != size[0] * size[1]:
-        raise ValueError(f"runs should cover {size[0]}×{size[1]} pixels, found {covered}")
-    mask: Mask = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
-    return mask.reshape(size[1], size[0]).T
-
-
-def decompress(text: str | bytes) -> list[int]:
-    """The run lengths in COCO's compressed text: groups of 5 bits, each as a letter from '0' on, lowest first.
-
-    A sixth bit says that the number goes on; from the fourth number on, only the difference from the last but one of
-    the same value is written.
-
-    >>> decompress("0150000000")  # a diagonal of 5 pixels
-    [0, 1, 5, 1, 5, 1, 5, 1, 5, 1]
-    """
-    counts: list[int] = []
-    value = shift = 0
-    for letter in text.encode("ascii") if isinstance(text, str) else text:
-        group = letter - 48
-        value |= (group & 0x1F) << shift
-        shift += 5
-        if group & 0x20:
-            if shift > LONGEST:
-                raise ValueError(f"numbers should have at most {LONGEST} bits, found more")
-            continue
-        if group & 0x10:
-            value -= 1 << shift
-        counts.append(value + counts[-2] if len(counts) > 2 else value)
-        value = shift = 0
-    return counts
+@cache
+def _warn_once(message: str) -> None:
+    """Warn, however often a data set is opened."""
+    log.warning(message)

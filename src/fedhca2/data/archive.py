@@ -12,7 +12,7 @@ from torch import Tensor
 from fedhca2.data.cache import CACHE_BYTES, Cache
 from fedhca2.data.dataset import Sample, Split
 from fedhca2.data.file_errors import BrokenFileError, MissingFileError
-from fedhca2.data.files import read_file, read_size
+from fedhca2.data.files import file_in, read_file, read_size
 from fedhca2.data.transforms import misfit
 from fedhca2.tasks import LabelSpace
 
@@ -71,6 +71,11 @@ class Archive(ABC):
             raise BrokenFileError(
                 path, f"should list every id once, found {len(ids)} ids, {len(set(ids))} of them different"
             )
+        for number, id in enumerate(ids, 1):
+            try:
+                file_in(self.root, id, within=None)
+            except ValueError as error:
+                raise BrokenFileError(path, f"id {number}: {error}") from None
         return ids
 
     def _exists(self, path: Path) -> bool:

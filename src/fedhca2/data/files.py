@@ -14,9 +14,11 @@ from PIL import Image
 from torch import Tensor
 
 from fedhca2.data.file_errors import BrokenFileError, FileError, MissingFileError
+from fedhca2.data.mat_sizes import require_bounded
 
 T = TypeVar("T")
 MOST_PIXELS = 40_000_000  # in an image or a label; photographs and satellite tiles have fewer
+LONGEST_SIDE = 32_768  # a thin image of few pixels would be padded to many
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")  # EPS would start Ghostscript
 
 
@@ -37,10 +39,25 @@ def read_file(path: Path, form: str, read: Callable[[Path], T]) -> T:
 def open_image(path: Path) -> Iterator[Image.Image]:
     """Open an image and read only its header; raises an error if it is too large."""
     with Image.open(path, formats=FORMATS) as image:
-        if image.height * image.width > MOST_PIXELS:
-            found = f"{image.height}×{image.width}"
-            raise BrokenFileError(path, f"should have at most {MOST_PIXELS} pixels, found {found}")
+        if image.height * image.width > MOST_PIXELS or max(image.size) > LONGEST_SIDE:
+            wanted = f"should have at most {MOST_PIXELS} pixels, and {LONGEST_SIDE} on a side"
+            raise BrokenFileError(path, f"{wanted}, found {image.height}×{image.width}")
         yield image
+
+
+def file_in(folder: Path, name: str, *, within: Path | None) -> Path:
+    """The path of a file in a folder that a data file names; raises ValueError for a name that leads elsewhere.
+
+    No link may lead out of the folder `within`, which may itself be a link; None if links are followed.
+    """
+    path = folder / name
+    if not name or "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ValueError(f"expected the name of a file in {folder}, got {name!r:.200}")
+    if within is not None and not path.resolve().is_relative_to(within.resolve()):
+        raise ValueError(
+            f"expected a file in {within}, got {name!r:.200}, a link out of it; `links: true` follows links"
+        )
+    return path
 
 
 def to_rgb(path: Path, image: Image.Image) -> Image.Image:
@@ -114,9 +131,10 @@ def read_mat(path: Path, variable: str) -> Any:
 
     def read(path: Path) -> Any:
         try:
-            return scipy.io.loadmat(path, variable_names=[variable])[variable]
-        except MemoryError:
-            raise BrokenFileError(path, "should fit into memory, found a larger size in its header") from None
+            require_bounded(path, variable)
+        except ValueError as error:
+            raise BrokenFileError(path, str(error)) from None
+        return scipy.io.loadmat(path, variable_names=[variable])[variable]
 
     return read_file(path, f"a MATLAB file with {variable}", read)
 

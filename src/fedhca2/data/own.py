@@ -80,6 +80,8 @@ def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
     fields = _fields(kind, made_by)
     settings = tuple(fields)
     size = getattr(made_by, "shape", getattr(made_by, "size", None))
+    if isinstance(size, int | float | str):
+        raise ValueError(f"{kind}: `size` should be height and width, as in (32, 32), found {size!r}")
     if "size" not in fields and isinstance(size, Sequence):
         fields["size"] = (DataConfig.model_fields["size"].annotation, Field(size, description=SIZE))
     labels = getattr(made_by, "labels", None)

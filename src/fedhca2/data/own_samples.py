@@ -17,10 +17,12 @@ from torch import Tensor
 from fedhca2.data.cache import CACHE_BYTES, Cache
 from fedhca2.data.dataset import Sample, Split
 from fedhca2.data.file_errors import BrokenFileError, FileError
+from fedhca2.data.files import MOST_PIXELS
 from fedhca2.data.transforms import require_fit
 from fedhca2.imports import told
 from fedhca2.labels import IGNORE
 from fedhca2.tasks import TASKS, LabelSpace, Task, TaskSet
+from fedhca2.words import counted
 
 Names = Sequence[str] | int | LabelSpace | None  # how a data set describes the labels of a task
 
@@ -131,7 +133,10 @@ class OwnSamples:
 
 def checked_image(value: Any) -> Tensor:
     """An image as uint8 [3, H, W]: bytes, or floats from 0 to 1, in one or three channels."""
-    planes = _planes(value.convert("RGB") if isinstance(value, Image.Image) else value)
+    if isinstance(value, Image.Image):
+        _require_few_pixels(value)
+        value = value.convert("RGB")
+    planes = _planes(value)
     if len(planes) not in (1, 3):
         raise ValueError(f"should have 1 or 3 channels, found {_shape(planes)}")
     low, high = _bounds(planes)
@@ -159,8 +164,12 @@ def _to_label(value: Any, task: Task, space: LabelSpace, size: tuple[int, int]) 
     channels = task.label_channels_for(space)
     wanted = (channels, *size) if task.output == "map" else (channels,)
     if tuple(label.shape) != wanted:
-        like = " like its image" if task.output == "map" else ""
-        raise ValueError(f"should be {'×'.join(map(str, wanted))}{like}, found {_shape(label)}")
+        if task.output == "map":
+            raise ValueError(f"should be {'×'.join(map(str, wanted))} like its image, found {_shape(label)}")
+        if task.grouped_by == "class":
+            hint = "; of a one-hot label, that is argmax()" if label.shape == (space.classes,) else ""
+            raise ValueError(f"should be the number of one class, found {counted(label.numel(), 'number')}{hint}")
+        raise ValueError(f"should be {counted(channels, 'number')}, found {counted(label.numel(), 'number')}")
     known = label[task.known(label)]
     lowest, highest = task.label_range(space)
     low, high = _bounds(known)
@@ -187,6 +196,8 @@ def _tensor(value: Any) -> Tensor:
     """Any array of numbers as a tensor of its own, with 0 and 1 for truth values."""
     if isinstance(value, Tensor):
         return value.byte() if value.dtype == torch.bool else value.detach().cpu()
+    if isinstance(value, Image.Image):
+        _require_few_pixels(value)
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"should be an array of numbers, found {array.dtype}")
@@ -195,6 +206,12 @@ def _tensor(value: Any) -> Tensor:
     if array.dtype.kind == "b":
         array = array.astype(np.uint8)
     return torch.from_numpy(np.array(array, copy=True))  # writable, and not shared
+
+
+def _require_few_pixels(image: Image.Image) -> None:
+    """Raise ValueError if an image, which may not have been decoded yet, is too large."""
+    if image.width * image.height > MOST_PIXELS:
+        raise ValueError(f"should have at most {MOST_PIXELS} pixels, found {image.height}×{image.width}")
 
 
 def _vector(value: Any) -> Tensor:

@@ -79,10 +79,11 @@ def classes_with_normals(nyu: Collection[str], context: Mapping[str, int]) -> ND
 def read_label_map(path: Path) -> NDArray[np.int32]:
     """The classes of PASCAL-Context, 1 … 459, int32 [H, W]."""
     stored = read_mat(path, "LabelMap")
-    if stored.ndim != 2 or stored.min() < 0 or stored.max() > CONTEXT_CLASSES:
-        raise BrokenFileError(
-            path, f"LabelMap should hold classes up to {CONTEXT_CLASSES}, found {stored.shape} up to {stored.max()}"
-        )
+    if stored.ndim != 2 or stored.dtype.kind not in "biuf":
+        raise BrokenFileError(path, f"LabelMap: expected a map of numbers, got {stored.dtype} {stored.shape}")
+    if not np.isin(stored, np.arange(CONTEXT_CLASSES + 1)).all():
+        found = f"{stored.min()} to {stored.max()}"
+        raise BrokenFileError(path, f"LabelMap: expected whole numbers from 0 to {CONTEXT_CLASSES}, got {found}")
     label_map: NDArray[np.int32] = stored.astype(np.int32)
     return label_map
 
@@ -166,8 +167,14 @@ class PascalContext(Archive):
     def _valid(self) -> NDArray[np.bool_]:
         folder = self.root / "json"
         nyu, context = read_json(folder / "nyu_classes.json"), read_json(folder / "context_classes.json")
-        if "tvmonitor" not in context:
-            raise BrokenFileError(folder / "context_classes.json", "should have a class 'tvmonitor', found none")
+        if not isinstance(nyu, dict | list):
+            raise BrokenFileError(folder / "nyu_classes.json", f"expected names of classes, got {nyu!r:.80}")
+        if not isinstance(context, dict) or "tvmonitor" not in context:
+            raise BrokenFileError(folder / "context_classes.json", "expected a class 'tvmonitor', got none")
+        for name, number in context.items():
+            if type(number) is not int or not 0 <= number <= CONTEXT_CLASSES:
+                wanted = f"expected a number from 0 to {CONTEXT_CLASSES}"
+                raise BrokenFileError(folder / "context_classes.json", f"{name!r:.80}: {wanted}, got {number!r:.80}")
         return classes_with_normals(nyu, context)
 
     def _normals(self, paths: Paths, size: Size) -> Tensor:
@@ -182,6 +189,8 @@ class PascalContext(Archive):
     def _objects(self) -> dict[str, list[int]]:
         path = self.root / "ImageSets" / "Parts" / f"{self.split}.txt"
         objects: dict[str, list[int]] = read_json(path)
+        if not isinstance(objects, dict) or not all(isinstance(classes, list) for classes in objects.values()):
+            raise BrokenFileError(path, "expected a list of classes by id, got another form")
         missing = [id for id in self.ids if id not in objects]
         if missing:
             raise BrokenFileError(path, f"should have every id of the split, found none for {', '.join(missing[:3])}")

@@ -15,7 +15,7 @@ from fedhca2.experiment.sources import merged
 from fedhca2.imports import folders, located
 from fedhca2.models import ModelConfig
 from fedhca2.models.config import with_classes
-from fedhca2.tasks import LabelSpace, TaskSet
+from fedhca2.tasks import LabelSpace, Task, TaskSet
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -119,6 +119,15 @@ def _own_model(model: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
         raise UserError(describe(error, "model")) from None
 
 
+def _channels_fault(data: str, task: Task, space: LabelSpace) -> list[str]:
+    """A line if a data set does not say how many classes a task has, or too many."""
+    try:
+        task.channels_for(space)
+    except ValueError as error:
+        return [f"data.{data}: {error}; they are in its `labels`, or of kind csv in its `classes`"]
+    return []
+
+
 def expand(
     entries: Sequence[ClientEntry],
     labels: Mapping[str, Mapping[str, LabelSpace]],
@@ -142,6 +151,8 @@ def expand(
             elif task not in tasks:
                 hint = f"should be declared in `tasks`, for example as `{task}: regression`, found nothing"
                 lines.append(f"clients[{i}].{key}: {task!r} {hint}")
+            else:
+                lines += _channels_fault(entry.data, tasks[task], labels[entry.data][task])
         try:
             specs += entry.expand(model)
         except UserError as error:
@@ -150,5 +161,5 @@ def expand(
         if count > 1:
             lines.append(f"clients: {count} clients are called {name!r}; give each a 'name', or use 'copies'")
     if lines:
-        raise UserError(lines)
+        raise UserError(dict.fromkeys(lines))
     return specs

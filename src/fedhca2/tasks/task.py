@@ -110,10 +110,17 @@ class Task:
             object.__setattr__(self, "title", self.name.replace("_", " ").capitalize())
 
     def channels_for(self, space: LabelSpace) -> int:
-        """Number of output channels for a data set: the task's own number, or the data set's number of classes."""
+        """Number of output channels for a data set: the task's own number, or the data set's number of classes.
+
+        A vector of plain values is one number unless the data set says otherwise.
+        """
         channels = self.channels if self.channels is not None else space.classes
+        if channels is None and self.output == "vector" and self.grouped_by == "value":
+            channels = 1
         if channels is None:
-            raise ValueError(f"{self.name}: the label space should give a number of classes, found {space}")
+            raise ValueError(f"{self.name}: expected the names of its classes, or their number, got neither")
+        if self.output == "map" and self.grouped_by == "class" and channels > IGNORE:
+            raise ValueError(f"{self.name}: expected at most {IGNORE} classes in a map of bytes, got {channels}")
         return channels
 
     def label_channels_for(self, space: LabelSpace) -> int:

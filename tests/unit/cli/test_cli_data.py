@@ -1,8 +1,10 @@
 import pytest
+import yaml
 from PIL import Image
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
+from tiny_encoder import TINY
 
 
 def invoke(*words):
@@ -51,6 +53,38 @@ def test_a_wrong_size_is_wrong_input(size, tmp_path):
 def test_scenes_are_not_written_over_something(root):
     done = invoke("data", "scenes", "--layout", "nyud", "--root", root)
     assert (done.exit_code, "should be a new or empty folder" in done.output) == (2, True)
+
+
+def with_masks(tmp_path, **settings):
+    """An experiment on a folder of masks with a CSV file."""
+    (tmp_path / "cups").mkdir()
+    for i in range(10):
+        Image.new("RGB", (32, 32)).save(tmp_path / "cups" / f"{i}.png")
+        Image.new("L", (32, 32), i % 3).save(tmp_path / "cups" / f"{i}.mask.png")
+    rows = "".join(f"{i}.png,{i}.mask.png\n" for i in range(10))
+    (tmp_path / "cups" / "labels.csv").write_text(f"image,mask\n{rows}")
+    data = {"kind": "csv", "root": "cups", "columns": {"semseg": "mask"}, "size": [32, 32], **settings}
+    values = {
+        "model": {"encoder": {"name": TINY}},
+        "training": {"batch_size": 2},
+        "data": {"cups": data},
+        "clients": [{"data": "cups", "tasks": ["semseg"]}],
+    }
+    (tmp_path / "cups.yaml").write_text(yaml.safe_dump(values))
+    return tmp_path / "cups.yaml"
+
+
+@pytest.mark.parametrize(("classes", "code"), [(None, 2), ({"semseg": 3}, 0), ({"semseg": ["a", "b", "c"]}, 0)])
+def test_masks_without_classes_are_refused_by_a_check_as_by_a_run(tmp_path, classes, code):
+    path = with_masks(tmp_path, **({"classes": classes} if classes else {}))
+    outcomes = [invoke("data", "check", path), invoke("run", path, "--dry-run")]
+    assert [done.exit_code for done in outcomes] == [code, code]
+    assert all(("data.cups: semseg: expected the names" in done.output) == bool(code) for done in outcomes)
+
+
+def test_a_class_beyond_their_number_is_refused_by_a_check_as_by_a_run(tmp_path):
+    path = with_masks(tmp_path, classes={"semseg": 2})
+    assert [invoke("data", "check", path).exit_code, invoke("run", path, "--dry-run").exit_code] == [1, 2]
 
 
 def test_experiments_are_listed_by_the_words_that_they_mention():

@@ -50,8 +50,22 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, r
     header[16:24] = side.to_bytes(4, "big") * 2
     header[29:33] = crc32(bytes(header[12:29])).to_bytes(4, "big")
     path.write_bytes(header)
-    with pytest.raises(BrokenFileError, match=r"image\.png: .*(should have at most \d+ pixels, found|exceeds limit)"):
+    with pytest.raises(
+        BrokenFileError, match=r"image\.png: .*(should have at most \d+ pixels, .* found|exceeds limit)"
+    ):
         read(path)
+
+
+@pytest.mark.parametrize("read", [read_colours, read_size, read_values, read_shades])
+def test_a_thin_image_is_refused_however_few_pixels_it_has(tmp_path, read):
+    with pytest.raises(BrokenFileError, match=r"image\.png: .* 32768 on a side, found 1×40000"):
+        read(written(tmp_path, np.zeros((1, 40_000), np.uint8)))
+
+
+def test_an_array_of_objects_is_not_unpickled(tmp_path):
+    np.save(tmp_path / "depth.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(BrokenFileError, match=r"depth\.npy"):
+        read_npy(tmp_path / "depth.npy")
 
 
 def test_an_array_that_says_to_be_huge_takes_no_memory(tmp_path):

@@ -48,6 +48,26 @@ class NoSplit:
     pass
 
 
+class OneNumber(Shelves):
+    size = 32
+
+
+class Many(Shelves):
+    labels = {"semseg": 300}
+
+
+class Unnamed(Shelves):
+    labels = {"semseg": None}
+
+
+class Labelled(Shelves):
+    labels = {"brand": ("tea", "milk"), "tilt": None, "both": 2}
+
+    def __getitem__(self, index):
+        image = super().__getitem__(index)["image"]
+        return CHANGE({"image": image, "brand": index % 2, "tilt": 0.5, "both": [1, 2]}, index)
+
+
 class BadParameter(Shelves):
     def __init__(self, split, labels): ...
 
@@ -85,7 +105,8 @@ def experiment_in(folder, kind="my_data.py:Shelves", tasks=("semseg", "depth"), 
 
 
 def opened(path, split="train"):
-    return Experiment.load(path).data["mine"].open(split)
+    experiment = Experiment.load(path)
+    return experiment.data["mine"].open(split, experiment.task_set)
 
 
 def dealt(path):
@@ -240,6 +261,9 @@ def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
             "Shelvs should be a class or function of a data set, with a parameter `split`, found nothing",
         ),
         ("my_data.py:NoSplit", "with a parameter `split`, found type"),
+        ("my_data.py:OneNumber", "`size` should be height and width, as in (32, 32), found 32"),
+        ("my_data.py:Unnamed", "data.mine: semseg: expected the names of its classes, or their number, got neither"),
+        ("my_data.py:Many", "data.mine: semseg: expected at most 255 classes in a map of bytes, got 300"),
         ("my_data.py:NoLength", "NoLength should have __len__, its length, found none"),
         ("my_data.py:BadParameter", "a parameter should not be called 'labels'"),
         ("my_data.py:nothing", "nothing: should have __len__, its length, found none"),
@@ -249,7 +273,55 @@ def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
 )
 def test_a_data_set_that_cannot_be_opened_is_one_line(tmp_path, kind, message):
     settings = {"size": [32, 32]} if kind in ("my_data.py:nothing", "my_data.py:broken") else {}
-    assert message in fault(experiment_in(folder_with(tmp_path), kind=kind, **settings))
+    path = experiment_in(folder_with(tmp_path), kind=kind, tasks=["semseg"], **settings)
+    assert message in fault(path)
+    assert run("data", "check", path).exit_code == 2  # a check passes nothing that a run refuses
+
+
+def test_what_is_there_but_no_data_set_is_not_taken_for_a_misspelt_name(tmp_path):
+    assert "Did you mean" not in fault(experiment_in(folder_with(tmp_path), kind="my_data.py:NoSplit"))
+
+
+VECTORS = {"brand": "classification", "tilt": "regression", "both": "regression"}
+
+
+def with_vectors(tmp_path, change="return sample"):
+    path = experiment_in(folder_with(tmp_path, change), kind="my_data.py:Labelled", tasks=list(VECTORS))
+    path.write_text(path.read_text() + yaml.safe_dump({"tasks": VECTORS}))
+    return path
+
+
+def test_a_regression_without_names_is_one_number(tmp_path):
+    sample = opened(with_vectors(tmp_path)).load(0, list(VECTORS))
+    assert {task: sample[task].tolist() for task in VECTORS} == {"brand": [0], "tilt": [0.5], "both": [1, 2]}
+    assert dealt(with_vectors(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "sample['brand'] = [0, 1]; return sample",
+            "'brand' should be the number of one class, found 2 numbers; of a one-hot",
+        ),
+        ("sample['brand'] = [0, 1, 0]; return sample", "'brand' should be the number of one class, found 3 numbers"),
+        ("sample['tilt'] = [0, 1]; return sample", "'tilt' should be 1 number, found 2 numbers"),
+        ("sample['both'] = 3; return sample", "'both' should be 2 numbers, found 1 number"),
+    ],
+)
+def test_a_vector_of_another_length_says_how_many_numbers(tmp_path, change, message):
+    assert message in fault(with_vectors(tmp_path, change))
+
+
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
+    change = "from PIL import Image; return {**sample, 'image': Image.new('1', (8000, 8000))}"
+    found = fault(experiment_in(folder_with(tmp_path, change)))
+    assert "'image' should have at most 40000000 pixels, found 8000×8000" in found
+
+
+def test_an_error_of_the_users_own_code_is_named_by_its_line(tmp_path):
+    found = fault(experiment_in(folder_with(tmp_path, "return sample['picture']")))
+    assert "found KeyError: 'picture' (my_data.py, line" in found
 
 
 @pytest.mark.parametrize(
@@ -296,6 +368,40 @@ def test_check_reads_the_data_sets_of_an_experiment(tmp_path):
 def test_check_names_every_bad_sample(tmp_path):
     done = run("data", "check", experiment_in(folder_with(tmp_path, "sample['depth'][0] = -1; return sample"), count=3))
     assert (done.exit_code, done.output.count("'depth' should be from 0 to inf")) == (1, 6)
+
+
+def test_check_refuses_what_cannot_be_divided(tmp_path):
+    path = experiment_in(folder_with(tmp_path), count=3)
+    done = run("data", "check", path)
+    assert (done.exit_code, "training.batch_size" in done.output, "no faults" in done.output) == (2, True, False)
+
+
+def test_check_needs_no_weights(tmp_path):
+    path = experiment_in(folder_with(tmp_path))
+    path.write_text(path.read_text().replace(f"name: {TINY}", f"name: {TINY}\n    weights: nowhere.safetensors"))
+    assert (run("data", "check", path).exit_code, run("run", path, "--dry-run").exit_code) == (0, 2)
+
+
+def two_data_sets(tmp_path):
+    path = experiment_in(folder_with(tmp_path))
+    values = yaml.safe_load(path.read_text())
+    values["data"]["yours"] = values["data"]["mine"]
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def test_info_paints_all_data_sets_of_an_experiment(tmp_path):
+    done = run("data", "info", two_data_sets(tmp_path), "--out", tmp_path / "all.png")
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["all-mine.png", "all-yours.png"]
+
+
+def test_info_paints_the_data_set_that_is_named(tmp_path):
+    path = two_data_sets(tmp_path)
+    assert run("data", "info", path, "--out", tmp_path / "one.png", "--name", "yours").exit_code == 0
+    done = run("data", "info", path, "--name", "your")
+    assert (sorted(path.name for path in tmp_path.glob("*.png")), done.exit_code) == (["one.png"], 2)
+    assert "'yours'" in done.output
 
 
 def test_info_paints_the_data_set_of_an_experiment(tmp_path):

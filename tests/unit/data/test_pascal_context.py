@@ -205,7 +205,7 @@ def test_a_label_of_another_size_is_an_error(root):
 
 def test_a_damaged_file_is_an_error_that_names_it(root):
     (root / "human_parts" / f"{IDS[0]}.mat").write_bytes(b"not a MATLAB file at all" * 20)
-    with pytest.raises(BrokenFileError, match=rf"{IDS[0]}\.mat: should be a MATLAB file with anno"):
+    with pytest.raises(BrokenFileError, match=rf"{IDS[0]}\.mat: expected a MATLAB file"):
         load(root, "human_parts")
 
 
@@ -213,6 +213,37 @@ def test_something_else_in_a_file_is_an_error_that_names_it(root):
     savemat(root / "human_parts" / f"{IDS[0]}.mat", {"anno": np.zeros((2, 2))})
     with pytest.raises(BrokenFileError, match=rf"{IDS[0]}\.mat: should be readable as 'human_parts', found"):
         load(root, "human_parts")
+
+
+@pytest.mark.parametrize("id", ["../secret/2008_000002", "/etc/2008_000002", "a/../../b"])
+def test_an_id_leads_to_no_other_folder(root, id):
+    path = root / "ImageSets" / "Context" / "train.txt"
+    path.write_text(f"{IDS[0]}\n{id}\n")
+    with pytest.raises(BrokenFileError, match=r"train\.txt: id 2: expected the name of a file in"):
+        PascalContext(root, "train")
+
+
+@pytest.mark.parametrize("value", [460.0, -1.0, 1.5, float("nan")])
+def test_a_class_that_does_not_exist_in_the_label_map_is_an_error(root, value):
+    path = root / "pascal-context" / "trainval" / f"{IDS[0]}.mat"
+    savemat(path, {"LabelMap": np.full(SIZE, value)})
+    with pytest.raises(BrokenFileError, match=r"\.mat: LabelMap: expected whole numbers from 0 to 459"):
+        load(root, "edge")
+
+
+@pytest.mark.parametrize("number", [460, -1, 1.0, "2", True])
+def test_a_class_list_with_a_number_out_of_range_is_an_error(root, number):
+    path = root / "json" / "context_classes.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "sky": number}))
+    with pytest.raises(BrokenFileError, match=r"context_classes\.json: 'sky': expected a number from 0 to 459"):
+        load(root, "normals")
+
+
+@pytest.mark.parametrize("content", [[], {IDS[0]: 15}, {IDS[0]: "15"}])
+def test_a_person_list_in_another_form_is_an_error(root, content):
+    (root / "ImageSets" / "Parts" / "train.txt").write_text(json.dumps(content))
+    with pytest.raises(BrokenFileError, match=r"Parts.train\.txt: expected a list of classes by id"):
+        PascalContext(root, "train").usable(["human_parts"])
 
 
 def test_a_person_list_without_an_image_is_an_error(root):
