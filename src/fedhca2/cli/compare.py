@@ -39,12 +39,13 @@ Jobs = Annotated[
 def compare(
     config: ExperimentName = "demo",
     methods: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
-            help="Names separated by commas, or 'all'; settings of each are in the experiment's `methods`.",
+            help="Names separated by commas, or 'all'; by default fedavg,fedhca2. "
+            "Settings of each are in the experiment's `methods`.",
             autocompletion=completion.methods,
         ),
-    ] = "fedavg,fedhca2",
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per method.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/compare-NAME.")] = None,
     jobs: Jobs = "1",
@@ -62,7 +63,8 @@ def compare(
 
         experiment = Experiment.load(config, overrides or [])
         folder = out or comparison_folder(experiment.name)
-        names = list(METHODS) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+        listed = ",".join(methods or ["fedavg,fedhca2"]).split(",")
+        names = [every for name in listed for every in (METHODS if name.strip() == "all" else [name.strip()]) if every]
         if not names:
             raise UserError(["--methods: should name at least one method, or 'all'"])
         _carry_out(plan_runs(experiment, names, seeds, folder), folder, most, as_json)

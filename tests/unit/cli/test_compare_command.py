@@ -47,6 +47,13 @@ def test_it_says_that_runs_wait_for_memory(shown, monkeypatch):
     assert printed() == "3 more waiting for memory\n"
 
 
+def test_methods_of_several_options_are_all_compared(tmp_path):
+    result = CliRunner().invoke(
+        app, ["compare", "demo", "--methods", "one", "--methods", "two, three", "--out", str(tmp_path / "out")]
+    )
+    assert [line.split("'")[1] for line in result.output.splitlines()] == ["one", "two", "three"]  # unknown
+
+
 def test_a_comparison_of_no_method_is_refused(tmp_path):
     result = CliRunner().invoke(app, ["compare", "demo", "--methods", " ,", "--out", str(tmp_path / "out")])
     assert (result.exit_code, result.output) == (2, "error: --methods: should name at least one method, or 'all'\n")
