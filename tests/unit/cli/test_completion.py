@@ -39,7 +39,7 @@ def proposed(line, **environment):
         ("run demo --set data.outdoor.tr", ["data.outdoor.train="]),
         ("run demo --set clients.1.ep", ["clients.1.epochs="]),
         ("run demo --set method.c", ["method.c=", "method.clamp="]),
-        ("run demo --set method", ["method.", "method="]),
+        ("run demo --set method", ["method.", "method=", "methods."]),
         ("run demo --set method=fedh", ["method=fedhca2"]),
         ("run demo --set method.rescale=", ["method.rescale=released", "method.rescale=none"]),
         ("run demo --set baseline=t", ["baseline=true"]),
