@@ -10,7 +10,7 @@ from fedhca2.clients import Privacy, Schedule, Training
 from fedhca2.experiment import GuardBounds
 from fedhca2.federation.limits import Reach
 from fedhca2.federation.server import Server
-from fedhca2.messages import Profile, Reply
+from fedhca2.messages import Effect, Profile, Reply
 from fedhca2.methods import resolve
 from fedhca2.params import Layout, Slot
 
@@ -109,6 +109,25 @@ def outcome(replies, **bounds):
 def test_the_others_get_what_they_would_without_it(fault):
     good = [*map(reply, "abc")]
     assert outcome([FAULTS[fault][0](reply("d")), *good]) == outcome(good)
+
+
+SAID = {
+    "losses": {"losses": {"edge": 1e38}},
+    "scores": {"metrics": {"edge": {"ods_f": -1e38, "another": 1e38}}},
+    "seconds": {"seconds": 1e9},
+    "agreement": {"agreement": {ENCODER: (1e38,), EDGE: (-1e38, 1e38)}},
+    "declined": {"declined": "everything"},
+    "effect": {"effect": Effect(1e38, -1e38, 1e9)},
+}
+
+
+@pytest.mark.parametrize("said", SAID.values(), ids=SAID)
+def test_what_a_client_says_of_its_training_changes_nothing_for_others(said):
+    honest, false = (outcome([*map(reply, "abc"), each]) for each in (reply("d"), replace(reply("d"), **said)))
+    for found, wanted in zip(false, honest, strict=True):
+        others = [key for key in wanted if (key[0] if isinstance(key, tuple) else key.split("/")[0]) != "d"]
+        assert others
+        assert all(found[key] == wanted[key] for key in others)
 
 
 def test_a_repeated_reply_changes_nothing():

@@ -90,19 +90,21 @@ def check_work(experiment: Experiment, site: SiteConfig) -> None:
     [spec], method, training = experiment.specs, experiment.resolved_method, experiment.training
     data, most = experiment.data[spec.data], site.limits
     epochs = {f"method.local.{key}": value for key, value in method.local if key.endswith("epochs")}
-    asked: dict[str, dict[str, int | None]] = {
+    asked: dict[str, dict[str, float | None]] = {
         "epochs": {"clients.epochs": spec.epochs, **epochs},
         "rounds": {"rounds": experiment.rounds},
         "pixels": {f"training.batch_size times data.{spec.data}.size": prod(data.size, start=training.batch_size)},
         "width": {f"model.{key}": getattr(spec.model, key) for key in ("decoder_width", "feature_width")},
         "images": {f"data.{spec.data}.{key}": getattr(data, key, None) for key in ("train", "val")},
         "workers": {"training.workers": training.workers},
+        "learning_rate": {"training.learning_rate": training.learning_rate},
+        "noise": {"guard.noise": experiment.guard.noise},
     }
     _refuse(
         _too_much(where, value, key, getattr(most, key))
         for key, values in asked.items()
         for where, value in values.items()
-        if isinstance(value, int) and value > getattr(most, key)
+        if value is not None and value > getattr(most, key)
     )
 
 
@@ -162,8 +164,8 @@ def _line(where: str, found: object, key: str, allowed: Iterable[str]) -> _Refus
     return _Refusal(line, key)
 
 
-def _too_much(where: str, found: int, key: str, most: int) -> _Refusal:
-    return _Refusal(f"{where}: expected at most {most} (limits.{key} in site.yaml), got {found}", f"limits.{key}")
+def _too_much(where: str, found: float, key: str, most: float) -> _Refusal:
+    return _Refusal(f"{where}: expected at most {most:g} (limits.{key} in site.yaml), got {found:g}", f"limits.{key}")
 
 
 def _refuse(refusals: Iterable[_Refusal]) -> None:

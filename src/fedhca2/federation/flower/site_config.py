@@ -89,6 +89,8 @@ class SiteLimits(Config):
     width: Annotated[int, Field(ge=1, description="width of decoders and of encoders' projections")] = 1024
     images: Annotated[int, Field(ge=1, description="images of a rendered data set")] = 100_000
     workers: Annotated[int, Field(ge=0, description="threads that preload images")] = 16
+    learning_rate: Annotated[float, Field(gt=0, description="highest learning rate, which also bounds rows")] = 1.0
+    noise: Annotated[float, Field(ge=0, description="noise of others on each value, which also bounds rows")] = 10.0
     clients: Annotated[int, Field(ge=1, description="clients that an invitation may list")] = 10_000
 
 

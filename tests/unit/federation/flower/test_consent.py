@@ -109,6 +109,8 @@ WORK = {
     "a batch": ({"training": {"batch_size": 10**9}}, "pixels"),
     "images": ({"data": {"rooms": {"kind": "scenes", "domain": "indoor", "train": 10**9}}}, "images"),
     "threads": ({"training": {"workers": 10**9}}, "workers"),
+    "a learning rate that lets any row pass": ({"training": {"learning_rate": 1e30}}, "learning_rate"),
+    "noise that lets any row pass": ({"guard": {"noise": 1e30}}, "noise"),
     "a width": ({"model": {"encoder": {"name": "swin_micro"}, "decoder_width": 4096}}, "width"),
 }
 
