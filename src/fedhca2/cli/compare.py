@@ -58,13 +58,11 @@ def compare(
         from fedhca2.errors import UserError
         from fedhca2.experiment import Experiment
         from fedhca2.federation.comparison_runs import plan_runs
-        from fedhca2.methods import METHODS
         from fedhca2.run_folder.names import comparison_folder
 
         experiment = Experiment.load(config, overrides or [])
         folder = out or comparison_folder(experiment.name)
-        listed = ",".join(methods or ["fedavg,fedhca2"]).split(",")
-        names = [every for name in listed for every in (METHODS if name.strip() == "all" else [name.strip()]) if every]
+        names = _method_names(methods or ["fedavg,fedhca2"])
         if not names:
             raise UserError(["--methods: should name at least one method, or 'all'"])
         _carry_out(plan_runs(experiment, names, seeds, folder), folder, most, as_json)
@@ -77,28 +75,79 @@ def sweep(
         list[str],
         typer.Option(
             metavar="KEY=V1,V2,…",
-            help="A setting to vary, and its values: method.c=0.2,0.4,0.6; with several, all combinations are run.",
+            help="A setting to vary, and its values: method.c=0.2,0.4,0.6; copies=1,2,4 varies the number of clients "
+            "of each kind. With several, all combinations are run.",
         ),
     ],
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Further methods, separated by commas, each a curve of its own; one that does not have the setting "
+            "is a horizontal line.",
+            autocompletion=completion.methods,
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TASK", help="Draw a task's score instead of Δm: semseg, or with its data, pascal:semseg."
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per value.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/sweep-NAME-KEY.")] = None,
     jobs: Jobs = "1",
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Run an experiment with several values of settings, and show Δm over them. Finished runs are not repeated."""
+    """Run an experiment with several values of settings, and draw Δm over them. Finished runs are not repeated."""
     most = _number_of_jobs(jobs)
     with clear_errors(), stopped():
-        from fedhca2.federation.comparison_runs import plan_sweep, run_folder_of
+        from fedhca2.federation.comparison_runs import plan_sweep, sweep_rows
         from fedhca2.run_folder.names import sweep_folder
 
         values = _swept_values(over)
-        variants = _variants(config, values, overrides or [])
-        folder = out or sweep_folder(next(iter(variants.values())).name, "-".join(values))
+        variants, curves = _variants(config, values, _method_names(methods or []), overrides or [])
+        first = next(iter(variants.values()))
+        measure = _measure(metric, first) if metric else None
+        folder = out or sweep_folder(first.name, "-".join(values))
         planned = plan_sweep(variants, seeds, folder)
         key, *others = values
-        rows = {value: run_folder_of(folder, f"{key}={value}", 0).parent for value in values[key] if not others}
-        _carry_out(planned, folder, most, as_json, lambda runs, table: _draw_sweep(key, rows, runs, table, folder))
+        found = sweep_rows(variants, folder)
+        rows = {name: {v: found[n] for v, n in held.items()} for name, held in curves.items() if not others}
+        _carry_out(
+            planned, folder, most, as_json, lambda runs, table: _draw_sweep(key, rows, measure, runs, table, folder)
+        )
+
+
+def _method_names(methods: Sequence[str]) -> list[str]:
+    """The methods of an option, which may be given several times; raises UserError if one is unknown."""
+    from fedhca2.config import suggest
+    from fedhca2.errors import UserError
+    from fedhca2.methods import METHODS
+
+    listed = ",".join(methods).split(",")
+    names = [every for name in listed for every in (METHODS if name.strip() == "all" else [name.strip()]) if every]
+    if unknown := [name for name in names if name not in METHODS and ":" not in name]:
+        raise UserError([f"--methods: {name!r} is not a method. {suggest(name, METHODS)}" for name in unknown])
+    return names
+
+
+def _measure(metric: str, experiment: "Experiment") -> tuple[str, str]:
+    """The group of clients and the task that an option names; raises UserError unless it is exactly one."""
+    from fedhca2.errors import UserError
+    from fedhca2.reports.comparison.gather import group_names
+
+    tasks = {spec.name: spec.tasks for spec in experiment.specs}
+    groups = group_names(tasks, {spec.name: spec.data for spec in experiment.specs})
+    known = list(dict.fromkeys((groups[client], task) for client, held in tasks.items() for task in held))
+    data, _, wanted = (part.strip() for part in metric.rpartition(":"))
+    found = [
+        (group, task) for group, task in known if task == wanted and f"{group},".startswith(f"{data}," * bool(data))
+    ]
+    if len(found) != 1:
+        names = "; ".join(f"{group}: {task}" for group, task in found or known)
+        raise UserError([f"--metric {metric:.200}: expected one of: {names}"])
+    return found[0]
 
 
 def _swept_values(over: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -128,25 +177,69 @@ def _swept_values(over: Sequence[str]) -> dict[str, dict[str, Any]]:
     return swept
 
 
-def _variants(config: str, swept: Mapping[str, Mapping[str, Any]], overrides: Sequence[str]) -> dict[str, "Experiment"]:
-    """The experiment for each combination of values, by name; raises UserError if they cannot be compared."""
-    from fedhca2.errors import UserError
+def _variants(
+    config: str, swept: Mapping[str, Mapping[str, Any]], methods: Sequence[str], overrides: Sequence[str]
+) -> tuple[dict[str, "Experiment"], dict[str, dict[str, str]]]:
+    """The experiment for each combination of values and each method, by name, and its name by method and values.
+
+    The experiment's own method comes first. Raises UserError if they cannot be compared.
+    """
     from fedhca2.experiment import Experiment
 
-    choices = [[(f"{key}={name}", f"{key}={json.dumps(value)}") for name, value in swept[key].items()] for key in swept]
-    variants = {
-        " ".join(name for name, _ in chosen): Experiment.load(config, [*overrides, *(change for _, change in chosen)])
-        for chosen in product(*choices)
-    }
+    plain = Experiment.load(config, list(overrides))
+    own, variants, curves = plain.method_name, dict[str, Experiment](), dict[str, dict[str, str]]()
+    for method in dict.fromkeys([own, *methods]):
+        for chosen in product(*([(key, *pair) for pair in swept[key].items()] for key in swept)):
+            steps = [step for step in chosen if method == own or _concerns(step[0], method, plain)]
+            name = " ".join([*([method] if method != own else []), *(f"{key}={shown}" for key, shown, _ in steps)])
+            if name not in variants:
+                changes = [change for key, _, value in steps for change in _changes(key, value, method, plain)]
+                loaded = Experiment.load(config, [*overrides, *changes])
+                variants[name] = loaded if method == own else loaded.with_method(method)
+            curves.setdefault(method, {})[" ".join(shown for _, shown, _ in chosen)] = name
+    _check_kinds(variants)
+    return variants, curves
+
+
+def _check_kinds(variants: Mapping[str, "Experiment"]) -> None:
+    """Raise UserError unless variants have the same clients, or other numbers of the same kinds of clients."""
+    from fedhca2.errors import UserError
+
     (first_name, first), *others = variants.items()
     for name, other in others:
-        if other.kinds != first.kinds:
+        renamed = len(other.kinds) == len(first.kinds) and other.kinds != first.kinds
+        if renamed or set(other.kinds.values()) != set(first.kinds.values()):
             raise UserError([f"--over {name}: should keep the clients and tasks of {first_name}, found others"])
-    return variants
+
+
+def _concerns(key: str, method: str, experiment: "Experiment") -> bool:
+    """Whether a swept setting is one of another method too."""
+    from fedhca2.methods import components_of, settings_of
+
+    if not key.startswith("method."):
+        return True
+    found, name = experiment.with_method(method).resolved_method, key.removeprefix("method.")
+    part, _, field = name.partition(".")
+    parts = components_of(found)
+    return name in settings_of(found) or (part in parts and field in type(parts[part]).model_fields)
+
+
+def _changes(key: str, value: Any, method: str, experiment: "Experiment") -> list[str]:
+    """A swept value as overrides: `copies` are those of every entry of `clients`."""
+    if key == "copies":
+        return [f"clients.{entry}.copies={json.dumps(value)}" for entry in range(len(experiment.clients))]
+    if key.startswith("method.") and method != experiment.method_name:
+        key = f"methods.{method}.{key.removeprefix('method.')}"
+    return [f"{key}={json.dumps(value)}"]
 
 
 def _draw_sweep(
-    key: str, rows: Mapping[str, Path], runs: Sequence["RunFiles"], table: "Comparison", folder: Path
+    key: str,
+    rows: Mapping[str, Mapping[str, Path]],
+    measure: tuple[str, str] | None,
+    runs: Sequence["RunFiles"],
+    table: "Comparison",
+    folder: Path,
 ) -> list[str]:
     """Write the figure of the values of one setting that have finished; returns its name."""
     from fedhca2.reports.comparison.drawings import SWEEP_FILE, draw_sweep
@@ -154,10 +247,14 @@ def _draw_sweep(
     from fedhca2.whole_files import ORDINARY, write_whole
 
     label_of = {run.path.parent: label for label, same in variants(runs).items() for run in same}
-    labels = {value: label_of[row] for value, row in rows.items() if row in label_of}
-    if not labels:
+    labels = {
+        method: {value: label_of[row] for value, row in held.items() if row in label_of}
+        for method, held in rows.items()
+    }
+    curves = {method: held for method, held in labels.items() if held}
+    if not curves:
         return []
-    write_whole(folder / SWEEP_FILE, draw_sweep(key, labels, table).encode(), ORDINARY)
+    write_whole(folder / SWEEP_FILE, draw_sweep(key, curves, table, measure).encode(), ORDINARY)
     return [SWEEP_FILE]
 
 

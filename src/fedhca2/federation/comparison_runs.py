@@ -87,23 +87,39 @@ def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> lis
         for name, variant in variants.items()
         for seed in range(variant.seed, variant.seed + seeds)
     ]
-    alone = {name: _concerning_local(variant) for name, variant in variants.items()}
-    first_with = {key: name for name, key in reversed(alone.items())}
+    rows, alone = sweep_rows(variants, out), _rows_alone(variants, out)
     runs = dict[Path, ComparisonRun]()
     for name, experiment in planned:
-        seed, baseline = experiment.seed, None
-        if experiment.method_name != LOCAL:
-            own = LOCAL if len(first_with) == 1 else f"{LOCAL} {first_with[alone[name]]}"
-            baseline = run_folder_of(out, own, seed)
-            local = experiment.with_method(LOCAL)
-            runs.setdefault(baseline, ComparisonRun(local, baseline, None))
-        folder = run_folder_of(out, name, seed)
-        if folder in runs:
-            raise UserError(
-                [f"--over: values should have names that differ in letters or digits, found {name!r} twice"]
-            )
-        runs[folder] = ComparisonRun(experiment, folder, baseline)
+        baseline = alone[name] / f"seed-{experiment.seed}"
+        folder = rows[name] / f"seed-{experiment.seed}"
+        if folder != baseline:
+            if experiment.method_name != LOCAL:
+                runs.setdefault(baseline, ComparisonRun(experiment.with_method(LOCAL), baseline, None))
+            if folder in runs:
+                raise UserError(
+                    [f"--over: values should have names that differ in letters or digits, found {name!r} twice"]
+                )
+        compared = None if experiment.method_name == LOCAL else baseline
+        runs.setdefault(folder, ComparisonRun(experiment, folder, compared))
     return _checked(sorted(runs.values(), key=lambda run: run.baseline is not None), out)
+
+
+def sweep_rows(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path]:
+    """The folder of every variant's row; beside other methods, Local's is that of the Local they are compared with."""
+    alone = _rows_alone(variants, out)
+    shared = any(variant.method_name != LOCAL for variant in variants.values())
+    return {
+        name: alone[name] if shared and variant.method_name == LOCAL else run_folder_of(out, name, 0).parent
+        for name, variant in variants.items()
+    }
+
+
+def _rows_alone(variants: Mapping[str, Experiment], out: Path) -> dict[str, Path]:
+    """The folder of the Local row that every variant is compared with."""
+    alone = {name: _concerning_local(variant) for name, variant in variants.items()}
+    first_with = {key: name for name, key in reversed(alone.items())}
+    names = {name: LOCAL if len(first_with) == 1 else f"{LOCAL} {first_with[key]}" for name, key in alone.items()}
+    return {name: run_folder_of(out, own, 0).parent for name, own in names.items()}
 
 
 def _concerning_local(experiment: Experiment) -> str:

@@ -116,6 +116,57 @@ def test_a_sweep_over_two_settings_has_a_row_for_each_combination(config, tmp_pa
     assert not (tmp_path / "out" / "sweep.svg").exists()
 
 
+@pytest.fixture(scope="module")
+def copied(config, tmp_path_factory):
+    """A sweep over the number of clients with three methods and two seeds."""
+    out = tmp_path_factory.mktemp("copies") / "out"
+    words = ("--over", "copies=1,2", "--methods", "local,fedavg", "--seeds", "2")
+    done = invoke(
+        "sweep", config, *words, *("--set", "rounds=1", "--set", "data.indoor.train=4"), "--out", out, "--json"
+    )
+    assert done.exit_code == 0, done.output
+    return out, json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_a_sweep_over_copies_has_a_curve_for_each_method(copied):
+    out, found = copied
+    rows = {row["method"]: row["mean"] for row in found["table"] if row["metric"] == "Δm"}
+    methods = ("fedhca2", "local", "fedavg")
+    assert set(rows) == {f"{method}, {count} of each" for method in methods for count in (1, 2)}
+    drawing = (out / "sweep.svg").read_text("utf-8")
+    told = {method: "; ".join(f"{n}: {rows[f'{method}, {n} of each']:.4g}" for n in (1, 2)) for method in methods}
+    assert f"over copies: {' | '.join(f'{method}: {values}' for method, values in told.items())}" in drawing
+    assert drawing.count("<circle") == len(methods) * 2 * 2  # a point for each seed
+
+
+@pytest.mark.slow
+def test_methods_without_the_swept_setting_are_lines_in_a_figure_of_any_score(config, tmp_path):
+    words = ("--over", "method.c=0.2,0.5", "--methods", "fedavg,local", "--metric", "indoor:depth", "--set", "rounds=1")
+    done = invoke("sweep", config, *words, "--out", tmp_path / "out", "--json")
+    assert done.exit_code == 0, done.output
+    rows = {row["method"]: row["mean"] for row in json.loads(done.stdout)["table"] if row["task"] == "depth"}
+    assert set(rows) == {"local", "fedavg", "fedhca2, c=0.2", "fedhca2, c=0.5"}
+    drawing = (tmp_path / "out" / "sweep.svg").read_text("utf-8")
+    assert f"| fedavg: 0.2: {rows['fedavg']:.4g}; 0.5: {rows['fedavg']:.4g} | local" in drawing
+    assert drawing.count('<g stroke-dasharray="6 4">') == 4  # two lines, each also in the key
+    assert "indoor, single-task: depth RMSE ↓ over method.c" in drawing
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--methods", "fedagv"), "--methods: 'fedagv' is not a method. Did you mean 'fedavg'?"),
+        (("--metric", "semseg"), "--metric semseg: expected one of: outdoor, single-task: sal; indoor, single-task: "),
+        (("--metric", "outdoor:depth"), "--metric outdoor:depth: expected one of: "),
+    ],
+)
+def test_a_wrong_figure_is_one_line_before_anything_runs(config, tmp_path, words, line):
+    done = invoke("sweep", config, "--over", "method.c=0.2,0.5", *words, "--out", tmp_path / "out")
+    assert (done.exit_code, line in done.output, done.output.count("\n")) == (2, True, 1), done.output
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_setting_that_is_swept_twice_is_one_line(config, tmp_path):
     done = invoke(
         "sweep", config, "--over", "method.c=0.2,0.5", "--over", "method.c=0.6,0.7", "--out", tmp_path / "out"
@@ -138,6 +189,7 @@ def test_a_setting_that_is_swept_twice_is_one_line(config, tmp_path):
         ("name=a,b", "'name' cannot be swept: it does not change any result"),
         ("devices=[cpu],[cuda:9]", "'devices' cannot be swept: it does not change any result"),
         ("clients.0.name=a,b", "should keep the clients and tasks of clients.0.name=a"),
+        ("clients.0.tasks=[sal],[semseg]", "should keep the clients and tasks of clients.0.tasks="),
         ("rounds=yes,no", "rounds: should be a number, found True"),
     ],
 )

@@ -1,11 +1,11 @@
-"""Drawings of a comparison as SVG: average ranks with their critical difference, and Δm over a swept setting."""
+"""Drawings of a comparison as SVG: average ranks with their critical difference, and a column over a swept setting."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from math import ceil, floor, isfinite, log10
 
-from fedhca2.reports.comparison.gather import DELTA_M, Comparison, Entry
+from fedhca2.reports.comparison.gather import DELTA_M, Column, Comparison, Entry
 from fedhca2.reports.comparison.significance import LEVEL, Ranking, rank
 
 RANKS_FILE, SWEEP_FILE = "critical-difference.svg", "sweep.svg"
@@ -15,6 +15,7 @@ LETTER, TOP, ROW, BAR = 7.2, 62, 22, 8  # pixels: a letter, the axis, a name, a 
 WIDTH, HEIGHT = 560, 340  # pixels of a sweep, and its margins:
 LEFT, RIGHT, ABOVE, BELOW = 70, 30, 40, 50
 TICKS = 5
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555", "#7b3294", "#8c510a", "#1b7837")
 WIDE = 100  # times the smallest value, from which the axis is logarithmic
 
 
@@ -74,35 +75,82 @@ def draw_ranks(ranking: Ranking) -> str:
     return svg_drawing(width, height, f"{RANKS_TITLE}: {', '.join(labels)}", parts)
 
 
-def draw_sweep(setting: str, labels: Mapping[str, str], comparison: Comparison) -> str:
-    """Draw the mean of each value's row with its standard deviation, and a point for each seed.
+def draw_sweep(
+    setting: str,
+    curves: Mapping[str, Mapping[str, str]],
+    comparison: Comparison,
+    measure: tuple[str, str] | None = None,
+) -> str:
+    """Draw a curve for each method: means over the values with their standard deviation, and a point for each seed.
 
-    `labels` has the row of the comparison by value.
+    `curves` has the row of the comparison by method and value; a method with one row for all values is a dashed line.
+    `measure` is the group and the task of a column, instead of Δm.
     """
-    known = DELTA_M in comparison.columns and any(
-        isfinite(comparison.entries[label][DELTA_M].mean) for label in labels.values()
-    )
-    column = DELTA_M if known else comparison.columns[0]
-    entries = {value: comparison.entries[label][column] for value, label in labels.items()}
+    column = _column(comparison, curves, measure)
+    entries = {
+        name: {value: comparison.entries[label][column] for value, label in labels.items()}
+        for name, labels in curves.items()
+    }
     title = column.heading if column.is_gain else f"{column.group}: {column.heading}"
-    x, y = _positions(list(entries)), _Axis(list(entries.values()))
-    parts = [
-        svg_text(WIDTH / 2, 22, f"{title} over {setting}", "middle"),
-        svg_text(WIDTH / 2, HEIGHT - 8, setting, "middle"),
-    ]
-    parts += [
-        svg_line(LEFT, HEIGHT - BELOW, WIDTH - RIGHT, HEIGHT - BELOW),
-        svg_line(LEFT, ABOVE, LEFT, HEIGHT - BELOW),
-    ]
+    x = _positions(list(dict.fromkeys(value for held in entries.values() for value in held)))
+    y = _Axis([entry for held in entries.values() for entry in held.values()])
+    parts = _frame(f"{title} over {setting}", setting, x, y)
+    for number, (name, held) in enumerate(entries.items()):
+        level = len(held) > 1 and len(set(curves[name].values())) == 1
+        drawn = _level(y, next(iter(held.values()))) if level else _curve(x, y, held)
+        if len(entries) > 1:
+            drawn += _key(number, name, level=level)
+        parts += [_coloured(COLOURS[number % len(COLOURS)] if len(entries) > 1 else "#222", drawn)]
+    told = {
+        name: "; ".join(f"{value}: {entry.mean:.4g}" for value, entry in held.items()) for name, held in entries.items()
+    }
+    every = " | ".join(f"{name}: {text}" if len(told) > 1 else text for name, text in told.items())
+    width = WIDTH + (LETTER * max(map(len, entries)) + 40 if len(entries) > 1 else 0)
+    height = max(HEIGHT, ABOVE + ROW * len(entries))
+    return svg_drawing(width, height, f"{title} over {setting}: {every}", parts)
+
+
+def _column(comparison: Comparison, curves: Mapping[str, Mapping[str, str]], measure: tuple[str, str] | None) -> Column:
+    """The column of a group's task; without one Δm, or the first column if no Δm is known."""
+    if measure:
+        return next(column for column in comparison.columns if (column.group, column.task) == measure)
+    rows = [comparison.entries[label] for labels in curves.values() for label in labels.values()]
+    known = DELTA_M in comparison.columns and any(isfinite(row[DELTA_M].mean) for row in rows)
+    return DELTA_M if known else comparison.columns[0]
+
+
+def _frame(title: str, setting: str, x: Mapping[str, float], y: "_Axis") -> list[str]:
+    """The titles and both axes."""
+    bottom = HEIGHT - BELOW
+    parts = [svg_text(WIDTH / 2, 22, title, "middle"), svg_text(WIDTH / 2, HEIGHT - 8, setting, "middle")]
+    parts += [svg_line(LEFT, bottom, WIDTH - RIGHT, bottom), svg_line(LEFT, ABOVE, LEFT, bottom)]
     for tick in y.ticks:
         parts += [svg_line(LEFT - 5, y(tick), LEFT, y(tick)), svg_text(LEFT - 8, y(tick) + 4, f"{tick:.3g}", "end")]
+    return [*parts, *(svg_text(place, bottom + 18, value, "middle") for value, place in x.items())]
+
+
+def _curve(x: Mapping[str, float], y: "_Axis", entries: Mapping[str, Entry]) -> list[str]:
     means = [(x[value], y(entry.mean)) for value, entry in entries.items() if isfinite(entry.mean)]
-    parts += [svg_line(*start, *end, 2) for start, end in pairwise(means)]
-    for value, entry in entries.items():
-        parts.append(svg_text(x[value], HEIGHT - BELOW + 18, value, "middle"))
-        parts += _marks(x[value], y, entry)
-    told = "; ".join(f"{value}: {entry.mean:.4g}" for value, entry in entries.items())
-    return svg_drawing(WIDTH, HEIGHT, f"{title} over {setting}: {told}", parts)
+    lines = [svg_line(*start, *end, 2) for start, end in pairwise(means)]
+    return [*lines, *(mark for value, entry in entries.items() for mark in _marks(x[value], y, entry))]
+
+
+def _level(y: "_Axis", entry: Entry) -> list[str]:
+    """A dashed line at the mean of what no value changes."""
+    if not isfinite(entry.mean):
+        return []
+    return [f'<g stroke-dasharray="6 4">{svg_line(LEFT, y(entry.mean), WIDTH - RIGHT, y(entry.mean), 2)}</g>']
+
+
+def _key(number: int, name: str, *, level: bool) -> list[str]:
+    """The line of a method in the key beside the figure."""
+    at, line = ABOVE + ROW * number, WIDTH - RIGHT + 8
+    stroke = svg_line(line, at, line + 26, at, 2)
+    return [f'<g stroke-dasharray="6 4">{stroke}</g>' if level else stroke, svg_text(line + 32, at + 4, name, "start")]
+
+
+def _coloured(colour: str, parts: Sequence[str]) -> str:
+    return "\n".join([f'<g fill="{colour}" stroke="{colour}">', *parts, "</g>"])
 
 
 def _marks(x: float, y: "_Axis", entry: Entry) -> list[str]:

@@ -210,10 +210,15 @@ def _only(run: ComparedRun, shared: Iterable[Column]) -> Scores:
 
 def client_groups(run: ComparedRun) -> dict[str, str]:
     """The group of each client: its data set, plus its tasks if the data set's multi-task clients differ in theirs."""
+    return group_names(run.tasks, {client: run.dataset(client) for client in run.tasks})
+
+
+def group_names(tasks_of: Mapping[str, Sequence[str]], dataset: Mapping[str, str]) -> dict[str, str]:
+    """The group of each client, by its tasks and its data set."""
     groups = {}
-    for client, tasks in run.tasks.items():
-        data = run.dataset(client)
-        rivals = {run.kinds[c] for c, held in run.tasks.items() if len(held) > 1 and run.dataset(c) == data}
+    for client, tasks in tasks_of.items():
+        data = dataset[client]
+        rivals = {frozenset(held) for c, held in tasks_of.items() if len(held) > 1 and dataset[c] == data}
         kind = "single-task" if len(tasks) == 1 else "multi-task" if len(rivals) < 2 else "+".join(sorted(tasks))
         groups[client] = f"{data}, {kind}"
     return groups
