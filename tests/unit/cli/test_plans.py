@@ -1,6 +1,7 @@
 """`fedhca2 run --dry-run` and `sweep`, and what a result says about its origin."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -151,6 +152,8 @@ def test_methods_without_the_swept_setting_are_lines_in_a_figure_of_any_score(co
     assert f"| fedavg: 0.2: {rows['fedavg']:.4g}; 0.5: {rows['fedavg']:.4g} | local" in drawing
     assert drawing.count('<g stroke-dasharray="6 4">') == 4  # two lines, each also in the key
     assert "indoor, single-task: depth RMSE ↓ over method.c" in drawing
+    ticks = re.findall(r'text-anchor="end"[^>]*>([^<]*)<', drawing)
+    assert len(set(ticks)) == len(ticks)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def _frame(title: str, setting: str, x: Mapping[str, float], y: "_Axis") -> list
     parts = [svg_text(WIDTH / 2, 22, title, "middle"), svg_text(WIDTH / 2, HEIGHT - 8, setting, "middle")]
     parts += [svg_line(LEFT, bottom, WIDTH - RIGHT, bottom), svg_line(LEFT, ABOVE, LEFT, bottom)]
     for tick in y.ticks:
-        parts += [svg_line(LEFT - 5, y(tick), LEFT, y(tick)), svg_text(LEFT - 8, y(tick) + 4, f"{tick:.3g}", "end")]
+        parts += [svg_line(LEFT - 5, y(tick), LEFT, y(tick)), svg_text(LEFT - 8, y(tick) + 4, y.shown(tick), "end")]
     return [*parts, *(svg_text(place, bottom + 18, value, "middle") for value, place in x.items())]
 
 
@@ -136,10 +136,14 @@ def _curve(x: Mapping[str, float], y: "_Axis", entries: Mapping[str, Entry]) -> 
 
 
 def _level(y: "_Axis", entry: Entry) -> list[str]:
-    """A dashed line at the mean of what no value changes."""
+    """A dashed line at the mean of what no value changes, in a band of its standard deviation."""
     if not isfinite(entry.mean):
         return []
-    return [f'<g stroke-dasharray="6 4">{svg_line(LEFT, y(entry.mean), WIDTH - RIGHT, y(entry.mean), 2)}</g>']
+    spread = entry.deviation if entry.deviation is not None and isfinite(entry.deviation) else 0.0
+    top, bottom = y(entry.mean + spread), y(entry.mean - spread)
+    size = f'width="{WIDTH - LEFT - RIGHT}" height="{bottom - top:.1f}"'
+    band = [f'<rect x="{LEFT}" y="{top:.1f}" {size} fill-opacity="0.12" stroke="none"/>'] if spread else []
+    return [*band, f'<g stroke-dasharray="6 4">{svg_line(LEFT, y(entry.mean), WIDTH - RIGHT, y(entry.mean), 2)}</g>']
 
 
 def _key(number: int, name: str, *, level: bool) -> list[str]:
@@ -178,10 +182,18 @@ class _Axis:
         self.low, self.high = min(known) - 0.05 * room, max(known) + 0.05 * room
 
     @property
+    def step(self) -> float:
+        """From one tick to the next."""
+        return tick_step(self.high - self.low, TICKS)
+
+    @property
     def ticks(self) -> list[float]:
         """Round numbers on the axis."""
-        step = tick_step(self.high - self.low, TICKS)
-        return [step * number for number in range(ceil(self.low / step), floor(self.high / step) + 1)]
+        return [self.step * number for number in range(ceil(self.low / self.step), floor(self.high / self.step) + 1)]
+
+    def shown(self, tick: float) -> str:
+        """A tick with as many digits as tell it from the next."""
+        return f"{tick:.{max(0, -floor(log10(self.step)))}f}"
 
     def __call__(self, value: float) -> float:
         return HEIGHT - BELOW - (value - self.low) / (self.high - self.low) * (HEIGHT - ABOVE - BELOW)
