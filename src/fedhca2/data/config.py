@@ -3,7 +3,8 @@
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from threading import Lock
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt
 
@@ -41,13 +42,31 @@ class DataConfig(Config):
     def labels(self) -> Mapping[str, LabelSpace] | None:
         """The tasks that it has labels for; None if it must be opened to know them."""
 
-    def labels_for(self, tasks: TaskSet) -> Mapping[str, LabelSpace]:
-        """The tasks that it has labels for, which may take opening it; raises FileError if that is not possible."""
-        return self.open("train", tasks).labels if self.labels is None else self.labels
-
     @abstractmethod
     def open(self, split: Split, tasks: TaskSet = TASKS) -> Dataset:
         """Open one split, with labels for some of these tasks."""
+
+
+class DataSets:
+    """Data sets that are open. Those of equal settings, however their images are divided, are opened once."""
+
+    def __init__(self) -> None:
+        self._opened: list[tuple[tuple[Any, ...], Dataset]] = []
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[type["DataSets"], tuple[()]]:
+        return DataSets, ()  # another process opens its own
+
+    def open(self, config: DataConfig, split: Split, tasks: TaskSet) -> Dataset:
+        """One split of the data set with these settings; raises FileError if it cannot be opened."""
+        key = (type(config), config.model_dump(exclude={"partition"}), tasks.declared, split)
+        with self._lock:
+            for known, opened in self._opened:
+                if known == key:
+                    return opened
+            made = config.open(split, tasks)
+            self._opened.append((key, made))
+            return made
 
 
 def path_settings(config: type[DataConfig]) -> set[str]:

@@ -87,7 +87,7 @@ class Trained:
     @property
     def spaces(self) -> Mapping[str, LabelSpace]:
         """The label formats of its tasks."""
-        labels = self.experiment.data[self.spec.data].labels_for(self.tasks)
+        labels = self.experiment.labels[self.spec.data]
         return {task: labels[task] for task in self.spec.tasks}
 
     @shared_property

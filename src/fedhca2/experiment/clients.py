@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -101,6 +101,15 @@ class ClientEntry(Config):
         copies = [f"-{copy + 1}" for copy in range(self.copies)] if self.copies > 1 else [""]
         return {f"{name}{copy}": tasks for name, tasks in kinds for copy in copies}
 
+    @property
+    def blank(self) -> Self:
+        """The same entry without initial weights of its own."""
+        encoder = (self.model or {}).get("encoder")
+        if not isinstance(encoder, Mapping):
+            return self
+        unset = {key: value for key, value in encoder.items() if key != "sha256"} | {"weights": "none"}
+        return self.model_copy(update={"model": {**(self.model or {}), "encoder": unset}})
+
     def expand(self, model: ModelConfig) -> list[ClientSpec]:
         """List the clients that this entry stands for; `model` is the experiment's."""
         own = _own_model(model, self.model) if self.model else model
@@ -130,11 +139,11 @@ def _channels_fault(data: str, task: Task, space: LabelSpace) -> list[str]:
 
 def expand(
     entries: Sequence[ClientEntry],
-    labels: Mapping[str, Mapping[str, LabelSpace]],
+    labels: Mapping[str, Mapping[str, LabelSpace] | None],
     model: ModelConfig,
     tasks: TaskSet,
 ) -> list[ClientSpec]:
-    """List all clients, checked against the data sets' tasks."""
+    """List all clients, checked against the labels of the data sets; None where these are not known."""
     lines: list[str] = []
     specs: list[ClientSpec] = []
     for i, entry in enumerate(entries):
@@ -145,14 +154,15 @@ def expand(
             continue
         key = "tasks" if entry.tasks else "split"
         for task in entry.tasks or entry.split or ():
-            if task not in labels[entry.data]:
-                hint = suggest(task, labels[entry.data])
+            known = labels[entry.data]
+            if known is not None and task not in known:
+                hint = suggest(task, known)
                 lines.append(f"clients[{i}].{key}: {task!r} is not a task of data set {entry.data!r}. {hint}")
             elif task not in tasks:
                 hint = f"should be declared in `tasks`, for example as `{task}: regression`, found nothing"
                 lines.append(f"clients[{i}].{key}: {task!r} {hint}")
-            else:
-                lines += _channels_fault(entry.data, tasks[task], labels[entry.data][task])
+            elif known is not None:
+                lines += _channels_fault(entry.data, tasks[task], known[task])
         try:
             specs += entry.expand(model)
         except UserError as error:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedhca2.clients import Privacy, Training
 from fedhca2.config import Config, suggest
 from fedhca2.config_errors import describe
-from fedhca2.data import AnyData
+from fedhca2.data import AnyData, Dataset, Split
+from fedhca2.data.config import DataSets
 from fedhca2.data.file_errors import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
@@ -84,6 +85,8 @@ class Experiment(Config):
     data: Annotated[dict[str, AnyData], Field(min_length=1, description="data sets by name")]
     clients: Annotated[tuple[ClientEntry, ...], Field(min_length=1, description="who takes part")]
 
+    _data_sets: DataSets | None = PrivateAttr(default=None)
+
     @model_validator(mode="before")
     @classmethod
     def _method_by_name(cls, values: Any, info: ValidationInfo) -> Any:
@@ -135,31 +138,57 @@ class Experiment(Config):
         named += [part.kind for spec in self.specs for part in spec.model.own_parts.values()]
         return [path for path in dict.fromkeys(named) if is_import_path(path)]
 
-    @property
-    def _labels(self) -> dict[str, Mapping[str, LabelSpace]]:
-        """The labels of every data set; to know them, some must be opened."""
-        labels = {}
-        for name, data in self.data.items():
-            try:
-                labels[name] = data.labels_for(self.task_set)
-            except FileError as error:
-                raise UserError([f"data.{name}: {error}"]) from None
+    def resolve(self, like: Self | None = None) -> Self:
+        """The same experiment, which opens each data set once, together with all its variants.
+
+        It shares what is open with the resolved experiment `like`, if there is one. Otherwise a new one opens afresh,
+        since files may have changed, and a resolved one is returned as it is.
+        """
+        if like is None and self._data_sets is not None:
+            return self
+        return self._sharing(DataSets() if like is None else like._data_sets)
+
+    def _sharing(self, data_sets: DataSets | None) -> Self:
+        copy = self.model_copy()
+        vars(copy).pop("labels", None)  # of files that may have changed
+        copy._data_sets = data_sets
+        return copy
+
+    def open(self, name: str, split: Split) -> Dataset:
+        """One split of a data set; raises UserError if that is not possible."""
+        data_sets = self._data_sets or DataSets()
+        try:
+            return data_sets.open(self.data[name], split, self.task_set)
+        except FileError as error:
+            raise UserError([f"data.{name}: {error}"]) from None
+
+    @cached_property
+    def labels(self) -> Mapping[str, Mapping[str, LabelSpace]]:
+        """The labels of the data sets that clients use. To know them, some must be opened.
+
+        Raises UserError if that is not possible, or if there are none for the tasks of a client.
+        """
+        labels = {
+            name: self.open(name, "train").labels if (known := self.data[name].labels) is None else known
+            for name in dict.fromkeys(spec.data for spec in self.specs)
+        }
+        self._specs_for(labels)
         return labels
 
     @cached_property
     def specs(self) -> list[ClientSpec]:
-        """All clients."""
-        labels = self._labels
-        specs = expand(self.clients, labels, self.model, self.task_set)
-        lines, known = _unequal_starts(specs), self.task_set
-        for name, data in self.data.items():
+        """All clients, checked against those labels of data sets that are known without opening them."""
+        return self._specs_for({name: data.labels for name, data in self.data.items()})
+
+    def _specs_for(self, labels: Mapping[str, Mapping[str, LabelSpace] | None]) -> list[ClientSpec]:
+        """All clients; raises UserError if they, or partitions, do not fit these labels. None fits everything."""
+        tasks = self.task_set
+        specs = expand(self.clients, labels, self.model, tasks)
+        lines = _unequal_starts(specs)
+        for name, known in labels.items():
             clients = [spec.name for spec in specs if spec.data == name]
-            fault = (
-                data.partition.fault(clients, [known[task] for task in labels[name] if task in known])
-                if clients
-                else ""
-            )
-            if fault:
+            labelled = [tasks[task] for task in (tasks if known is None else known) if task in tasks]
+            if clients and (fault := self.data[name].partition.fault(clients, labelled)):
                 lines.append(f"data.{name}.partition.{fault}")
         if lines:
             raise UserError(lines)
@@ -224,18 +253,17 @@ class Experiment(Config):
 
     def with_method(self, name: str) -> Self:
         """The same experiment with another method in its settings from `methods`, and without a baseline."""
-        return self.parse(
-            {**self.model_dump(mode="json", exclude_none=True), "method": {"name": name}, "baseline": False}
-        )
+        return self.vary(method={"name": name}, baseline=False)
+
+    def vary(self, **changes: Any) -> Self:
+        """The same experiment with other settings, which are checked; it shares the data sets that are open."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return self.parse(values | changes)._sharing(self._data_sets)
 
     @property
     def blank(self) -> Self:
         """The same experiment without initial weights, so that no file is needed."""
-        values = self.model_dump(mode="json", exclude_none=True)
-        for encoder in _encoders(values):
-            encoder["weights"] = "none"
-            encoder.pop("sha256", None)
-        return self.parse(values)
+        return self.vary(model=self.model.blank, clients=tuple(entry.blank for entry in self.clients))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data that `parse` reads, with all defaults and the digest of a weights file filled in."""

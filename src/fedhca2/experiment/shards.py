@@ -36,19 +36,18 @@ class Shard:
 
 
 def open_data(experiment: Experiment) -> dict[str, OpenData]:
-    """Open the data sets that clients use; raises UserError if their files, or the encoder's, are missing."""
+    """Open the data sets that clients use.
+
+    Raises UserError if their files, the encoder's, or labels for the clients' tasks are missing.
+    """
+    experiment = experiment.resolve()
     _require_weights(experiment)
-    opened, tasks = {}, experiment.task_set
     for name in dict.fromkeys(spec.data for spec in experiment.specs):
         config = experiment.data[name]
         root = getattr(config, "root", None)
         if root is not None and not root.is_dir():
             raise UserError([f"data.{name}.root: should be the folder of {config.kind}, found no folder {root}"])
-        try:
-            opened[name] = OpenData(config.open("train", tasks), config.open("val", tasks))
-        except FileError as error:
-            raise UserError([f"data.{name}: {error}"]) from None
-    return opened
+    return {name: OpenData(experiment.open(name, "train"), experiment.open(name, "val")) for name in experiment.labels}
 
 
 def _require_weights(experiment: Experiment) -> None:

@@ -66,12 +66,12 @@ def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: P
     unknown = [name for name in methods if name not in METHODS and ":" not in name]
     if unknown:
         raise UserError([f"--methods: {name!r} is not a method. {suggest(name, METHODS)}" for name in unknown])
-    runs = []
+    runs, experiment = [], experiment.resolve()
     for method in dict.fromkeys([LOCAL, *methods]):
         own = method == experiment.method_name
         for seed in range(experiment.seed, experiment.seed + seeds):
-            chosen = experiment if own else experiment.with_method(method)
-            chosen = chosen.parse({**chosen.to_dict(), "seed": seed, "baseline": False})
+            changes = {} if own else {"method": {"name": method}}
+            chosen = experiment.vary(seed=seed, baseline=False, **changes)
             baseline = None if method == LOCAL else run_folder_of(out, LOCAL, seed)
             runs.append(ComparisonRun(chosen, run_folder_of(out, method, seed), baseline))
     return _checked(runs, out)
@@ -82,8 +82,9 @@ def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> lis
 
     Variants that differ only in settings that do not concern Local share one.
     """
+    first = next(iter(variants.values())).resolve()
     planned = [
-        (name, variant.parse({**variant.to_dict(), "seed": seed, "baseline": False}))
+        (name, variant.resolve(first).vary(seed=seed, baseline=False))
         for name, variant in variants.items()
         for seed in range(variant.seed, variant.seed + seeds)
     ]

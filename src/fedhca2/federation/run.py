@@ -39,6 +39,7 @@ def run(
     The Local baseline comes from a finished run if one is given, is trained first if the experiment asks for one, and
     is absent otherwise.
     """
+    experiment = experiment.resolve()
     early = (*engine.file_names, *BASELINE_FILES) if baseline else engine.file_names
     with closing(RunFolder.new(out, early)) as folder, _files_named():
         known = read_baseline(baseline, experiment) if baseline else None

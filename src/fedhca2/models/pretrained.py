@@ -8,6 +8,7 @@ from hashlib import file_digest
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from time import time_ns
 
 import timm
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 EMBEDDED = resources.files("fedhca2") / "models" / "weights"
 NAMED = ("none", "scenes", "timm")
+SETTLED = 10**9  # nanoseconds after which a changed file has another time of change
 
 
 def load_weights(encoder: nn.Module, name: str, source: str) -> None:
@@ -73,7 +75,16 @@ def digest(source: str) -> str | None:
     """The SHA-256 of a weights file; None for weights chosen by name."""
     if source in NAMED:
         return None
-    with _existing(Path(source)).open("rb") as file:
+    path = _existing(Path(source))
+    state = path.stat()
+    is_settled = time_ns() - state.st_mtime_ns > SETTLED
+    return (_digest if is_settled else _digest.__wrapped__)(path, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=64)  # an experiment is written in many places
+def _digest(path: Path, changed: int, size: int) -> str:
+    """The SHA-256 of a file that was last changed then."""
+    with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
 

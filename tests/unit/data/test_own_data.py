@@ -10,7 +10,6 @@ from fedhca2.cli import app
 from fedhca2.data import KINDS
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
-from fedhca2.tasks import TASKS
 from tiny_encoder import TINY
 
 SHELVES = """
@@ -152,8 +151,7 @@ def test_what_a_run_writes_down_can_be_read_from_anywhere(tmp_path, monkeypatch)
 
 def test_a_function_can_make_the_data_set(tmp_path):
     experiment = Experiment.load(experiment_in(folder_with(tmp_path), kind="my_data.py:shelves", size=[32, 32]))
-    mine = experiment.data["mine"]
-    assert (len(mine.open("val")), list(mine.labels_for(TASKS))) == (5, ["semseg", "depth"])
+    assert (len(experiment.open("mine", "val")), list(experiment.labels["mine"])) == (5, ["semseg", "depth"])
 
 
 def test_a_sample_is_an_image_and_labels_as_tensors(tmp_path):

@@ -194,5 +194,5 @@ def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:
 def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
     """The profile of a client of the experiment, except its number of images."""
     data = experiment.data[spec.data]
-    model = build_client_model(experiment, spec, data.labels_for(experiment.task_set), data.size)
+    model = build_client_model(experiment, spec, experiment.labels[spec.data], data.size)
     return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model), fingerprint(model))
