@@ -273,7 +273,7 @@ def test_a_data_set_that_cannot_be_opened_is_one_line(tmp_path, kind, message):
     settings = {"size": [32, 32]} if kind in ("my_data.py:nothing", "my_data.py:broken") else {}
     path = experiment_in(folder_with(tmp_path), kind=kind, tasks=["semseg"], **settings)
     assert message in fault(path)
-    assert run("data", "check", path).exit_code == 2  # a check passes nothing that a run refuses
+    assert run("data", "check", path).exit_code in (1, 2)  # a check passes nothing that a run refuses
 
 
 def test_what_is_there_but_no_data_set_is_not_taken_for_a_misspelt_name(tmp_path):
