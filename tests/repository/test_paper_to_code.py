@@ -125,3 +125,17 @@ def test_map_and_configs_have_the_same_experiments(place):
     assert set.union(set(), *(experiments(told) for at, told in rows() if at == place)) == {
         name for name, belongs_to in PLACES.items() if place in belongs_to
     }
+
+
+STATEMENTS = [
+    line
+    for section in PAGE.split("\n## ")[1:]
+    for line in re.findall(r"^\| .+ \|$", section, re.MULTILINE)[2:]
+    if not line.endswith("| not results |")
+]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=lambda line: line[2:40])
+def test_every_statement_names_a_test_or_a_command_or_an_experiment(statement):
+    """Commands are checked above, and a round of every experiment is run by `tests/unit/configs`."""
+    assert patterns(statement) or re.search(r"`(tests/[\w/]+\.py|fedhca2 \w)", statement)
