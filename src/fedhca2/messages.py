@@ -28,6 +28,7 @@ class Profile:
     samples: int
     layouts: Mapping[Slot, Layout]
     backbone: str = ""  # fingerprint of a frozen backbone, which all rows of these layouts are trained on
+    classes: Mapping[str, str] = field(default_factory=dict)  # digests of its tasks' class names, where it has names
 
 
 @dataclass(frozen=True)

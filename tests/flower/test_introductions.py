@@ -1,5 +1,6 @@
 """Introductions that are lost on their way, come late, or fail: who is asked again, when, and when not."""
 
+from dataclasses import replace
 from time import monotonic
 
 import pytest
@@ -129,6 +130,20 @@ def test_a_site_that_does_not_fit_is_asked_and_told_once(change, experiment, tmp
     for _ in range(5):
         fleet.registry.meet(Wait(60))
     assert told(grid) == 2
+
+
+def test_of_two_sites_with_one_data_set_and_other_names_of_classes_one_is_refused(tmp_path):
+    """Their heads have equal shapes and mean different classes."""
+    experiment = small_experiment(clients=[{"data": "outdoor", "tasks": ["semseg"], "copies": 2}])
+    _, sites, fleet = flower_federation(experiment, tmp_path, min_clients=1)
+    unnamed = {name: replace(profile, classes={}) for name, profile in fleet.registry.expected.items()}
+    fleet.registry.expected = unnamed  # as of an experiment that only has their number
+    first, second = sites
+    describe = sites[second].describe
+    sites[second].describe = lambda invitation: replace(describe(invitation), classes={"semseg": "others"})
+    fleet.gather()
+    assert [*fleet.registry.known] == [first]
+    assert f"classes of {second}, semseg" in fleet.registry.refused[second]
 
 
 @pytest.mark.usefixtures("hasty", "watchful")

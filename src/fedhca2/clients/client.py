@@ -27,6 +27,7 @@ from fedhca2.packing import copied_together
 from fedhca2.params import Slot, unflatten
 from fedhca2.seeds import derive
 from fedhca2.tasks import LabelSpace
+from fedhca2.tasks.task import class_digests
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in total, loss of the last one
 Turn = tuple[Epoch, Learner, Iterator[Batch]]  # an epoch of one model
@@ -102,7 +103,8 @@ class Client:
     def profile(self) -> Profile:
         """What the server may know."""
         tasks = tuple(self.personal.model.decoders)
-        return Profile(self.name, self.data.dataset, tasks, len(self.data.train.indices), self.layouts, self.backbone)
+        classes, samples = class_digests(tasks, self.data.train.data.labels), len(self.data.train.indices)
+        return Profile(self.name, self.data.dataset, tasks, samples, self.layouts, self.backbone, classes)
 
     @property
     def load(self) -> int:

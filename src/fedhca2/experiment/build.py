@@ -24,6 +24,7 @@ from fedhca2.models.own import check_parts
 from fedhca2.packing import copied_together, copy_values
 from fedhca2.params import Layout, Slot, layouts
 from fedhca2.tasks import LabelSpace
+from fedhca2.tasks.task import class_digests
 
 # Compiling pays off from this number of training pixels: it halves the time of a step, and takes a minute.
 WORTH_COMPILING = 2e10
@@ -74,7 +75,10 @@ class ClientPlan:
     ) -> None:
         self.experiment, self.spec, self.data, self.shard = experiment, spec, data, shard
         self.place, self.common = place, common
-        self.profile = Profile(spec.name, spec.data, spec.tasks, len(shard.train), common.layouts, common.backbone)
+        classes = class_digests(spec.tasks, data.train.labels)
+        self.profile = Profile(
+            spec.name, spec.data, spec.tasks, len(shard.train), common.layouts, common.backbone, classes
+        )
         self._first: Mapping[Slot, FirstRow] | None = None  # the rows of its first model, once that was drawn
         self._own: Mapping[str, Tensor] | None = None  # its first decoders and heads, from drawing to building
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from math import inf
 from typing import Any, Literal, Self
 
@@ -29,6 +30,16 @@ class LabelSpace:
     def __post_init__(self) -> None:
         if self.classes is None and self.names:
             object.__setattr__(self, "classes", len(self.names))
+
+
+def class_digests(tasks: Iterable[str], spaces: Mapping[str, LabelSpace]) -> dict[str, str]:
+    """Digests of the class names of tasks that have some: equal heads mean the same only if these are equal.
+
+    >>> class_digests(["sal", "brand"], {"sal": LabelSpace(), "brand": LabelSpace(names=("ax", "by"))})
+    {'brand': 'd543c84377bb83a5'}
+    """
+    named = {task: spaces[task].names for task in tasks if task in spaces and spaces[task].names}
+    return {task: sha256("\0".join(names).encode()).hexdigest()[:16] for task, names in named.items()}
 
 
 def unchanged(label: Tensor, scale: float | Tensor = 1.0) -> Tensor:

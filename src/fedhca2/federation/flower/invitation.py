@@ -32,6 +32,7 @@ from fedhca2.models import ModelConfig, fingerprint
 from fedhca2.models.config import with_classes
 from fedhca2.params import layouts
 from fedhca2.tasks import TASKS
+from fedhca2.tasks.task import class_digests
 
 RUN = re.compile(r"[A-Za-z0-9]{1,64}")
 # Of an experiment, what a site needs besides its own client, data set, tasks and model.
@@ -194,5 +195,7 @@ def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:
 def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
     """The profile of a client of the experiment, except its number of images."""
     data = experiment.data[spec.data]
-    model = build_client_model(experiment, spec, experiment.labels[spec.data], data.size)
-    return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model), fingerprint(model))
+    labels = experiment.labels[spec.data]
+    model = build_client_model(experiment, spec, labels, data.size)
+    classes = class_digests(spec.tasks, labels)
+    return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model), fingerprint(model), classes)

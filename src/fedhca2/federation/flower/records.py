@@ -208,8 +208,15 @@ def decode_profile(header: Header, expected: Profile, most: int | None = None) -
 
     A site can choose its number of images, once: from 1 to `most`, unless the expected profile already has one.
     """
+    classes = header.get("classes")
+    if not isinstance(classes, dict) or not all(
+        task in expected.tasks and isinstance(digest, str) and len(digest) <= NAME for task, digest in classes.items()
+    ):
+        return Refused(f"classes of {expected.client}: expected digests by task, got {shown(classes)}")
+    if others := [task for task, digest in expected.classes.items() if classes.get(task) != digest]:
+        return Refused(f"classes of {expected.client}, {others[0]}: expected the experiment's names, got others")
     for key, wanted in profile_as_data(expected).items():
-        if key != "samples" and header.get(key) != wanted:
+        if key not in ("samples", "classes") and header.get(key) != wanted:
             if key == "layouts":
                 return Refused(f"layouts of {expected.client} should be those of the experiment's model, found others")
             return Refused(f"{key} of {expected.client} should be {shown(wanted)}, found {shown(header.get(key))}")
@@ -219,7 +226,7 @@ def decode_profile(header: Header, expected: Profile, most: int | None = None) -
     if samples != (expected.samples or samples):
         before = f"{expected.samples} training images, as before in this run"
         return Refused(f"samples of {expected.client}: expected {before}, got {samples}")
-    return replace(expected, samples=samples)
+    return replace(expected, samples=samples, classes=classes)
 
 
 def decode_new_profile(header: Header) -> Profile | Refused:
@@ -264,6 +271,7 @@ def profile_as_data(profile: Profile) -> Header:
         "samples": profile.samples,
         "layouts": layouts,
         "backbone": profile.backbone,
+        "classes": dict(profile.classes),
     }
 
 

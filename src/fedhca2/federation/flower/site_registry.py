@@ -243,7 +243,18 @@ class SiteRegistry:
         if holder != sent.node and (self.terms.named or holder in self._there):
             return Refused(f"{name} has already joined as node {holder}")
         expected = replace(self.expected[name], samples=self.claims.get(name, 0))
-        return decode_profile(answer.header, expected, self.experiment.guard.images.get(name))
+        profile = decode_profile(answer.header, expected, self.experiment.guard.images.get(name))
+        return profile if isinstance(profile, Refused) else self._same_classes(profile) or profile
+
+    def _same_classes(self, profile: Profile) -> Refused | None:
+        """Refuse a client whose classes have other names than those of a known client of the same data set."""
+        for other in self.known.values():
+            if other.client != profile.client and other.dataset == profile.dataset:
+                for task in profile.classes.keys() & other.classes.keys():
+                    if profile.classes[task] != other.classes[task]:
+                        expected = f"the names that {other.client} has for the same data set"
+                        return Refused(f"classes of {profile.client}, {task}: expected {expected}, got others")
+        return None
 
     def _refuse(self, node: int, name: str, fault: Refused) -> None:
         log.warning("node %d (%s) is refused: %s", node, name, fault.why)

@@ -151,6 +151,20 @@ def test_a_client_has_no_more_images_than_the_experiment_declares():
     assert isinstance(decode_profile(header, replace(PROFILE, samples=0), most=PROFILE.samples - 1), Refused)
 
 
+def test_a_client_whose_classes_have_other_names_than_the_experiments_is_refused():
+    expected = replace(PROFILE, samples=0, classes={"depth": "near-far"})
+    sent = replace(PROFILE, classes={"depth": "far-near"})
+    assert "classes of home, depth" in decode_profile(header_of(encode_profile(sent)), expected).why
+    assert decode_profile(header_of(encode_profile(replace(sent, classes=expected.classes))), expected) == replace(
+        expected, samples=PROFILE.samples
+    )
+
+
+@pytest.mark.parametrize("classes", [None, [], {"semseg": "x"}, {"depth": 1}, {"depth": "x" * 10_000}])
+def test_malformed_classes_are_refused(classes):
+    assert profile(classes=classes).why.startswith("classes of home: expected digests")
+
+
 @pytest.mark.parametrize("key", ["client", "dataset", "tasks", "layouts"])
 def test_a_profile_that_is_not_the_expected_one_is_refused(key):
     assert profile(**{key: None}).why.startswith(f"{key} of home should be")
