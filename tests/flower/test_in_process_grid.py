@@ -50,7 +50,7 @@ def test_flower_gives_the_same_models_and_scores_as_in_process(method, tmp_path)
     experiment = experiment_of(method)
     _, sites, fleet = flower_federation(experiment, tmp_path)
     fleet.gather()
-    server = Server(experiment.resolved_method, fleet.profiles.values())
+    server = Server(experiment.resolved_method, fleet.profiles.values(), tasks=experiment.task_set)
     assert run_rounds(server, fleet, experiment.rounds, 0, Nobody()).scores == expected(method)[1]
     assert_equal(models(sites), expected(method)[0])
 
@@ -63,7 +63,7 @@ def test_a_vector_per_image_gives_the_same_models_and_scores_as_in_process(tmp_p
     wanted, scores = in_memory(experiment)
     _, sites, fleet = flower_federation(experiment, tmp_path)
     fleet.gather()
-    server = Server(experiment.resolved_method, fleet.profiles.values())
+    server = Server(experiment.resolved_method, fleet.profiles.values(), tasks=experiment.task_set)
     assert run_rounds(server, fleet, experiment.rounds, 0, Nobody()).scores == scores
     assert_equal(models(sites), wanted)
 
