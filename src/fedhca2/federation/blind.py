@@ -91,7 +91,7 @@ class BlindServer(Server):
     def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
         stacks = []
         for part, aggregator in self.method.aggregators(round).items():
-            for (layout, _), entries in self._entries(part, replies).items():
+            for (layout, *_), entries in self._entries(part, replies).items():
                 size = len(entries[0].row)
                 rows = Rows(
                     [entry.member for entry in entries], Layout(("sketch",), ((size,),)), [e.row for e in entries]

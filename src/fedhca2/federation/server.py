@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from statistics import median_low
 
 from torch import Tensor
@@ -23,7 +24,8 @@ from fedhca2.tasks import TASKS, TaskSet
 
 log = logging.getLogger("fedhca2.server")
 Deliveries = dict[str, dict[Slot, Delivery]]
-Layouts = tuple[Layout, Layout | None]  # of rows, and of their running statistics
+# Of rows and of their running statistics, and of a head the digest of its classes: what rows mixed with it have too.
+Layouts = tuple[Layout, Layout | None, str]
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Server:
         ]
         for stack in stacks:
             try_aggregator(*stack)
+        for line in unlike_classes(self.method, self.profiles.values()):
+            log.warning("%s", line)
         if self.method.all_aggregators and not any(is_shared(*stack) for stack in stacks):
             alone = len(self.profiles) == 1
             why = "there is only one" if alone else "no two have a part that it mixes, with the same layout and group"
@@ -88,7 +92,7 @@ class Server:
             for slot in profile.layouts if part in self.mixable[profile.client] else ():
                 if slot.part == part:
                     groups.setdefault(_layouts(profile, slot)[1], []).append(_member(profile, slot))
-        return [(layout, sorted(members, key=lambda member: member.name)) for (layout, _), members in groups.items()]
+        return [(layout, sorted(members, key=lambda member: member.name)) for (layout, *_), members in groups.items()]
 
     def start(self) -> ServerState:
         """The state before the first round."""
@@ -147,7 +151,7 @@ class Server:
         """Measure the rows of every part and layout."""
         stacks = []
         for part, aggregator in self.method.aggregators(round).items():
-            for (layout, _), entries in self._entries(part, replies).items():
+            for (layout, *_), entries in self._entries(part, replies).items():
                 stack = Stack.of(layout, aggregator, entries, round)
                 stacks.append(replace(stack, statistics=self._statistics(stack, replies, round)))
         return stacks
@@ -260,7 +264,10 @@ class Server:
 
 
 def mixable_parts(profiles: Iterable[Profile]) -> dict[str, frozenset[Part]]:
-    """The parts of each client that can be mixed: others' rows have the same layout, or there are no others."""
+    """The parts of each client that can be mixed: others' rows have the same layout, or there are no others.
+
+    Heads are mixed only with those of the same classes.
+    """
     profiles = list(profiles)
     rows = Counter(_layouts(profile, slot) for profile in profiles for slot in profile.layouts)
     least = min(len(profiles), 2)
@@ -270,10 +277,31 @@ def mixable_parts(profiles: Iterable[Profile]) -> dict[str, frozenset[Part]]:
     }
 
 
+def unlike_classes(method: Method, profiles: Iterable[Profile]) -> list[str]:
+    """Name two heads of each layout that a method would mix if the names of their classes were the same."""
+    if method.head is None:
+        return []
+    firsts: dict[Layout, dict[tuple[str, str], Member]] = {}  # by layout, and by classes and group
+    for profile in profiles:
+        for slot in (slot for slot in profile.layouts if slot.part == "head"):
+            layout, _, classes = _layouts(profile, slot)[1]
+            member = _member(profile, slot)
+            firsts.setdefault(layout, {}).setdefault((classes, member.group), member)
+    lines = []
+    for layout, members in firsts.items():
+        for ((classes, _), one), ((others, _), other) in combinations(members.items(), 2):
+            if classes != others and is_shared(method.head.at(0.0), "head", [one, other], layout):
+                names = f"{one.name} and {other.name}"
+                lines.append(f"method.head: heads of {names} are not mixed: their classes have different names")
+                break
+    return lines
+
+
 def _layouts(profile: Profile, slot: Slot) -> tuple[Part, Layouts]:
     """The part and layouts of a row: those that rows mixed with it have too."""
     beside = profile.layouts.get(slot.statistics) if slot.statistics else None
-    return slot.part, (profile.layouts[slot], beside)
+    classes = profile.classes.get(slot.task, "") if slot.part == "head" else ""
+    return slot.part, (profile.layouts[slot], beside, classes)
 
 
 def _aggregation(stack: Stack, mixing: Mixing) -> Aggregation:

@@ -156,3 +156,53 @@ def test_lengths_of_sketched_updates_are_exact():
 def test_robust_methods_judge_whole_rows(method):
     with pytest.raises(ValueError, match="sketch: should be null: a hostile update can hide"):
         resolve(method, {"sketch": 1024})
+
+
+HEAD, CLASSES = Slot("head", "edge"), Layout(("weight",), ((2, 3),))
+MEAN_OF_HEADS = {"head": {"kind": "mean"}}
+
+
+def heads(classes, settings=MEAN_OF_HEADS, datasets="xxx"):
+    """The server of clients whose heads have these classes, and what it delivers."""
+    profiles = [
+        Profile(name, dataset, ("edge",), 1, {ENCODER: LAYOUT, HEAD: CLASSES}, classes={"edge": own} if own else {})
+        for name, dataset, own in zip("abc", datasets, classes, strict=True)
+    ]
+    server = Server(resolve("fedavg", settings), profiles)
+    whole = {name: reply(name).rows | {HEAD: torch.full((6,), float(ord(name)))} for name in "abc"}
+    sent = {
+        name: {slot: rows[slot] for slot in (ENCODER, HEAD) if slot.part in server.uploads(name, 0)}
+        for name, rows in whole.items()
+    }
+    _, deliveries, _ = server.step(server.start(), [Reply(name, 0, rows) for name, rows in sent.items()])
+    return server, deliveries
+
+
+def test_heads_are_mixed_only_with_those_of_the_same_classes():
+    server, deliveries = heads(["cats", "cats", "dogs"])
+    assert_close(deliveries["a"][HEAD].addends[0].row, torch.full((6,), (ord("a") + ord("b")) / 2))
+    assert "head" not in server.uploads("c", 0)
+    assert all(ENCODER in deliveries[name] for name in "abc")
+
+
+def test_heads_without_names_of_classes_are_not_mixed_with_those_that_have_some():
+    assert "head" not in heads(["", "", "dogs"])[0].uploads("c", 0)
+
+
+@pytest.mark.parametrize(
+    ("classes", "settings", "datasets", "lines"),
+    [
+        (["cats", "cats", "dogs"], MEAN_OF_HEADS, "xxx", 1),
+        (["cats", "cats", "cats"], MEAN_OF_HEADS, "xxx", 0),
+        (["cats", "cats", "dogs"], {"head": {"kind": "group_mean"}}, "xxx", 1),
+        (["cats", "cats", "dogs"], {"head": {"kind": "group_mean"}}, "xxy", 0),  # never mixed
+        (["cats", "cats", "dogs"], {}, "xxx", 0),
+    ],
+)
+def test_clients_whose_heads_are_not_mixed_because_of_their_classes_are_named(
+    caplog, classes, settings, datasets, lines
+):
+    heads(classes, settings, datasets)[0].check_method()
+    found = [record.message for record in caplog.records if "classes" in record.message]
+    assert len(found) == lines
+    assert all("a/edge and c/edge" in line for line in found)
