@@ -170,5 +170,5 @@ def test_a_run_whose_superlink_is_killed_ends_with_a_line_that_says_how_to_resum
     wait_for(lambda: (out / "metrics.jsonl").exists())
     os.kill(int(pid[1]), signal.SIGKILL)
     assert process.wait(20) == 2
-    assert re.search(rf"error: .*SuperLink.*resume with: fedhca2 resume {out}", engine.output), engine.output
+    assert re.search(rf"error: .*SuperLink.*code -9.*resume with: fedhca2 resume {out}", engine.output), engine.output
     wait_for(lambda: engine.processes() == [], 30)

@@ -132,7 +132,7 @@ def test_a_dead_superlink_ends_the_run_at_once_and_no_site_is_blamed(experiment,
         os.kill(command.listening(link), signal.SIGKILL)
         code, output = command.wait()
         assert code == 2
-        assert re.search(r"error: .*SuperLink.*resume with: fedhca2 flower serve", output), output
+        assert re.search(r"error: .*SuperLink.*code -9.*resume with: fedhca2 flower serve", output), output
         assert SITE not in output.partition("error:")[2]
 
 

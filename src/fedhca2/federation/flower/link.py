@@ -90,6 +90,9 @@ class Link:
 
     def check(self) -> None:
         """Raise LinkLostError if the federation has lost a process that cannot be started again."""
+        for name, process in list(self.processes.items()):
+            if name not in self._again and (code := process.poll()) is not None and not self._over.is_set():
+                self._replace(name, code)
         if self._fault:
             raise LinkLostError([self._fault])
 

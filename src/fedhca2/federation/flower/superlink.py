@@ -137,6 +137,8 @@ class SuperLink:
     def _raise_lost(self, error: Exception) -> None:
         """Report an error of the network, in the words of an operator."""
         if isinstance(error, httpx.TransportError):
+            time.sleep(POLL)  # a SuperLink that was just killed resets connections before it shows its exit code
+            self.check()
             raise LinkLostError([f"{self.address}: expected a SuperLink that answers, got {error}"]) from None
 
     @contextmanager
