@@ -103,15 +103,10 @@ def info(
         raise typer.BadParameter(f"should be train or val, found {split}", param_hint="--split")
     with clear_errors():
         from fedhca2.data.check import contact_sheet
-        from fedhca2.data.file_errors import FileError
-        from fedhca2.errors import UserError
         from fedhca2.reports.pictures import save_picture
 
-        try:
-            opened, tasks = _opened(root, "train" if split == "train" else "val", layout, name)
-            sheets = {each: contact_sheet(samples, count, tasks) for each, samples in opened.items()}
-        except FileError as error:
-            raise UserError([str(error)]) from None
+        opened, tasks = _opened(root, "train" if split == "train" else "val", layout, name)
+        sheets = {each: contact_sheet(samples, count, tasks) for each, samples in opened.items()}
         picture = out or Path(f"{root.stem if _is_experiment(root) else root.resolve().name}.png")
         pictures = {
             each: picture.with_stem(f"{picture.stem}-{each}") if opened.keys() - {each} else picture for each in opened

@@ -10,8 +10,18 @@ from fedhca2.data.archive import Archive, Paths, Size, Source
 from fedhca2.data.coco import CocoMasks
 from fedhca2.data.config import DataConfig
 from fedhca2.data.dataset import Dataset, Sample, Split
-from fedhca2.data.file_errors import BrokenFileError, FileError, MissingFileError
-from fedhca2.data.files import class_codes, read_colours, read_mat, read_normals, read_npy, read_shades, read_values
+from fedhca2.data.files import (
+    BrokenFileError,
+    FileError,
+    MissingFileError,
+    class_codes,
+    read_colours,
+    read_mat,
+    read_normals,
+    read_npy,
+    read_shades,
+    read_values,
+)
 from fedhca2.data.nyud import NyudData
 from fedhca2.data.own import settings_class, settings_of
 from fedhca2.data.partition import Even, PartitionConfig

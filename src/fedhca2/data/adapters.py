@@ -18,8 +18,7 @@ from PIL import Image
 from pydantic import PositiveInt
 
 from fedhca2.data.dataset import Split
-from fedhca2.data.file_errors import BrokenFileError
-from fedhca2.data.files import FORMATS, file_in, read_colours, read_file, read_npy, read_values
+from fedhca2.data.files import FORMATS, BrokenFileError, file_in, read_colours, read_file, read_npy, read_values
 from fedhca2.tasks import TASKS, TaskSet
 
 HELD_OUT = 5  # without a column that says so, every fifth row is a validation image

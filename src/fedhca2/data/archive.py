@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedhca2.data.cache import CACHE_BYTES, Cache
 from fedhca2.data.dataset import Sample, Split
-from fedhca2.data.file_errors import BrokenFileError, MissingFileError
-from fedhca2.data.files import file_in, read_file, read_size
+from fedhca2.data.files import BrokenFileError, MissingFileError, file_in, read_file, read_size
 from fedhca2.data.transforms import misfit
 from fedhca2.tasks import LabelSpace
 

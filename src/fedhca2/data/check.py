@@ -15,7 +15,7 @@ from fedhca2.data.archive import Size
 from fedhca2.data.archive_writer import ArchiveKind
 from fedhca2.data.config import DataConfig
 from fedhca2.data.dataset import Dataset, Sample, Split
-from fedhca2.data.file_errors import FileError, MissingFileError
+from fedhca2.data.files import FileError, MissingFileError
 from fedhca2.data.nyud import Nyud
 from fedhca2.data.pascal_context import PascalContext
 from fedhca2.tasks import TASKS, Task, TaskSet

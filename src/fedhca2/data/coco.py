@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedhca2.data.dataset import Split
-from fedhca2.data.file_errors import BrokenFileError
-from fedhca2.data.files import file_in, read_colours, read_json
+from fedhca2.data.files import BrokenFileError, file_in, read_colours, read_json
 
 Mask = NDArray[np.bool_]
 Corners = NDArray[np.float64]  # (x, y) of each

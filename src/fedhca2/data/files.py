@@ -13,13 +13,34 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fedhca2.data.file_errors import BrokenFileError, FileError, MissingFileError
 from fedhca2.data.mat_sizes import require_bounded
+from fedhca2.errors import UserError
 
 T = TypeVar("T")
 MOST_PIXELS = 40_000_000  # in an image or a label; photographs and satellite tiles have fewer
 LONGEST_SIDE = 32_768  # a thin image of few pixels would be padded to many
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")  # EPS would start Ghostscript
+
+
+class FileError(UserError):
+    """A fault in one file of a data set."""
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(path, message)
+        self.path = path
+
+    @property
+    def fault(self) -> str:
+        """What was expected, and what was found."""
+        return self.faults[0].message
+
+
+class MissingFileError(FileError):
+    """A file is missing."""
+
+
+class BrokenFileError(FileError):
+    """A file does not hold what it should."""
 
 
 def read_file(path: Path, form: str, read: Callable[[Path], T]) -> T:
@@ -28,7 +49,7 @@ def read_file(path: Path, form: str, read: Callable[[Path], T]) -> T:
         return read(path)
     except FileNotFoundError:
         raise MissingFileError(path, f"should be {form}, found no file") from None
-    except (FileError, ImportError, MemoryError):
+    except (UserError, ImportError, MemoryError):
         raise
     except Exception as error:  # decoders raise anything for damaged files
         reason = " ".join(str(error).split())[:200]

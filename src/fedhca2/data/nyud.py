@@ -12,8 +12,16 @@ from torch import Tensor
 from fedhca2.data.archive import Archive, Paths, Size, Source
 from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Split
-from fedhca2.data.file_errors import BrokenFileError
-from fedhca2.data.files import class_codes, read_colours, read_mat, read_normals, read_npy, read_shades, read_values
+from fedhca2.data.files import (
+    BrokenFileError,
+    class_codes,
+    read_colours,
+    read_mat,
+    read_normals,
+    read_npy,
+    read_shades,
+    read_values,
+)
 from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS
 from fedhca2.metrics.edges.ods_f import boundaries
 from fedhca2.tasks import TASKS, LabelSpace, TaskSet

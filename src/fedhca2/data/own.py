@@ -20,7 +20,7 @@ from pydantic import Field, create_model
 
 from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Split
-from fedhca2.data.file_errors import BrokenFileError, FileError, MissingFileError
+from fedhca2.data.files import BrokenFileError, FileError, MissingFileError
 from fedhca2.data.own_samples import OwnSamples, label_spaces
 from fedhca2.imports import load, parameters, told
 from fedhca2.tasks import TASKS, LabelSpace, TaskSet

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from fedhca2.data.cache import CACHE_BYTES, Cache
 from fedhca2.data.dataset import Sample, Split
-from fedhca2.data.file_errors import BrokenFileError, FileError
-from fedhca2.data.files import MOST_PIXELS
+from fedhca2.data.files import MOST_PIXELS, BrokenFileError, FileError
 from fedhca2.data.transforms import require_fit
 from fedhca2.imports import told
 from fedhca2.labels import IGNORE

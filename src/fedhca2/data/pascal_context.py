@@ -16,8 +16,16 @@ from fedhca2.data.archive import Archive, Paths, Size, Source
 from fedhca2.data.cache import shared_property
 from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
 from fedhca2.data.dataset import Dataset, Sample, Split
-from fedhca2.data.file_errors import BrokenFileError
-from fedhca2.data.files import class_codes, read_colours, read_json, read_mat, read_normals, read_shades, read_values
+from fedhca2.data.files import (
+    BrokenFileError,
+    class_codes,
+    read_colours,
+    read_json,
+    read_mat,
+    read_normals,
+    read_shades,
+    read_values,
+)
 from fedhca2.data.label_spaces import PASCAL_CLASSES, PASCAL_LABELS
 from fedhca2.labels import IGNORE
 from fedhca2.metrics.edges.ods_f import boundaries

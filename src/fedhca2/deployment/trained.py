@@ -21,7 +21,6 @@ from fedhca2.clients.step import autocast
 from fedhca2.config import suggest
 from fedhca2.data.cache import shared_property
 from fedhca2.data.dataset import Split
-from fedhca2.data.file_errors import FileError
 from fedhca2.data.files import MOST_PIXELS, open_image, read_file, to_rgb
 from fedhca2.data.own_samples import checked_array, checked_image
 from fedhca2.data.transforms import Placement, fitted, for_evaluation, input_size, own_size, placement
@@ -179,10 +178,7 @@ def read_image(path: Path) -> Image.Image:
         with open_image(path) as image:
             return to_rgb(path, ImageOps.exif_transpose(image))
 
-    try:
-        return read_file(path, "an image", read)
-    except FileError as error:
-        raise UserError([str(error)]) from None
+    return read_file(path, "an image", read)
 
 
 def predict_files(trained: Trained, places: Sequence[Path], folder: Path, *, raw: bool = False) -> list[Path]:
@@ -289,10 +285,7 @@ def _scores(
             progress(spec.name)
             client = build_client(experiment, spec, data[spec.data], shards[spec.name], DeviceSlot(choose_devices()[0]))
             _load(client, run.model_file(spec.name))
-            try:
-                scores[spec.name] = _evaluate(client, wanted)
-            except FileError as error:
-                raise UserError([str(error)]) from None
+            scores[spec.name] = _evaluate(client, wanted)
     return scores
 
 

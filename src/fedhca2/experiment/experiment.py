@@ -13,7 +13,7 @@ from fedhca2.config import Config, suggest
 from fedhca2.config_errors import describe
 from fedhca2.data import AnyData, Dataset, Split
 from fedhca2.data.config import DataSets
-from fedhca2.data.file_errors import FileError
+from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
@@ -160,7 +160,7 @@ class Experiment(Config):
         try:
             return data_sets.open(self.data[name], split, self.task_set)
         except FileError as error:
-            raise UserError([f"data.{name}: {error}"]) from None
+            raise UserError(f"data.{name}", str(error)) from None
 
     @cached_property
     def labels(self) -> Mapping[str, Mapping[str, LabelSpace]]:

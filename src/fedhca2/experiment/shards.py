@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedhca2.data.dataset import Dataset
-from fedhca2.data.file_errors import FileError
+from fedhca2.data.files import FileError
 from fedhca2.data.own_samples import OwnSamples
 from fedhca2.data.partition import keep
 from fedhca2.errors import UserError

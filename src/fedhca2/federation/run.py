@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from fedhca2.data.file_errors import FileError
+from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.engine import Engine, Fleets, RunWatcher
@@ -155,7 +155,7 @@ def _files_named() -> Iterator[None]:
     try:
         yield
     except FileError as error:
-        raise UserError([f"{error} (skip_broken: true skips such files)"]) from None
+        raise UserError(error.path, f"{error.fault} (skip_broken: true skips such files)") from None
 
 
 class ResumableRun:

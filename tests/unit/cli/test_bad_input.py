@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedhca2.clients import Client
-from fedhca2.data.file_errors import BrokenFileError
+from fedhca2.data.files import BrokenFileError
 from fedhca2.data.transforms import draw_augmentation, for_evaluation, for_training
 from fedhca2.errors import UserError
 from fedhca2.messages import Order

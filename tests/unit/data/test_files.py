@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedhca2.data.file_errors import BrokenFileError
-from fedhca2.data.files import read_colours, read_npy, read_shades, read_size, read_values
+from fedhca2.data.files import BrokenFileError, read_colours, read_npy, read_shades, read_size, read_values
 
 WIDE = np.arange(256, dtype=np.uint16).reshape(16, 16)
 

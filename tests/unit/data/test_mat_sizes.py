@@ -9,7 +9,7 @@ import pytest
 from scipy.io import savemat
 
 from fedhca2.data import read_mat
-from fedhca2.data.file_errors import BrokenFileError
+from fedhca2.data.files import BrokenFileError
 from fedhca2.data.mat_sizes import MOST_BYTES, MOST_ITEMS
 
 CELL, STRUCT, DOUBLE, BYTE = 1, 2, 6, 9

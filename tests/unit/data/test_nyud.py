@@ -7,7 +7,7 @@ from PIL import Image
 from scipy.io import savemat
 from torch.testing import assert_close
 
-from fedhca2.data.file_errors import BrokenFileError, MissingFileError
+from fedhca2.data.files import BrokenFileError, MissingFileError
 from fedhca2.data.nyud import Nyud, NyudData
 
 SIZE = (4, 6)

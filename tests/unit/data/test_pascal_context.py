@@ -11,7 +11,7 @@ from scipy.io import savemat
 from torch.testing import assert_close
 
 from fedhca2.data.cache import Cache
-from fedhca2.data.file_errors import BrokenFileError, MissingFileError
+from fedhca2.data.files import BrokenFileError, MissingFileError
 from fedhca2.data.pascal_context import PascalContext, PascalContextData, training_edges
 
 SIZE = (6, 8)
