@@ -12,6 +12,7 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, OpenData, assign_shards
 from fedhca2.experiment.build import build_clients
 from fedhca2.federation.run import resume, run
+from fedhca2.run_folder.records import Watcher
 from tiny_encoder import TINY
 
 SETTINGS = {
@@ -37,17 +38,11 @@ class CrashError(Exception):
     """Stops a run in the middle."""
 
 
-class Silent:
+class Silent(Watcher):
     """A watcher that may do something at the end of one round, and otherwise does nothing."""
 
     def __init__(self, at=None, do=None):
         self.at, self.do = at, do
-
-    def started(self, *_): ...
-
-    def batch(self, *_): ...
-
-    def replied(self, *_): ...
 
     def aggregated(self, round, *_):
         if round == self.at:

@@ -13,6 +13,7 @@ from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply
 from fedhca2.params import Layout, flatten
+from fedhca2.run_folder.records import Watcher
 from tiny_encoder import TINY
 
 # Two clients with the same task that are not neighbours, one on the same data set with a vector per image instead of a
@@ -77,16 +78,6 @@ class RecordedFleet:
         return reply
 
 
-class Silent:
-    """A watcher that does nothing."""
-
-    def batch(self, *_): ...
-
-    def replied(self, *_): ...
-
-    def aggregated(self, *_): ...
-
-
 def experiment_of(method, clients=MIXED, rounds=2):
     """An experiment with these clients: name, data set, tasks, and an encoder unless it is the tiny one."""
     entries = [
@@ -111,7 +102,7 @@ def federate(method, clients=MIXED, rounds=2, shards=None):
     """Do a whole run; returns the fleet with its records."""
     fleet = RecordedFleet(clients_of(method, clients, rounds, shards))
     server = Server(experiment_of(method, clients).resolved_method, fleet.profiles.values())
-    run_rounds(server, fleet, rounds, 0, Silent())
+    run_rounds(server, fleet, rounds, 0, Watcher())
     return fleet
 
 

@@ -5,12 +5,13 @@ from math import isfinite
 
 import pytest
 from array_federation import SCENARIOS
-from real_federation import Silent, clients_of, data, experiment_of
+from real_federation import clients_of, data, experiment_of
 
 from fedhca2.experiment import assign_shards
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
+from fedhca2.run_folder.records import Watcher
 from small import MECHANISMS
 from tiny_encoder import TINY
 
@@ -19,7 +20,7 @@ OUTDOOR = ("semseg", "human_parts", "sal", "normals", "edge")
 INDOOR = ("semseg", "depth", "normals", "edge")
 
 
-class Refusals(Silent):
+class Refusals(Watcher):
     """Records what the server could not use."""
 
     def __init__(self):

@@ -18,6 +18,7 @@ from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
+from fedhca2.run_folder.records import Watcher
 from tiny_encoder import TINY
 
 CPU = torch.device("cpu")
@@ -62,24 +63,13 @@ def site_configs(experiment: Experiment, folder: Path) -> dict[str, SiteConfig]:
     }
 
 
-class Nobody:
-    def batch(self, *_):
-        pass
-
-    def replied(self, order, reply):
-        pass
-
-    def aggregated(self, *_):
-        pass
-
-
 def in_memory(experiment):
     """Models and scores of the same experiment in one process."""
     data = open_data(experiment)
     clients = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(CPU))
     fleet = InProcess(clients)
     server = Server(experiment.resolved_method, fleet.profiles.values(), tasks=experiment.task_set)
-    outcome = run_rounds(server, fleet, experiment.rounds, 0, Nobody())
+    outcome = run_rounds(server, fleet, experiment.rounds, 0, Watcher())
     return {client.name: client.personal.model.state_dict() for client in clients}, outcome.scores
 
 
@@ -95,14 +85,11 @@ class PowerCutError(Exception):
     pass
 
 
-class Watching(Nobody):
+class Watching(Watcher):
     """Simulates a power failure at the end of a round, before its checkpoint."""
 
     def __init__(self, fails_in=None):
         self.fails_in = fails_in
-
-    def started(self, *_):
-        pass
 
     def aggregated(self, round, *_):
         if round == self.fails_in:

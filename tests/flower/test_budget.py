@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from federations import Nobody, flower_federation, small_experiment
+from federations import flower_federation, small_experiment
 
 from fedhca2.clients.accounting import epsilon
 from fedhca2.federation.flower.engine import FlowerEngine
@@ -13,6 +13,7 @@ from fedhca2.federation.flower.site_config import SitePrivacy, SiteScores
 from fedhca2.federation.run import run
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
+from fedhca2.run_folder.records import Watcher
 
 pytestmark = pytest.mark.slow
 NOISE = 2.0
@@ -22,11 +23,6 @@ UPLOAD = {"encoder": "updates", "decoder": "updates"}
 
 def allowed(updates):
     return SitePrivacy(clip=1.0, noise=NOISE, epsilon=epsilon(NOISE, updates) * (1 + 1e-9))
-
-
-class Watching(Nobody):
-    def started(self, *_):
-        pass
 
 
 @pytest.fixture
@@ -190,7 +186,7 @@ def test_a_run_goes_on_without_sites_whose_budget_is_spent(tmp_path):
     grid, sites, _ = flower_federation(experiment, tmp_path / "sites")
     for site in sites.values():
         site.config = site.config.model_copy(update={"privacy": allowed(1 if site.config.client == "home" else 2)})
-    seen = Watching()
+    seen = Watcher()
     seen.refused = []
     seen.aggregated = lambda round, record, seconds: seen.refused.append(dict(record.refused))
     run(experiment, tmp_path / "run", watcher=seen, engine=FlowerEngine(grid, NetworkSettings(poll=0.001, deadline=60)))

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from deployment import Deployment
-from federations import SWIN, Nobody, small_experiment
+from federations import SWIN, small_experiment
 from hostile import ATTACKS_IN_REPLIES, Letter, obliging
 from hostile_sites import HONEST, HOSTILE, node, relative_drift
 from safetensors.torch import load_file
@@ -16,6 +16,7 @@ from fedhca2.experiment.build import build_clients
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
+from fedhca2.run_folder.records import Watcher
 
 pytestmark = [pytest.mark.slow, pytest.mark.attack, pytest.mark.long]
 IN_TURN = ["a header nested 200,000 deep", "5 GB in one chunk", "seconds of 10**400", "a failure in 500,000 letters"]
@@ -28,7 +29,7 @@ def models_without(experiment, absent):
     others = [client for client in clients if client.name != absent]
     fleet = InProcess(others)
     server = Server(experiment.resolved_method, fleet.profiles.values())
-    run_rounds(server, fleet, experiment.rounds, 0, Nobody())
+    run_rounds(server, fleet, experiment.rounds, 0, Watcher())
     return {client.name: client.personal.model.state_dict() for client in others}
 
 

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 import torch
-from federations import Nobody, PowerCutError, Watching, flower_federation, in_memory, site_configs, small_experiment
+from federations import PowerCutError, Watching, flower_federation, in_memory, site_configs, small_experiment
 from in_process_grid import InProcessGrid
 
 from fedhca2.errors import UserError
@@ -16,6 +16,7 @@ from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
 from fedhca2.methods import METHODS
+from fedhca2.run_folder.records import Watcher
 from small import MECHANISMS, unifying
 
 pytestmark = pytest.mark.slow
@@ -51,7 +52,7 @@ def test_flower_gives_the_same_models_and_scores_as_in_process(method, tmp_path)
     _, sites, fleet = flower_federation(experiment, tmp_path)
     fleet.gather()
     server = Server(experiment.resolved_method, fleet.profiles.values(), tasks=experiment.task_set)
-    assert run_rounds(server, fleet, experiment.rounds, 0, Nobody()).scores == expected(method)[1]
+    assert run_rounds(server, fleet, experiment.rounds, 0, Watcher()).scores == expected(method)[1]
     assert_equal(models(sites), expected(method)[0])
 
 
@@ -64,7 +65,7 @@ def test_a_vector_per_image_gives_the_same_models_and_scores_as_in_process(tmp_p
     _, sites, fleet = flower_federation(experiment, tmp_path)
     fleet.gather()
     server = Server(experiment.resolved_method, fleet.profiles.values(), tasks=experiment.task_set)
-    assert run_rounds(server, fleet, experiment.rounds, 0, Nobody()).scores == scores
+    assert run_rounds(server, fleet, experiment.rounds, 0, Watcher()).scores == scores
     assert_equal(models(sites), wanted)
 
 

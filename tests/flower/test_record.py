@@ -4,7 +4,7 @@ import json
 from io import StringIO
 
 import pytest
-from federations import Nobody, flower_federation, in_memory, small_experiment
+from federations import flower_federation, in_memory, small_experiment
 from rich.console import Console
 
 from fedhca2.cli.run import conclude
@@ -19,20 +19,18 @@ from fedhca2.reports.figures.attendance import left_out
 from fedhca2.reports.figures.transfer import transfer_figures
 from fedhca2.reports.page.tables import declined_table
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import Watcher
 
 pytestmark = pytest.mark.slow
 HOMES = [{"name": name, "data": "indoor", "tasks": ["depth", "normals"]} for name in ("home", "house", "hut")]
 OUTDOOR = {"data": "outdoor", "split": ["semseg", "normals"]}
 
 
-class Watching(Nobody):
+class Watching(Watcher):
     """Does something after the first round."""
 
     def __init__(self, change=lambda: None):
         self.change = change
-
-    def started(self, *_):
-        pass
 
     def aggregated(self, round, *_):
         if round == 0:

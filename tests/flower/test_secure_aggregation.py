@@ -8,7 +8,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 import torch
-from federations import Nobody, PowerCutError, Watching, altered, flower_federation, site_configs, small_experiment
+from federations import PowerCutError, Watching, altered, flower_federation, site_configs, small_experiment
 
 from fedhca2.clients import save_reply
 from fedhca2.errors import UserError
@@ -25,6 +25,7 @@ from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
 from fedhca2.params import Slot
+from fedhca2.run_folder.records import Watcher
 
 pytestmark = pytest.mark.slow
 ENCODER = Slot("encoder")
@@ -57,7 +58,7 @@ class Federation:
             return state, deliveries, record
 
         server.step = recorded
-        run_rounds(server, self.fleet, experiment.rounds, 0, Nobody())
+        run_rounds(server, self.fleet, experiment.rounds, 0, Watcher())
 
     @property
     def clients(self):

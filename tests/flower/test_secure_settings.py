@@ -9,6 +9,7 @@ from fedhca2.federation.blind import Sketcher
 from fedhca2.federation.run import run
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
+from fedhca2.run_folder.records import Watcher
 
 SUMS = {"local", "fedavg", "fedprox", "fedper", "fedrep", "ditto", "fedbabu", "fedsta", "single_task_fl"}
 SKETCHES = {"matfl", "cagrad", "pcgrad", "upgrad", "dualproj"}
@@ -66,12 +67,8 @@ def test_noise_has_to_fit_into_the_clip():
 
 
 def test_a_run_in_one_process_has_nobody_to_hide_from(tmp_path):
-    class Nobody:
-        def started(self, *_):
-            pass
-
     with pytest.raises(UserError, match="hides rows from a remote server"):
-        run(secured({"name": "fedper"}, rounds=1), tmp_path / "run", watcher=Nobody())
+        run(secured({"name": "fedper"}, rounds=1), tmp_path / "run", watcher=Watcher())
 
 
 def test_inner_products_of_sketches_are_those_of_rows_on_average_and_as_near_as_they_should_be():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import Nobody, flower_federation, small_experiment
+from federations import flower_federation, small_experiment
 
 from fedhca2.aggregation import MappedRow
 from fedhca2.federation.flower import fleet as spool
@@ -14,6 +14,7 @@ from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply
 from fedhca2.params import Slot
+from fedhca2.run_folder.records import Watcher
 from warm import output_of
 
 pytestmark = pytest.mark.slow
@@ -25,7 +26,7 @@ def scores(folder, method, **terms):
     _, _, fleet = flower_federation(experiment, folder, **terms)
     fleet.gather()
     server = Server(experiment.resolved_method, fleet.profiles.values())
-    return run_rounds(server, fleet, experiment.rounds, 0, Nobody()).scores
+    return run_rounds(server, fleet, experiment.rounds, 0, Watcher()).scores
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "fedamp", "matfl"])

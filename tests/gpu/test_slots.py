@@ -16,19 +16,12 @@ from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.federation.shelf import Shelf
 from fedhca2.messages import Order
+from fedhca2.run_folder.records import Watcher
 from small import SMALL, clients, small
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GPU = torch.device("cuda", 0)
 SETTINGS = {"training": {"batch_size": 4}, "model": {"encoder": {"name": "swin_micro", "drop_path": 0.2}}}
-
-
-class Nobody:
-    def batch(self, *_): ...
-
-    def replied(self, *_): ...
-
-    def aggregated(self, *_): ...
 
 
 class Kept(InProcess):
@@ -51,7 +44,7 @@ def states(slots, *, keeps=False, folder=None, **changes):
     shelf = Shelf(plan_clients(experiment, data, assign_shards(experiment, data), places[0]), folder, room=0)
     shelf.open()
     fleet = Kept(shelf, places)
-    run_rounds(Server(experiment.resolved_method, fleet.profiles.values()), fleet, 3, 0, Nobody())
+    run_rounds(Server(experiment.resolved_method, fleet.profiles.values()), fleet, 3, 0, Watcher())
     return fleet.states
 
 

@@ -30,9 +30,9 @@ Track = Annotated[
 
 if TYPE_CHECKING:
     from fedhca2.experiment import Experiment
-    from fedhca2.federation.engine import RunWatcher
     from fedhca2.reports.tracking import Trackers
     from fedhca2.run_folder.reader import RunFiles
+    from fedhca2.run_folder.records import Watcher
     from fedhca2.run_folder.result import Result
 
 UNFINISHED = 1
@@ -120,7 +120,7 @@ def tracked(run: Path, track: list[str] | None) -> Iterator["Trackers"]:
 
 
 @contextmanager
-def watched(console: Console, trackers: "Trackers") -> Iterator["RunWatcher"]:
+def watched(console: Console, trackers: "Trackers") -> Iterator["Watcher"]:
     """Show a run's progress, and send its numbers to trackers."""
     from fedhca2.reports.console import ConsoleWatcher
     from fedhca2.reports.tracking import Sending

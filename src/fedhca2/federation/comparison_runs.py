@@ -8,13 +8,13 @@ from pathlib import Path
 from fedhca2.config import suggest
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.imports import allow_code
 from fedhca2.methods import METHODS
 from fedhca2.run_folder.baseline import FREE, other_settings
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import Watcher
 from fedhca2.run_folder.writer import join_baseline
 
 LOCAL = "local"
@@ -146,7 +146,7 @@ def run_folder_of(out: Path, method: str, seed: int) -> Path:
     return out / re.sub(r"[^A-Za-z0-9_.-]+", "-", method) / f"seed-{seed}"
 
 
-def run_all(runs: Sequence[ComparisonRun], watcher: RunWatcher) -> Iterator[ComparisonRun]:
+def run_all(runs: Sequence[ComparisonRun], watcher: Watcher) -> Iterator[ComparisonRun]:
     """Run what is not finished, one after the other; yields each run when it is done."""
     for run in runs:
         try:
@@ -157,7 +157,7 @@ def run_all(runs: Sequence[ComparisonRun], watcher: RunWatcher) -> Iterator[Comp
         yield run
 
 
-def run_one(run: ComparisonRun, watcher: RunWatcher) -> None:
+def run_one(run: ComparisonRun, watcher: Watcher) -> None:
     """Carry out an unfinished run, continuing where it was interrupted."""
     if not run.finished:
         run_or_resume(run.experiment, run.folder, watcher=watcher)

@@ -5,19 +5,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from fedhca2.experiment import Experiment, Shard
-from fedhca2.federation.rounds import Fleet, Outcome, Watcher
+from fedhca2.experiment import Experiment
+from fedhca2.federation.rounds import Fleet, Outcome
 from fedhca2.federation.server import Server
 from fedhca2.run_folder.checkpoints import KeptClients
-from fedhca2.run_folder.records import Progress
+from fedhca2.run_folder.records import Progress, Watcher
 from fedhca2.run_folder.writer import RunFolder
-
-
-class RunWatcher(Watcher, Protocol):
-    """Follows a run from its start."""
-
-    def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
-        """A run starts. Its Local baseline, if it has one, is a separate run before it."""
 
 
 class RunFleet(Fleet, KeptClients, Protocol):
@@ -33,7 +26,7 @@ class RunFleet(Fleet, KeptClients, Protocol):
     def device(self) -> str:
         """The device that the result names."""
 
-    def begin(self, watcher: RunWatcher) -> AbstractContextManager[Watcher]:
+    def begin(self, watcher: Watcher) -> AbstractContextManager[Watcher]:
         """Start the run in a rewound folder; returns the watcher that follows its rounds. Everything ends with it."""
 
     def server(self) -> Server:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Tensor
 
 from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot, Stopped, Training
 from fedhca2.clients.device_slot import MOST_SLOTS, worthwhile_slots
@@ -21,11 +20,10 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.experiment.build import plan_clients, step_kind
 from fedhca2.experiment.clients import client_kind
-from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.limits import Reach
 from fedhca2.federation.look_ahead import LookAhead
 from fedhca2.federation.membership import shards_after, without_strangers
-from fedhca2.federation.rounds import Outcome, Watcher
+from fedhca2.federation.rounds import Outcome
 from fedhca2.federation.server import Server
 from fedhca2.federation.shelf import Built, Shelf, Turns
 from fedhca2.imports import is_raised_in, told
@@ -33,7 +31,7 @@ from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.checkpoints import unusable
 from fedhca2.run_folder.names import PARTITION
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import Progress, ServerRecord
+from fedhca2.run_folder.records import Progress, Watcher, Watchers
 from fedhca2.run_folder.result import device_name
 from fedhca2.run_folder.writer import RunFolder
 
@@ -222,16 +220,16 @@ class InProcessRun(InProcess):
         return ", ".join(dict.fromkeys(map(device_name, self._devices)))
 
     @contextmanager
-    def begin(self, watcher: RunWatcher) -> Iterator[Watcher]:
+    def begin(self, watcher: Watcher) -> Iterator[Watcher]:
         """Introduce new clients, and compile their steps; at the end, let go of all that the run used."""
         try:
             self.shelf.open()
             self._start(watcher)
-            yield _All([self.folder.events, *self._look_ahead(watcher), watcher])
+            yield Watchers([self.folder.events, *self._look_ahead(watcher), watcher])
         finally:
             self.close()
 
-    def _start(self, watcher: RunWatcher) -> None:
+    def _start(self, watcher: Watcher) -> None:
         if self.checkpoint_first:
             self.each(list(self.profiles), lambda client, place: None)
         watcher.started(self.experiment, self.shards)
@@ -274,7 +272,7 @@ class InProcessRun(InProcess):
         if client.name in self._predictions:
             self._predictions[client.name] = sample_predictions(client, "after", place)
 
-    def _look_ahead(self, watcher: RunWatcher) -> list[LookAhead]:
+    def _look_ahead(self, watcher: Watcher) -> list[LookAhead]:
         """Measures who helps whom, if the experiment asks for it and clients send encoders."""
         experiment, settings = self.experiment, self.experiment.diagnostics
         if settings is None or experiment.resolved_method.encoder is None:
@@ -305,25 +303,6 @@ def _spread(profiles: Iterable[Profile], count: int) -> list[str]:
         kinds.setdefault(client_kind(profile.dataset, profile.tasks), []).append(profile.client)
     turns = zip_longest(*kinds.values())
     return [name for turn in turns for name in turn if name is not None][:count]
-
-
-@dataclass(frozen=True)
-class _All:
-    """Notifies several watchers."""
-
-    watchers: Sequence[Watcher]
-
-    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        for watcher in self.watchers:
-            watcher.batch(client, done, total, loss)
-
-    def replied(self, order: Order, reply: Reply) -> None:
-        for watcher in self.watchers:
-            watcher.replied(order, reply)
-
-    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        for watcher in self.watchers:
-            watcher.aggregated(round, record, seconds)
 
 
 def check_in_process(experiment: Experiment) -> None:

@@ -18,7 +18,7 @@ from fedhca2.federation.rounds import is_due
 from fedhca2.messages import Kind, Order, Reply
 from fedhca2.params import ENCODER
 from fedhca2.run_folder.event_log import EventLog
-from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.records import ServerRecord, Watcher
 
 if TYPE_CHECKING:
     from fedhca2.federation.in_process import InProcess
@@ -28,7 +28,7 @@ log = logging.getLogger("fedhca2.diagnostics")
 
 
 @dataclass
-class LookAhead:
+class LookAhead(Watcher):
     """Measures and logs the transfer Z between all pairs of clients that trained in a round.
 
     Z_{i→j} = 1 − L_j(θ_j + Δ_i) / L_j(θ_j), where θ_j is client j's model after its own training in the round, to
@@ -50,9 +50,6 @@ class LookAhead:
         if pairs > MANY and times:
             bounds = "diagnostics.clients and diagnostics.images bound them"
             log.warning("diagnostics: %d evaluations in each of %d rounds; %s", pairs, times, bounds)
-
-    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        """Batches tell nothing about transfer."""
 
     def replied(self, order: Order, reply: Reply) -> None:
         """Keep the row of a client that trained in a measured round."""

@@ -5,13 +5,11 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
 
-from torch import Tensor
-
 from fedhca2.clients import BatchWatch
 from fedhca2.federation.gate import Expected, fault_of
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Profile, Reply
-from fedhca2.run_folder.records import Progress, ServerRecord
+from fedhca2.run_folder.records import Progress, Watcher
 from fedhca2.run_folder.result import Scores
 from fedhca2.run_folder.waiting import Pending
 
@@ -27,19 +25,6 @@ class Fleet(Protocol):
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Give each client its order and wait for the replies; a client that does not answer has none."""
-
-
-class Watcher(Protocol):
-    """Follows a run."""
-
-    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        """A client has trained on a batch of this round."""
-
-    def replied(self, order: Order, reply: Reply) -> None:
-        """A client has answered an order, and its answer is used."""
-
-    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """A round is over, after this many seconds."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.engine import Engine, Fleets, RunWatcher
+from fedhca2.federation.engine import Engine, Fleets
 from fedhca2.federation.in_process import InProcessEngine
 from fedhca2.federation.membership import check_changes
 from fedhca2.federation.rounds import Outcome, run_rounds
@@ -19,7 +19,7 @@ from fedhca2.imports import allow_code
 from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
 from fedhca2.run_folder.names import BASELINE_FILES, BASELINE_FOLDER
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import Progress
+from fedhca2.run_folder.records import Progress, Watcher
 from fedhca2.run_folder.result import Result, Scores, origin, overall_gain, privacy_spent, versions
 from fedhca2.run_folder.writer import RunFolder
 
@@ -30,7 +30,7 @@ def run(
     experiment: Experiment,
     out: Path,
     *,
-    watcher: RunWatcher,
+    watcher: Watcher,
     engine: Engine = IN_PROCESS,
     baseline: Path | None = None,
 ) -> Result:
@@ -58,9 +58,7 @@ def check_new(experiment: Experiment, out: Path, baseline: Path | None = None) -
     return read_baseline(baseline, experiment) if baseline else None
 
 
-def resume(
-    out: Path, *, watcher: RunWatcher, engine: Engine = IN_PROCESS, overrides: list[str] | None = None
-) -> Result:
+def resume(out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, overrides: list[str] | None = None) -> Result:
     """Continue an interrupted run, or a finished one for more rounds; some settings may change.
 
     Everything is checked before anything changes: a folder that cannot be resumed stays unchanged.
@@ -76,7 +74,7 @@ def run_or_resume(
     experiment: Experiment,
     out: Path,
     *,
-    watcher: RunWatcher,
+    watcher: Watcher,
     engine: Engine = IN_PROCESS,
     baseline: Path | None = None,
 ) -> Result:
@@ -115,7 +113,7 @@ def _ready(
     fleets: Fleets,
     folder: RunFolder,
     beside: Mapping[str, Any],
-    watcher: RunWatcher,
+    watcher: Watcher,
     known: Scores | None,
 ) -> tuple["ResumableRun", Scores | None]:
     """Prepare the run in its rewound folder, and get the baseline's scores, trained first if the experiment says so."""
@@ -132,7 +130,7 @@ def _train_baseline(
     fleets: Fleets,
     folder: RunFolder,
     beside: Mapping[str, Any],
-    watcher: RunWatcher,
+    watcher: Watcher,
 ) -> Scores:
     """The scores of Local, trained in a folder within the run's unless it is already finished there."""
     local, place = experiment.with_method("local"), folder.path / BASELINE_FOLDER
@@ -187,7 +185,7 @@ class ResumableRun:
         """What a checkpoint keeps about the run itself."""
         return {"seconds": self.seconds, "origin": self._origin}
 
-    def train(self, watcher: RunWatcher, baseline: Scores | None) -> Result:
+    def train(self, watcher: Watcher, baseline: Scores | None) -> Result:
         """Train all remaining rounds in a rewound folder; stops between two rounds on request."""
         experiment, fleet = self.experiment, self.fleet
 

@@ -37,7 +37,7 @@ from fedhca2.reports.tables import MOST_ROWS, TextTable, kinds_table
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.records import ServerRecord, Watcher
 from fedhca2.run_folder.result import headline
 from fedhca2.words import counted
 
@@ -48,7 +48,7 @@ WIDTH = 60
 MOST_BARS = 12  # clients that are shown one by one
 
 
-class ConsoleWatcher:
+class ConsoleWatcher(Watcher):
     """Shows rounds, clients, batches, losses and the time left."""
 
     def __init__(self, console: Console) -> None:

@@ -15,7 +15,6 @@ from torch import Tensor
 from fedhca2.config import suggest
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
-from fedhca2.federation.engine import RunWatcher
 from fedhca2.imports import FORMS, is_import_path, load, told
 from fedhca2.messages import Order, Reply
 from fedhca2.reports.trackers import TRACKERS, Scalar, TrackedRun, Tracker
@@ -23,7 +22,7 @@ from fedhca2.run_folder.event_log import Event, parse_event
 from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.names import TRACKING
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.records import ServerRecord, Watcher
 from fedhca2.run_folder.strict_json import mapping, read_json, to_json
 from fedhca2.whole_files import write_whole
 
@@ -178,10 +177,10 @@ def _tracks(found: Any) -> bool:
     return isinstance(found, type) and all(hasattr(found, name) for name in ("start", "log", "keep", "close"))
 
 
-class Sending:
+class Sending(Watcher):
     """Passes everything on to another watcher, and sends the run's logged events to trackers, like `fedhca2 watch`."""
 
-    def __init__(self, watcher: RunWatcher, trackers: Trackers) -> None:
+    def __init__(self, watcher: Watcher, trackers: Trackers) -> None:
         self.watcher, self.trackers = watcher, trackers
         self.follower = Follower(trackers.run)
 

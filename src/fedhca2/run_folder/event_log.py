@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from fedhca2.errors import UserError
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.arrays import read_arrays, write_arrays
 from fedhca2.run_folder.names import EVENTS, MATRICES, MATRICES_FILE
-from fedhca2.run_folder.records import Aggregation, ServerRecord
+from fedhca2.run_folder.records import Aggregation, ServerRecord, Watcher
 from fedhca2.run_folder.schema import check_event, check_matrices
 from fedhca2.run_folder.strict_json import mapping, to_json
 from fedhca2.whole_files import ORDINARY
@@ -29,7 +28,7 @@ KIND = re.compile(rb'\{"event": "([^"\\]*)"')  # how a line begins
 START: Mapping[str, Any] = {"events": 0, "bytes_up": 0, "bytes_down": 0, "updates": {}}
 
 
-class EventLog:
+class EventLog(Watcher):
     """Watches a run and logs its events, starting at a position: later events of rounds are dropped.
 
     Large matrices are in files of their own, and an event says in which.
@@ -102,9 +101,6 @@ class EventLog:
                     slot.task: layout.names for slot, layout in profile.layouts.items() if slot.part == "decoder"
                 },
             )
-
-    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        """Batches are not logged."""
 
     def replied(self, order: Order, reply: Reply, beside: tuple[int, int] = (0, 0)) -> None:
         """Log a client's work: its scores belong to the model after `round` rounds, its losses to the next round.

@@ -1,4 +1,4 @@
-"""What a federation saves after a round: the state of the run, and what the server did."""
+"""What a federation saves after a round: the state of the run, and what the server did; and who may watch it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from fedhca2.aggregation import Measure, Mixing, Weights
-from fedhca2.messages import Delivery
+from fedhca2.experiment import Experiment, Shard
+from fedhca2.messages import Delivery, Order, Reply
 from fedhca2.params import Part, Slot
 
 
@@ -66,3 +67,43 @@ class ServerRecord:
     refused: Mapping[str, str]  # refused replies: the reason by client
     dropped: Mapping[str, str] = field(default_factory=dict)  # clients whose rows alone were refused: the reason
     unused: Sequence[str] = ()  # clients that sent an update in a refused reply
+
+
+class Watcher:
+    """Follows a run. Every method does nothing here; a watcher overrides those that it needs."""
+
+    def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
+        """A run starts. Its Local baseline, if it has one, is a separate run before it."""
+
+    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
+        """A client has trained on `done` of the `total` batches of this round."""
+
+    def replied(self, order: Order, reply: Reply) -> None:
+        """A client has answered an order, and its answer is used."""
+
+    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
+        """A round is over, after this many seconds."""
+
+
+class Watchers(list[Watcher], Watcher):
+    """Several watchers, which are told in this order."""
+
+    def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
+        """Pass it on."""
+        for watcher in self:
+            watcher.started(experiment, shards)
+
+    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
+        """Pass it on."""
+        for watcher in self:
+            watcher.batch(client, done, total, loss)
+
+    def replied(self, order: Order, reply: Reply) -> None:
+        """Pass it on."""
+        for watcher in self:
+            watcher.replied(order, reply)
+
+    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
+        """Pass it on."""
+        for watcher in self:
+            watcher.aggregated(round, record, seconds)

@@ -10,6 +10,7 @@ from fedhca2.federation.comparison_runs import complete, join_baselines, known_r
 from fedhca2.methods import resolve
 from fedhca2.reports.comparison import write_comparison
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import Watcher
 from made_run import made_run
 from small import MECHANISMS
 from small_run import quickly, small
@@ -19,17 +20,11 @@ class CrashError(Exception):
     """Stops a run in the middle."""
 
 
-class Watcher:
+class Crashing(Watcher):
     """A watcher that only crashes at the end of one round."""
 
     def __init__(self, crashes_at=None):
         self.crashes_at = crashes_at
-
-    def started(self, *_): ...
-
-    def batch(self, *_): ...
-
-    def replied(self, *_): ...
 
     def aggregated(self, round, *_):
         if round == self.crashes_at:
@@ -95,7 +90,7 @@ def test_the_tables_are_written(tmp_path):
 def test_what_is_finished_is_not_run_again(tmp_path):
     runs = plan_runs(small(rounds=1), ["fedavg"], 1, tmp_path)
     list(run_all(runs, Watcher()))
-    list(run_all(runs, Watcher(crashes_at=0)))
+    list(run_all(runs, Crashing(crashes_at=0)))
     assert json.loads((runs[1].folder / "result.json").read_text())["baseline"] is not None
 
 
@@ -103,7 +98,7 @@ def test_what_is_finished_is_not_run_again(tmp_path):
 def test_an_interrupted_run_goes_on(tmp_path):
     runs = plan_runs(small(rounds=2), [], 1, tmp_path)
     with pytest.raises(CrashError):
-        list(run_all(runs, Watcher(crashes_at=1)))
+        list(run_all(runs, Crashing(crashes_at=1)))
     list(run_all(runs, Watcher()))
     assert runs[0].finished
 

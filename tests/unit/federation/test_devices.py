@@ -15,17 +15,10 @@ from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import run
 from fedhca2.federation.server import Server
 from fedhca2.federation.shelf import Shelf
+from fedhca2.run_folder.records import Watcher
 from small import SMALL, small
 
 CPU = torch.device("cpu")
-
-
-class Nobody:
-    def batch(self, *_): ...
-
-    def replied(self, *_): ...
-
-    def aggregated(self, *_): ...
 
 
 def models(devices):
@@ -35,7 +28,7 @@ def models(devices):
     clients = build_clients(experiment, data, assign_shards(experiment, data), places[0])
     fleet = InProcess(clients, places)
     server = Server(experiment.resolved_method, fleet.profiles.values())
-    run_rounds(server, fleet, 2, 0, Nobody())
+    run_rounds(server, fleet, 2, 0, Watcher())
     return [client.personal.model.state_dict() for client in clients]
 
 
@@ -91,7 +84,7 @@ def test_only_long_runs_are_compiled(change, kind):
 
 def test_a_missing_device_is_found_before_a_folder_is_made(tmp_path):
     with pytest.raises(UserError, match="devices"):
-        run(small(devices=["cuda:9"]), tmp_path / "run", watcher=Nobody())
+        run(small(devices=["cuda:9"]), tmp_path / "run", watcher=Watcher())
     assert not (tmp_path / "run").exists()
 
 

@@ -15,21 +15,20 @@ from torch import Tensor
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.blind import BlindServer
-from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.flower.control import Registration
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES
 from fedhca2.federation.foreign_text import NAME, plain
 from fedhca2.federation.limits import Reach
-from fedhca2.federation.rounds import Outcome, Watcher
+from fedhca2.federation.rounds import Outcome
 from fedhca2.federation.run import reopened
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply
 from fedhca2.run_folder.event_log import EVICTED, REGISTERED
 from fedhca2.run_folder.names import FLOWER
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import Progress, ServerRecord
+from fedhca2.run_folder.records import Progress, ServerRecord, Watcher
 from fedhca2.run_folder.writer import RunFolder
 
 Collect = Callable[[Experiment, str, RunFolder], None]  # copies what sites know of the named run to its folder
@@ -109,7 +108,7 @@ class FlowerRun(FlowerFleet):
         self.stops_at_once = engine.collect is leave_everything  # sites that are not this command's outlast it
 
     @contextmanager
-    def begin(self, watcher: RunWatcher) -> Iterator[Watcher]:
+    def begin(self, watcher: Watcher) -> Iterator[Watcher]:
         """Wait for the sites, and record registrations from now on."""
         folder = self._run_folder
         with Admissions(self._engine.look, folder) as admissions:
@@ -140,12 +139,12 @@ def _shards(fleet: FlowerFleet) -> dict[str, Shard]:
 
 
 @dataclass
-class _Tell:
+class _Tell(Watcher):
     """Notifies the folder and the watcher, with the actual bytes sent and with the absent clients."""
 
     fleet: FlowerFleet
     folder: RunFolder
-    watcher: RunWatcher
+    watcher: Watcher
     admissions: "Admissions"
     introduced: set[str]
 

@@ -25,7 +25,6 @@ from fedhca2.clients.evaluation import sample_labels, sample_predictions
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data, partition_as_data
 from fedhca2.experiment.build import build_client
-from fedhca2.federation.engine import RunWatcher
 from fedhca2.federation.flower.client_app import make_app
 from fedhca2.federation.flower.consent import EMBEDDED_WEIGHTS, TOLD_KINDS
 from fedhca2.federation.flower.engine import Collect, FlowerEngine, check_resumable, read_note
@@ -42,6 +41,7 @@ from fedhca2.federation.run import run_or_resume
 from fedhca2.run_folder.lock import require_own_files
 from fedhca2.run_folder.names import PARTITION
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import Watcher
 from fedhca2.run_folder.result import Result
 from fedhca2.run_folder.writer import RunFolder
 from fedhca2.whole_files import private_folder
@@ -52,14 +52,14 @@ log = logging.getLogger("fedhca2.server")
 
 
 def run_over_flower(
-    experiment: Experiment, out: Path, *, watcher: RunWatcher, engine: Engine, baseline: Path | None = None
+    experiment: Experiment, out: Path, *, watcher: Watcher, engine: Engine, baseline: Path | None = None
 ) -> Result:
     """Run an experiment on this machine over Flower."""
     RunFolder.new(out)  # before anything is started
     return _launch(engine, experiment, out, watcher, baseline)
 
 
-def resume_over_flower(out: Path, *, watcher: RunWatcher, overrides: Sequence[str] | None = None) -> Result:
+def resume_over_flower(out: Path, *, watcher: Watcher, overrides: Sequence[str] | None = None) -> Result:
     """Continue a run over Flower on its original engine, without overrides."""
     if overrides:
         raise UserError([f"--set: a resumed run over Flower should keep its settings, found {overrides[0]}"])
@@ -71,7 +71,7 @@ def resume_over_flower(out: Path, *, watcher: RunWatcher, overrides: Sequence[st
     return _launch(engine, RunFiles(out).experiment(), out, watcher, None)
 
 
-def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatcher, baseline: Path | None) -> Result:
+def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: Watcher, baseline: Path | None) -> Result:
     engines = {"flower-local": run_local, "flower-ray": run_ray}
     try:
         terms = NetworkSettings(await_refused=False)  # these sites' settings cannot change
@@ -83,7 +83,7 @@ def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: RunWatch
 
 
 def run_local(
-    experiment: Experiment, out: Path, watcher: RunWatcher, terms: NetworkSettings, baseline: Path | None = None
+    experiment: Experiment, out: Path, watcher: Watcher, terms: NetworkSettings, baseline: Path | None = None
 ) -> Result:
     """Run an experiment with each client in its own process, or continue it if its folder exists.
 
@@ -209,7 +209,7 @@ def collecting(out: Path) -> Collect:
 
 
 def run_ray(
-    experiment: Experiment, out: Path, watcher: RunWatcher, terms: NetworkSettings, baseline: Path | None = None
+    experiment: Experiment, out: Path, watcher: Watcher, terms: NetworkSettings, baseline: Path | None = None
 ) -> Result:
     """Run an experiment in a simulation, or continue it if its folder exists; a client gets one CPU or one GPU."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray reads it on import

@@ -6,31 +6,23 @@ from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from torch import Tensor
 
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.run import run_or_resume
-from fedhca2.messages import Order, Reply
-from fedhca2.run_folder.records import ServerRecord
+from fedhca2.run_folder.records import ServerRecord, Watcher
 
 log = logging.getLogger("fedhca2.server")
 app = ServerApp()
 
 
-class LogWatcher:
+class LogWatcher(Watcher):
     """Logs a line for every round."""
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
         """Log what will be trained."""
         log.info("%s: %d clients, %d rounds", experiment.method_name, len(shards), experiment.rounds)
-
-    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        """Batches are only known at the sites."""
-
-    def replied(self, order: Order, reply: Reply) -> None:
-        """Replies are logged in the run's folder."""
 
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         """Log how long a round took, and who was left out."""
