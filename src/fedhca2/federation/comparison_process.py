@@ -45,45 +45,41 @@ def _end_with_parent() -> None:
 def _run(order: dict[str, Any]) -> None:
     from fedhca2.experiment import Experiment
     from fedhca2.federation.comparison_runs import ComparisonRun, run_one
+    from fedhca2.run_folder.records import Watcher
 
-    lines = _Lines(Path(order["memory"]), order["free"])
+    class Lines(Watcher):
+        """Prints a line per round, and reports the memory taken so far."""
+
+        def __init__(self, memory: Path, free: int | None) -> None:
+            self.memory, self.free = memory, free
+            self.context: int | None = None
+
+        def started(self, experiment: Any, shards: object) -> None:
+            self.rounds = experiment.rounds
+            print(f"round 0 of {self.rounds}", flush=True)
+
+        def aggregated(self, round: int, record: object, seconds: float) -> None:
+            print(f"round {round + 1} of {self.rounds}, {seconds:.1f} s", flush=True)
+            self.report()
+
+        def report(self) -> None:
+            """Write what this process has taken: the most so far, so that others know what they need."""
+            import torch
+
+            from fedhca2.federation.memory_room import Report
+
+            reserved = 0
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                gpu = max(range(torch.cuda.device_count()), key=torch.cuda.max_memory_reserved)
+                reserved = torch.cuda.max_memory_reserved(gpu)
+                if self.free is not None:
+                    self.context = self.free - torch.cuda.mem_get_info(gpu)[0] - torch.cuda.memory_reserved(gpu)
+                    self.free = None  # from here on others may start on this GPU
+            Report(reserved, self.context, _most_resident()).write(self.memory)
+
+    lines = Lines(Path(order["memory"]), order["free"])
     run_one(ComparisonRun(Experiment.parse(order["experiment"]), Path(order["folder"]), None), lines)
     lines.report()
-
-
-class _Lines:
-    """Prints a line per round, and reports the memory taken so far."""
-
-    def __init__(self, memory: Path, free: int | None) -> None:
-        self.memory, self.free = memory, free
-        self.context: int | None = None
-
-    def started(self, experiment: Any, shards: object) -> None:
-        self.rounds = experiment.rounds
-        print(f"round 0 of {self.rounds}", flush=True)
-
-    def batch(self, *_: object) -> None: ...
-
-    def replied(self, *_: object) -> None: ...
-
-    def aggregated(self, round: int, record: object, seconds: float) -> None:
-        print(f"round {round + 1} of {self.rounds}, {seconds:.1f} s", flush=True)
-        self.report()
-
-    def report(self) -> None:
-        """Write what this process has taken: the most so far, so that others know what they need."""
-        import torch
-
-        from fedhca2.federation.memory_room import Report
-
-        reserved = 0
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            gpu = max(range(torch.cuda.device_count()), key=torch.cuda.max_memory_reserved)
-            reserved = torch.cuda.max_memory_reserved(gpu)
-            if self.free is not None:
-                self.context = self.free - torch.cuda.mem_get_info(gpu)[0] - torch.cuda.memory_reserved(gpu)
-                self.free = None  # from here on others may start on this GPU
-        Report(reserved, self.context, _most_resident()).write(self.memory)
 
 
 def _most_resident() -> int:
