@@ -35,9 +35,9 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
 from fedhca2.federation.blind import Sketcher
+from fedhca2.federation.flower.deploy.server_app import LogWatcher
 from fedhca2.federation.flower.local import run_local
 from fedhca2.federation.flower.network_settings import NetworkSettings
-from fedhca2.federation.flower.server_app import LogWatcher
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Order
 from fedhca2.params import Slot

@@ -35,10 +35,10 @@ from row import Row, show
 from scaling import clients, most_resident
 
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.keys import make_keys
-from fedhca2.federation.flower.link import Link
+from fedhca2.federation.flower.deploy.keys import make_keys
+from fedhca2.federation.flower.deploy.link import Link
+from fedhca2.federation.flower.deploy.processes import start, stop
 from fedhca2.federation.flower.local import start_site, write_sites
-from fedhca2.federation.flower.processes import start, stop
 
 AWAY, KILLED = 0.1, 3
 AT_ONCE = 10  # sites that start at the same time

@@ -21,9 +21,9 @@ from rich.table import Table
 from row import Row
 
 from fedhca2.experiment import Experiment
+from fedhca2.federation.flower.deploy.server_app import LogWatcher
 from fedhca2.federation.flower.local import run_local
 from fedhca2.federation.flower.network_settings import NetworkSettings
-from fedhca2.federation.flower.server_app import LogWatcher
 from fedhca2.federation.run import run
 
 SINGLE = [("semseg", 0), ("sal", 0), ("normals", 0), ("edge", 0), ("semseg", 1)]

@@ -8,8 +8,8 @@ import torch
 from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.blind import Sum
 from fedhca2.federation.flower.answers import Answer
-from fedhca2.federation.flower.secagg_server import SecureSum
-from fedhca2.federation.flower.secagg_site import (
+from fedhca2.federation.flower.deploy.secagg_server import SecureSum
+from fedhca2.federation.flower.deploy.secagg_site import (
     KEYS,
     MASK,
     SHARE,

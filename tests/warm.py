@@ -28,8 +28,8 @@ import fedhca2
 
 FLOWER = "fedhca2.federation.flower"
 IMPORTED = (
-    *("fedhca2.cli", "fedhca2.runs", f"{FLOWER}.local", f"{FLOWER}.worker"),
-    *(f"{FLOWER}.guarded_superlink", f"{FLOWER}.proxy.app", f"{FLOWER}.proxy.listener"),
+    *("fedhca2.cli", "fedhca2.runs", f"{FLOWER}.local", f"{FLOWER}.deploy.worker"),
+    *(f"{FLOWER}.deploy.guarded_superlink", f"{FLOWER}.deploy.proxy.app", f"{FLOWER}.deploy.proxy.listener"),
     *("flwr.supernode.cli", "flwr.supercore.cli"),
 )
 BIN = Path(sys.executable).parent
@@ -108,7 +108,7 @@ class WarmPart(Warm):
 
 
 def is_launched(command):
-    """Whether a command was given to `fedhca2.federation.flower.processes.start`."""
+    """Whether a command was given to `fedhca2.federation.flower.deploy.processes.start`."""
     return [*map(str, command)][1:2] == [LAUNCHED[1]]
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedhca2.federation.flower.keys import make_keys
-from fedhca2.federation.flower.link import Link
+from fedhca2.federation.flower.deploy.keys import make_keys
+from fedhca2.federation.flower.deploy.link import Link
+from fedhca2.federation.flower.deploy.processes import listen, start, stop
 from fedhca2.federation.flower.local import start_site, write_sites
-from fedhca2.federation.flower.processes import listen, start, stop
 from warm import Warm
 
 # Every Python process of a federation imports what is in here first.

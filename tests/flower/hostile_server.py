@@ -10,9 +10,9 @@ import torch
 from flwr.app import Message
 
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.invitation import Invitation, expected_profile
+from fedhca2.federation.flower.deploy.invitation import Invitation, expected_profile
+from fedhca2.federation.flower.deploy.superlink import SuperLink
 from fedhca2.federation.flower.records import CANNOT, encode_orders, header_of, pack, to_rows
-from fedhca2.federation.flower.superlink import SuperLink
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
 

@@ -5,11 +5,11 @@ import torch
 from federations import flower_federation, small_experiment
 
 from fedhca2.clients.accounting import epsilon
+from fedhca2.federation.flower.deploy.ledger import SPENT, Ledger
+from fedhca2.federation.flower.deploy.site import Site
+from fedhca2.federation.flower.deploy.site_config import SitePrivacy, SiteScores
 from fedhca2.federation.flower.engine import FlowerEngine
-from fedhca2.federation.flower.ledger import SPENT, Ledger
 from fedhca2.federation.flower.network_settings import NetworkSettings
-from fedhca2.federation.flower.site import Site
-from fedhca2.federation.flower.site_config import SitePrivacy, SiteScores
 from fedhca2.federation.run import run
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
@@ -144,7 +144,7 @@ def crash(site, invitation, monkeypatch, order):
         raise PowerCutError
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedhca2.federation.flower.site.save_reply", die)
+        patch.setattr("fedhca2.federation.flower.deploy.site.save_reply", die)
         with pytest.raises(PowerCutError):
             site.perform(invitation, order)
     return kept[0]

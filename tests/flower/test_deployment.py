@@ -18,14 +18,14 @@ from hostile_server import ATTACKS, PRIVATE, STOCK, THRIFTY, play
 from safetensors.torch import load_file
 
 from fedhca2.clients.accounting import epsilon
-from fedhca2.federation.flower.client_app import make_app
-from fedhca2.federation.flower.keys import make_keys, make_site_keys
-from fedhca2.federation.flower.masks import Steps
-from fedhca2.federation.flower.processes import start, stop
+from fedhca2.federation.flower.deploy.client_app import make_app
+from fedhca2.federation.flower.deploy.keys import make_keys, make_site_keys
+from fedhca2.federation.flower.deploy.masks import Steps
+from fedhca2.federation.flower.deploy.processes import start, stop
+from fedhca2.federation.flower.deploy.secagg_site import MASK
+from fedhca2.federation.flower.deploy.site import Site
+from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.flower.records import STAGE, header_of
-from fedhca2.federation.flower.secagg_site import MASK
-from fedhca2.federation.flower.site import Site
-from fedhca2.federation.flower.site_config import SiteConfig
 
 pytestmark = pytest.mark.slow
 NOISE = 2.0

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 import pytest
 from uvicorn import Config
 
-from fedhca2.federation.flower.keys import make_keys
-from fedhca2.federation.flower.proxy import listener as module
-from fedhca2.federation.flower.proxy.listener import Listener
+from fedhca2.federation.flower.deploy.keys import make_keys
+from fedhca2.federation.flower.deploy.proxy import listener as module
+from fedhca2.federation.flower.deploy.proxy.listener import Listener
 
 pytestmark = pytest.mark.slow
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"

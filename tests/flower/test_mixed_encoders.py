@@ -5,8 +5,8 @@ import torch
 from federations import PowerCutError, Watching, flower_federation, in_memory, small_experiment
 
 from fedhca2.deployment.trained import Evaluation, Trained, evaluated
+from fedhca2.federation.flower.deploy.invitation import expected_profile
 from fedhca2.federation.flower.engine import FlowerEngine
-from fedhca2.federation.flower.invitation import expected_profile
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import decode_profile, encode_profile, header_of
 from fedhca2.federation.run import resume, run

@@ -6,9 +6,9 @@ import pytest
 from federations import in_memory, small_experiment
 
 from fedhca2.errors import UserError
+from fedhca2.federation.flower.deploy.server_app import LogWatcher
 from fedhca2.federation.flower.local import run_ray
 from fedhca2.federation.flower.network_settings import NetworkSettings
-from fedhca2.federation.flower.server_app import LogWatcher
 
 TO_INSTALL = "pip install 'fedhca2[flower-ray]'"
 

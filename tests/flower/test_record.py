@@ -9,11 +9,11 @@ from rich.console import Console
 
 from fedhca2.cli.run import conclude
 from fedhca2.clients.accounting import DELTA, epsilon
+from fedhca2.federation.flower.deploy.ledger import Ledger, cost
+from fedhca2.federation.flower.deploy.site_config import SiteScores
 from fedhca2.federation.flower.engine import FlowerEngine
-from fedhca2.federation.flower.ledger import Ledger, cost
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import header_of, pack
-from fedhca2.federation.flower.site_config import SiteScores
 from fedhca2.federation.run import run
 from fedhca2.reports.figures.attendance import left_out
 from fedhca2.reports.figures.transfer import transfer_figures

@@ -7,8 +7,8 @@ import pytest
 from federations import flower_federation, in_memory, small_experiment
 from flwr.app import Context, RecordDict
 
-from fedhca2.federation.flower.app_bundle import write_app
-from fedhca2.federation.flower.server_app import app
+from fedhca2.federation.flower.deploy.app_bundle import write_app
+from fedhca2.federation.flower.deploy.server_app import app
 
 pytestmark = pytest.mark.slow
 

@@ -6,12 +6,12 @@ from federations import flower_federation, small_experiment
 from flwr.app import Context, Message, RecordDict
 
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.client_app import SITE_KEY, make_app
-from fedhca2.federation.flower.consent import RefusalError
-from fedhca2.federation.flower.masks import LargeValueError
+from fedhca2.federation.flower.deploy.client_app import SITE_KEY, make_app
+from fedhca2.federation.flower.deploy.consent import RefusalError
+from fedhca2.federation.flower.deploy.masks import LargeValueError
+from fedhca2.federation.flower.deploy.secagg_site import SumRefusedError
+from fedhca2.federation.flower.deploy.site import RoundIsOverError, Site
 from fedhca2.federation.flower.records import CANNOT, MalformedMessageError, header_of, pack
-from fedhca2.federation.flower.secagg_site import SumRefusedError
-from fedhca2.federation.flower.site import RoundIsOverError, Site
 from fedhca2.federation.flower.wait import TooFewClientsError
 
 PATIENT = "Anna Müller 1962-03-04, mammography"

@@ -21,11 +21,11 @@ from strangers import ANYBODY, CONTROL, FLEET, SITES, Visitor, is_refused, outco
 from strangers import name as object_name
 
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.control import TOKEN, operator_token
-from fedhca2.federation.flower.keys import make_keys, make_site_keys
-from fedhca2.federation.flower.processes import start, stop
+from fedhca2.federation.flower.deploy.control import TOKEN, operator_token
+from fedhca2.federation.flower.deploy.keys import make_keys, make_site_keys
+from fedhca2.federation.flower.deploy.processes import start, stop
+from fedhca2.federation.flower.deploy.superlink import SuperLink
 from fedhca2.federation.flower.records import header_of
-from fedhca2.federation.flower.superlink import SuperLink
 
 pytestmark = [pytest.mark.slow, pytest.mark.attack]
 HONEST, HOSTILE = ["outdoor-semseg", "outdoor-normals"], "home"

@@ -11,10 +11,10 @@ from federations import SWIN, small_experiment
 from flwr.app import Message
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 
+from fedhca2.federation.flower.deploy.processes import stop
+from fedhca2.federation.flower.deploy.supernode import GAVE_UP
 from fedhca2.federation.flower.local import start_site
-from fedhca2.federation.flower.processes import stop
 from fedhca2.federation.flower.records import CANNOT, header_of, pack
-from fedhca2.federation.flower.supernode import GAVE_UP
 
 pytestmark = pytest.mark.slow
 SITE = "home"

@@ -15,9 +15,9 @@ from deployment import COMMAND, descendants, wait_for
 from federations import SWIN, small_experiment
 from hostile import Node, obliging
 
-from fedhca2.federation.flower import superlink
-from fedhca2.federation.flower.keys import make_keys
-from fedhca2.federation.flower.link import Link
+from fedhca2.federation.flower.deploy import superlink
+from fedhca2.federation.flower.deploy.keys import make_keys
+from fedhca2.federation.flower.deploy.link import Link
 from fedhca2.federation.flower.records import header_of
 from warm import Warm
 

@@ -46,7 +46,7 @@ def keys(
 ) -> None:
     """Create a test CA, the SuperLink's certificate, and keys for every site."""
     with clear_errors():
-        from fedhca2.federation.flower.keys import make_keys
+        from fedhca2.federation.flower.deploy.keys import make_keys
 
         make_keys(folder, _listed(sites), _listed(hosts), days)
     typer.echo(f"{folder}/: keep ca.key elsewhere; take only sites/NAME to each site")
@@ -60,7 +60,7 @@ def register(
 ) -> None:
     """Register sites with the SuperLink, so that it admits them."""
     with clear_errors():
-        from fedhca2.federation.flower.superlink import SuperLink
+        from fedhca2.federation.flower.deploy.superlink import SuperLink
 
         link = SuperLink.at(superlink, keys)
         for name in names:
@@ -76,7 +76,7 @@ def evict(
 ) -> None:
     """Make the SuperLink exclude sites."""
     with clear_errors():
-        from fedhca2.federation.flower.superlink import SuperLink
+        from fedhca2.federation.flower.deploy.superlink import SuperLink
 
         link = SuperLink.at(superlink, keys)
         for name in names:
@@ -96,7 +96,7 @@ def link(
     """Serve sites and runs until stopped, with a SuperLink on loopback and the proxy that sites connect to."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     with clear_errors(), leaving_in_time():
-        from fedhca2.federation.flower.link import Link
+        from fedhca2.federation.flower.deploy.link import Link
 
         options = ["--database", str(database)] if database else []
         with Link(keys, listen, superlink, quota=quota, options=options) as link:
@@ -117,8 +117,8 @@ def site(
     for name in ("httpx", "alembic", "flwr"):
         logging.getLogger(name).setLevel(logging.WARNING)
     with clear_errors(), leaving_in_time():
-        from fedhca2.federation.flower.site_config import SiteConfig
-        from fedhca2.federation.flower.worker import SiteKeys, work
+        from fedhca2.federation.flower.deploy.site_config import SiteConfig
+        from fedhca2.federation.flower.deploy.worker import SiteKeys, work
 
         config = SiteConfig.load(file)
         try:
@@ -181,9 +181,9 @@ def serve(
 
         from fedhca2.errors import UserError
         from fedhca2.experiment import Experiment
+        from fedhca2.federation.flower.deploy.link import coordinator_link
+        from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError
         from fedhca2.federation.flower.engine import FlowerEngine, check_resumable
-        from fedhca2.federation.flower.link import coordinator_link
-        from fedhca2.federation.flower.superlink import LinkLostError, RunEndedError
         from fedhca2.federation.flower.wait import TooFewClientsError
         from fedhca2.federation.run import resume, run
         from fedhca2.reports.console import ConsoleWatcher
@@ -232,7 +232,7 @@ def serve(
 def write_app(folder: Annotated[Path, typer.Argument(help="A new folder.")]) -> None:
     """Write the Flower app for Flower's own `flwr run`."""
     with clear_errors():
-        from fedhca2.federation.flower.app_bundle import write_app as write
+        from fedhca2.federation.flower.deploy.app_bundle import write_app as write
 
         write(folder)
     typer.echo(f"{folder}/pyproject.toml; start it with: flwr run {shlex.quote(str(folder))} CONNECTION")

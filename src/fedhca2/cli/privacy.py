@@ -66,8 +66,8 @@ def spent(
     """Show what a site's noised updates and scores have cost so far, from its own ledger: per run and in total."""
     with clear_errors():
         from fedhca2.clients.accounting import audited_epsilon
-        from fedhca2.federation.flower.ledger import Ledger, cost
-        from fedhca2.federation.flower.site_config import SiteConfig
+        from fedhca2.federation.flower.deploy.ledger import Ledger, cost
+        from fedhca2.federation.flower.deploy.site_config import SiteConfig
 
         site = SiteConfig.load(file)
         entries, budget = Ledger.of(site).entries(), site.privacy

@@ -6,8 +6,8 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.clients.accounting import epsilon
-from fedhca2.federation.flower.ledger import Ledger, Sent
-from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.flower.deploy.ledger import Ledger, Sent
+from fedhca2.federation.flower.deploy.site_config import SiteConfig
 
 
 def invoke(*words):

@@ -17,6 +17,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from torch import Tensor
 
 from fedhca2.federation.flower.arrivals import CHUNK, SMALL, Arrival, LostError, MisfitError, NotYetError, Source
+from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError
 from fedhca2.federation.flower.internals import (
     ArrayChunk,
     InflatableObject,
@@ -34,7 +35,6 @@ from fedhca2.federation.flower.records import (
     Header,
     unsalt,
 )
-from fedhca2.federation.flower.superlink import LinkLostError, RunEndedError
 from fedhca2.federation.foreign_text import HEADER, Refused, plain, read_json, shown
 
 # Flower's codes for a node that went away, with the order or half-way through its reply: this is not a failure.

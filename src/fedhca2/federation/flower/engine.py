@@ -15,7 +15,7 @@ from torch import Tensor
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.blind import BlindServer
-from fedhca2.federation.flower.control import Registration
+from fedhca2.federation.flower.deploy.control import Registration
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES

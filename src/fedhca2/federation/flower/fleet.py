@@ -20,10 +20,10 @@ from fedhca2.clients import BatchWatch
 from fedhca2.experiment import Experiment
 from fedhca2.federation.blind import Sum, Summed, seen_of
 from fedhca2.federation.flower.answers import Allowance, Answer, Gone
-from fedhca2.federation.flower.invitation import Invitation
+from fedhca2.federation.flower.deploy.invitation import Invitation
+from fedhca2.federation.flower.deploy.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, Header, decode_reply, encode_orders, pack
-from fedhca2.federation.flower.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.site_registry import SiteRegistry
 from fedhca2.federation.flower.wait import LOST_AFTER, TIMES_AS_LONG, Sending, TooFewClientsError, Wait, by_reason
 from fedhca2.federation.foreign_text import Refused, shown

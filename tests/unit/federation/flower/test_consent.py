@@ -12,10 +12,10 @@ from fedhca2.data.config import path_settings
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
-from fedhca2.federation.flower.consent import OWN_FILES, TOLD_KINDS, RefusalError, check_order
-from fedhca2.federation.flower.invitation import Invitation
-from fedhca2.federation.flower.site import noised_scores
-from fedhca2.federation.flower.site_config import ENCODERS, SiteConfig
+from fedhca2.federation.flower.deploy.consent import OWN_FILES, TOLD_KINDS, RefusalError, check_order
+from fedhca2.federation.flower.deploy.invitation import Invitation
+from fedhca2.federation.flower.deploy.site import noised_scores
+from fedhca2.federation.flower.deploy.site_config import ENCODERS, SiteConfig
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
 from warm import output_of
@@ -223,7 +223,7 @@ def test_scores_outside_their_range_count_as_its_end():
 
 SPEAKING = """
 import socket, sys, threading
-from fedhca2.federation.flower.worker import StrangerError, only_speak_with
+from fedhca2.federation.flower.deploy.worker import StrangerError, only_speak_with
 
 with socket.create_server(("127.0.0.1", 0)) as friend, socket.create_server(("127.0.0.1", 0)) as stranger:
     only_speak_with({friend.getsockname()[1]})

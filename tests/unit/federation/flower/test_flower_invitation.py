@@ -8,8 +8,8 @@ import pytest
 import fedhca2
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.invitation import Invitation, expected_profile
-from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.flower.deploy.invitation import Invitation, expected_profile
+from fedhca2.federation.flower.deploy.site_config import SiteConfig
 
 
 def experiment(**changes):

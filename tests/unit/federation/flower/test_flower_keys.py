@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.keys import make_keys
+from fedhca2.federation.flower.deploy.keys import make_keys
 
 
 @pytest.fixture(scope="module")

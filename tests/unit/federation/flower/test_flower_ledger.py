@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from fedhca2.clients.accounting import epsilon
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.ledger import Ledger, Sent, cost
-from fedhca2.federation.flower.site_config import SitePrivacy
+from fedhca2.federation.flower.deploy.ledger import Ledger, Sent, cost
+from fedhca2.federation.flower.deploy.site_config import SitePrivacy
 from fedhca2.params import Slot
 
 NO_END = SitePrivacy()

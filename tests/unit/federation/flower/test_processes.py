@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.processes import host_and_port, listen, start, stop
+from fedhca2.federation.flower.deploy.processes import host_and_port, listen, start, stop
 
 PARENT = """
 import sys, threading, time
 from pathlib import Path
-from fedhca2.federation.flower.processes import start
+from fedhca2.federation.flower.deploy.processes import start
 threading.Thread(target=time.sleep, args=[60], daemon=True).start()
 print(start(["sleep", "60"], Path(sys.argv[1])).pid, flush=True)
 time.sleep(60)

@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhca2.federation.flower.proxy.app import Seldom
-from fedhca2.federation.flower.proxy.requests import (
+from fedhca2.federation.flower.deploy.proxy.app import Seldom
+from fedhca2.federation.flower.deploy.proxy.requests import (
     DEPTH,
     INLINE,
     OBJECTS,

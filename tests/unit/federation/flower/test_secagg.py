@@ -10,9 +10,9 @@ from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedhca2.federation.flower.answers import Answer
-from fedhca2.federation.flower.masks import Steps, mask
-from fedhca2.federation.flower.secagg_server import read_keys
-from fedhca2.federation.flower.secagg_site import MASK, SHARE, UNMASK, Secrets, Terms, new_keys
+from fedhca2.federation.flower.deploy.masks import Steps, mask
+from fedhca2.federation.flower.deploy.secagg_server import read_keys
+from fedhca2.federation.flower.deploy.secagg_site import MASK, SHARE, UNMASK, Secrets, Terms, new_keys
 from secure_clients import Clients, summing
 
 NUMEL = 400

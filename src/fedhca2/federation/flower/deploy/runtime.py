@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedhca2.federation.flower.control import OperatorInterceptor
+from fedhca2.federation.flower.deploy.control import OperatorInterceptor
 from fedhca2.federation.flower.internals import (
     RuntimeHttpClient,
     RuntimeVersionHttpInterceptor,

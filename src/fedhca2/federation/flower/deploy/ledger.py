@@ -17,7 +17,7 @@ from torch import Tensor
 from fedhca2.clients.accounting import combined, epsilon
 from fedhca2.config import Config
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.site_config import SiteConfig, SitePrivacy
+from fedhca2.federation.flower.deploy.site_config import SiteConfig, SitePrivacy
 from fedhca2.params import Slot
 from fedhca2.whole_files import sync_folder
 

@@ -21,7 +21,12 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
 
-from fedhca2.federation.flower.client_app import as_told, make_app
+from fedhca2.federation.flower.deploy.client_app import as_told, make_app
+from fedhca2.federation.flower.deploy.keys import SITE_FILES, require_keys
+from fedhca2.federation.flower.deploy.processes import host_and_port, listen, start, stop
+from fedhca2.federation.flower.deploy.runtime import runtime_client
+from fedhca2.federation.flower.deploy.site import Site
+from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.flower.internals import (
     HeartbeatSender,
     RuntimeHttpClient,
@@ -32,11 +37,6 @@ from fedhca2.federation.flower.internals import (
     push_message,
     push_task_output,
 )
-from fedhca2.federation.flower.keys import SITE_FILES, require_keys
-from fedhca2.federation.flower.processes import host_and_port, listen, start, stop
-from fedhca2.federation.flower.runtime import runtime_client
-from fedhca2.federation.flower.site import Site
-from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.words import counted
 
 POLL = 0.5  # seconds between checks for a task; the SuperNode itself checks for messages every 3 seconds
@@ -103,7 +103,7 @@ def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
 def _command(superlink: str, keys: SiteKeys, address: str) -> list[str]:
     host, port = host_and_port(address, "SuperNode")
     return [
-        *("python", "-m", "fedhca2.federation.flower.supernode"),
+        *("python", "-m", "fedhca2.federation.flower.deploy.supernode"),
         *("--superlink", superlink),
         *("--root-certificates", str(keys.ca)),
         *("--auth-supernode-private-key", str(keys.node)),

@@ -23,8 +23,15 @@ from flwr.proto.runtime_pb2 import (
 )
 
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.app_bundle import write_app
-from fedhca2.federation.flower.control import OperatorInterceptor, Registration, control_client, list_registrations
+from fedhca2.federation.flower.deploy.app_bundle import write_app
+from fedhca2.federation.flower.deploy.control import (
+    OperatorInterceptor,
+    Registration,
+    control_client,
+    list_registrations,
+)
+from fedhca2.federation.flower.deploy.processes import host_and_port
+from fedhca2.federation.flower.deploy.runtime import runtime_client
 from fedhca2.federation.flower.internals import (
     ControlHttpClient,
     Fab,
@@ -45,8 +52,6 @@ from fedhca2.federation.flower.internals import (
     runtime_client_of,
     try_once,
 )
-from fedhca2.federation.flower.processes import host_and_port
-from fedhca2.federation.flower.runtime import runtime_client
 
 POLL = 0.2
 PATIENCE = 60.0  # seconds without an answer until the SuperLink is taken for lost

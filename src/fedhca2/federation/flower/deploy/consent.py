@@ -9,7 +9,7 @@ from fedhca2.data.own import OwnData
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.clients import ClientEntry
-from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.foreign_text import shown
 from fedhca2.messages import Order
 from fedhca2.methods import Method

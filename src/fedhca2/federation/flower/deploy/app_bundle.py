@@ -17,8 +17,8 @@ dependencies = []
 publisher = "fedhca2"
 
 [tool.flwr.app.components]
-serverapp = "fedhca2.federation.flower.server_app:app"
-clientapp = "fedhca2.federation.flower.client_app:app"
+serverapp = "fedhca2.federation.flower.deploy.server_app:app"
+clientapp = "fedhca2.federation.flower.deploy.client_app:app"
 
 [tool.flwr.app.config]
 experiment = "demo"

@@ -12,9 +12,12 @@ from flwr.clientapp import ClientApp
 
 from fedhca2.cores import one_per_core
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.consent import RefusalError
-from fedhca2.federation.flower.invitation import Invitation
-from fedhca2.federation.flower.masks import LargeValueError
+from fedhca2.federation.flower.deploy.consent import RefusalError
+from fedhca2.federation.flower.deploy.invitation import Invitation
+from fedhca2.federation.flower.deploy.masks import LargeValueError
+from fedhca2.federation.flower.deploy.secagg_site import SumRefusedError
+from fedhca2.federation.flower.deploy.site import RoundIsOverError, Site
+from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.flower.records import (
     CANNOT,
     STAGE,
@@ -26,9 +29,6 @@ from fedhca2.federation.flower.records import (
     header_of,
     pack,
 )
-from fedhca2.federation.flower.secagg_site import SumRefusedError
-from fedhca2.federation.flower.site import RoundIsOverError, Site
-from fedhca2.federation.flower.site_config import SiteConfig
 from fedhca2.federation.foreign_text import plain
 
 SITE_KEY = "site"  # in the node config: the path of the site's file

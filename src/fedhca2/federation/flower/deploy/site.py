@@ -18,11 +18,10 @@ from fedhca2.clients.privacy import Privacy
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_client, step_kind
 from fedhca2.federation.blind import Sketcher
-from fedhca2.federation.flower.consent import check_order
-from fedhca2.federation.flower.invitation import Invitation
-from fedhca2.federation.flower.ledger import SPENT, Ledger, Sent, cost
-from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
-from fedhca2.federation.flower.secagg_site import (
+from fedhca2.federation.flower.deploy.consent import check_order
+from fedhca2.federation.flower.deploy.invitation import Invitation
+from fedhca2.federation.flower.deploy.ledger import SPENT, Ledger, Sent, cost
+from fedhca2.federation.flower.deploy.secagg_site import (
     KEYS,
     SHARE,
     UNMASK,
@@ -34,7 +33,8 @@ from fedhca2.federation.flower.secagg_site import (
     share,
     unmask,
 )
-from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.flower.deploy.site_config import SiteConfig
+from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
 from fedhca2.tasks import TASKS, LabelSpace, TaskSet

@@ -9,8 +9,8 @@ import os
 import sys
 import threading
 
+from fedhca2.federation.flower.deploy.processes import serve_given_socket
 from fedhca2.federation.flower.internals import flower_supernode
-from fedhca2.federation.flower.processes import serve_given_socket
 
 GAVE_UP = 1
 log = logging.getLogger("fedhca2.site")

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fedhca2.config import Config
 from fedhca2.experiment import SecureAggregation
+from fedhca2.federation.flower.deploy.masks import KEY_BYTES, Steps, Whole, mask
 from fedhca2.federation.flower.internals import (
     bytes_to_private_key,
     bytes_to_public_key,
@@ -30,7 +31,6 @@ from fedhca2.federation.flower.internals import (
     private_key_to_bytes,
     public_key_to_bytes,
 )
-from fedhca2.federation.flower.masks import KEY_BYTES, Steps, Whole, mask
 from fedhca2.params import Slot
 from fedhca2.whole_files import write_whole
 

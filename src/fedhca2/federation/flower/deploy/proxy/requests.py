@@ -29,7 +29,7 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, Pu
 from flwr.proto.run_pb2 import GetRunRequest
 from google.protobuf.message import Message
 
-from fedhca2.federation.flower.control import Registration
+from fedhca2.federation.flower.deploy.control import Registration
 from fedhca2.federation.flower.internals import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,

@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from fedhca2.federation.flower.control import TOKEN, operator_token
+from fedhca2.federation.flower.deploy.control import TOKEN, operator_token
+from fedhca2.federation.flower.deploy.processes import serve_given_socket
 from fedhca2.federation.flower.internals import flower_superlink
-from fedhca2.federation.flower.processes import serve_given_socket
 
 
 class Guarded:

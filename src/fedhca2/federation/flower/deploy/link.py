@@ -13,9 +13,9 @@ from pathlib import Path
 from subprocess import Popen
 
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.keys import LINK_FILES, OPERATOR_FILES, require_keys
-from fedhca2.federation.flower.processes import host_and_port, listen, start, stop
-from fedhca2.federation.flower.superlink import LinkLostError, SuperLink
+from fedhca2.federation.flower.deploy.keys import LINK_FILES, OPERATOR_FILES, require_keys
+from fedhca2.federation.flower.deploy.processes import host_and_port, listen, start, stop
+from fedhca2.federation.flower.deploy.superlink import LinkLostError, SuperLink
 from fedhca2.whole_files import private_folder
 
 PATIENCE = 60.0  # seconds for a process to start
@@ -124,7 +124,13 @@ class Link:
     def _start_proxy(self, listening: socket.socket | None = None) -> "Popen[bytes]":
         """Start or restart the proxy; sites only notice a pause."""
         listening = listening or listen(self.public, "--listen")[0]
-        command = ["fedhca2.federation.flower.proxy", "--listen", self.public, "--superlink", self.superlink.address]
+        command = [
+            "fedhca2.federation.flower.deploy.proxy",
+            "--listen",
+            self.public,
+            "--superlink",
+            self.superlink.address,
+        ]
         return self._start("proxy", listening, [*command, "--keys", str(self.keys), "--quota", str(self.quota)])
 
     def _start(self, name: str, listening: socket.socket, command: Sequence[str]) -> "Popen[bytes]":
@@ -171,7 +177,7 @@ class Link:
         """The module and options of a SuperLink with TLS and authenticated sites, for those who know the secret."""
         host, port = host_and_port(address, "--superlink")
         return [
-            *("fedhca2.federation.flower.guarded_superlink", "--host", host, "--port", str(port)),
+            *("fedhca2.federation.flower.deploy.guarded_superlink", "--host", host, "--port", str(port)),
             *("--ssl-ca-certfile", str(self.keys / "ca.crt")),
             *("--ssl-certfile", str(self.keys / "superlink.crt")),
             *("--ssl-keyfile", str(self.keys / "superlink.key")),

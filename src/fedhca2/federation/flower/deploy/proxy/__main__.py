@@ -1,4 +1,4 @@
-"""`python -m fedhca2.federation.flower.proxy`: run the proxy of a SuperLink until stopped."""
+"""`python -m fedhca2.federation.flower.deploy.proxy`: run the proxy of a SuperLink until stopped."""
 
 import argparse
 import asyncio
@@ -12,17 +12,17 @@ import httpx
 import uvloop
 from uvicorn import Config
 
-from fedhca2.federation.flower.control import (
+from fedhca2.federation.flower.deploy.control import (
     TOKEN,
     Registration,
     control_client,
     list_registrations,
     operator_token,
 )
-from fedhca2.federation.flower.processes import given_socket
-from fedhca2.federation.flower.proxy.app import WHOLE_TIME, Proxy, Seldom
-from fedhca2.federation.flower.proxy.listener import HEAD, HEAD_TIME, Listener
-from fedhca2.federation.flower.proxy.requests import Register
+from fedhca2.federation.flower.deploy.processes import given_socket
+from fedhca2.federation.flower.deploy.proxy.app import WHOLE_TIME, Proxy, Seldom
+from fedhca2.federation.flower.deploy.proxy.listener import HEAD, HEAD_TIME, Listener
+from fedhca2.federation.flower.deploy.proxy.requests import Register
 
 UPSTREAM = 64  # connections to the SuperLink, which handles 40 requests at a time
 

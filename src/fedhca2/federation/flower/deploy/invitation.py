@@ -12,7 +12,7 @@ from fedhca2.experiment import ClientSpec, Experiment
 from fedhca2.experiment.build import build_client_model
 from fedhca2.experiment.clients import ClientEntry
 from fedhca2.experiment.reliability import GuardBounds
-from fedhca2.federation.flower.consent import (
+from fedhca2.federation.flower.deploy.consent import (
     EMBEDDED_WEIGHTS,
     OWN_FILES,
     OWN_KIND,
@@ -25,7 +25,7 @@ from fedhca2.federation.flower.consent import (
     check_sums_only,
     check_work,
 )
-from fedhca2.federation.flower.site_config import SiteConfig
+from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.imports import file_name, is_import_path
 from fedhca2.messages import Profile
 from fedhca2.models import ModelConfig, fingerprint

@@ -19,9 +19,8 @@ from torch import Tensor
 from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.blind import Sum, Summed
 from fedhca2.federation.flower.answers import Answer
-from fedhca2.federation.flower.internals import bytes_to_public_key
-from fedhca2.federation.flower.masks import Steps, Whole, mask
-from fedhca2.federation.flower.secagg_site import (
+from fedhca2.federation.flower.deploy.masks import Steps, Whole, mask
+from fedhca2.federation.flower.deploy.secagg_site import (
     KEYS,
     MASK,
     SHARE,
@@ -33,6 +32,7 @@ from fedhca2.federation.flower.secagg_site import (
     largest,
     public_of,
 )
+from fedhca2.federation.flower.internals import bytes_to_public_key
 from fedhca2.federation.flower.wait import by_reason
 
 log = logging.getLogger("fedhca2.server")

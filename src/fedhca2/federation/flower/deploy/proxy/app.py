@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from fedhca2.federation.flower.proxy.requests import (
+from fedhca2.federation.flower.deploy.proxy.requests import (
     ROUTES,
     Allowance,
     Objects,
