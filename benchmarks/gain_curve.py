@@ -2,15 +2,15 @@
 
 from math import ceil, floor, log10
 
-from fedhca2.reports.comparison.drawings import svg_drawing, svg_line, svg_text, tick_step
-from fedhca2.reports.figures.figure import COLOURS
+from fedhca2.reports.drawings import svg_drawing, svg_line, svg_text, tick_step
+from fedhca2.reports.figures import COLOURS
 
 LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT = 70, 130, 20, 60, 760, 420  # pixels
 TICKS, APART = 6, 17  # about 6 marks on the y axis; pixels between names
 
 
 def gain_curve(curves, x_title, told):
-    """Draw {method: {x: Entry}} on a logarithmic x axis, with a band of one standard deviation on either side."""
+    """Draw {method: {x: SeedScores}} on a logarithmic x axis, with a band of one standard deviation on either side."""
     places = sorted({x for points in curves.values() for x in points})
     spans = [span(entry) for points in curves.values() for entry in points.values()]
     lowest, highest = min(0, *(low for low, _ in spans)), max(0, *(high for _, high in spans))

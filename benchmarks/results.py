@@ -28,12 +28,11 @@ from results_runs import ENCODER, METHOD, SIZES, Runs, encoder_of, images_per_cl
 from fedhca2.errors import UserError
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.methods import METHODS
-from fedhca2.reports.comparison import Entry, gather
-from fedhca2.reports.comparison.drawings import draw_ranks, ranking_note, ranking_of
-from fedhca2.reports.comparison.gather import DELTA_M, LOCAL
-from fedhca2.reports.comparison.layouts import marked_cell, marks_note, shown
-from fedhca2.reports.names import ARROWS, metric_title
+from fedhca2.reports.comparison import DELTA_M, LOCAL, SeedScores, gather
+from fedhca2.reports.drawings import draw_ranks, ranking_note, ranking_of
+from fedhca2.reports.layouts import marked_cell, marks_note, shown
 from fedhca2.run_folder.result import overall_gain
+from fedhca2.words import ARROWS, metric_title
 
 BLOCK = re.compile(r"(<!-- results: ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NOT_RUN = "–"
@@ -108,7 +107,7 @@ class Page:
         cells = []
         for label, by_seed in rows.items():
             gains, up = zip(*by_seed.values(), strict=True)
-            told = shown(Entry(dict(zip(by_seed, gains, strict=True))), DELTA_M)
+            told = shown(SeedScores(dict(zip(by_seed, gains, strict=True))), DELTA_M)
             cells.append([label, f"{mean(up):.2f}", told, str(len(gains))])
         return markdown(heads, sorted(cells, key=lambda row: float(row[1]), reverse=True))
 

@@ -8,7 +8,7 @@ import yaml
 
 from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS
-from fedhca2.reports.comparison.variants import FREE
+from fedhca2.reports.variants import FREE
 
 SIZES = re.compile(r"rounds|clients|data\.[^.]+\.train|training\.schedule\.warmup_epochs")  # what the curve changes
 METHOD = re.compile(r"method(\..*)?")

@@ -15,8 +15,9 @@ from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import plan_runs, run_all
 from fedhca2.federation.run import resume as resume_here
 from fedhca2.federation.run import run as run_here
-from fedhca2.reports.comparison import Comparison, write_comparison
+from fedhca2.reports.comparison import Comparison
 from fedhca2.reports.console import ConsoleWatcher
+from fedhca2.reports.layouts import write_comparison
 from fedhca2.reports.page.tables import result_table
 from fedhca2.run_folder.names import PAGE, comparison_folder, default_folder
 from fedhca2.run_folder.reader import RunFiles

@@ -15,7 +15,7 @@ from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.run import run
-from fedhca2.reports.figures.attendance import left_out
+from fedhca2.reports.figures.groups import left_out
 from fedhca2.reports.figures.transfer import transfer_figures
 from fedhca2.reports.page.tables import declined_table
 from fedhca2.run_folder.reader import RunFiles

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedhca2.reports.comparison.significance import gain_p_values, holm, rank
+from fedhca2.reports.comparison import gain_p_values, holm
+from fedhca2.reports.drawings import rank
 
 # Demšar's Table 6: AUC of C4.5, with m tuned, with cf tuned, with both. On `voting` one 0.975 is
 # raised a little, since the paper ranks two scores that it rounded to the same number.

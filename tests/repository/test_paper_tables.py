@@ -8,8 +8,8 @@ import pytest
 
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import embedded_experiments
-from fedhca2.reports.comparison import gather, to_markdown
-from fedhca2.reports.comparison.gather import DELTA_M
+from fedhca2.reports.comparison import DELTA_M, gather
+from fedhca2.reports.layouts import to_markdown
 from fedhca2.tasks import TASKS, LabelSpace
 
 SCALES = {"Table 4": "nyud, single-task", "Supplementary table 2": "pascal, single-task"}  # the columns that runs share

@@ -7,7 +7,8 @@ import pytest
 
 import fedhca2
 from fedhca2.experiment import Experiment
-from fedhca2.reports.comparison import gather, to_markdown
+from fedhca2.reports.comparison import gather
+from fedhca2.reports.layouts import to_markdown
 from fedhca2.run_folder.reader import RunFiles
 
 TINY = [

@@ -135,7 +135,7 @@ def _method_names(methods: Sequence[str]) -> list[str]:
 def _measure(metric: str, experiment: "Experiment") -> tuple[str, str]:
     """The group of clients and the task that an option names; raises UserError unless it is exactly one."""
     from fedhca2.errors import UserError
-    from fedhca2.reports.comparison.gather import group_names
+    from fedhca2.reports.comparison import group_names
 
     tasks = {spec.name: spec.tasks for spec in experiment.specs}
     groups = group_names(tasks, {spec.name: spec.data for spec in experiment.specs})
@@ -153,7 +153,7 @@ def _measure(metric: str, experiment: "Experiment") -> tuple[str, str]:
 def _swept_values(over: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The swept settings, each with its values by name; raises UserError if one is not a setting with values."""
     from fedhca2.errors import UserError
-    from fedhca2.reports.comparison.variants import FREE
+    from fedhca2.reports.variants import FREE
     from fedhca2.strict_yaml import YamlError, parse_yaml
 
     swept: dict[str, dict[str, Any]] = {}
@@ -242,8 +242,8 @@ def _draw_sweep(
     folder: Path,
 ) -> list[str]:
     """Write the figure of the values of one setting that have finished; returns its name."""
-    from fedhca2.reports.comparison.drawings import SWEEP_FILE, draw_sweep
-    from fedhca2.reports.comparison.variants import variants
+    from fedhca2.reports.drawings import SWEEP_FILE, draw_sweep
+    from fedhca2.reports.variants import variants
     from fedhca2.whole_files import ORDINARY, write_whole
 
     label_of = {run.path.parent: label for label, same in variants(runs).items() for run in same}
@@ -267,9 +267,8 @@ def _carry_out(
 ) -> None:
     """Run what is not finished, then show the table of all; `draw` writes further files."""
     from fedhca2.federation.comparison_runs import complete
-    from fedhca2.reports.comparison import write_comparison
-    from fedhca2.reports.comparison.drawings import RANKS_FILE
-    from fedhca2.reports.comparison.layouts import comparison_table, to_data
+    from fedhca2.reports.drawings import RANKS_FILE
+    from fedhca2.reports.layouts import comparison_table, to_data, write_comparison
     from fedhca2.run_folder.lock import lock_folder
     from fedhca2.run_folder.reader import RunFiles
 

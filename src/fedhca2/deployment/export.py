@@ -15,11 +15,11 @@ from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Size, placement
 from fedhca2.deployment.trained import Trained
 from fedhca2.errors import UserError
 from fedhca2.models import MultiTaskModel
-from fedhca2.reports.names import metric_heading, score_text
 from fedhca2.reports.page.tables import latest_scores
 from fedhca2.run_folder.result import headline
 from fedhca2.tensor_files import as_file, contents
 from fedhca2.whole_files import ORDINARY, write_whole
+from fedhca2.words import metric_heading, score_text
 
 LOADED = {
     "safetensors": "Only the parameters, for `fedhca2.models.MultiTaskModel`.",

@@ -32,14 +32,13 @@ from fedhca2.experiment.clients import client_kind
 from fedhca2.federation.comparison_runs import ComparisonRun, known_runs
 from fedhca2.federation.run_process import RunProcess, log_file
 from fedhca2.messages import Order, Reply
-from fedhca2.reports.names import UNKNOWN, duration_text, gain_text, metric_heading, score_text
 from fedhca2.reports.tables import MOST_ROWS, TextTable, kinds_table
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord, Watcher
 from fedhca2.run_folder.result import headline
-from fedhca2.words import counted
+from fedhca2.words import UNKNOWN, counted, duration_text, gain_text, metric_heading, score_text
 
 LONG = 300.0  # seconds from which a run says how long it will take
 EVERY = 60.0  # seconds between lines about parallel runs, without a terminal

@@ -16,21 +16,21 @@ from rich.table import Table
 from rich.text import Text
 
 from fedhca2.experiment import Experiment
-from fedhca2.reports.names import (
+from fedhca2.run_folder.listing import ListedRun
+from fedhca2.run_folder.names import RESULT
+from fedhca2.run_folder.result import Result, Scores, TaskScore, task_scores
+from fedhca2.tasks import TaskSet
+from fedhca2.words import (
     DELTA_M_MEANS,
     UNKNOWN,
     UNKNOWN_GAIN,
     WHY_NO_GAIN,
+    counted,
     gain_text,
     metric_heading,
     score_text,
     size_text,
 )
-from fedhca2.run_folder.listing import ListedRun
-from fedhca2.run_folder.names import RESULT
-from fedhca2.run_folder.result import Result, Scores, TaskScore, task_scores
-from fedhca2.tasks import TaskSet
-from fedhca2.words import counted
 
 if TYPE_CHECKING:
     from fedhca2.federation.forecast import Forecast

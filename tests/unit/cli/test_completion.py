@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.cli.completion import SCRIPTS
-from fedhca2.reports.trackers import TRACKERS
+from fedhca2.reports.tracking import TRACKERS
 from made_run import made_run
 
 

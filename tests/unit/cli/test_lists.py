@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.experiment import Experiment
-from fedhca2.reports.trackers import flat
+from fedhca2.reports.tracking import flat
 from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.lock import lock_folder
 from fedhca2.run_folder.reader import RunFiles

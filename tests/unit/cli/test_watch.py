@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.reports.console import LiveStatus
-from fedhca2.reports.trackers import Scalar
-from fedhca2.reports.tracking import Follower, follow, scalars
+from fedhca2.reports.tracking import Follower, Scalar, follow, scalars
 from fedhca2.run_folder.lock import lock_folder
 from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run

@@ -8,7 +8,7 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import complete, join_baselines, known_runs, plan_runs, run_all
 from fedhca2.methods import resolve
-from fedhca2.reports.comparison import write_comparison
+from fedhca2.reports.layouts import write_comparison
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher
 from made_run import made_run

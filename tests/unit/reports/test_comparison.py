@@ -7,9 +7,8 @@ import yaml
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.reports.comparison import Column, Comparison, Entry, gather, to_csv, to_latex, to_markdown
-from fedhca2.reports.comparison.gather import BY_CLIENT, DELTA_M
-from fedhca2.reports.comparison.layouts import comparison_table
+from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, Column, Comparison, SeedScores, gather
+from fedhca2.reports.layouts import comparison_table, to_csv, to_latex, to_markdown
 from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run, with_twin
 
@@ -90,9 +89,9 @@ def test_an_unfinished_run_is_refused(tmp_path):
 def test_a_gain_over_nothing_is_never_the_best():
     column = Column("home", "sal", "max_f", True)
     entries = {
-        "a": {column: Entry({0: float("inf"), 1: 1.0})},
-        "b": {column: Entry({0: 2.0, 1: 2.0})},
-        "c": {column: Entry({0: 1.0})},
+        "a": {column: SeedScores({0: float("inf"), 1: 1.0})},
+        "b": {column: SeedScores({0: 2.0, 1: 2.0})},
+        "c": {column: SeedScores({0: 1.0})},
     }
     assert to_markdown(Comparison([column], entries)).count("**") == 2
 
@@ -186,7 +185,7 @@ def test_a_summary_of_many_methods_has_both_gains(twins):
 
 def test_values_that_look_equal_are_all_best():
     column = Column("home", "sal", "max_f", True)
-    same = Comparison([column], {"a": {column: Entry({0: 43.001})}, "b": {column: Entry({0: 43.0})}})
+    same = Comparison([column], {"a": {column: SeedScores({0: 43.001})}, "b": {column: SeedScores({0: 43.0})}})
     assert same.is_best("a", column)
     assert same.is_best("b", column)
 

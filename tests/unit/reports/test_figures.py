@@ -7,11 +7,10 @@ import torch
 
 from fedhca2.aggregation import Member, Voting
 from fedhca2.params import Layout
-from fedhca2.reports.figures.cast import MANY, cast_of
+from fedhca2.reports.figures import COLOURS, SYMBOLS, Figure, fitted, matrix
 from fedhca2.reports.figures.conflict import Points, conflict_figures, cosines, map_figures, principal_map, tsne_map
-from fedhca2.reports.figures.cost import cost_figures
-from fedhca2.reports.figures.curves import drawn, loss_curves, metric_curves
-from fedhca2.reports.figures.figure import COLOURS, SYMBOLS, Figure, fitted, matrix
+from fedhca2.reports.figures.curves import cost_figures, drawn, loss_curves, metric_curves, weight_figures
+from fedhca2.reports.figures.groups import MANY, group_clients
 from fedhca2.reports.figures.mixing import (
     attention_figures,
     chosen_together,
@@ -20,7 +19,6 @@ from fedhca2.reports.figures.mixing import (
     grouping_figures,
     shares,
 )
-from fedhca2.reports.figures.weights import weight_figures
 from fedhca2.reports.page.tables import kinds_tables
 from fedhca2.run_folder.baseline import baseline_files
 from fedhca2.run_folder.names import BASELINE_METRICS
@@ -206,20 +204,20 @@ def test_a_client_has_one_colour_in_every_figure(run):
     figures = [*metric_curves(run), *loss_curves(run), *cost_figures(run), *weight_figures(run), *conflict_figures(run)]
     traces = [trace for figure in figures for trace in figure.data if trace.get("meta") == "home"]
     assert len(traces) > 8
-    assert {trace["marker"]["color"] for trace in traces} == {cast_of(run).colours["home"]}
+    assert {trace["marker"]["color"] for trace in traces} == {group_clients(run).colours["home"]}
 
 
 def test_clients_have_the_same_place_in_every_figure(run):
     matrices = [*conflict_figures(run), *grouping_figures(run), *attention_figures(run), *weight_figures(run)]
     rows = [f.data[0]["y"] for f in matrices if f.least_width and f.id.split("-")[0] not in ("votes", "entropy")]
-    places = [[list(cast_of(run).tasks).index(name.split("/")[0]) for name in names] for names in rows]
+    places = [[list(group_clients(run).tasks).index(name.split("/")[0]) for name in names] for names in rows]
     assert len(places) == 6
     assert all(found == sorted(found) for found in places)
 
 
 def test_many_clients_are_drawn_by_kind(tmp_path):
     run = crowded_run(tmp_path, MANY + 2, rounds=2)
-    assert list(cast_of(run).groups) == ["outdoor: semseg", "outdoor: sal", "indoor: depth, semseg"]
+    assert list(group_clients(run).groups) == ["outdoor: semseg", "outdoor: sal", "indoor: depth, semseg"]
     assert {trace["meta"] for trace in by_id(loss_curves(run))["loss-semseg"].data} == {
         "outdoor: semseg",
         "indoor: depth, semseg",

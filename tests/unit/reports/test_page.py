@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedhca2.reports.figures import Figure
-from fedhca2.reports.figures.attendance import LEFT_OUT, NOT_ASKED, TOOK_PART, attendance_figures, left_out
-from fedhca2.reports.page.blocks import Section, Text
+from fedhca2.reports.figures.groups import LEFT_OUT, NOT_ASKED, TOOK_PART, attendance_figures, left_out
+from fedhca2.reports.page import Section, Text
 from fedhca2.reports.page.predictions import colour_key, image_scores, in_words, run_galleries
 from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.write import render, single_sections, write_page

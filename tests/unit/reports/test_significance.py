@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedhca2.reports.comparison import Column, Comparison, Entry, to_csv, to_latex, to_markdown, write_comparison
-from fedhca2.reports.comparison.drawings import RANKS_FILE, draw_ranks, ranking_note, ranking_of
-from fedhca2.reports.comparison.gather import DELTA_M
-from fedhca2.reports.comparison.layouts import comparison_table, marks_note
-from fedhca2.reports.comparison.significance import Ranking, gain_p_values, holm, rank
-from fedhca2.reports.page.blocks import Drawing
+from fedhca2.reports.comparison import DELTA_M, Column, Comparison, SeedScores, gain_p_values, holm
+from fedhca2.reports.drawings import RANKS_FILE, Ranking, draw_ranks, rank, ranking_note, ranking_of
+from fedhca2.reports.layouts import comparison_table, marks_note, to_csv, to_latex, to_markdown, write_comparison
+from fedhca2.reports.page import Drawing
 from fedhca2.reports.page.several import results_table, several_sections
 from made_run import made_run
 
@@ -25,7 +23,7 @@ p_values = st.lists(st.floats(0, 1), max_size=6).map(lambda found: {str(i): p fo
 def gains(**values):
     """A comparison of Local and methods with these gains by seed."""
     rows = {"local": [0.0] * max(map(len, values.values())), **values}
-    return Comparison([DELTA_M], {name: {DELTA_M: Entry(dict(enumerate(row)))} for name, row in rows.items()})
+    return Comparison([DELTA_M], {name: {DELTA_M: SeedScores(dict(enumerate(row)))} for name, row in rows.items()})
 
 
 SURE = gains(ours=[4.9, 5.0, 5.1], other=[-3.0, 0.0, 3.0])
@@ -104,13 +102,13 @@ def test_the_note_says_that_nothing_is_beyond_chance():
 
 
 def test_without_a_gain_there_is_no_note():
-    assert marks_note(Comparison([SAL], {"a": {SAL: Entry({0: 1.0})}})) == ""
+    assert marks_note(Comparison([SAL], {"a": {SAL: SeedScores({0: 1.0})}})) == ""
 
 
 def ranked(**rows):
     """The ranking of methods with these scores for saliency and errors in depth, by seed."""
     entries = {
-        name: {SAL: Entry(dict(enumerate(scores))), DEPTH: Entry(dict(enumerate(errors)))}
+        name: {SAL: SeedScores(dict(enumerate(scores))), DEPTH: SeedScores(dict(enumerate(errors)))}
         for name, (scores, errors) in rows.items()
     }
     return ranking_of(Comparison([SAL, DEPTH], entries))

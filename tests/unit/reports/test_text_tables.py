@@ -5,10 +5,10 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from fedhca2.reports.names import gain_text, score_text
 from fedhca2.reports.tables import TextTable, result_table
 from fedhca2.run_folder.result import Result
 from fedhca2.tasks import TASKS
+from fedhca2.words import gain_text, score_text
 
 SCORES = {"outdoor-human_parts-1": {"human_parts": {"miou": 12.46}}, "home": {"depth": {"rmse": 0.7124}}}
 BASELINE = {"outdoor-human_parts-1": {"human_parts": {"miou": 10.0}}, "home": {"depth": {"rmse": 0.7124}}}

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.errors import UserError
-from fedhca2.reports.trackers import Scalar, TrackedRun, Wandb
-from fedhca2.reports.tracking import Sending, Trackers, scalars
+from fedhca2.reports.tracking import Scalar, Sending, TrackedRun, Trackers, Wandb, scalars
 from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run
 from small_run import SETTINGS, CrashError, Silent, crash, resume_small, run_small, small

@@ -4,7 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.reports.comparison import gather, to_csv, to_latex, to_markdown
+from fedhca2.reports.comparison import gather
+from fedhca2.reports.layouts import to_csv, to_latex, to_markdown
 from fedhca2.run_folder.baseline import read_baseline
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import headline

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from fedhca2.aggregation import means
-from fedhca2.reports.figures.cast import MOST_ROWS, Cast, cast_of, numbers, pooled
-from fedhca2.reports.figures.figure import (
+from fedhca2.reports.figures import (
     GREY,
     SYMBOLS,
     Figure,
@@ -20,7 +19,16 @@ from fedhca2.reports.figures.figure import (
     matrix_layout,
     thinned,
 )
-from fedhca2.reports.figures.mixing import by_members, part_of, spread
+from fedhca2.reports.figures.groups import (
+    MOST_ROWS,
+    ClientGroups,
+    by_members,
+    group_clients,
+    numbers,
+    part_of,
+    pooled,
+    spread,
+)
 from fedhca2.run_folder.reader import Array, RunFiles
 
 WORDS = {"rows": "updates", "differences": "models, minus their mean"}
@@ -39,7 +47,7 @@ WITHOUT_TSNE = " pip install 'fedhca2[tsne]' draws t-SNE beside it."
 
 def conflict_figures(run: RunFiles) -> list[Figure]:
     """Draw cosines by round, and maps that place similar members close together, for encoders and decoders."""
-    figures, cast = [], cast_of(run)
+    figures, cast = [], group_clients(run)
     for part in ("encoder", "decoder"):
         events_of_part = [
             e
@@ -140,7 +148,7 @@ class Points:
     rounds: list[str]
 
     @classmethod
-    def of(cls, run: RunFiles, cast: Cast, members: list[str], rounds: list[str]) -> "Points":
+    def of(cls, run: RunFiles, cast: ClientGroups, members: list[str], rounds: list[str]) -> "Points":
         """The points of members, 'client' or 'client/task'."""
         labels = cast.labels
         parts = [cast.split(member) for member in members]

@@ -1,16 +1,29 @@
-"""Curves over rounds: scores and losses of every client, or of the clients of a kind."""
+"""Curves over rounds: scores, losses, learned weights, seconds and bytes of clients, or of their kinds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedhca2.reports.figures.cast import Cast, cast_of
-from fedhca2.reports.figures.figure import Figure, Trace, fitted, line, round_axes, values_of
-from fedhca2.reports.names import metric_axis, metric_title
+from fedhca2.reports.figures import (
+    GREY,
+    Figure,
+    Slider,
+    Trace,
+    axes,
+    fitted,
+    line,
+    matrix,
+    matrix_layout,
+    round_axes,
+    thinned,
+    values_of,
+)
+from fedhca2.reports.figures.groups import ClientGroups, group_clients, numbers
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.run_folder.result import headline
+from fedhca2.words import metric_axis, metric_title
 
 Series = dict[int, float]  # values by round
 
@@ -49,7 +62,10 @@ def drawn(
 
 
 def lines(
-    cast: Cast, federated: Mapping[str, Series], rounds: Sequence[int], alone: Mapping[str, Series] | None = None
+    cast: ClientGroups,
+    federated: Mapping[str, Series],
+    rounds: Sequence[int],
+    alone: Mapping[str, Series] | None = None,
 ) -> list[Trace]:
     """Draw the clients of each label in its colour, and dotted what they reach alone."""
     traces = []
@@ -79,7 +95,7 @@ def headline_name(run: RunFiles, task: str) -> tuple[str, bool] | None:
 
 def metric_curves(run: RunFiles) -> list[Figure]:
     """Draw one figure per task: the main metric of its clients, and what they reach alone, if it has several rounds."""
-    figures, cast = [], cast_of(run)
+    figures, cast = [], group_clients(run)
     for task in tasks_of(run):
         if (main := headline_name(run, task)) is None:
             continue
@@ -131,7 +147,7 @@ def catching_up(rounds: Sequence[int | None]) -> str:
     )
 
 
-def reading(cast: Cast, alone: object = None) -> str:
+def reading(cast: ClientGroups, alone: object = None) -> str:
     """How to read lines and bands."""
     dotted = ["Dotted: training alone."] if alone else []
     band = ["Lines are medians of the clients of a kind, bands hold the middle 80 % of them."] if cast.by_kind else []
@@ -140,7 +156,7 @@ def reading(cast: Cast, alone: object = None) -> str:
 
 def loss_curves(run: RunFiles) -> list[Figure]:
     """Draw one figure per task: the mean training loss of its clients, and of the same clients alone."""
-    figures, cast = [], cast_of(run)
+    figures, cast = [], group_clients(run)
     for task in tasks_of(run):
         federated, alone = (
             {client: {round + 1: value for round, value in one.items()} for client, one in held.items()}
@@ -151,3 +167,145 @@ def loss_curves(run: RunFiles) -> list[Figure]:
         layout = round_axes(run.rounds, "loss")
         figures.append(Figure(f"loss-{task}", f"{run.task_set[task].title}, loss", note.strip(), traces, layout))
     return [figure for figure in figures if figure.data]
+
+
+NUMBERED = 20  # most rows with numbers in them
+
+
+def weight_figures(run: RunFiles) -> list[Figure]:
+    """Draw α over rounds, β over rounds, and β by decoder and layer, if the method learns weights."""
+    events = [event for event in run.of("weights") if event["weights"]]
+    if not events:
+        return []
+    cast = group_clients(run)
+    weights: dict[str, dict[str, Series]] = {}  # by slot and client
+    for event in events:
+        for key, values in event["weights"].items():
+            client, _, slot = key.rpartition("/")
+            weights.setdefault(slot, {}).setdefault(client, {})[event["round"] + 1] = float(np.mean(numbers(values)))
+    figures = []
+    for slot in ("encoder", *(f"decoder.{task}" for task in tasks_of(run))):
+        if (held := weights.get(slot)) is None:
+            continue
+        traces = lines(cast, held, range(1, run.rounds + 1))
+        part, _, task = slot.partition(".")
+        symbol = "α" if part == "encoder" else "β"
+        title = f"{symbol} over rounds" + (f", {run.task_set[task].title}" if task else "")
+        note = "How much of the common encoder update each client adds to its own."
+        note = note if symbol == "α" else "How much of the others' decoder updates it adds, mean over layers."
+        note += extremes(symbol, [series[max(series)] for series in held.values()])
+        layout = round_axes(run.rounds, symbol, fitted(values_of(traces)))
+        id = "alpha" if part == "encoder" else f"beta-{task}"
+        figures.append(Figure(id, title, f"{note} {reading(cast)}".strip(), traces, layout))
+    return [*figures, *_layers(run, cast, events)]
+
+
+def _layers(run: RunFiles, cast: ClientGroups, events: list[Event]) -> list[Figure]:
+    """Draw β of every decoder and layer, with a slider over rounds."""
+    keys = {"/".join(key.rsplit("/decoder.", 1)): key for key in events[-1]["weights"] if "/decoder." in key}
+    if not keys:
+        return []
+    members = cast.ordered(keys)
+    rows, layers = cast.rows(members), decoder_layers(run, members[0], len(events[-1]["weights"][keys[members[0]]]))
+    shown = [events[i] for i in thinned(len(events), len(rows) * len(layers))]
+
+    def state(event: Event) -> list[list[float]]:
+        held = [event["weights"].get(keys[member], ()) for member in members]
+        known = np.stack([numbers(v if len(v) == len(layers) else [None] * len(layers)) for v in held])
+        with np.errstate(invalid="ignore"):
+            return [known[places].mean(axis=0).tolist() for places in rows.values()]
+
+    states = [state(event) for event in shown]
+    low, high = fitted([value for held in states for row in held for value in row]) or (0.0, 1.0)
+    limits = {"zmin": max(low, 0.0), "zmax": high}
+    written = {"texttemplate": "%{z:.3f}"} if len(rows) <= NUMBERED else {}
+    trace = matrix(states[-1], list(rows), layers, **limits, **written)
+    slider = Slider("round", [str(event["round"] + 1) for event in shown], len(shown) - 1)
+    note = "How much of the other decoders' updates each layer adds. The colours span all values of the run."
+    note += extremes("β", [value for row in states[-1] for value in row])
+    changes = [{"z": [held]} for held in states]
+    layout = matrix_layout(len(rows))
+    return [Figure("beta-layers", "β by decoder and layer", note, [trace], layout, True, [slider], changes)]
+
+
+def decoder_tensors(run: RunFiles, member: str) -> list[str]:
+    """Names of the tensors in the row of the decoder 'client/task'."""
+    client, _, task = member.rpartition("/")
+    for event in run.of("profile"):
+        if event["client"] == client:
+            return list(event["decoders"].get(task, ()))
+    return []
+
+
+def decoder_layers(run: RunFiles, member: str, count: int) -> list[str]:
+    """The layers of the decoder 'client/task' that have a weight, as L1, L2, … in the paper, with names if known."""
+    names = dict.fromkeys(name.rpartition(".")[0] for name in decoder_tensors(run, member))
+    found = list(names) if len(names) == count else ["layer"] * count
+    return [f"L{number} {name}" for number, name in enumerate(found, start=1)]
+
+
+def extremes(symbol: str, last: Sequence[float]) -> str:
+    """Say when all weights of the last round are 0 or 1, where learning them has ended; otherwise nothing.
+
+    >>> extremes("α", [0.0, 0.004])
+    ' All α are 0 in the last round: nobody takes anything from the others.'
+    >>> extremes("β", [1.0, 1.0]), extremes("α", [0.1, 1.0])
+    (' All β are 1 in the last round, the upper bound: they are no longer learned.', '')
+    """
+    if all(value < 0.005 for value in last):
+        return f" All {symbol} are 0 in the last round: nobody takes anything from the others."
+    if all(value > 0.995 for value in last):
+        return f" All {symbol} are 1 in the last round, the upper bound: they are no longer learned."
+    return ""
+
+
+MEBIBYTE = 2**20
+
+
+def cost_figures(run: RunFiles) -> list[Figure]:
+    """Draw seconds of each client and of the whole round, and bytes up and down, by round and in total."""
+    events, cast = run.of("client"), group_clients(run)
+    if not events:
+        return []
+    seconds: dict[str, Series] = {}
+    moved: dict[str, Series] = {}
+    for event in events:
+        seconds.setdefault(event["client"], {})[event["round"] + 1] = event["seconds"]
+        both = (event["bytes_up"] + event["bytes_down"]) / MEBIBYTE
+        moved.setdefault(event["client"], {})[event["round"] + 1] = both
+    rounds = range(1, run.rounds + 2)
+    whole = {event["round"] + 1: event["seconds"] for event in run.of("round")}
+    thick: Trace = {"line": {"color": GREY, "dash": "dot", "width": 3}, "mode": "lines"}
+    times = [*lines(cast, seconds, rounds), *drawn("whole round", GREY, [whole], rounds, **thick)]
+    note = "Each client's own work and, dotted, the whole round. The last round only evaluates."
+    return [
+        Figure(
+            "seconds", "Seconds by round", f"{note} {reading(cast)}".strip(), times, round_axes(run.rounds + 1, "s")
+        ),
+        Figure(
+            "bytes",
+            "Bytes by round",
+            f"Sent to and from each client; a gap is a round without it. {reading(cast)}".strip(),
+            lines(cast, moved, rounds),
+            round_axes(run.rounds + 1, "MiB"),
+        ),
+        _totals(cast, events),
+    ]
+
+
+def _totals(cast: ClientGroups, events: Sequence[Event]) -> Figure:
+    sums: dict[str, list[float]] = {client: [0.0, 0.0] for clients in cast.groups.values() for client in clients}
+    for event in events:
+        held = sums.setdefault(event["client"], [0.0, 0.0])
+        held[0] += event["bytes_up"] / MEBIBYTE
+        held[1] += event["bytes_down"] / MEBIBYTE
+    bars = []
+    for number, (way, shade) in enumerate((("up", 1.0), ("down", 0.55))):
+        means = [sum(sums[client][number] for client in held) / len(held) for held in cast.groups.values()]
+        marker = {"color": list(cast.colours.values()), "opacity": shade}
+        hover = {"hovertemplate": f"%{{x}}: %{{y:.4g}} MiB {way}<extra></extra>"}
+        bars.append({"type": "bar", "name": way, "x": list(cast.groups), "y": means, "marker": marker, **hover})
+    layout = axes("", "MiB", barmode="group")
+    layout["xaxis"] |= {"type": "category"}
+    each = "Mean of the clients of a kind, in all rounds" if cast.by_kind else "All rounds"
+    return Figure("bytes-total", "Bytes in total", f"{each}: up (left) and down (right, paler).", bars, layout)

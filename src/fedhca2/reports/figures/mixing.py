@@ -1,13 +1,22 @@
 """How clients were mixed: attention among decoders, groups, and the votes of layers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from fedhca2.experiment.clients import client_kind
-from fedhca2.reports.figures.cast import MOST_ROWS, Cast, cast_of, numbers, pooled
-from fedhca2.reports.figures.figure import Figure, Slider, matrix, matrix_layout, thinned
-from fedhca2.reports.figures.weights import decoder_tensors
+from fedhca2.reports.figures import Figure, Slider, matrix, matrix_layout, thinned
+from fedhca2.reports.figures.curves import decoder_tensors
+from fedhca2.reports.figures.groups import (
+    MOST_ROWS,
+    ClientGroups,
+    by_members,
+    group_clients,
+    numbers,
+    part_of,
+    pooled,
+    spread,
+)
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 
@@ -19,12 +28,12 @@ def attention_figures(run: RunFiles) -> list[Figure]:
     events = [
         e for e in run.of("aggregation") if e["part"] == "decoder" and e["mixing"] and np.ndim(e["mixing"][0]) == 3
     ]
-    cast = cast_of(run)
+    cast = group_clients(run)
     groups = enumerate(by_members(events, cast))
     return [figure for number, group in groups for figure in _attention(run, cast, *group, _mark(number))]
 
 
-def _attention(run: RunFiles, cast: Cast, members: list[str], events: list[Event], mark: str) -> list[Figure]:
+def _attention(run: RunFiles, cast: ClientGroups, members: list[str], events: list[Event], mark: str) -> list[Figure]:
     """Draw the attention among decoders of one layout."""
     depth = max(len(event["mixing"][0]) for event in events)
     events = [event for event in events if len(event["mixing"][0]) == depth]
@@ -90,13 +99,15 @@ def entropy(weights: Array) -> float:
 def grouping_figures(run: RunFiles) -> list[Figure]:
     """Draw how often clients were aggregated together, if a method groups them, and how their layers voted."""
     events = [event for event in run.of("aggregation") if event["part"] == "encoder" and _grouped(event)]
-    cast = cast_of(run)
+    cast = group_clients(run)
     groups = enumerate(by_members(events, cast))
     kinds = {client: client_kind(run.dataset(client), tasks) for client, tasks in cast.tasks.items()}
     return [figure for number, group in groups for figure in _grouping(cast, kinds, *group, _mark(number))]
 
 
-def _grouping(cast: Cast, kinds: Mapping[str, str], members: list[str], events: list[Event], mark: str) -> list[Figure]:
+def _grouping(
+    cast: ClientGroups, kinds: Mapping[str, str], members: list[str], events: list[Event], mark: str
+) -> list[Figure]:
     """Draw the groups among encoders of one layout."""
     states = np.array([spread(shares(event), event["members"], members) for event in events])
     together = chosen_together(events, members)
@@ -155,15 +166,6 @@ def correctness(together: Array, kinds: Sequence[str]) -> str:
     return told + (f", and others in {together[~same & others].mean():.0%}." if (~same & others).any() else ".")
 
 
-def part_of(events: Sequence[Event]) -> str:
-    """Says in a title that a run with many members logged some of them.
-
-    >>> part_of([{"members": ["a", "b"], "of": 1000}]), part_of([{"members": ["a", "b"]}])
-    (', 2 of 1,000', '')
-    """
-    return f", {len(events[-1]['members'])} of {events[-1]['of']:,}" if "of" in events[-1] else ""
-
-
 def _mark(number: int) -> str:
     """What tells the figures of further layouts from those of the first."""
     return f"-{number}" if number else ""
@@ -200,36 +202,3 @@ def _votes(events: list[Event], members: list[str], mark: str) -> list[Figure]:
     note = "Mean votes over all rounds; the voting layers are counted from the encoder's last one."
     layout = matrix_layout(len(layers))
     return [Figure(f"votes{mark}", "Votes of layers", note, [trace], layout, True, [steps], changes)]
-
-
-def by_members(events: Iterable[Event], cast: Cast) -> list[tuple[list[str], list[Event]]]:
-    """Group aggregations that have members in common, each with all members it ever had, in the cast's order.
-
-    >>> rounds = [{"members": ["a", "b"]}, {"members": ["x", "y"]}, {"members": ["b", "c"]}]
-    >>> [members for members, _ in by_members(rounds, Cast({}, {"c": [], "b": []}))]
-    [['c', 'b', 'a'], ['x', 'y']]
-    """
-    groups: list[tuple[set[str], list[Event]]] = []
-    for event in events:
-        members = set(event["members"])
-        known = next((group for group in groups if group[0] & members), None)
-        if known is None:
-            groups.append((members, [event]))
-        else:
-            known[0].update(members)
-            known[1].append(event)
-    ordered = [(cast.ordered(members), held) for members, held in groups]
-    return sorted(ordered, key=lambda group: cast.places.get(cast.split(group[0][0])[0], len(cast.tasks)))
-
-
-def spread(values: Array, present: Sequence[str], members: Sequence[str]) -> Array:
-    """Expand a matrix of the members present to all members, [..., N, N], with NaN for absent ones.
-
-    >>> spread(np.ones((1, 1)), ["b"], ["a", "b"]).tolist()
-    [[nan, nan], [nan, 1.0]]
-    """
-    where = {name: i for i, name in enumerate(members)}
-    places = [where[name] for name in present]
-    whole = np.full((*values.shape[:-2], len(members), len(members)), np.nan)
-    whole[..., np.array(places)[:, None], places] = values
-    return whole

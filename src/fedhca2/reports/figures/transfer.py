@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from fedhca2.aggregation.means import cosines
-from fedhca2.reports.figures.cast import cast_of
-from fedhca2.reports.figures.figure import (
+from fedhca2.reports.figures import (
     COLOURS,
     GREY,
     LABELLED,
@@ -21,11 +20,10 @@ from fedhca2.reports.figures.figure import (
     matrix_layout,
     thinned,
 )
-from fedhca2.reports.figures.mixing import by_members, spread
-from fedhca2.reports.names import gain_text
+from fedhca2.reports.figures.groups import by_members, group_clients, spread
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
-from fedhca2.words import counted
+from fedhca2.words import counted, gain_text
 
 BARS = 40  # most clients that have a bar
 ARROWS = 60  # most arrows of a graph
@@ -36,7 +34,7 @@ WHOLE = "if its whole update were added to the other's trained encoder"
 
 
 @dataclass(frozen=True)
-class Pairs:
+class MeasuredPairs:
     """Clients whose encoders have one layout; matrices are [giver, receiver], one for each measured round."""
 
     members: list[str]
@@ -82,17 +80,17 @@ def client_gains(run: RunFiles) -> dict[str, dict[int, float]]:
     return gains
 
 
-def measured_pairs(run: RunFiles) -> list[Pairs]:
+def measured_pairs(run: RunFiles) -> list[MeasuredPairs]:
     """The pairs of every layout. If no transfer was measured, the updates that the server compared anyway."""
     events = run.of("transfer")
     rounds = {event["round"] - 1 for event in run.of("effect")} if not events else set()
     if rounds:
         compared = [event for event in run.of("aggregation") if event["round"] in rounds and len(event["members"]) > 1]
         events = [event for event in compared if (event["part"], event["measure"]) == ("encoder", "rows")]
-    return [_pairs(members, group) for members, group in by_members(events, cast_of(run))]
+    return [_pairs(members, group) for members, group in by_members(events, group_clients(run))]
 
 
-def _pairs(members: list[str], events: Sequence[Event]) -> Pairs:
+def _pairs(members: list[str], events: Sequence[Event]) -> MeasuredPairs:
     def states(of: Any) -> list[Array]:
         return [spread(np.array(of(event), dtype=float), event["members"], members) for event in events]
 
@@ -100,7 +98,7 @@ def _pairs(members: list[str], events: Sequence[Event]) -> Pairs:
         return np.full((len(event["members"]),) * 2, np.nan)
 
     grams = {id(event): np.array(event["products"], dtype=float) for event in events}
-    return Pairs(
+    return MeasuredPairs(
         members,
         [event["round"] + 1 for event in events],
         states(lambda event: 100 * np.array(event["transfer"], dtype=float) if "transfer" in event else unknown(event)),
@@ -130,7 +128,7 @@ def transfer_sentences(run: RunFiles) -> list[str]:
     return sentences
 
 
-def _immediate_effect(gains: Mapping[str, float], pairs: Sequence[Pairs]) -> str:
+def _immediate_effect(gains: Mapping[str, float], pairs: Sequence[MeasuredPairs]) -> str:
     """Say for whom the server's rows lowered the loss, and how that goes together with Δm if they did not."""
     most, least = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
     better = sum(gain > 0 for gain in gains.values())
@@ -208,7 +206,7 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], told: str) -> Figure:
     )
 
 
-def _heat_map(pairs: Pairs, mark: str) -> Figure:
+def _heat_map(pairs: MeasuredPairs, mark: str) -> Figure:
     """Draw the transfer between all pairs: by round, and the mean."""
     count = len(pairs.members)
     shown = thinned(len(pairs.rounds), count**2)
@@ -236,7 +234,7 @@ def _reach(values: Array) -> float:
     return max(float(np.nanquantile(np.abs(values), 0.98)), 1e-6)
 
 
-def _graph(pairs: Pairs, mark: str) -> Figure:
+def _graph(pairs: MeasuredPairs, mark: str) -> Figure:
     """Draw an arrow to each client, on the right, from the one whose update would help it most, on the left."""
     best = {name: giver for name in pairs.members if (giver := pairs.best_giver(name)) and giver[1] > 0}
     drawn = sorted(best, key=lambda name: best[name][1], reverse=True)[:ARROWS]
@@ -289,7 +287,7 @@ def _arrow(start: float, end: float, share: float) -> dict[str, Any]:
     return {**ends, **look, "text": "", "showarrow": True, "standoff": 8, "startstandoff": 8}
 
 
-def _points(pairs: Pairs, mark: str) -> Figure:
+def _points(pairs: MeasuredPairs, mark: str) -> Figure:
     """Draw every pair by the cosine and the magnitude similarity of its updates, coloured by its transfer if known."""
     one, other = np.triu_indices(len(pairs.members), 1)
     kept = thinned(len(one), most=POINTS)

@@ -1,1 +1,152 @@
-"""A page that shows one run or several: one HTML file that needs nothing else."""
+"""A page that shows one run or several, in one HTML file that needs nothing else, and its building blocks."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import ClassVar
+
+from PIL import Image
+
+from fedhca2.reports.figures import Figure
+
+ONE_EVALUATION = "Scores were only measured at the end. `evaluate_every: 5` in the config draws them over rounds."
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table; `mark` is '', 'better', 'worse' or 'best', `value` is what the column is sorted by."""
+
+    text: str
+    mark: str = ""
+    value: float | None = None
+    colour: str = ""  # of a swatch in front
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a heading; the first column names the row. `over` are headings of several columns, and how many."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    over: Sequence[tuple[str, int]] = ()
+    folded: bool = False  # only its title is shown at first
+    wide: bool = True
+    kind: ClassVar[str] = "table"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A fact, large, with its name and a detail."""
+
+    name: str
+    fact: str
+    detail: str = ""
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class AnswerBlock:
+    """The outcome at a glance: one number and what it means, a sentence, and facts beside it."""
+
+    name: str
+    number: str
+    meaning: Sequence[str]  # sentences
+    sentence: str
+    tiles: Sequence[Tile]
+    mark: str = ""
+    kind: ClassVar[str] = "answer"
+
+
+@dataclass(frozen=True)
+class Text:
+    """Preformatted text."""
+
+    title: str
+    text: str
+    kind: ClassVar[str] = "text"
+
+
+@dataclass(frozen=True)
+class Note:
+    """A remark in the place of a figure."""
+
+    text: str
+    kind: ClassVar[str] = "note"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as a data: address or, in its place, lines of text, some with a share; and a caption."""
+
+    address: str = ""
+    caption: str = ""
+    lines: Sequence[tuple[str, float | None]] = ()
+
+
+@dataclass(frozen=True)
+class Key:
+    """What colours mean: names of single ones or, between two words, a strip of them."""
+
+    swatches: Sequence[tuple[str, str]] = ()  # name and colour
+    strip: str = ""  # a picture, as a data: address
+    ends: tuple[str, str] = ("", "")
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Pictures in a grid: each row has a name and at most one picture per column."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Picture]]]
+    colour: str = ""
+    key: Key = field(default_factory=Key)
+    kind: ClassVar[str] = "gallery"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that does not move, as SVG."""
+
+    title: str
+    svg: str
+    note: str
+    kind: ClassVar[str] = "drawing"
+
+
+Block = Table | AnswerBlock | Text | Note | Gallery | Drawing | Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A tab of the page, with the colours of its clients, kinds or methods if figures use them."""
+
+    id: str
+    title: str
+    blocks: Sequence[Block]
+    colours: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> list[Figure]:
+        """The figures among the blocks."""
+        return [block for block in self.blocks if isinstance(block, Figure)]
+
+    @property
+    def legend(self) -> Mapping[str, str]:
+        """The colours that its figures use; a figure with its own names needs none."""
+        used = {trace.get("meta") for figure in self.figures for trace in figure.data}
+        return {label: colour for label, colour in self.colours.items() if label in used}
+
+
+def address(image: Image.Image, widest: int = 256, *, photograph: bool = False) -> str:
+    """Encode a picture as a data: address, scaled down if it is wide."""
+    if image.width > widest:
+        way = Image.Resampling.LANCZOS if photograph else Image.Resampling.NEAREST  # which mixes no colours
+        image = image.resize((widest, max(1, round(image.height * widest / image.width))), way)
+    held, kind = BytesIO(), "jpeg" if photograph else "png"
+    image.convert("RGB").save(held, kind.upper(), optimize=True, quality=90)
+    return f"data:image/{kind};base64,{base64.b64encode(held.getvalue()).decode()}"

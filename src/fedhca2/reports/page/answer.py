@@ -7,28 +7,26 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from fedhca2.reports.comparison import Comparison, Entry
-from fedhca2.reports.comparison.gather import DELTA_M
-from fedhca2.reports.figures import Figure
-from fedhca2.reports.figures.cast import Cast, cast_of
-from fedhca2.reports.figures.figure import GREY, Trace, gain_axes, gain_bars
-from fedhca2.reports.names import (
+from fedhca2.reports.comparison import DELTA_M, Comparison, SeedScores
+from fedhca2.reports.figures import GREY, Figure, Trace, gain_axes, gain_bars
+from fedhca2.reports.figures.groups import ClientGroups, group_clients
+from fedhca2.reports.page import AnswerBlock, Block, Cell, Table, Tile
+from fedhca2.reports.page.tables import marked
+from fedhca2.reports.tables import counting_gains, how_certain
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import task_scores
+from fedhca2.words import (
     BY_CLIENT_MEANS,
     DELTA_M_MEANS,
     UNKNOWN,
     UNKNOWN_GAIN,
+    counted,
     duration_text,
     gain_text,
     metric_title,
     score_text,
     size_text,
 )
-from fedhca2.reports.page.blocks import Answer, Block, Cell, Table, Tile
-from fedhca2.reports.page.tables import marked
-from fedhca2.reports.tables import counting_gains, how_certain
-from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import task_scores
-from fedhca2.words import counted
 
 MOST_BARS = 40  # more scores than this are drawn as boxes, one per kind and task
 ENDS = 5  # the best and the worst of many scores
@@ -66,20 +64,22 @@ def run_answer(run: RunFiles) -> list[Block]:
     answer = _answer(run, gains)
     if not gains:
         return [answer]
-    cast = cast_of(run)
+    cast = group_clients(run)
     if len(gains) <= MOST_BARS:
         return [answer, _bars(cast, gains)]
     return [answer, _boxes(run, gains), _ends(cast, gains)]
 
 
-def _answer(run: RunFiles, gains: Sequence[Gain]) -> Answer:
+def _answer(run: RunFiles, gains: Sequence[Gain]) -> AnswerBlock:
     result = run.result
     if result is None:
         done = len(run.of("round"))
-        return Answer("Δm", UNKNOWN, (), f"The run is not finished. {done} of {counted(run.rounds, 'round')} done.", ())
+        return AnswerBlock(
+            "Δm", UNKNOWN, (), f"The run is not finished. {done} of {counted(run.rounds, 'round')} done.", ()
+        )
     name = f"Δm of {run.method}"
     if not result["baseline"]:
-        return Answer(name, UNKNOWN, MEANING, NO_BASELINE, _cost_tiles(run))
+        return AnswerBlock(name, UNKNOWN, MEANING, NO_BASELINE, _cost_tiles(run))
     percent = [gain for gain in counting_gains(result["clients"], result["baseline"], run.task_set) if isfinite(gain)]
     meaning = list(MEANING)
     if len(percent) > 1:
@@ -95,11 +95,11 @@ def _answer(run: RunFiles, gains: Sequence[Gain]) -> Answer:
     sentence += how_certain(result["clients"], result["baseline"], run.task_set)
     delta = result["delta_m"]
     if delta is None or not isfinite(delta):
-        return Answer(name, UNKNOWN, meaning, UNKNOWN_GAIN, [*_end_tiles(gains), *_cost_tiles(run)])
+        return AnswerBlock(name, UNKNOWN, meaning, UNKNOWN_GAIN, [*_end_tiles(gains), *_cost_tiles(run)])
     tiles = [*_end_tiles(gains), *_cost_tiles(run)]
     if run.several_of_a_kind and result["delta_m_by_client"] is not None:
         tiles.append(Tile("Δm by client", gain_text(result["delta_m_by_client"]), BY_CLIENT_MEANS))
-    return Answer(name, gain_text(delta), meaning, sentence, tiles, _sign(delta))
+    return AnswerBlock(name, gain_text(delta), meaning, sentence, tiles, _sign(delta))
 
 
 def _sign(gain: float) -> str:
@@ -131,7 +131,7 @@ def _cost_tiles(run: RunFiles) -> list[Tile]:
     ]
 
 
-def _bars(cast: Cast, gains: Sequence[Gain]) -> Figure:
+def _bars(cast: ClientGroups, gains: Sequence[Gain]) -> Figure:
     """Draw a bar per client and task, in the client's colour."""
     labels, traces = cast.labels, list[Trace]()
     for label, colour in cast.colours.items():
@@ -151,7 +151,7 @@ def _bars(cast: Cast, gains: Sequence[Gain]) -> Figure:
 
 def _boxes(run: RunFiles, gains: Sequence[Gain]) -> Figure:
     """Draw quantiles of the gains of each kind and task."""
-    cast, tasks = cast_of(run), run.task_set
+    cast, tasks = group_clients(run), run.task_set
     labels, groups = cast.labels, dict[tuple[str, str], list[float]]()
     for gain in gains:
         groups.setdefault((labels.get(gain.client, gain.client), gain.task), []).append(gain.percent)
@@ -169,7 +169,7 @@ def _boxes(run: RunFiles, gains: Sequence[Gain]) -> Figure:
     return Figure("gains", "Who gained", note, traces, layout, wide=True)
 
 
-def _ends(cast: Cast, gains: Sequence[Gain]) -> Table:
+def _ends(cast: ClientGroups, gains: Sequence[Gain]) -> Table:
     ranked, labels, colours = sorted(gains, key=lambda gain: -gain.percent), cast.labels, cast.colours
     rows = [
         [Cell(one.name, colour=colours.get(labels.get(one.client, ""), "")), Cell(one.told), marked(one.percent)]
@@ -184,7 +184,7 @@ def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFil
     known = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
     if not known:
         sentence = "Δm is unknown: it needs a run of local with the same settings and seeds, or a baseline in each run."
-        return [Answer("Δm", UNKNOWN, MEANING, sentence, ())]
+        return [AnswerBlock("Δm", UNKNOWN, MEANING, sentence, ())]
     ranked = sorted(known, key=lambda method: -known[method].mean)
     best = ranked[0]
     beyond = comparison.is_beyond_chance(best, DELTA_M)
@@ -200,10 +200,10 @@ def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFil
     ]
     tiles += _cost_tiles(runs[best][0])
     mean_gain, meaning = known[best].mean, [*MEANING, _over_seeds(known[best])]
-    return [Answer(f"Δm of {best}", f"{mean_gain:+.2f} %", meaning, sentence, tiles, _sign(mean_gain))]
+    return [AnswerBlock(f"Δm of {best}", f"{mean_gain:+.2f} %", meaning, sentence, tiles, _sign(mean_gain))]
 
 
-def _over_seeds(entry: Entry) -> str:
+def _over_seeds(entry: SeedScores) -> str:
     if entry.deviation is None:
         return "One seed: how much that varies is unknown."
     return f"± {entry.deviation:.2f} % from seed to seed: the standard deviation of {len(entry.values)} seeds."

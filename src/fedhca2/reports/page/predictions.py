@@ -8,13 +8,13 @@ import torch
 
 from fedhca2.errors import UserError
 from fedhca2.painting import paint_depth
-from fedhca2.reports.figures.cast import cast_of
-from fedhca2.reports.names import metric_title, score_text
+from fedhca2.reports.figures.groups import group_clients
+from fedhca2.reports.page import Gallery, Key, Picture, address
 from fedhca2.reports.page.answer import gains_of
-from fedhca2.reports.page.blocks import Gallery, Key, Picture, address
 from fedhca2.reports.pictures import paint, paint_label, to_image
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, Task
+from fedhca2.words import metric_title, score_text
 
 MOST_CLIENTS = 12  # whose pictures are on a page
 MOST_METHODS = 5  # side by side
@@ -27,7 +27,7 @@ Ends = tuple[float, float]  # the least and the greatest value
 def run_galleries(run: RunFiles) -> list[Gallery]:
     """Show label, Local and federated predictions of every client and task; without Local, the untrained model's."""
     galleries = []
-    colours, labels = cast_of(run).colours, cast_of(run).labels
+    colours, labels = group_clients(run).colours, group_clients(run).labels
     for client in chosen_clients(run):
         ours, alone = run.samples(client), run.baseline.samples(client) if run.baseline.begun else {}
         if not ours:
@@ -59,7 +59,7 @@ def chosen_clients(run: RunFiles) -> list[str]:
         return clients
     ranked = [gain.client for gain in sorted(gains_of(run), key=lambda gain: gain.percent)]
     ends = [*ranked[-3:], *ranked[:3]]
-    wanted = [*ends, *(held[0] for held in cast_of(run).groups.values() if held), *clients]
+    wanted = [*ends, *(held[0] for held in group_clients(run).groups.values() if held), *clients]
     return list(dict.fromkeys(client for client in wanted if run.samples_file(client).is_file()))[:MOST_CLIENTS]
 
 

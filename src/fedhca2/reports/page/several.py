@@ -5,24 +5,28 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
 
-from fedhca2.reports.comparison import Comparison, gather
-from fedhca2.reports.comparison.drawings import RANKS_TITLE, draw_ranks, ranking_note, ranking_of
-from fedhca2.reports.comparison.gather import BY_CLIENT, DELTA_M, LOCAL, Column
-from fedhca2.reports.comparison.layouts import marked_cell, marks_note
-from fedhca2.reports.comparison.variants import differing, flat, variants
-from fedhca2.reports.figures import Figure
-from fedhca2.reports.figures.cast import cast_of
+from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, Column, Comparison, gather
+from fedhca2.reports.drawings import RANKS_TITLE, draw_ranks, ranking_note, ranking_of
+from fedhca2.reports.figures import COLOURS, GREY, Figure, axes, fitted, gain_axes, gain_bars, round_axes, values_of
 from fedhca2.reports.figures.conflict import conflict_figures
-from fedhca2.reports.figures.cost import MEBIBYTE
-from fedhca2.reports.figures.curves import Series, drawn, headline_name, rounds_to_match, series
-from fedhca2.reports.figures.figure import COLOURS, GREY, axes, fitted, gain_axes, gain_bars, round_axes, values_of
-from fedhca2.reports.figures.weights import weight_figures
-from fedhca2.reports.names import BY_CLIENT_MEANS, gain_text, metric_axis
+from fedhca2.reports.figures.curves import (
+    MEBIBYTE,
+    Series,
+    drawn,
+    headline_name,
+    rounds_to_match,
+    series,
+    weight_figures,
+)
+from fedhca2.reports.figures.groups import group_clients
+from fedhca2.reports.layouts import marked_cell, marks_note
+from fedhca2.reports.page import ONE_EVALUATION, Block, Cell, Drawing, Note, Section, Table
 from fedhca2.reports.page.answer import GAIN, comparison_answer
-from fedhca2.reports.page.blocks import ONE_EVALUATION, Block, Cell, Drawing, Note, Section, Table
 from fedhca2.reports.page.predictions import comparison_galleries
 from fedhca2.reports.page.tables import facts_table, marked, versions_table
+from fedhca2.reports.variants import differing, flat, variants
 from fedhca2.run_folder.reader import RunFiles
+from fedhca2.words import BY_CLIENT_MEANS, gain_text, metric_axis
 
 ABSENT = "—"
 MOST_BARS = 60  # of gains by group and task
@@ -161,7 +165,7 @@ def _curves(rows: Variants, colours: Mapping[str, str]) -> list[Block]:
     first = next(iter(rows.values()))[0]
     most = max(len(same) for same in rows.values())
     note = f"Lines are means of up to {most} seeds, bands reach from the lowest to the highest." if most > 1 else ""
-    for number, (label, clients) in enumerate(cast_of(first).groups.items()):
+    for number, (label, clients) in enumerate(group_clients(first).groups.items()):
         for task in dict.fromkeys(task for client in clients for task in first.tasks.get(client, ())):
             if (main := headline_name(first, task)) is None:
                 continue
@@ -222,7 +226,7 @@ def _of_each(
         for figure in draw(run):
             told = f"{figure.note} Seed {run.config['seed']}."
             figures.append(replace(figure, id=f"{figure.id}-of-{number}", title=f"{label}: {figure.title}", note=told))
-    return figures, cast_of(next(iter(runs.values()))).colours
+    return figures, group_clients(next(iter(runs.values()))).colours
 
 
 def _costs(rows: Variants, colours: Mapping[str, str]) -> list[Figure]:

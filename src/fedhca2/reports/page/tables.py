@@ -3,15 +3,14 @@
 from collections.abc import Iterable
 from math import isfinite
 
-from fedhca2.reports.figures.attendance import left_out
-from fedhca2.reports.figures.cast import cast_of
-from fedhca2.reports.names import UNKNOWN, duration_text, gain_text, metric_heading, score_text, size_text
-from fedhca2.reports.page.blocks import Cell, Table
+from fedhca2.reports.figures.groups import group_clients, left_out
+from fedhca2.reports.page import Cell, Table
 from fedhca2.reports.tables import MOST_ROWS, scores_by_kind
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.names import EVENTS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import task_scores
+from fedhca2.words import UNKNOWN, duration_text, gain_text, metric_heading, score_text, size_text
 
 SHOWN = 100  # most rows of a table of any length
 PARTS = ("encoder", "decoder", "head")
@@ -19,7 +18,7 @@ PARTS = ("encoder", "decoder", "head")
 
 def federation_table(run: RunFiles) -> Table:
     """List clients, or kinds of many clients, with data, tasks, images and parameters, and what they share."""
-    cast, profiles = cast_of(run), {event["client"]: event for event in run.of("profile")}
+    cast, profiles = group_clients(run), {event["client"]: event for event in run.of("profile")}
     rows = []
     for label, colour in cast.colours.items():
         held = [profiles[client] for client in cast.groups[label] if client in profiles]
@@ -60,7 +59,7 @@ def _between(values: list[int]) -> str:
 def result_table(run: RunFiles) -> Table:
     """List score, Local baseline and relative gain of every client and task."""
     result = run.result or {"clients": latest_scores(run), "baseline": None}
-    baseline, cast = result["baseline"], cast_of(run)
+    baseline, cast = result["baseline"], group_clients(run)
     labels, colours = cast.labels, cast.colours
     columns = ["client", "metric", *(["local"] if baseline else []), run.method, *(["gain"] if baseline else [])]
     rows = []
@@ -82,7 +81,7 @@ def result_table(run: RunFiles) -> Table:
 def kinds_tables(run: RunFiles) -> list[Table]:
     """List quantiles of the scores of every kind and task, and the worst and the best client; empty for few clients."""
     result = run.result or {"clients": latest_scores(run)}
-    cast = cast_of(run)
+    cast = group_clients(run)
     if sum(map(len, result["clients"].values())) <= MOST_ROWS:
         return []
     rows = []

@@ -10,16 +10,13 @@ import yaml
 from jinja2 import Environment, PackageLoader
 
 from fedhca2.errors import UserError
-from fedhca2.reports.figures.attendance import attendance_figures
-from fedhca2.reports.figures.cast import cast_of
 from fedhca2.reports.figures.conflict import conflict_figures
-from fedhca2.reports.figures.cost import cost_figures
-from fedhca2.reports.figures.curves import loss_curves, metric_curves
+from fedhca2.reports.figures.curves import cost_figures, loss_curves, metric_curves, weight_figures
+from fedhca2.reports.figures.groups import attendance_figures, group_clients
 from fedhca2.reports.figures.mixing import attention_figures, grouping_figures
 from fedhca2.reports.figures.transfer import transfer_figures
-from fedhca2.reports.figures.weights import weight_figures
+from fedhca2.reports.page import ONE_EVALUATION, Block, Note, Section, Text
 from fedhca2.reports.page.answer import run_answer
-from fedhca2.reports.page.blocks import ONE_EVALUATION, Block, Note, Section, Text
 from fedhca2.reports.page.predictions import run_galleries
 from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.tables import (
@@ -105,7 +102,7 @@ def render(title: str, sections: Sequence[Section]) -> str:
 
 def single_sections(run: RunFiles) -> list[Section]:
     """Everything about one run. A part that the method lacks gets no section."""
-    colours = cast_of(run).colours
+    colours = group_clients(run).colours
     sections = [Section(id, title, blocks(run), colours) for id, (title, blocks) in SECTIONS.items()]
     return [section for section in sections if section.blocks]
 

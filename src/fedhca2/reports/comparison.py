@@ -3,17 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite, nan
+from math import isfinite, nan, sqrt
 
 import numpy as np
+from scipy.special import stdtr
 
 from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
-from fedhca2.reports.comparison.compared import ComparedRun
-from fedhca2.reports.comparison.significance import LEVEL, gain_p_values
-from fedhca2.reports.comparison.variants import changed_settings, variants, without_method
-from fedhca2.reports.names import ARROWS, metric_title
+from fedhca2.reports.variants import ComparedRun, changed_settings, variants, without_method
 from fedhca2.run_folder.result import Scores, headline, overall_gain
+from fedhca2.words import ARROWS, metric_title
 
 LOCAL = "local"
 
@@ -56,7 +55,7 @@ BY_CLIENT = Column("", "", "Δm by client", True)  # the mean over all clients; 
 
 
 @dataclass(frozen=True)
-class Entry:
+class SeedScores:
     """The values of one cell, by seed."""
 
     by_seed: Mapping[int, float]
@@ -86,7 +85,7 @@ class Comparison:
     """
 
     columns: Sequence[Column]
-    entries: Mapping[str, Mapping[Column, Entry]]
+    entries: Mapping[str, Mapping[Column, SeedScores]]
     alone: Set[str] = frozenset({LOCAL})  # the rows of Local, with which the others are compared
     left_out: Sequence[Column] = ()  # columns that not all runs have
     changed: Mapping[str, Sequence[str]] = field(default_factory=dict)  # settings that are not a method's defaults
@@ -145,8 +144,11 @@ def gather(runs: Sequence[ComparedRun]) -> Comparison:
     kept = [gain for gain in wanted if all(gain in one for row in gains.values() for one in row)]
     entries = {
         label: {
-            **{column: Entry({seed: one[column] for seed, one in means[label].items()}) for column in shared},
-            **{gain: Entry(dict(zip(means[label], (one[gain] for one in gains[label]), strict=True))) for gain in kept},
+            **{column: SeedScores({seed: one[column] for seed, one in means[label].items()}) for column in shared},
+            **{
+                gain: SeedScores(dict(zip(means[label], (one[gain] for one in gains[label]), strict=True)))
+                for gain in kept
+            },
         }
         for label in rows
     }
@@ -222,3 +224,41 @@ def group_names(tasks_of: Mapping[str, Sequence[str]], dataset: Mapping[str, str
         kind = "single-task" if len(tasks) == 1 else "multi-task" if len(rivals) < 2 else "+".join(sorted(tasks))
         groups[client] = f"{data}, {kind}"
     return groups
+
+
+LEVEL = 0.05
+FEWEST = 3  # seeds: two say nothing about how much gains vary
+
+
+def gain_p_values(gains: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """p of each method's gains over Local, one per seed: a two-sided paired t-test, corrected by Holm (1979).
+
+    A gain is a difference from Local with the same seed, so the paired test is the one-sample test against 0. Rank
+    tests cannot reach 5 % with fewer than six seeds. Methods with fewer than three seeds or unknown gains have no p.
+
+    >>> {name: round(p, 4) for name, p in gain_p_values({"a": [1, 2, 3], "b": [4.9, 5, 5.1], "c": [1, 2]}).items()}
+    {'a': 0.0742, 'b': 0.0003}
+    """
+    tested = {name: values for name, values in gains.items() if len(values) >= FEWEST and all(map(isfinite, values))}
+    return holm({name: _t_test(values) for name, values in tested.items()})
+
+
+def _t_test(values: Sequence[float]) -> float:
+    """The two-sided p of a mean that should be 0."""
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / sqrt(len(values))
+    if not error:
+        return 0.0 if mean else 1.0
+    return float(2 * stdtr(len(values) - 1, -abs(mean) / error))
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's correction: the smallest p times their number, the next times one less, and so on, never decreasing.
+
+    >>> holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    {'a': 0.03, 'b': 0.06, 'c': 0.06}
+    """
+    adjusted, least = dict[str, float](), 0.0
+    for done, name in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        least = max(least, min(1.0, (len(p_values) - done) * p_values[name]))
+        adjusted[name] = least
+    return {name: adjusted[name] for name in p_values}

@@ -1,12 +1,61 @@
 """Drawings of a comparison as SVG: average ranks with their critical difference, and a column over a swept setting."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
-from math import ceil, floor, isfinite, log10
+from math import ceil, floor, inf, isfinite, log10, sqrt
 
-from fedhca2.reports.comparison.gather import DELTA_M, Column, Comparison, Entry
-from fedhca2.reports.comparison.significance import LEVEL, Ranking, rank
+import numpy as np
+from scipy.special import fdtrc
+
+from fedhca2.reports.comparison import DELTA_M, LEVEL, Column, Comparison, SeedScores
+from fedhca2.run_folder.reader import Array
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Average ranks of methods, 1 is the best, and how far apart they are if the difference is not chance."""
+
+    ranks: Mapping[str, float]  # the best first
+    rankings: int  # how many were averaged
+    p_value: float  # of Friedman's test, that all methods are equal
+    critical_difference: float
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """The largest groups of methods that do not differ: all of them if Friedman's test finds no difference."""
+        names = list(self.ranks)
+        if self.p_value >= LEVEL:
+            return [names]
+        reach = [
+            [other for other in names[first:] if self.ranks[other] - self.ranks[name] <= self.critical_difference]
+            for first, name in enumerate(names)
+        ]
+        ends = [names.index(group[-1]) for group in reach]
+        return [group for i, group in enumerate(reach) if len(group) > 1 and (i == 0 or ends[i] > ends[i - 1])]
+
+
+def rank(scores: Mapping[str, Sequence[float]]) -> Ranking | None:
+    """Rank methods by scores on the same problems, higher is better; None with fewer than 3 methods or 2 problems.
+
+    Friedman's test in the form of Iman and Davenport, then Nemenyi's, as Demšar (JMLR 2006) describes them. Ties get
+    their mean rank, and make the test more careful.
+    """
+    from scipy.stats import rankdata, studentized_range  # takes a second to import
+
+    table: Array = np.array(list(scores.values()), dtype=float).reshape(len(scores), -1)
+    k, n = table.shape
+    if k < 3 or n < 2:
+        return None
+    means = rankdata(-table, axis=0).mean(axis=1)
+    chi_square = 12 * n / (k * (k + 1)) * (float(np.sum(means**2)) - k * (k + 1) ** 2 / 4)
+    left = n * (k - 1) - chi_square
+    f = (n - 1) * chi_square / left if left > 1e-9 else inf
+    critical = studentized_range.ppf(1 - LEVEL, k, inf) / sqrt(2) * sqrt(k * (k + 1) / (6 * n))
+    ranks = sorted(zip(scores, means.tolist(), strict=True), key=lambda pair: pair[1])
+    return Ranking(dict(ranks), n, float(fdtrc(k - 1, (k - 1) * (n - 1), f)), float(critical))
+
 
 RANKS_FILE, SWEEP_FILE = "critical-difference.svg", "sweep.svg"
 RANKS_TITLE = "Average ranks and their critical difference"
@@ -129,13 +178,13 @@ def _frame(title: str, setting: str, x: Mapping[str, float], y: "_Axis") -> list
     return [*parts, *(svg_text(place, bottom + 18, value, "middle") for value, place in x.items())]
 
 
-def _curve(x: Mapping[str, float], y: "_Axis", entries: Mapping[str, Entry]) -> list[str]:
+def _curve(x: Mapping[str, float], y: "_Axis", entries: Mapping[str, SeedScores]) -> list[str]:
     means = [(x[value], y(entry.mean)) for value, entry in entries.items() if isfinite(entry.mean)]
     lines = [svg_line(*start, *end, 2) for start, end in pairwise(means)]
     return [*lines, *(mark for value, entry in entries.items() for mark in _marks(x[value], y, entry))]
 
 
-def _level(y: "_Axis", entry: Entry) -> list[str]:
+def _level(y: "_Axis", entry: SeedScores) -> list[str]:
     """A dashed line at the mean of what no value changes, in a band of its standard deviation."""
     if not isfinite(entry.mean):
         return []
@@ -157,7 +206,7 @@ def _coloured(colour: str, parts: Sequence[str]) -> str:
     return "\n".join([f'<g fill="{colour}" stroke="{colour}">', *parts, "</g>"])
 
 
-def _marks(x: float, y: "_Axis", entry: Entry) -> list[str]:
+def _marks(x: float, y: "_Axis", entry: SeedScores) -> list[str]:
     dots = [
         f'<circle cx="{x:.1f}" cy="{y(value):.1f}" r="3" fill-opacity="0.5" stroke="none"/>'
         for value in entry.values
@@ -172,7 +221,7 @@ def _marks(x: float, y: "_Axis", entry: Entry) -> list[str]:
 class _Axis:
     """Vertical positions, from the smallest to the largest mark."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[SeedScores]) -> None:
         spread = [entry.deviation or 0.0 for entry in entries]
         ends = [entry.mean + sign * each for entry, each in zip(entries, spread, strict=True) for sign in (-1, 1)]
         known = [value for value in [*ends, *(v for entry in entries for v in entry.values)] if isfinite(value)] or [

@@ -1,12 +1,53 @@
 """Grouping runs into rows of a table, one row for all seeds."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from fedhca2.methods import METHODS
-from fedhca2.reports.comparison.compared import ComparedRun, Run
 from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
+from fedhca2.tasks import TaskSet
 
+
+class ComparedRun(Protocol):
+    """A finished run to compare: its folder (`RunFiles`), or what somebody kept of it."""
+
+    @property
+    def path(self) -> object:
+        """Its place, for messages."""
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """All settings, as `Experiment.to_dict` returns them."""
+
+    @property
+    def finished_result(self) -> Mapping[str, Any]:
+        """Scores in `clients`; `baseline` and, unless it is None, `delta_m` and `delta_m_by_client`."""
+
+    @property
+    def tasks(self) -> Mapping[str, tuple[str, ...]]:
+        """The tasks of every client that was evaluated, in the order of the config."""
+
+    @property
+    def task_set(self) -> TaskSet:
+        """The tasks that it knows."""
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """The kind of every client: its data set and tasks."""
+
+    @property
+    def several_of_a_kind(self) -> bool:
+        """Whether some clients have the same data set and tasks."""
+
+    def dataset(self, client: str) -> str:
+        """A client's data set."""
+
+
+Run = TypeVar("Run", bound=ComparedRun)
 # Settings in which averaged runs may differ: none of these changes the results.
 FREE = (
     "seed",

@@ -8,13 +8,12 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fedhca2.reports.comparison.drawings import RANKS_FILE, draw_ranks, ranking_of
-from fedhca2.reports.comparison.gather import DELTA_M, LOCAL, Column, Comparison, Entry, gather
-from fedhca2.reports.comparison.significance import FEWEST, LEVEL
-from fedhca2.reports.names import UNKNOWN
+from fedhca2.reports.comparison import DELTA_M, FEWEST, LEVEL, LOCAL, Column, Comparison, SeedScores, gather
+from fedhca2.reports.drawings import RANKS_FILE, draw_ranks, ranking_of
 from fedhca2.reports.tables import TextTable
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.whole_files import ORDINARY, write_whole
+from fedhca2.words import UNKNOWN
 
 BESIDE = 4  # methods that fit side by side in the terminal
 CSV = [
@@ -44,12 +43,12 @@ LATEX = {
 }
 
 
-def shown(entry: Entry, column: Column) -> str:
+def shown(entry: SeedScores, column: Column) -> str:
     """Mean ± standard deviation.
 
-    >>> shown(Entry({0: 1.0, 1: 3.0}), DELTA_M), shown(Entry({0: 0.5}), Column("home", "depth", "RMSE", False))
+    >>> shown(SeedScores({0: 1.0, 1: 3.0}), DELTA_M), shown(SeedScores({0: 0.5}), Column("home", "sal", "RMSE", False))
     ('+2.00 ± 1.41', '0.500')
-    >>> shown(Entry({0: float("nan")}), DELTA_M)
+    >>> shown(SeedScores({0: float("nan")}), DELTA_M)
     '—'
     """
     if not isfinite(entry.mean):
