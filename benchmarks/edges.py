@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from row import Row, show
 from scipy.ndimage import gaussian_filter
 
-from fedhca2.metrics.edges.ods_f import PRESETS, boundaries, image_counts
+from fedhca2.metrics.edges import PRESETS, boundaries, image_counts
 
 SIZES = (("PASCAL", (375, 500), 0.0075, 80.0), ("NYUD", (425, 560), 0.011, None))
 

@@ -16,7 +16,7 @@ from fedhca2.clients.step import set_mode, take_step
 from fedhca2.clients.training import Learner, Training
 from fedhca2.data.batches import Batch
 from fedhca2.models import ModelConfig, build_model
-from fedhca2.models.features import STRIDES
+from fedhca2.models.layers import STRIDES
 
 SIZE = (64, 64)
 CLASSES = 5

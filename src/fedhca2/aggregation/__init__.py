@@ -10,28 +10,32 @@ from fedhca2.aggregation.aggregator import (
     mixing_of,
     try_aggregator,
 )
-from fedhca2.aggregation.attentive import Attentive, CrossAttention, attention, attentive_weights, cross_attention
-from fedhca2.aggregation.conflict_averse import (
-    CommonUpdate,
+from fedhca2.aggregation.common_update import CommonUpdate, Robust
+from fedhca2.aggregation.fedhca2 import (
     ConflictAverse,
+    CrossAttention,
+    HyperWeights,
+    Weights,
+    attention,
     conflict_averse,
     conflict_averse_mixing,
     conflict_averse_weights,
+    cross_attention,
 )
-from fedhca2.aggregation.hyper_weights import HyperWeights, Weights
 from fedhca2.aggregation.means import (
+    Attentive,
     Clustered,
     GroupMean,
     Mean,
     Pull,
     Voting,
+    attentive_weights,
     clusters_of,
     group_weights,
     mean_weights,
     pull_weights,
     voting_weights,
 )
-from fedhca2.aggregation.robust import Robust
 from fedhca2.aggregation.rows import MappedRow, Rows
 from fedhca2.aggregation.solver import relative_gap
 from fedhca2.aggregation.weightings import Weighted

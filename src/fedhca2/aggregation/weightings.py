@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from fedhca2.aggregation.conflict_averse import CommonUpdate
+from fedhca2.aggregation.common_update import CommonUpdate
 
 Array = NDArray[np.float64]
 Weighting = Callable[[Array], Array]

@@ -23,7 +23,7 @@ from fedhca2.data.files import (
     read_values,
 )
 from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS
-from fedhca2.metrics.edges.ods_f import boundaries
+from fedhca2.metrics.edges import boundaries
 from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 
 INPUT = (448, 576)

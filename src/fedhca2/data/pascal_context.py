@@ -28,7 +28,7 @@ from fedhca2.data.files import (
 )
 from fedhca2.data.label_spaces import PASCAL_CLASSES, PASCAL_LABELS
 from fedhca2.labels import IGNORE
-from fedhca2.metrics.edges.ods_f import boundaries
+from fedhca2.metrics.edges import boundaries
 from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 
 PART_CLASS = {
@@ -46,7 +46,7 @@ SALIENT_FROM = 128
 
 def training_edges(label_map: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
     """Pixels where the 4-neighbour Laplacian of a label map (mirrored at the borders) is not 0, thinned to lines."""
-    from fedhca2.metrics.edges.sweep import thin  # numba is slow to import, and only edges need it
+    from fedhca2.metrics.edge_kernels import thin  # numba is slow to import, and only edges need it
 
     return thin(scipy.ndimage.laplace(label_map.astype(np.int32), mode="mirror") != 0)
 

@@ -1,11 +1,10 @@
 """Metrics of a validation split, each with a pure function over counts and a small accumulator."""
 
 from fedhca2.metrics.delta_m import delta_m, relative_gain
-from fedhca2.metrics.edges.ods_f import OdsF, edge_rules
+from fedhca2.metrics.edges import OdsF, edge_rules
 from fedhca2.metrics.images import Accuracy, CorrectKeypoints, MeanAveragePrecision, Over, VectorMAE, VectorRMSE
 from fedhca2.metrics.metric import Metric
-from fedhca2.metrics.pixels import AngularError, DepthRMSE, MeanIoU
-from fedhca2.metrics.saliency import MaxF, SalientIoU, SalientIoUOfImages
+from fedhca2.metrics.pixels import AngularError, DepthRMSE, MaxF, MeanIoU, SalientIoU, SalientIoUOfImages
 
 __all__ = [
     "Accuracy",

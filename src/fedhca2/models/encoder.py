@@ -12,8 +12,17 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from fedhca2.models.config import SWIN_T, EncoderConfig
-from fedhca2.models.features import STRIDES, FeatureNorms, FeaturePyramid, Projections
-from fedhca2.models.layers import add_adapters, as_released, called_linears, linears, take_over_drop_paths
+from fedhca2.models.layers import (
+    STRIDES,
+    FeatureNorms,
+    FeaturePyramid,
+    Projections,
+    add_adapters,
+    as_released,
+    called_linears,
+    linears,
+    take_over_drop_paths,
+)
 from fedhca2.models.own import make
 from fedhca2.models.pretrained import digest, load_weights
 

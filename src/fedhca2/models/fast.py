@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fedhca2.compiling import ALIGNMENT, SETTINGS, constant
-from fedhca2.models.features import FeatureNorms
+from fedhca2.models.layers import FeatureNorms
 from fedhca2.models.multitask import Head, MultiTaskModel
 
 NEVER = -1e4  # added to the score of a padded key

@@ -18,7 +18,7 @@ from fedhca2.config import has_boolean_for_number, suggest
 from fedhca2.config_errors import describe
 from fedhca2.imports import load, parameters, told
 from fedhca2.models.config import ModelConfig, Part
-from fedhca2.models.features import STRIDES
+from fedhca2.models.layers import STRIDES
 
 if TYPE_CHECKING:
     from fedhca2.models.multitask import MultiTaskModel

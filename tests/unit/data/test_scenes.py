@@ -15,7 +15,7 @@ from fedhca2.data.scenes.rendering import render, see
 from fedhca2.data.scenes.scene import photographed
 from fedhca2.data.scenes.solids import AXES, CENTRE, UPRIGHT, Paint, box, capsule, ellipsoid, plane, sky, turn
 from fedhca2.data.scenes.tiles import TILES
-from fedhca2.metrics.edges.ods_f import boundaries
+from fedhca2.metrics.edges import boundaries
 
 DOMAINS = ("outdoor", "indoor")
 WHITE = Paint((0.5,) * 6, 0, 1.0, 0.0)

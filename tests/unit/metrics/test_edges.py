@@ -9,9 +9,16 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from fedhca2.metrics import OdsF
-from fedhca2.metrics.edges.ods_f import PRESETS, EdgeRules, average_precision, boundaries, levels
-from fedhca2.metrics.edges.ridges import suppress_non_maxima, triangle
-from fedhca2.metrics.edges.sweep import sweep, thin
+from fedhca2.metrics.edge_kernels import sweep, thin
+from fedhca2.metrics.edges import (
+    PRESETS,
+    EdgeRules,
+    average_precision,
+    boundaries,
+    levels,
+    suppress_non_maxima,
+    triangle,
+)
 
 
 @pytest.fixture

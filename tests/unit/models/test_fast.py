@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from fedhca2.compiling import with_constants
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import AlignedAttention, TabledAttention, WeightsCastTogether, parts, quicken
-from fedhca2.models.features import resample
+from fedhca2.models.layers import resample
 from fedhca2.models.multitask import Decoder, Head
 
 

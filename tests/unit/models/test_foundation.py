@@ -11,7 +11,7 @@ from fedhca2.clients.step import set_mode
 from fedhca2.clients.training import Learner
 from fedhca2.data.batches import Batch
 from fedhca2.models import Encoder, EncoderConfig, ModelConfig, build_model, fingerprint
-from fedhca2.models.features import resample
+from fedhca2.models.layers import resample
 from fedhca2.params import Slot
 
 SIZE = (32, 48)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from fedhca2.models import ModelConfig, build_model
-from fedhca2.models.interaction import CrossAttention
+from fedhca2.models.multitask import TaskAttention
 from fedhca2.models.own import check_parts
 from tiny_encoder import TINY
 
@@ -92,7 +92,7 @@ def test_models_that_differ_in_their_interaction_are_of_different_kinds():
 
 def test_a_width_that_heads_cannot_share_is_named():
     with pytest.raises(ValueError, match=r"interaction cross_attention: expected .* 4 divides, got 6"):
-        CrossAttention(["a", "b"], 6, 1)
+        TaskAttention(["a", "b"], 6, 1)
 
 
 class Mean(nn.Module):

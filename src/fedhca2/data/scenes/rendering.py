@@ -32,7 +32,7 @@ from fedhca2.data.scenes.solids import (
     SEMSEG,
 )
 from fedhca2.data.scenes.tiles import TILES, in_the_way, in_view, pair, pixels, untiled
-from fedhca2.metrics.edges.ods_f import boundaries
+from fedhca2.metrics.edges import boundaries
 
 _DRAW: dict[Domain, Callable[[Dice], Scene]] = {"outdoor": draw_street, "indoor": draw_room}
 _PLACES = 256

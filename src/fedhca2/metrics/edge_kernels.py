@@ -1,4 +1,4 @@
-"""Edges thinned to convergence, and all thresholds of one edge map in one pass.
+"""Compiled parts of the metric of edges: suppression, thinning, and all thresholds of one edge map in one pass.
 
 Thinning is Guo and Hall's two-pass algorithm (`bwmorph thin`). Maps are flat arrays with a margin of zeros. `code`
 records which of every pixel's 8 neighbours are on, so one table look-up decides whether to delete it. After the first
@@ -35,6 +35,44 @@ def _deletable() -> Flags:
 
 
 DELETABLE = _deletable()
+
+
+@njit(cache=True, nogil=True)
+def _at(image, y, x):  # type: ignore[no-untyped-def]
+    """Bilinear value; positions outside take the border's value."""
+    height, width = image.shape
+    y = min(max(y, np.float32(0)), np.float32(height - 1.001))
+    x = min(max(x, np.float32(0)), np.float32(width - 1.001))
+    top, left = int(y), int(x)
+    dy, dx = y - np.float32(top), x - np.float32(left)
+    one = np.float32(1)
+    above = image[top, left] * (one - dx) + image[top, left + 1] * dx
+    below = image[top + 1, left] * (one - dx) + image[top + 1, left + 1] * dx
+    return above * (one - dy) + below * dy
+
+
+@njit(cache=True, nogil=True)
+def suppress(image, slope, radius):  # type: ignore[no-untyped-def]
+    """Keep a value if none up to `radius` away, along the slope, is 1 % larger; otherwise set it to 0."""
+    height, width = image.shape
+    ridge = np.zeros_like(image)
+    for i in range(height):
+        for j in range(width):
+            value = image[i, j]
+            if value == 0:
+                continue
+            along_x = np.float32(1) / np.sqrt(np.float32(1) + slope[i, j] * slope[i, j])
+            along_y = slope[i, j] * along_x
+            bar = np.float32(1.01) * value
+            kept = True
+            for d in range(1, radius + 1):
+                y, x = np.float32(d) * along_y, np.float32(d) * along_x
+                if bar < _at(image, i + y, j + x) or bar < _at(image, i - y, j - x):
+                    kept = False
+                    break
+            if kept:
+                ridge[i, j] = value
+    return ridge
 
 
 @njit(cache=True, nogil=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
+import scipy  # imports its parts when they are used
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -14,6 +15,8 @@ from fedhca2.labels import IGNORE
 from fedhca2.metrics.metric import Sums
 
 Counts = NDArray[np.int64]
+Image = NDArray[np.float32]
+ORIENTATION_RADIUS = 4
 
 
 def boundaries(labels: Tensor) -> Tensor:
@@ -32,6 +35,51 @@ def boundaries(labels: Tensor) -> Tensor:
     edge[..., :, :-1] |= labels[..., :, 1:] != labels[..., :, :-1]
     edge[..., :-1, :] |= labels[..., 1:, :] != labels[..., :-1, :]
     return edge
+
+
+def triangle(image: Image, radius: int) -> Image:
+    """Smooth with the kernel [1 … r, r + 1, r … 1]/(r + 1)² along both axes, with symmetric borders.
+
+    >>> triangle(np.array([[0, 4, 0, 0]], np.float32), 1)
+    array([[1., 2., 1., 0.]], dtype=float32)
+    """
+    kernel = (radius + 1 - np.abs(np.arange(-radius, radius + 1))) / (radius + 1) ** 2
+    for axis in (0, 1):
+        image = scipy.ndimage.correlate1d(image, kernel, axis=axis, output=np.float32, mode="reflect")
+    return image
+
+
+def slope(image: Image) -> Image:
+    r"""Tangent of the direction across the edge, $O_{yy}\operatorname{sign}(-O_{xy})/(O_{xx} + 10^{-5})$.
+
+    It represents the angle atan(slope) mod π: a line through the pixel only needs the tangent.
+    """
+    smooth = triangle(image, ORIENTATION_RADIUS)
+    dy, dx = np.gradient(smooth)
+    dxy, dyy = np.gradient(dy, axis=1), np.gradient(dy, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a vertical direction has no finite tangent
+        across: Image = dyy * np.sign(-dxy) / (np.gradient(dx, axis=1) + np.float32(1e-5))
+    return across
+
+
+def _fade(length: int, border: int) -> Image:
+    """Factors i/border at distance i from both ends of a row, and 1 further in."""
+    ramp = np.minimum(np.arange(length) / border, 1) if border else np.ones(length)
+    return (ramp * ramp[::-1]).astype(np.float32)
+
+
+def suppress_non_maxima(image: Image, radius: int, border: int, smooth: bool) -> Image:
+    """Keep a value if none up to `radius` away, straight across the edge, is 1 % larger; otherwise set it to 0.
+
+    Within `border` pixels of the rim, the remaining values fade to 0. `smooth` applies `triangle(·, 1)` first.
+    """
+    from fedhca2.metrics.edge_kernels import suppress
+
+    if min(image.shape) < 2:
+        raise ValueError(f"an edge map should be 2×2 or larger, found {image.shape[0]}×{image.shape[1]}")
+    image = triangle(image, 1) if smooth else np.ascontiguousarray(image)
+    ridge: Image = suppress(image, slope(image), radius)
+    return ridge * _fade(len(ridge), border)[:, None] * _fade(ridge.shape[1], border)
 
 
 @dataclass(frozen=True)
@@ -93,8 +141,6 @@ def crop(label: NDArray[np.uint8]) -> tuple[slice, slice]:
 
 def levels(edges: NDArray[np.uint8], rules: EdgeRules) -> NDArray[np.uint8]:
     """The number of thresholds that each pixel reaches after non-maximum suppression."""
-    from fedhca2.metrics.edges.ridges import suppress_non_maxima  # numba takes a second to import
-
     ridge = suppress_non_maxima(edges.astype(np.float32) / np.float32(255), rules.radius, rules.border, rules.smooth)
     thresholds = np.array(rules.thresholds)
     side: Literal["left", "right"] = "left" if rules.strict else "right"
@@ -106,7 +152,7 @@ def levels(edges: NDArray[np.uint8], rules: EdgeRules) -> NDArray[np.uint8]:
 
 def counts(edges: NDArray[np.uint8], label: NDArray[np.uint8], max_dist: float, rules: EdgeRules) -> NDArray[np.int64]:
     """Matched, predicted and true pixels [thresholds, 3] of an image without padding."""
-    from fedhca2.metrics.edges.sweep import sweep, thin
+    from fedhca2.metrics.edge_kernels import sweep, thin  # numba takes a second to import
 
     drawn = label == 1 if rules.ground_truth == "edges" else boundaries(torch.from_numpy(label)).numpy()
     truth = thin(drawn)

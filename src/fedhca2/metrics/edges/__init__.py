@@ -1,1 +1,0 @@
-"""Comparing edge maps with true boundaries: suppression, thinning, one-to-one matching, and odsF from these."""
