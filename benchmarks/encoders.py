@@ -12,8 +12,7 @@ from time import perf_counter
 import timm
 import torch
 
-from fedhca2.clients.step import set_mode, take_step
-from fedhca2.clients.training import Learner, Training
+from fedhca2.clients.training import Learner, Training, set_mode, take_step
 from fedhca2.data.batches import Batch
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.layers import STRIDES

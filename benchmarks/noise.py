@@ -7,8 +7,7 @@ from time import process_time
 import torch
 from row import Row, show
 
-from fedhca2.clients.noise import PIECE, Noise, privatise
-from fedhca2.clients.privacy import Privacy
+from fedhca2.clients.privacy import CHUNK, Noise, Privacy, privatise
 from fedhca2.params import Slot
 
 VALUES = 28_300_000
@@ -32,12 +31,12 @@ def rows(quick: bool = False, repeats: int = 3) -> Iterator[Row]:
     torch.set_num_threads(1)
     update = {Slot("encoder"): torch.randn(count, generator=torch.Generator().manual_seed(0))}
     source = Noise(KEY, 2.0**24)
-    source.draw(PIECE)  # compiles
+    source.draw(CHUNK)  # compiles
     name = f"noise, {count / 1e6:.3g} M values"
 
     def draw() -> None:
-        for _ in range(count // PIECE):
-            source.draw(PIECE)
+        for _ in range(count // CHUNK):
+            source.draw(CHUNK)
 
     def noised() -> None:
         privatise(update, Privacy(clip=1.0, noise=1.0), KEY, round=0)

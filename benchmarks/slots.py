@@ -12,7 +12,7 @@ import torch
 from row import Row, show
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.clients.device_slot import worthwhile_slots
+from fedhca2.clients.gpu.device import worthwhile_slots
 from fedhca2.data import resident
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients, plan_clients

@@ -21,8 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import ProfilerActivity, profile
 
 from fedhca2.clients import DeviceSlot, at_work
-from fedhca2.clients.step import PLAIN, set_mode, take_step
-from fedhca2.clients.training import Learner
+from fedhca2.clients.training import PLAIN, Learner, set_mode, take_step
 from fedhca2.data.batches import Batch
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients

@@ -1,19 +1,15 @@
-"""How functions and modules are compiled and captured for a GPU, and how others do without the compiler."""
+"""How functions and modules are compiled and captured for a GPU."""
 
 import gc
-import sys
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
-from importlib import import_module
 from threading import Lock
-from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import torch
-from torch._compile import _disable_dynamo
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -138,45 +134,3 @@ def with_constants(held: dict[Hashable, Any]) -> Iterator[None]:
         yield
     finally:
         _CONSTANTS.reset(token)
-
-
-COMPILER = ("torch._dynamo", "torch._dynamo.utils")  # what libraries import of torch's compiler
-
-
-@contextmanager
-def without_compiler() -> Iterator[None]:
-    """Import timm and torchvision in this block without torch's compiler, which takes 2 seconds.
-
-    They import it to mark functions that are not to be compiled, and to ask later whether it works on a device.
-    """
-    if COMPILER[0] not in sys.modules:
-        sys.modules.update({name: _StandIn(name) for name in COMPILER})
-    try:
-        yield
-    finally:
-        _StandIn.leave()
-
-
-class _StandIn(ModuleType):
-    """The compiler, imported when it is used."""
-
-    def disable(self, function: F, recursive: bool = True, **_: object) -> F:
-        """Mark a function that is not to be compiled."""
-        return cast(F, _disable_dynamo(function, recursive))
-
-    def is_compile_supported(self, device: str) -> bool:
-        """Whether the compiler works on a device."""
-        return bool(import_module(COMPILER[1]).is_compile_supported(device))
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked of all modules
-            raise AttributeError(name)
-        self.leave()
-        return getattr(import_module(self.__name__), name)
-
-    @classmethod
-    def leave(cls) -> None:
-        """Make room for the real one."""
-        for name in COMPILER:
-            if isinstance(sys.modules.get(name), cls):
-                del sys.modules[name]

@@ -7,8 +7,7 @@ import torch
 from real_federation import clients_of, federated
 from torch.testing import assert_close
 
-from fedhca2.clients.step import LocalTerms
-from fedhca2.clients.training import Learner
+from fedhca2.clients.training import Learner, LocalTerms
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
 from fedhca2.tasks import TASKS

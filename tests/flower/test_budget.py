@@ -4,7 +4,7 @@ import pytest
 import torch
 from federations import flower_federation, small_experiment
 
-from fedhca2.clients.accounting import epsilon
+from fedhca2.clients.privacy import epsilon
 from fedhca2.federation.flower.deploy.ledger import SPENT, Ledger
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SitePrivacy, SiteScores

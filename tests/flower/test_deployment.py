@@ -17,7 +17,7 @@ from hostile import Node
 from hostile_server import ATTACKS, PRIVATE, STOCK, THRIFTY, play
 from safetensors.torch import load_file
 
-from fedhca2.clients.accounting import epsilon
+from fedhca2.clients.privacy import epsilon
 from fedhca2.federation.flower.deploy.client_app import make_app
 from fedhca2.federation.flower.deploy.keys import make_keys, make_site_keys
 from fedhca2.federation.flower.deploy.masks import Steps

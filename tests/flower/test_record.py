@@ -8,7 +8,7 @@ from federations import flower_federation, in_memory, small_experiment
 from rich.console import Console
 
 from fedhca2.cli.run import conclude
-from fedhca2.clients.accounting import DELTA, epsilon
+from fedhca2.clients.privacy import DELTA, epsilon
 from fedhca2.federation.flower.deploy.ledger import Ledger, cost
 from fedhca2.federation.flower.deploy.site_config import SiteScores
 from fedhca2.federation.flower.engine import FlowerEngine

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from fedhca2.clients import DeviceSlot, at_work
-from fedhca2.clients.step import LocalTerms, set_mode, take_step, task_loss
+from fedhca2.clients.training import LocalTerms, set_mode, take_step, task_loss
 from fedhca2.compiling import compiled
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Order

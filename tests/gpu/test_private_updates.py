@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from fedhca2.clients.noise import privatise
-from fedhca2.clients.privacy import Privacy
+from fedhca2.clients.privacy import Privacy, privatise
 from fedhca2.params import Slot
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.clients.device_slot import MOST_SLOTS, worthwhile_slots
+from fedhca2.clients.gpu.device import MAX_SLOTS, worthwhile_slots
 from fedhca2.compiling import capture_graph
 from fedhca2.experiment import assign_shards, open_data
 from fedhca2.experiment.build import plan_clients
@@ -113,5 +113,5 @@ def test_slots_are_added_up_to_a_limit():
     shelf = Shelf(plan_clients(experiment, data, assign_shards(experiment, data), first))
     trials = [shelf.trial(name, Order(0, upload={"encoder": "update"})) for name in shelf.plans]
     found = worthwhile_slots(first, trials, lambda: DeviceSlot(GPU))
-    assert 1 <= len(found) <= min(len(trials), MOST_SLOTS)
+    assert 1 <= len(found) <= min(len(trials), MAX_SLOTS)
     assert len({slot.stream.cuda_stream for slot in found}) == len(found)

@@ -31,11 +31,11 @@ def plan(
 ) -> None:
     """Give two of --epsilon, --rounds and --noise to compute the third: the least noise, the most rounds, or the ε."""
     with clear_errors():
-        from fedhca2.clients.accounting import LEAST, audited_epsilon, noise_for, updates_for
-        from fedhca2.clients.accounting import epsilon as epsilon_of
+        from fedhca2.clients.privacy import MIN_NOISE, audited_epsilon, noise_for, updates_for
+        from fedhca2.clients.privacy import epsilon as epsilon_of
         from fedhca2.errors import UserError
 
-        bounds = {"--epsilon": (epsilon, 1e-9, 1e9), "--rounds": (rounds, 1, 1e9), "--noise": (noise, LEAST, 1e9)}
+        bounds = {"--epsilon": (epsilon, 1e-9, 1e9), "--rounds": (rounds, 1, 1e9), "--noise": (noise, MIN_NOISE, 1e9)}
         bounds["--delta"] = (delta, 1e-30, 0.5)
         lines = [
             f"{option}: should be from {low:g} to {high:g}, found {value:g}"
@@ -65,7 +65,7 @@ def spent(
 ) -> None:
     """Show what a site's noised updates and scores have cost so far, from its own ledger: per run and in total."""
     with clear_errors():
-        from fedhca2.clients.accounting import audited_epsilon
+        from fedhca2.clients.privacy import audited_epsilon
         from fedhca2.federation.flower.deploy.ledger import Ledger, cost
         from fedhca2.federation.flower.deploy.site_config import SiteConfig
 

@@ -10,14 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedhca2.clients.device_slot import DeviceSlot, at_work
 from fedhca2.clients.evaluation import evaluate, mean_loss, recalibrate
-from fedhca2.clients.exchange import Exchange, divergence
+from fedhca2.clients.exchange import Exchange, FirstRow, RowLimits, divergence, first_rows
+from fedhca2.clients.gpu.device import DeviceSlot, at_work
 from fedhca2.clients.privacy import Privacy
-from fedhca2.clients.reach import FirstRow, RowLimits, first_rows
 from fedhca2.clients.state_file import ClientState
-from fedhca2.clients.step import LocalTerms
-from fedhca2.clients.training import Learner, Training
+from fedhca2.clients.training import Learner, LocalTerms, Training
 from fedhca2.data.batches import Batch, Batches, one_early
 from fedhca2.messages import BatchNorm, Effect, Order, Profile, Reply
 from fedhca2.models.layers import draw_keep
@@ -31,7 +29,6 @@ from fedhca2.tasks.task import class_digests
 
 BatchWatch = Callable[[str, int, int, Tensor], None]  # client, batches done, batches in total, loss of the last one
 Turn = tuple[Epoch, Learner, Iterator[Batch]]  # an epoch of one model
-NO_PRIVACY = Privacy()
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ class Client:
         *,
         objective: Objective,
         batch_norm: BatchNorm = "local",
-        privacy: Privacy = NO_PRIVACY,
+        privacy: Privacy | None = None,
         others_noise: float = 0.0,
         first: Mapping[Slot, FirstRow] | None = None,
         device_slot: DeviceSlot,
@@ -87,7 +84,7 @@ class Client:
         self.data = data
         self.objective = objective
         self.batch_norm = batch_norm
-        self.privacy = privacy
+        self.privacy = privacy = privacy or Privacy()
         self.training = training
         self.device_slot = device_slot
         self.first = first_rows(model) if first is None else first

@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedhca2.clients.capture import CapturedForward, Captures
-from fedhca2.clients.device_slot import DeviceSlot, at_work
-from fedhca2.clients.step import autocast, total_loss
-from fedhca2.clients.training import Training
+from fedhca2.clients.gpu.device import CapturedForward, Captures, DeviceSlot, at_work
+from fedhca2.clients.training import Training, autocast, total_loss
 from fedhca2.data.batches import Batch, Batches
 from fedhca2.data.transforms import own_size, placement
 from fedhca2.metrics import Metric

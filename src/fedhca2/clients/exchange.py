@@ -1,23 +1,22 @@
-"""What a client exchanges with the server: the rows it takes or declines, and the rows it sends."""
+"""What a client exchanges with the server: the rows it takes or declines, how long these may be, and what it sends."""
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import replace
-from math import isfinite
+from dataclasses import dataclass, replace
+from math import inf, isfinite, sqrt
 from secrets import token_bytes
 from typing import Any, Protocol, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
-from fedhca2.clients.noise import KEY_BYTES, privatise
-from fedhca2.clients.privacy import Privacy
+from fedhca2.clients.privacy import KEY_BYTES, Privacy, privatise
+from fedhca2.clients.training import BETAS, Training
 from fedhca2.messages import Base, Delivery, Order
 from fedhca2.objectives import Anchor
 from fedhca2.params import Layout, Slot, Slotted, add_scaled, assign, flatten, layer_products, layouts, row_product
 
-LARGEST = torch.finfo(torch.float32).max
-
-PULLED_PARTS = ("encoder", "decoder")
+ALIKE = 10.0  # fresh rows of one layout come from one distribution, so their lengths are similar
 
 Rows = dict[Slot, Tensor]
 
@@ -27,6 +26,82 @@ class Limits(Protocol):
 
     def longest(self, slot: Slot, round: int) -> float:
         """The longest that a slot's row can be in this round."""
+
+
+def adam_reach(first: float = BETAS[0], second: float = BETAS[1]) -> float:
+    r"""The most learning rates that Adam can move a value in one step, for any gradients.
+
+    With $m = \sum_i w_i g_i$ and $v = \sum_i u_i g_i^2$, Cauchy and Schwarz give
+    $|m|/\sqrt v \le \sqrt{\sum_i w_i^2/u_i} \le (1-\beta_1)/\sqrt{(1-\beta_2)(1-\beta_1^2/\beta_2)}$.
+
+    >>> round(adam_reach(), 2)
+    7.27
+    """
+    return (1 - first) / sqrt((1 - second) * (1 - first**2 / second))
+
+
+def trained_reach(training: Training, steps: int, epochs: Iterable[int], total: int, numel: int) -> float:
+    """The farthest that these epochs, with `steps` steps each, can move a row of `numel` values, for any data.
+
+    SGD has no such limit: it moves as far as its gradients are long.
+    """
+    if training.optimizer.kind == "sgd":
+        return inf
+    rates = (training.schedule.rate(epoch, total, training.learning_rate) for epoch in epochs)
+    slack = 1.05  # for weight decay and rounding
+    return slack * adam_reach() * sqrt(numel) * (steps * sum(rates))
+
+
+def noise_reach(deviation: float, rounds: int, numel: int) -> float:
+    """The longest that noise of this many rounds makes a row of `numel` values.
+
+    It is practically never six standard deviations longer than expected.
+    """
+    return deviation * rounds * (sqrt(numel) + 6.0)
+
+
+@dataclass(frozen=True)
+class FirstRow:
+    """A slot's row before any training: its number of values and its length."""
+
+    numel: int
+    length: float
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> "FirstRow":
+        """Measure the row of these tensors."""
+        length = get_total_norm([tensor.detach().float() for tensor in tensors.values()])
+        return cls(sum(tensor.numel() for tensor in tensors.values()), float(length))
+
+
+def first_rows(model: Slotted) -> dict[Slot, FirstRow]:
+    """Measure the rows of all slots of an untrained model."""
+    return {slot: FirstRow.of(tensors) for slot, tensors in model.slots().items()}
+
+
+@dataclass(frozen=True)
+class RowLimits:
+    """How long received rows can be, if they come from the same kind of training as the client's own."""
+
+    first: Mapping[Slot, FirstRow]
+    training: Training
+    steps: int  # per epoch
+    epochs: int  # per round
+    rounds: int
+    noise: float  # standard deviation of the noise that others may add to each value
+
+    def longest(self, slot: Slot, round: int) -> float:
+        """The longest that a slot's row can be in this round.
+
+        Others have different images and epochs, so they may have moved ten times as far. Running statistics have no
+        limit, since they follow the data.
+        """
+        if slot.part.endswith("_norms"):
+            return inf
+        first = self.first[slot]
+        epochs, total = range((round + 1) * self.epochs), self.rounds * self.epochs
+        trained = trained_reach(self.training, self.steps, epochs, total, first.numel)
+        return ALIKE * (first.length + trained + noise_reach(self.noise, round + 1, first.numel))
 
 
 class Exchange:
@@ -102,7 +177,7 @@ class Exchange:
     def anchors(self, model: Slotted, anchor: Anchor) -> Rows:
         """The rows that local training is pulled towards, if it is."""
         if anchor == "start":
-            return self.rows(model, [slot for slot in self.layouts if slot.part in PULLED_PARTS])
+            return self.rows(model, [slot for slot in self.layouts if slot.part in ("encoder", "decoder")])
         return self.received if anchor == "received" else {}
 
     def outgoing(self, model: Slotted, order: Order) -> tuple[Rows, dict[Slot, tuple[float, ...]]]:
@@ -182,7 +257,7 @@ def misfit(slot: Slot, delivery: Delivery, layouts: Mapping[Slot, Layout], start
             return f"{slot}: row should have {layout.numel} floating-point numbers, found {tuple(addend.row.shape)}"
         if len(addend.scale) not in (1, len(layout.layers)):
             return f"{slot}: scale should be 1 number or {len(layout.layers)}, found {len(addend.scale)}"
-        if not all(abs(scale) <= LARGEST for scale in addend.scale):
+        if not all(abs(scale) <= torch.finfo(torch.float32).max for scale in addend.scale):
             return f"{slot}: scale should be finite, found NaN, infinite or too large values"
     return ""
 
@@ -190,8 +265,7 @@ def misfit(slot: Slot, delivery: Delivery, layouts: Mapping[Slot, Layout], start
 def divergence(losses: Mapping[str, float], parameters: Iterable[Tensor]) -> str:
     """What is not finite after training; empty if all is well. Waits for a GPU once."""
     bad = [f"the loss of {task!r} became {loss}" for task, loss in losses.items() if not isfinite(loss)]
-    norms = torch._foreach_norm([parameter.detach() for parameter in parameters])
-    if not bad and not torch.stack(norms).isfinite().all():
+    if not bad and not get_total_norm([parameter.detach() for parameter in parameters]).isfinite():
         bad = ["parameters became NaN or infinite"]
     return "; ".join(bad)
 
@@ -205,7 +279,7 @@ def excess(sent: Mapping[Slot, Delivery], rows: Mapping[Slot, Tensor], longest: 
     addends = [addend.row for delivery in sent.values() for addend in delivery.addends]
     if not rows:
         return ""
-    lengths = torch.stack(torch._foreach_norm([*rows.values(), *addends])).tolist()
+    lengths = torch.stack([torch.linalg.vector_norm(row) for row in (*rows.values(), *addends)]).tolist()
     of_addends = iter(lengths[len(rows) :])
     for (slot, delivery), length in zip(sent.items(), lengths, strict=False):
         added = sum(max(map(abs, addend.scale)) * next(of_addends) for addend in delivery.addends)

@@ -1,23 +1,99 @@
-"""The training loop: the only one, for every method."""
+"""The training loop, the only one for every method: settings, optimiser, learning rates, and one step after another."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal
+from math import cos, pi
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
-from pydantic import Field, field_validator
-from torch import Tensor
+from pydantic import Field, field_validator, model_validator
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from fedhca2.clients.capture import CapturedStep, Captures
-from fedhca2.clients.optimizer import OptimizerConfig, Schedule
-from fedhca2.clients.step import PLAIN, LocalTerms, Losses, set_mode, sum_of, take_step
 from fedhca2.config import Config
 from fedhca2.data.batches import Batch
 from fedhca2.data.transforms import SCALES
-from fedhca2.models.multitask import MultiTaskModel
+from fedhca2.models.layers import dropping
+from fedhca2.models.multitask import MultiTaskModel, apply_head
+from fedhca2.objectives import add_pull
 from fedhca2.packing import copy_values
+from fedhca2.params import Part
+from fedhca2.tasks import Task
 
+if TYPE_CHECKING:
+    from fedhca2.clients.gpu.device import Captures
+
+BETAS = (0.9, 0.999)  # how much of Adam's moments stays in each step
+
+Losses = dict[str, Tensor]
+TaskLoss = Callable[[Task, nn.Module, Tensor, Tensor], Tensor]
 Watch = Callable[[Tensor], None]  # called with the loss of every batch
+
+
+class OptimizerConfig(Config):
+    """AdamW; Adam or SGD, which add the weight decay to the gradient."""
+
+    kind: Annotated[Literal["adamw", "adam", "sgd"], Field(description="the algorithm")] = "adamw"
+    amsgrad: Annotated[
+        bool, Field(description="Adam and AdamW divide by the largest second moment so far, not the last")
+    ] = False
+    momentum: Annotated[float, Field(ge=0, lt=1, description="how much of the last SGD step goes into the next")] = 0.0
+    reset: Annotated[Literal["never", "every_round"], Field(description="when moments and steps are reset")] = "never"
+
+    @model_validator(mode="after")
+    def _only_of_its_kind(self) -> "OptimizerConfig":
+        if self.kind == "sgd" and self.amsgrad:
+            raise ValueError("expected amsgrad with adam or adamw only, got it with sgd")
+        if self.kind != "sgd" and self.momentum:
+            raise ValueError(f"expected momentum with sgd only, got it with {self.kind}, which has its own")
+        return self
+
+    def build(self, parameters: Iterable[nn.Parameter], rate: float | Tensor, weight_decay: float) -> Optimizer:
+        """Build torch's optimiser of these parameters; if the rate is a tensor, steps can be captured in a graph."""
+        captured = isinstance(rate, Tensor)
+        if self.kind == "sgd":
+            # Only fused steps can be captured, and only others can start with moments of some parameters but not all.
+            return SGD(parameters, rate, momentum=self.momentum, weight_decay=weight_decay, fused=captured or None)
+        made = AdamW if self.kind == "adamw" else Adam
+        return made(
+            parameters,
+            rate,
+            betas=BETAS,
+            weight_decay=weight_decay,
+            amsgrad=self.amsgrad,
+            fused=True,
+            capturable=captured,
+        )
+
+
+class Schedule(Config):
+    """A linear warm-up, then half a cosine down to `lowest`, or steps down by `decay`."""
+
+    warmup_epochs: Annotated[int, Field(ge=0, description="epochs of the warm-up")] = 5
+    warmup_from: Annotated[float, Field(ge=0, description="rate at the start of the warm-up")] = 1.25e-7
+    lowest: Annotated[float, Field(ge=0, description="rate at the end")] = 1.25e-6
+    lag: Annotated[bool, Field(description="use the previous epoch's rate, as the authors' code does")] = True
+
+    decay: Annotated[float | None, Field(gt=0, le=1, description="factor per step, instead of the cosine")] = None
+    decay_every: Annotated[int, Field(ge=1, description="epochs between steps of `decay`")] = 1
+
+    def rate(self, epoch: int, epochs: int, peak: float) -> float:
+        """The learning rate of one of this many epochs.
+
+        >>> [Schedule().rate(epoch, 10, 1e-4) for epoch in (0, 1, 6)]
+        [1.25e-07, 1.25e-07, 0.0001]
+        >>> Schedule(warmup_epochs=0, lag=False, decay=0.5, decay_every=2).rate(5, 10, 1e-4)
+        2.5e-05
+        """
+        step = max(epoch - 1, 0) if self.lag else epoch
+        if step < self.warmup_epochs:
+            return self.warmup_from + step * (peak - self.warmup_from) / self.warmup_epochs
+        if self.decay is not None:
+            return max(peak * self.decay ** ((step - self.warmup_epochs) // self.decay_every), self.lowest)
+        progress = (step - self.warmup_epochs) / max(epochs - self.warmup_epochs, 1)
+        return self.lowest + 0.5 * (peak - self.lowest) * (1 + cos(pi * min(progress, 1.0)))
 
 
 class Training(Config):
@@ -47,8 +123,81 @@ class Training(Config):
     @classmethod
     def _scales_in_order(cls, scales: tuple[float, float]) -> tuple[float, float]:
         if scales[0] > scales[1]:
-            raise ValueError(f"scales should be the smallest and the largest, found {list(scales)}")
+            raise ValueError(f"expected the smallest and the largest scale, in this order, got {list(scales)}")
         return scales
+
+
+@dataclass(frozen=True)
+class LocalTerms:
+    """What a method adds to a step: frozen parts, and parameters that are pulled towards an anchor."""
+
+    frozen: frozenset[Part] = frozenset()
+    pull: float = 0.0
+    pulled: Sequence[tuple[str, Tensor]] = ()  # a parameter's name, and its anchor
+
+
+PLAIN = LocalTerms()
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """Mixed precision, if requested or if the device supports it."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=autocast_dtype(device, precision) is not None)
+
+
+def autocast_dtype(device: torch.device, precision: str) -> torch.dtype | None:
+    """The type of mixed precision, None without it."""
+    wanted = precision == "bf16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
+    return torch.bfloat16 if wanted else None
+
+
+def set_mode(model: MultiTaskModel, frozen: frozenset[Part]) -> None:
+    """Set training mode; frozen parts, and a frozen backbone, keep parameters and the statistics of BatchNorms.
+
+    An interaction is frozen with the decoders.
+    """
+    decoders = [("decoder", module) for module in (model.decoders, model.interaction) if module is not None]
+    for part, module in (("encoder", model.encoder), *decoders, ("head", model.heads)):
+        module.train(part not in frozen).requires_grad_(part not in frozen)
+    model.encoder.hold_fixed()
+
+
+def task_loss(task: Task, head: nn.Module, decoded: Tensor, label: Tensor) -> Tensor:
+    """The loss of one task, from its decoder's features."""
+    return task.loss(apply_head(head, decoded, label.shape[-2:]), label)
+
+
+def sum_of(losses: Losses) -> Tensor:
+    """The sum of all tasks' losses."""
+    return torch.stack(list(losses.values())).sum()
+
+
+def total_loss(model: MultiTaskModel, losses: Losses, weighted: bool) -> Tensor:
+    """The sum of all tasks' losses, each times its task's weight if they are `weighted`."""
+    return sum_of({task: model.tasks[task].weight * value if weighted else value for task, value in losses.items()})
+
+
+def take_step(
+    model: MultiTaskModel,
+    optimizer: Optimizer,
+    batch: Batch,
+    precision: str,
+    terms: LocalTerms = PLAIN,
+    loss: TaskLoss = task_loss,
+    weighted: bool = True,
+) -> Losses:
+    """Update the model once, with each task's loss `weighted` or not; returns the losses before weighting."""
+    with autocast(batch.image.device, precision), dropping(model.drops, batch.keep):
+        decoded = model.decode(model.encoder(batch.image))
+        losses = {
+            task: loss(model.tasks[task], head, decoded[task], batch.labels[task]) for task, head in model.heads.items()
+        }
+    optimizer.zero_grad()
+    torch.autograd.backward(total_loss(model, losses, weighted))
+    if terms.pulled:
+        own = dict(model.named_parameters())
+        add_pull([own[name] for name, _ in terms.pulled], [anchor for _, anchor in terms.pulled], terms.pull)
+    optimizer.step()
+    return {task: value.detach() for task, value in losses.items()}
 
 
 class Learner:
@@ -60,7 +209,13 @@ class Learner:
     def __init__(self, model: MultiTaskModel, training: Training) -> None:
         self.model = model
         self.training = training
-        self.optimizer = training.optimizer.build(model.parameters(), training.learning_rate, training.weight_decay)
+        self.parameters = list(model.parameters())
+        self.optimizer = training.optimizer.build(self.parameters, training.learning_rate, training.weight_decay)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of its next steps."""
+        return float(self.optimizer.param_groups[0]["lr"])
 
     def train_epoch(
         self,
@@ -69,31 +224,26 @@ class Learner:
         terms: LocalTerms = PLAIN,
         *,
         watch: Watch = lambda loss: None,
-        captures: Captures | None = None,
+        captures: "Captures | None" = None,
     ) -> dict[str, float]:
         """Train one epoch at one learning rate on the model's device; returns each task's mean unweighted loss."""
-        self.optimizer.rate = rate
-        step: CapturedStep | Callable[[Batch], Losses] | None = None
+        self.optimizer.param_groups[0]["lr"] = rate
+        captured = step = None
         sums: Losses = {}
         count = 0
         for batch in batches:
-            step = step or self._step(batch, terms, captures)
+            if step is None:
+                captured = captures.step(self, batch, terms) if captures else None
+                step = captured or self._plain_step(terms)
             losses = step(batch)
-            if sums:
-                torch._foreach_add_(list(sums.values()), list(losses.values()))
-            else:
-                sums = {task: loss.clone() for task, loss in losses.items()}
+            sums = {task: sums[task] + loss if sums else loss.clone() for task, loss in losses.items()}
             count += 1
-            watch(step.total if isinstance(step, CapturedStep) else sum_of(losses))
-        if isinstance(step, CapturedStep):
-            step.store(self)
+            watch(captured.total if captured else sum_of(losses))
+        if captured:
+            captured.store(self)
         return {task: float(sums[task]) / count if count else 0.0 for task in self.model.decoders}
 
-    def _step(
-        self, batch: Batch, terms: LocalTerms, captures: Captures | None
-    ) -> CapturedStep | Callable[[Batch], Losses]:
-        if captures is not None:
-            return captures.step(self, batch, terms)
+    def _plain_step(self, terms: LocalTerms) -> Callable[[Batch], Losses]:
         set_mode(self.model, terms.frozen)
         return partial(
             take_step,
@@ -121,9 +271,8 @@ class Learner:
         A frozen backbone is not part of it.
         """
         fixed = self.model.fixed
-        held = self.model.state_dict(keep_vars=True)  # without a call into torch for each
-        values = {name: tensor for name, tensor in held.items() if name not in fixed}
-        tensors = {f"{kind}/model/{name}": tensor for name, tensor in values.items()}
+        values = self.model.state_dict(keep_vars=True)  # without a call into torch for each
+        tensors = {f"{kind}/model/{name}": tensor for name, tensor in values.items() if name not in fixed}
         for name, parameter in self.model.named_parameters() if self.optimizer.state else ():
             for moment, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"{kind}/optimizer/{moment}/{name}"] = value
@@ -134,16 +283,16 @@ class Learner:
         prefix = f"{kind}/model/"
         model = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         own, given = self.model.state_dict(keep_vars=True), {**self.model.fixed, **model}
-        shapes, found = ({name: tuple(value.shape) for name, value in held.items()} for held in (own, given))
-        if misfits := [name for name in {**shapes, **found} if shapes.get(name) != found.get(name)]:
+        shapes, saved = ({name: tuple(value.shape) for name, value in each.items()} for each in (own, given))
+        if misfits := [name for name in {**shapes, **saved} if shapes.get(name) != saved.get(name)]:
             name = misfits[0]
-            sizes = f"should have shape {shapes.get(name, 'none')}, found {found.get(name, 'none')}"
-            raise ValueError(f"the state does not fit the {kind} model: {name} {sizes}")
+            sizes = f"expected shape {shapes.get(name, 'none')}, got {saved.get(name, 'none')}"
+            raise ValueError(f"the state does not fit the {kind} model: {name}: {sizes}")
         copy_values(list(own.values()), [given[name] for name in own])
         parameters = dict(self.model.named_parameters())
         self.optimizer.state.clear()
         for name, tensor in tensors.items():
             if name.startswith(f"{kind}/optimizer/"):
                 moment, _, parameter = name.removeprefix(f"{kind}/optimizer/").partition("/")
-                held = self.optimizer.state[parameters[parameter]]
-                held[moment] = tensor.to(parameters[parameter].device, copy=True)
+                moments = self.optimizer.state[parameters[parameter]]
+                moments[moment] = tensor.to(parameters[parameter].device, copy=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedhca2 import imports
 from fedhca2.clients import Client, DeviceSlot
-from fedhca2.clients.step import autocast
+from fedhca2.clients.training import autocast
 from fedhca2.config import suggest
 from fedhca2.data.cache import shared_property
 from fedhca2.data.dataset import Split

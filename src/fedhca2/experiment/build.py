@@ -11,7 +11,7 @@ from math import prod
 from torch import Tensor
 
 from fedhca2.clients import Client, ClientState, DeviceSlot, LocalData, StepKind
-from fedhca2.clients.reach import FirstRow, first_rows
+from fedhca2.clients.exchange import FirstRow, first_rows
 from fedhca2.data.batches import Batches
 from fedhca2.data.dataset import Dataset
 from fedhca2.errors import UserError

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, TypeVar
 import torch
 
 from fedhca2.clients import BatchWatch, Client, CompilingError, DeviceSlot, Stopped, Training
-from fedhca2.clients.device_slot import MOST_SLOTS, worthwhile_slots
 from fedhca2.clients.evaluation import Arrays, sample_labels, sample_predictions
-from fedhca2.clients.precompile import precompile
+from fedhca2.clients.gpu.device import MAX_SLOTS, worthwhile_slots
+from fedhca2.clients.gpu.precompile import precompile
 from fedhca2.config import suggest
 from fedhca2.cores import host_free, usable_cores
 from fedhca2.errors import UserError
@@ -256,7 +256,7 @@ class InProcessRun(InProcess):
 
     def _slots(self) -> list[DeviceSlot]:
         """As many device slots on every GPU as its first one gains from."""
-        one_of_each = _spread(self.profiles.values(), MOST_SLOTS)
+        one_of_each = _spread(self.profiles.values(), MAX_SLOTS)
         order = Order(0, upload=self.experiment.resolved_method.uploads(0))
         trials = [self.shelf.trial(name, order) for name in one_of_each]
         with self._explained(one_of_each[0], self.experiment.training, self.places[0]):

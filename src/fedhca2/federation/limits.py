@@ -6,7 +6,7 @@ from math import inf
 from typing import Protocol
 
 from fedhca2.clients import Privacy, Training
-from fedhca2.clients.reach import noise_reach, trained_reach
+from fedhca2.clients.exchange import noise_reach, trained_reach
 from fedhca2.experiment import Experiment
 from fedhca2.messages import Profile
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedhca2.aggregation import Rows
-from fedhca2.clients.reach import ALIKE
+from fedhca2.clients.exchange import ALIKE
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.limits import NO_LIMIT, Limit
 from fedhca2.messages import Reply

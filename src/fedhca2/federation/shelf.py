@@ -11,7 +11,7 @@ from typing import Protocol
 
 from fedhca2.aggregation.rows import return_freed_memory
 from fedhca2.clients import Client, ClientState, DeviceSlot, load_state, save_state
-from fedhca2.clients.device_slot import STEPS, Trial
+from fedhca2.clients.gpu.device import MIN_STEPS, Trial
 from fedhca2.messages import Order, Profile
 from fedhca2.whole_files import link_whole, private_folder, sync_file
 
@@ -219,7 +219,7 @@ class Shelf:
 
 
 def _with_few_images(client: Client) -> Client:
-    client.data = client.data.for_few(STEPS)
+    client.data = client.data.for_few(MIN_STEPS)
     return client
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fedhca2.clients.accounting import DELTA, audited_epsilon, epsilon
+from fedhca2.clients.privacy import DELTA, audited_epsilon, epsilon
 from fedhca2.metrics import delta_m, relative_gain
 from fedhca2.tasks import LabelSpace, Task, TaskSet
 from fedhca2.version import __version__

@@ -5,7 +5,7 @@ import yaml
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.clients.accounting import epsilon
+from fedhca2.clients.privacy import epsilon
 from fedhca2.federation.flower.deploy.ledger import Ledger, Sent
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
 

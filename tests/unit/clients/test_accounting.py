@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from fedhca2.clients.accounting import audited_epsilon, combined, epsilon, noise_for, updates_for
+from fedhca2.clients.privacy import audited_epsilon, combined, epsilon, noise_for, updates_for
 
 
 @pytest.mark.parametrize(("noise", "updates"), [(1.0, 1), (4.0, 1), (4.0, 100), (10.0, 100), (30.0, 25)])

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.clients.capture import Captures
-from fedhca2.clients.step import LocalTerms
+from fedhca2.clients.gpu.device import Captures
+from fedhca2.clients.training import LocalTerms
 from small import clients, small
 
 CPU = torch.device("cpu")
@@ -20,7 +20,7 @@ def captures(monkeypatch):
         run()  # as before a capture, which changes the values of the graph's own model
         return SimpleNamespace(replay=run)
 
-    monkeypatch.setattr("fedhca2.clients.capture.capture_graph", recorded)
+    monkeypatch.setattr("fedhca2.clients.gpu.device.capture_graph", recorded)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 0))
     return Captures(CPU, compile=False)
 
@@ -54,10 +54,10 @@ def trained(captures, terms, **training):
 
 
 @pytest.mark.parametrize("reset", ["never", "every_round"])
-@pytest.mark.parametrize("kind", ["adamw", "adam"])
+@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd"])
 @pytest.mark.parametrize("terms", [lambda model: LocalTerms(), pulled, frozen], ids=["plain", "pulled", "frozen"])
 def test_clients_that_share_a_captured_step_train_as_without(captures, terms, kind, reset):
-    optimizer = {"kind": kind, "amsgrad": kind == "adam", "reset": reset}
+    optimizer = {"kind": kind, "amsgrad": kind == "adam", "momentum": 0.9 * (kind == "sgd"), "reset": reset}
     found, expected = trained(captures, terms, optimizer=optimizer), trained(None, terms, optimizer=optimizer)
     assert len(captures.graphs) == 1
     assert [held.keys() for held in found] == [held.keys() for held in expected]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy  # imports its parts when they are used
 
-from fedhca2.clients.noise import CAPACITY, COLUMNS, WIDTH, Noise, alias_table
+from fedhca2.clients.privacy import CAPACITY, COLUMNS, WIDTH, Noise, alias_table
 
 KEY = bytes(range(32))
 DEVIATIONS = [2.0**24, 1.37 * 2**24, 2.0**25 - 1]

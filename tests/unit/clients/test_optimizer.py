@@ -1,16 +1,18 @@
 """A client's optimiser, the lifetime of its moments, and the weights of its losses."""
 
 from copy import deepcopy
+from math import inf
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import nn
 from torch.testing import assert_close
 
-from fedhca2.clients.optimizer import OptimizerConfig
-from fedhca2.clients.step import take_step
-from fedhca2.clients.training import Learner
-from fedhca2.messages import Order
+from fedhca2.clients import Privacy, Training
+from fedhca2.clients.training import Learner, OptimizerConfig, take_step
+from fedhca2.federation.limits import Reach
+from fedhca2.messages import Order, Profile
 from small import SMALL, clients, small
 
 FRESH = {"kind": "adam", "amsgrad": True, "reset": "every_round"}
@@ -37,18 +39,39 @@ def after_steps(make, steps=4):
         ({}, lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.01, fused=True)),
         ({"kind": "adam"}, lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.01, fused=True)),
         ({"kind": "adam", "amsgrad": True}, lambda p: torch.optim.Adam(p, 0.1, weight_decay=0.01, amsgrad=True)),
+        ({"kind": "sgd"}, lambda p: torch.optim.SGD(p, 0.1, weight_decay=0.01)),
+        ({"kind": "sgd", "momentum": 0.9}, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01)),
     ],
 )
-def test_steps_are_those_of_torch(settings, reference):
-    found = after_steps(lambda p: OptimizerConfig(**settings).build(p, 0.1, 0.01))
-    exact = {"rtol": 0, "atol": 0} if "amsgrad" not in settings else {}  # which is compared with a different kernel
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)], ids=["plain", "captured"])
+def test_steps_are_those_of_torch(settings, reference, rate):
+    found = after_steps(lambda p: OptimizerConfig(**settings).build(p, rate, 0.01))
+    exact = {"rtol": 0, "atol": 0} if settings.keys() <= {"kind"} else {}  # others are compared with other kernels
     assert_close(found, after_steps(reference), **exact)
 
 
 def test_the_kinds_step_differently():
     kinds = [{}, {"amsgrad": True}, {"kind": "adam"}, {"kind": "adam", "amsgrad": True}]
+    kinds += [{"kind": "sgd"}, {"kind": "sgd", "momentum": 0.5}]
     found = [after_steps(lambda p, kind=kind: OptimizerConfig(**kind).build(p, 0.1, 0.01)) for kind in kinds]
     assert len({tuple(values.tolist()) for values in found}) == len(kinds)
+
+
+@pytest.mark.parametrize("settings", [{"kind": "sgd", "amsgrad": True}, {"kind": "adam", "momentum": 0.9}])
+def test_a_setting_of_another_kind_is_refused(settings):
+    with pytest.raises(ValidationError, match="only"):
+        OptimizerConfig(**settings)
+
+
+def test_a_slower_rate_in_a_captured_step_is_that_of_its_tensor():
+    rate = torch.tensor(0.1)
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = OptimizerConfig(kind="sgd").build([parameter], rate, 0.0)
+    for _ in range(2):
+        parameter.grad = torch.ones(1)
+        optimizer.step()
+        rate.fill_(0.01)
+    assert parameter.item() == pytest.approx(0.89)
 
 
 @pytest.mark.parametrize("name", ["optimizer", "loss_weights"])
@@ -85,13 +108,17 @@ def test_no_model_of_a_client_keeps_what_a_fresh_optimiser_had(method):
     assert not any("/optimizer/" in name for name in found.state().tensors)
 
 
-def test_the_third_moment_of_amsgrad_is_part_of_the_state():
-    first, second = (client(optimizer={"amsgrad": True}) for _ in range(2))
+@pytest.mark.parametrize(
+    ("settings", "moment"),
+    [({"amsgrad": True}, "max_exp_avg_sq"), ({"kind": "sgd", "momentum": 0.9}, "momentum_buffer")],
+)
+def test_all_moments_are_part_of_the_state(settings, moment):
+    first, second = (client(optimizer=settings) for _ in range(2))
     first.perform(Order(0))
     second.restore(first.state())
     replies = [each.perform(Order(1, upload={"head": "parameters"})) for each in (first, second)]
     assert_close(replies[0].rows, replies[1].rows, rtol=0, atol=0)
-    assert any(name.startswith("personal/optimizer/max_exp_avg_sq/") for name in first.state().tensors)
+    assert any(name.startswith(f"personal/optimizer/{moment}/") for name in first.state().tensors)
 
 
 def test_a_loss_without_its_weight_has_a_tenth_of_the_gradient():
@@ -103,3 +130,9 @@ def test_a_loss_without_its_weight_has_a_tenth_of_the_gradient():
         take_step(model, torch.optim.SGD(model.parameters(), lr=0.0), batch, "fp32", weighted=weighted)
         gradients.append([parameter.grad for parameter in model.parameters()])
     assert_close([gradient / 10 for gradient in gradients[0]], gradients[1], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(("clip", "farthest"), [(None, inf), (0.5, 1.0)])
+def test_a_guard_bounds_sgd_by_the_clip_alone(clip, farthest):
+    reach = Reach(Training(optimizer={"kind": "sgd"}), Privacy(clip=clip), rounds=4, epochs={"a": 1})
+    assert reach.of_row(Profile("a", "outdoor", ("edge",), 80, {}), 100, range(2), 80).within(1.0) == farthest

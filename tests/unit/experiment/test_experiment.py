@@ -138,7 +138,7 @@ def test_a_file_with_a_method_is_the_same_from_anywhere(tmp_path, monkeypatch):
         ({"data": {"indoor": {"kind": "scenes", "domain": "indoor", "size": [30, 32]}}}, "multiple of 32"),
         ({"metrics": {"sla": "miou"}}, "metrics: 'sla' is not a task. Did you mean 'sal'?"),
         ({"metrics": {"sal": "moiu"}}, "metrics.sal: 'moiu' is not a metric of 'sal'. Did you mean 'miou'?"),
-        ({"training": {"optimizer": {"kind": "sgd"}}}, "training.optimizer.kind: should be 'adamw' or 'adam'"),
+        ({"training": {"optimizer": {"kind": "lion"}}}, "training.optimizer.kind: should be 'adamw', 'adam' or 'sgd'"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_place(changes, line):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.clients.device_slot import MOST_SLOTS, STEPS, worthwhile_slots
+from fedhca2.clients.gpu.device import MAX_SLOTS, MIN_STEPS, worthwhile_slots
 from fedhca2.experiment import assign_shards, open_data
 from fedhca2.experiment.build import plan_clients
 from fedhca2.federation.shelf import Shelf
@@ -35,7 +35,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    monkeypatch.setattr("fedhca2.clients.device_slot.perf_counter", found)
+    monkeypatch.setattr("fedhca2.clients.gpu.device.perf_counter", found)
     return found
 
 
@@ -49,15 +49,15 @@ def chosen(monkeypatch):
         def taking(slot):
             free[0] -= takes
             turn(slot)
-            return STEPS
+            return MIN_STEPS
 
-        return len(worthwhile_slots(DeviceSlot(CPU), [taking] * 2 * MOST_SLOTS, lambda: DeviceSlot(CPU)))
+        return len(worthwhile_slots(DeviceSlot(CPU), [taking] * 2 * MAX_SLOTS, lambda: DeviceSlot(CPU)))
 
     return choose
 
 
 def test_turns_that_wait_for_the_gpu_get_all_slots(chosen, clock):
-    assert chosen(clock.spend) == MOST_SLOTS
+    assert chosen(clock.spend) == MAX_SLOTS
 
 
 def test_turns_that_wait_for_each_other_get_one(chosen, clock):
@@ -132,5 +132,5 @@ def test_a_trial_takes_steps_and_leaves_no_trace(shelves, room):
 
 
 def test_a_trial_of_a_large_client_is_short(shelves):
-    many = SMALL["data"] | {"indoor": SMALL["data"]["indoor"] | {"train": 4 * STEPS}}
-    assert shelves(1e12, data=many).trial("home", Order(0))(DeviceSlot(CPU)) == STEPS
+    many = SMALL["data"] | {"indoor": SMALL["data"]["indoor"] | {"train": 4 * MIN_STEPS}}
+    assert shelves(1e12, data=many).trial("home", Order(0))(DeviceSlot(CPU)) == MIN_STEPS

@@ -7,8 +7,7 @@ from safetensors.torch import save_file
 from torch.testing import assert_close
 
 from fedhca2.clients import Training
-from fedhca2.clients.step import set_mode
-from fedhca2.clients.training import Learner
+from fedhca2.clients.training import Learner, set_mode
 from fedhca2.data.batches import Batch
 from fedhca2.models import Encoder, EncoderConfig, ModelConfig, build_model, fingerprint
 from fedhca2.models.layers import resample

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedhca2.clients.accounting import epsilon
+from fedhca2.clients.privacy import epsilon
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.deploy.ledger import Ledger, Sent, cost
 from fedhca2.federation.flower.deploy.site_config import SitePrivacy

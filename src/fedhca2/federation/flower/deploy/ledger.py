@@ -14,7 +14,7 @@ from filelock import FileLock
 from pydantic import Field, ValidationError
 from torch import Tensor
 
-from fedhca2.clients.accounting import combined, epsilon
+from fedhca2.clients.privacy import combined, epsilon
 from fedhca2.config import Config
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.deploy.site_config import SiteConfig, SitePrivacy

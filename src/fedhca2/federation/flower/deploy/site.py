@@ -13,8 +13,7 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from fedhca2.clients import Client, ClientState, DeviceSlot, load_reply, load_state, save_reply, save_state
-from fedhca2.clients.noise import privatise
-from fedhca2.clients.privacy import Privacy
+from fedhca2.clients.privacy import Privacy, privatise
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_client, step_kind
 from fedhca2.federation.blind import Sketcher

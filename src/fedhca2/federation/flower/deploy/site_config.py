@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedhca2.clients import Privacy
-from fedhca2.clients.accounting import DELTA, epsilon
+from fedhca2.clients.privacy import DELTA, epsilon
 from fedhca2.config import Config
 from fedhca2.config_errors import describe
 from fedhca2.data.config import path_settings

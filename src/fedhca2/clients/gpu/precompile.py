@@ -17,10 +17,9 @@ from typing import Any, TextIO
 
 import torch
 
-from fedhca2.clients.capture import CapturedForward, Captures
 from fedhca2.clients.client import Client
-from fedhca2.clients.step import set_mode, take_step, task_loss
-from fedhca2.clients.training import Learner, Training
+from fedhca2.clients.gpu.device import CapturedForward, Captures
+from fedhca2.clients.training import Learner, Training, set_mode, take_step, task_loss
 from fedhca2.compiling import compiled, without_collecting
 from fedhca2.cores import usable_cores
 from fedhca2.data.batch_augmentation import plan
@@ -95,7 +94,7 @@ def _compile_in_processes(device: torch.device, by_kind: Sequence[Sequence[Job]]
     cores, rooms = len(usable_cores()), torch.cuda.mem_get_info(device)[0] // ROOM
     traces = len(by_kind) > 1 and rooms >= cores + OWN_ROOMS
     at_once = max(1, min(cores - 1 if traces else cores, rooms))
-    command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.precompile", str(device), str(at_once)]
+    command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.gpu.precompile", str(device), str(at_once)]
     environment, pipe = {**os.environ, **SERIAL}, subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin is not None

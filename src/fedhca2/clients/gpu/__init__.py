@@ -1,0 +1,1 @@
+"""What makes clients fast on a GPU: captured and compiled steps, and several clients at a time."""
