@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from array_client import ArrayClient
-from fedhca2.clients.exchange import BETAS
+from fedhca2.clients.training import BETAS
 from fedhca2.messages import Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Slot
