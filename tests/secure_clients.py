@@ -15,7 +15,7 @@ from fedhca2.federation.flower.deploy.secagg_site import (
     SHARE,
     UNREADABLE,
     Secrets,
-    Terms,
+    SumRules,
     conceal,
     new_keys,
     share,
@@ -29,8 +29,8 @@ ENCODER = Slot("encoder")
 class Clients:
     """Each has one row. `absent` names the stage from which a client is silent; `spoiled` changes answers."""
 
-    def __init__(self, rows, absent=None, spoiled=None, terms=None, **settings):
-        self.terms = terms or Terms(rows=2)
+    def __init__(self, rows, absent=None, spoiled=None, rules=None, **settings):
+        self.rules = rules or SumRules(rows=2)
         self.rows, self.settings = rows, SecureAggregation(**settings)
         self.absent, self.spoiled = absent or {}, spoiled or {}
         self.secrets = {name: Secrets() for name in rows}
@@ -46,13 +46,13 @@ class Clients:
         if stage == SHARE:
             secrets, header = share(secrets, request, name, settings)
         elif stage == MASK:
-            secrets, masked = conceal(secrets, request, name, settings, {ENCODER: self.rows[name]}, self.terms)
+            secrets, masked = conceal(secrets, request, name, settings, {ENCODER: self.rows[name]}, self.rules)
             header = {UNREADABLE: list(secrets.unreadable)}
         elif stage == KEYS:
             secrets, keys = new_keys(secrets, secrets.round)
             header = {"keys": keys}
         else:
-            secrets, header = unmask(secrets, request, name, settings, self.terms)
+            secrets, header = unmask(secrets, request, name, settings, self.rules)
         self.secrets[name] = Secrets.model_validate_json(secrets.model_dump_json())  # as from its file
         return self.spoiled.get((name, stage), lambda *same: same)(dict(header), masked)
 

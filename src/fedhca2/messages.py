@@ -4,7 +4,7 @@ Nothing else is sent. Rows are flat tensors in the layout that the profile names
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
@@ -143,14 +143,13 @@ def deliveries_from_data(
 
 def reply_as_data(reply: Reply) -> dict[str, Any]:
     """Convert a reply, except its rows, to JSON data."""
-    return {
-        "client": reply.client,
-        "round": reply.round,
-        "agreement": {str(slot): values for slot, values in reply.agreement.items()},
-        "losses": dict(reply.losses),
-        "metrics": {task: dict(scores) for task, scores in reply.metrics.items()},
-        "effect": reply.effect,
-        "seconds": reply.seconds,
-        "failed": reply.failed,
-        "declined": reply.declined,
-    }
+    values = {each.name: getattr(reply, each.name) for each in fields(reply) if each.name != "rows"}
+    return {**values, "agreement": {str(slot): values for slot, values in reply.agreement.items()}}
+
+
+def reply_from_data(data: Mapping[str, Any], rows: Mapping[Slot, Tensor]) -> Reply:
+    """Restore a reply from `reply_as_data`, with its rows; other keys of `data` are ignored."""
+    values = {each.name: data[each.name] for each in fields(Reply) if each.name in data}
+    values["agreement"] = {Slot.parse(slot): tuple(each) for slot, each in data["agreement"].items()}
+    values["effect"] = Effect(*data["effect"]) if data.get("effect") else None
+    return Reply(**{**values, "rows": rows})

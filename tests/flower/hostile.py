@@ -34,7 +34,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedhca2.federation.flower.arrivals import CHUNK
-from fedhca2.federation.flower.deploy.invitation import expected_profile
+from fedhca2.federation.flower.deploy.consent import expected_profile
 from fedhca2.federation.flower.records import STYPE, decode_order, encode_profile, encode_reply, header_of, unsalt
 from fedhca2.messages import Reply
 from fedhca2.tasks import TASKS, LabelSpace

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Message
 
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.deploy.invitation import Invitation, expected_profile
+from fedhca2.federation.flower.deploy.consent import Invitation, expected_profile
 from fedhca2.federation.flower.deploy.superlink import SuperLink
 from fedhca2.federation.flower.records import CANNOT, encode_orders, header_of, pack, to_rows
 from fedhca2.messages import Addend, Delivery, Order
@@ -35,7 +35,7 @@ class Server:
 
     def invite(self, run: str, **changes) -> dict:
         """The header of an invitation, with changed values at places such as model__encoder__weights."""
-        values = Invitation.to(self.experiment, run).header()
+        values = Invitation.for_experiment(self.experiment, run).header()
         for key, value in changes.items():
             *path, last = key.split("__")
             place = values["experiment"]

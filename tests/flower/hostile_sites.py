@@ -290,6 +290,6 @@ PLAYED = [
         "^refused: failed: .{,500}$",
     ),
     Attack("a failure that Flower alone may tell", 3, partial(failure, GONE, "gone"), "^refused: failed: gone$"),
-    Attack("another key says that it is home", 2, pose, "client of shop should be 'shop', found 'home'"),
+    Attack("another key says that it is home", 2, pose, "client of shop: expected 'shop', got 'home'"),
     Attack("the name of another site's message", 2, guess, REFUSED),
 ]

@@ -144,7 +144,7 @@ def crash(site, invitation, monkeypatch, order):
         raise PowerCutError
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedhca2.federation.flower.deploy.site.save_reply", die)
+        patch.setattr("fedhca2.clients.state_file.save_reply", die)
         with pytest.raises(PowerCutError):
             site.perform(invitation, order)
     return kept[0]

@@ -58,7 +58,7 @@ def test_a_site_with_another_model_is_refused_and_told_so(experiment, tmp_path, 
     grid.replace("home", lambda app: altered({"layouts": {"encoder": [["weight"], [[3]]]}}, app, "query"))
     fleet.gather()
     grid.deliver()
-    reason = "layouts of home should be those of the experiment's model, found others"
+    reason = "layouts of home: expected those of the experiment's model, got others"
     assert any(
         "the server refuses this site" in record.message and reason in record.message for record in caplog.records
     )
@@ -98,7 +98,7 @@ def test_a_site_that_introduces_itself_with_the_key_of_another_is_refused(experi
     grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
     grid.replace("outdoor-normals", lambda app: altered({"client": "home"}, app, "query"))
     fleet.gather()
-    reason = "client of outdoor-normals should be 'outdoor-normals', found 'home'"
+    reason = "client of outdoor-normals: expected 'outdoor-normals', got 'home'"
     assert fleet.registry.refused == {"outdoor-normals": reason}
 
 

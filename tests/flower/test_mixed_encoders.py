@@ -5,7 +5,7 @@ import torch
 from federations import PowerCutError, Watching, flower_federation, in_memory, small_experiment
 
 from fedhca2.deployment.trained import Evaluation, Trained, evaluated
-from fedhca2.federation.flower.deploy.invitation import expected_profile
+from fedhca2.federation.flower.deploy.consent import expected_profile
 from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import decode_profile, encode_profile, header_of
@@ -82,7 +82,7 @@ def test_a_site_with_another_frozen_backbone_is_refused():
     profile = expected_profile(experiment, experiment.specs[0])
     header = {**header_of(encode_profile(profile)), "backbone": "0" * 32, "samples": 4}
     answer = decode_profile(header, profile)
-    assert "backbone of outdoor-semseg should be" in answer.why
+    assert "backbone of outdoor-semseg: expected" in answer.why
 
 
 @pytest.mark.parametrize("method", [{"name": "fedavg"}, {"name": "fedhca2", "decoder": {"kind": "mean"}}])

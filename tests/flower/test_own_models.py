@@ -15,8 +15,7 @@ from fedhca2.deployment.trained import Evaluation, Trained, evaluated, predict_f
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.deploy.client_app import make_app
-from fedhca2.federation.flower.deploy.consent import RefusalError
-from fedhca2.federation.flower.deploy.invitation import Invitation
+from fedhca2.federation.flower.deploy.consent import Invitation, RefusalError
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.flower.engine import FlowerEngine
@@ -76,8 +75,8 @@ def test_it_is_the_same_over_flower_and_after_a_crash(tmp_path):
 def test_a_site_runs_no_code_that_it_does_not_list(part, tmp_path):
     site = SiteConfig.load(write_sites(sensors(), tmp_path)["press"])
     fewer = tuple(path for path in site.encoders if not path.endswith(part))
-    with pytest.raises(RefusalError, match=rf"\.kind: this site allows .*\(encoders in site.yaml\), found '.*{part}'"):
-        Invitation.to(sensors(), "run1").accept(site.model_copy(update={"encoders": fewer}))
+    with pytest.raises(RefusalError, match=rf"\.kind: .*\(encoders in site.yaml\), got '.*{part}'"):
+        Invitation.for_experiment(sensors(), "run1").accept(site.model_copy(update={"encoders": fewer}))
 
 
 def test_it_resumes_bit_for_bit(done, tmp_path):

@@ -11,13 +11,13 @@ import torch
 from federations import PowerCutError, Watching, altered, flower_federation, site_configs, small_experiment
 
 from fedhca2.clients import save_reply
+from fedhca2.clients.state_file import REPLY_FILE
 from fedhca2.errors import UserError
 from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.flower.deploy.client_app import make_app
-from fedhca2.federation.flower.deploy.invitation import Invitation
-from fedhca2.federation.flower.deploy.masks import Steps
-from fedhca2.federation.flower.deploy.secagg_site import MASK, SHARE
-from fedhca2.federation.flower.deploy.site import REPLY, Site
+from fedhca2.federation.flower.deploy.consent import Invitation
+from fedhca2.federation.flower.deploy.secagg_site import MASK, SHARE, Steps
+from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import STAGE, header_of, pack, unsalt
@@ -196,7 +196,7 @@ def test_a_sum_that_moved_farther_than_its_rows_can_is_delivered_to_nobody(image
         def perform(self, invitation, order):
             reply = super().perform(invitation, order)
             if order.round == 1:
-                (saved,) = self.config.state.glob(f"*/{self.config.client}/{REPLY}")
+                (saved,) = self.config.state.glob(f"*/{self.config.client}/{REPLY_FILE}")
                 save_reply(saved, replace(reply, rows={ENCODER: reply.rows[ENCODER] + 0.5}))
             return reply
 
@@ -277,5 +277,5 @@ def test_every_client_that_took_part_is_accounted_for(tmp_path):
 def test_a_site_that_gives_sums_only_takes_part_in_nothing_else(settings, found, tmp_path):
     experiment = small_experiment(method=HCA, secure_aggregation=settings)
     site = site_configs(experiment, tmp_path)["home"].model_copy(update={"sums_only": True})
-    with pytest.raises(UserError, match=rf"at most 1024 \(sums_only in site.yaml\), found {found}"):
-        Invitation.to(experiment, "run1").accept(site)
+    with pytest.raises(UserError, match=rf"at most 1024 \(sums_only in site.yaml\), got {found}"):
+        Invitation.for_experiment(experiment, "run1").accept(site)

@@ -5,12 +5,12 @@ import torch
 from federations import flower_federation, small_experiment
 from flwr.app import Context, Message, RecordDict
 
+from fedhca2.clients.state_file import RoundIsOverError
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.deploy.client_app import SITE_KEY, make_app
 from fedhca2.federation.flower.deploy.consent import RefusalError
-from fedhca2.federation.flower.deploy.masks import LargeValueError
-from fedhca2.federation.flower.deploy.secagg_site import SumRefusedError
-from fedhca2.federation.flower.deploy.site import RoundIsOverError, Site
+from fedhca2.federation.flower.deploy.secagg_site import LargeValueError, SumRefusedError
+from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.records import CANNOT, MalformedMessageError, header_of, pack
 from fedhca2.federation.flower.wait import TooFewClientsError
 

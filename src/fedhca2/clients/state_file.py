@@ -11,7 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from fedhca2.messages import Effect, Reply, reply_as_data
+from fedhca2.messages import Order, Reply, reply_as_data, reply_from_data
 from fedhca2.params import Slot
 from fedhca2.tensor_files import Content, as_file, as_tensor, contents, from_file
 from fedhca2.whole_files import write_whole
@@ -19,6 +19,11 @@ from fedhca2.whole_files import write_whole
 FORMAT = "fedhca2 state 3"
 HASHES: dict[str, Callable[[], Any]] = {FORMAT: sha256, "fedhca2 state 2": partial(blake2b, digest_size=16)}
 TOGETHER = 2**20  # bytes of small tensors that are hashed at a time: after each time, threads wait for each other
+STATE_FILE, REPLY_FILE = "state.safetensors", "reply.safetensors"  # of a client in the folder that it keeps
+
+
+class RoundIsOverError(ValueError):
+    """An order for a past round, whose reply the client no longer has."""
 
 
 class StateFileError(ValueError):
@@ -77,10 +82,23 @@ def save_reply(path: Path, reply: Reply) -> None:
 def load_reply(path: Path) -> Reply:
     """Read what `save_reply` wrote."""
     state = load_state(path)
-    rows = {Slot.parse(slot): row for slot, row in state.tensors.items()}
-    agreement = {Slot.parse(slot): tuple(values) for slot, values in state.values["agreement"].items()}
-    effect = Effect(*state.values["effect"]) if state.values.get("effect") else None
-    return Reply(**{**state.values, "rows": rows, "agreement": agreement, "effect": effect})
+    return reply_from_data(state.values, {Slot.parse(slot): row for slot, row in state.tensors.items()})
+
+
+def save_answer(folder: Path, reply: Reply, state: ClientState) -> None:
+    """Save a client's reply and then its state after it, before the reply leaves."""
+    save_reply(folder / REPLY_FILE, reply)
+    save_state(folder / STATE_FILE, ClientState(state.tensors, {**state.values, "round": reply.round}))
+
+
+def reply_again(folder: Path, order: Order, last: int) -> Reply | None:
+    """The saved reply to an order of a client's `last` round; None for a new order.
+
+    Raises RoundIsOverError for an older order.
+    """
+    if order.round < last:
+        raise RoundIsOverError(f"round: expected {last} or later, got {order.round}")
+    return load_reply(folder / REPLY_FILE) if order.round == last else None
 
 
 def _header(data: bytes) -> dict[str, str]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 from secrets import token_hex
+from time import sleep
+from typing import TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -16,21 +18,24 @@ from fedhca2.clients import load_state, save_state
 from fedhca2.experiment.reliability import GuardBounds, Participation
 from fedhca2.federation.flower.records import (
     OWN,
+    Header,
     Wire,
     decode_new_profile,
     decode_reply,
     encode_orders,
     header_of,
+    pack,
     profile_as_data,
+    refuse_errors,
     to_rows,
 )
-from fedhca2.federation.foreign_text import Refused, plain
+from fedhca2.federation.flower.wait import TooFewClientsError, Wait
+from fedhca2.federation.foreign_text import Refused, plain, shown
 from fedhca2.federation.gate import SCORE, SCORES
 from fedhca2.federation.limits import Limit
 from fedhca2.federation.server import Server
-from fedhca2.flower.client import METRICS, NOTHING_TAKEN, RUN, Terms
-from fedhca2.flower.roster import Roster, read
-from fedhca2.messages import Addend, Delivery, Order, Profile, Reply
+from fedhca2.flower.client import NOTHING_TAKEN, PROTOCOL
+from fedhca2.messages import Addend, Delivery, Order, Profile
 from fedhca2.methods import Method, resolve
 from fedhca2.objectives import Objective
 from fedhca2.params import Layout, Slot, flatten
@@ -38,7 +43,7 @@ from fedhca2.run_folder.checkpoints import progress_as_state, progress_from_stat
 from fedhca2.run_folder.records import Progress
 
 log = logging.getLogger("flwr")  # which Flower shows
-DEFAULT_GUARD = GuardBounds()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,63 @@ class LargestMove:
     def of_row(self, profile: Profile, numel: int, rounds: range, median: int) -> Limit:
         """The farthest that a row of `numel` values can move in these rounds."""
         return Limit(self.largest * sqrt(numel) * len(rounds))
+
+
+class Roster:
+    """All clients that ever joined, the nodes of those that are connected, and the nodes that were refused."""
+
+    def __init__(self, profiles: Iterable[Profile] = ()) -> None:
+        self.profiles = {profile.client: profile for profile in profiles}
+        self.nodes: dict[int, str] = {}
+        self.refused: dict[int, str] = {}  # the reasons
+
+    def meet(self, grid: Grid, timeout: float, least: int = 0) -> None:
+        """Ask new nodes who they are, until there are at least this many clients."""
+        wait = Wait(timeout)
+        while True:
+            online = set(grid.get_node_ids())
+            self.nodes = {node: client for node, client in self.nodes.items() if node in online}
+            self.refused = {node: why for node, why in self.refused.items() if node in online}
+            if unknown := sorted(online - self.nodes.keys() - self.refused.keys()):
+                queries = [Message(pack({}), node, "query") for node in unknown]
+                # A node that takes longer than two minutes is asked again before the next round.
+                for message in grid.send_and_receive(queries, timeout=min(120.0, timeout)):
+                    self._introduce(message)
+            if len(self.nodes) >= least:
+                return
+            if wait.is_over:
+                names = ", ".join(self.nodes.values())
+                raise TooFewClientsError(f"expected {least} clients, got {names or 'none'}")
+            sleep(min(1.0, timeout))
+
+    def _introduce(self, message: Message) -> None:
+        """Remember which client a node is, unless it cannot be that client."""
+        node = message.metadata.src_node_id
+        if message.has_error():
+            log.warning("node %d did not introduce itself: %s", node, plain(str(message.error.reason)))
+            return
+        profile = refuse_errors(self._read_profile)(message)
+        if isinstance(profile, Refused):
+            log.warning("node %d is refused: %s", node, profile.why)
+            self.refused[node] = profile.why
+            return
+        self.profiles[profile.client], self.nodes[node] = profile, profile.client
+        log.info("%s has joined: %s, %d samples", profile.client, ", ".join(profile.tasks), profile.samples)
+
+    def _read_profile(self, message: Message) -> Profile | Refused:
+        header = header_of(message.content)
+        if (version := header.get("protocol")) != PROTOCOL:
+            return Refused(f"protocol: expected {PROTOCOL}, got {shown(version)}: install the same fedhca2 everywhere")
+        profile = decode_new_profile(header)
+        if isinstance(profile, Refused):
+            return profile
+        if profile.client in self.nodes.values():
+            return Refused(f"{profile.client} has already joined as another node")
+        if self.profiles.get(profile.client, profile) != profile:
+            return Refused(
+                f"{profile.client}: expected the tasks, parameters and images that it had before, got others"
+            )
+        return profile
 
 
 class Federated(Strategy):
@@ -68,22 +130,24 @@ class Federated(Strategy):
         fraction: float = 1.0,
         evaluate_every: int = 1,
         largest_move: float = 1.0,
-        guard: GuardBounds = DEFAULT_GUARD,
+        guard: GuardBounds | None = None,
         wire: Wire = "float32",
         **settings: object,
     ) -> None:
-        """`save_to` is a file with all that must survive: if it exists, `start` continues from it.
-
-        A round begins with `min_clients` clients or more, and asks a `fraction` of those that are there. The server
-        sends the last rows with an evaluation after the last round, and others after every `evaluate_every` rounds (0:
-        none). The guard refuses replies that moved by more than `largest_move` per value, as a root mean square.
+        """:param save_to: a file with all that must survive; if it exists, `start` continues from it.
+        :param min_clients: a round begins with at least this many clients.
+        :param fraction: the share of the connected clients that a round asks.
+        :param evaluate_every: rounds between evaluations, 0 for none. The last rows are always sent with one.
+        :param largest_move: the guard refuses replies that moved farther per value, as a root mean square.
+        :param guard: bounds for replies.
+        :param wire: the type of numbers in messages.
+        :param settings: the method's.
         """
         if isinstance(method, Method) and settings:
-            raise ValueError(f"a Method has its settings in itself, found {', '.join(settings)} beside it")
+            raise ValueError(f"settings: expected none besides those of the Method, got {', '.join(settings)}")
         self.method = method if isinstance(method, Method) else resolve(method, settings)
         self.name = "method" if isinstance(method, Method) else method
-        if fault := unsuited(self.method):
-            raise ValueError(f"{self.name}: {fault}")
+        check_suited(self.name, self.method)
         self.save_to = Path(save_to) if save_to else None
         self.min_clients, self.evaluate_every, self.wire = min_clients, evaluate_every, wire
         self.participation = Participation(fraction=fraction)
@@ -119,7 +183,7 @@ class Federated(Strategy):
         from their own. Every client has a model of its own, so the result has metrics, and no arrays.
         """
         if evaluate_fn:
-            raise ValueError("evaluate_fn should be None: there is no common model; clients score theirs in evaluate")
+            raise ValueError("evaluate_fn: expected None: there is no common model; clients score theirs in evaluate")
         self.rounds, self.timeout = num_rounds, timeout
         arrays, done = initial_arrays or ArrayRecord(), self.progress.state.round
         if done >= num_rounds:  # they may still wait for the last rows
@@ -150,8 +214,11 @@ class Federated(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Learn the weights and aggregate; returns every client's losses as 'client/task'."""
-        readable = [reply for message in replies if (reply := self._reply(message))]
+        readable = [reply for message in replies if (reply := self._read(message, decode_reply))]
         state, deliveries, record = self.server.step(self.progress.state, readable, self.progress.pending)
+        for reply in readable:
+            if reply.declined:
+                log.warning("%s: %s", reply.client, reply.declined)
         for client, why in (*record.refused.items(), *record.dropped.items()):
             log.warning("round %d continues without %s: %s", record.round + 1, client, why)
         self.progress = Progress(state, {**self.progress.pending, **deliveries})
@@ -177,7 +244,9 @@ class Federated(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Every client's scores as 'client/score': scores of different tasks have no common mean."""
-        scores = {name: value for message in replies for name, value in self._scores(message).items()}
+        scores: dict[str, float] = {}
+        for message in replies:
+            scores |= self._read(message, read_scores) or {}
         self._save()
         return MetricRecord(dict(scores)) if scores else None
 
@@ -195,15 +264,16 @@ class Federated(Strategy):
         rows: dict[Layout, Tensor] = {}
         for client in self.roster.nodes.values():
             layouts = self.roster.profiles[client].layouts
-            slots = [slot for slot in (Slot("encoder"), Slot("encoder_norms")) if _fits(layouts.get(slot), given)]
-            for slot in slots:
-                rows.setdefault(layouts[slot], flatten(given, layouts[slot]))
-            if client not in self.numbers and slots:
-                first = {slot: Delivery("nothing", (Addend(rows[layouts[slot]]),)) for slot in slots}
+            encoder = {slot: layout for slot, layout in layouts.items() if slot.part in ("encoder", "encoder_norms")}
+            fitting = {slot: layout for slot, layout in encoder.items() if _part_of(given, layout) == layout}
+            for layout in fitting.values():
+                rows.setdefault(layout, flatten(given, layout))
+            if client not in self.numbers and fitting:
+                first = {slot: Delivery("nothing", (Addend(rows[layout]),)) for slot, layout in fitting.items()}
                 self.progress = replace(self.progress, pending={**self.progress.pending, client: first})
                 self.numbers[client] = 0
         if not rows:
-            raise ValueError("initial_arrays should have the names and shapes of a client's encoder, found others")
+            raise ValueError("initial_arrays: expected the names and shapes of a client's encoder, got others")
 
     def _rows(self, client: str) -> Mapping[Slot, Delivery]:
         """The rows that a client has not taken yet."""
@@ -214,73 +284,54 @@ class Federated(Strategy):
         """One message for each node: rows that several get are one array in all of them."""
         node_of = {client: node for node, client in self.roster.nodes.items()}
         local = self.method.local
+        shared = {"run": self.run, "method": self.name, "wire": self.wire, "anchor": local.anchor, "pull": local.pull}
+        headers = {
+            client: {**shared, "rows": self.numbers[client] if order.deliveries else NOTHING_TAKEN}
+            for client, order in orders.items()
+        }
         messages = []
-        for client, content in encode_orders(orders, self.wire, {}).items():
-            number = self.numbers[client] if orders[client].deliveries else NOTHING_TAKEN
-            content[RUN] = Terms(self.run, self.name, self.wire, local.anchor, local.pull, number).as_record()
+        for client, content in encode_orders(orders, self.wire, headers).items():
             content["config"] = config
             messages.append(Message(content, node_of[client], kind))
         return messages
 
-    def _reply(self, message: Message) -> Reply | None:
-        """A client's reply, if it can be read."""
-        client = self._sender(message)
-        if not client:
-            return None
-        profile = self.roster.profiles[client]
-        reply = read(lambda: decode_reply(header_of(message.content), to_rows(message.content).get(OWN), profile))
-        if isinstance(reply, Refused):
-            log.warning("%s is left out: %s", client, reply.why)
-            return None
-        if reply.declined:
-            log.warning("%s: %s", client, reply.declined)
-        return reply
-
-    def _scores(self, message: Message) -> dict[str, float]:
-        """A client's scores, if it has any."""
-        client = self._sender(message)
-        if not client:
-            return {}
-        record = message.content.metric_records.get(METRICS, MetricRecord())
-        sound = {name: value for name, value in record.items() if SCORE.fullmatch(name) and isinstance(value, float)}
-        most = SCORES * len(self.roster.profiles[client].tasks)
-        if len(sound) != len(record) or len(record) > most:
-            log.warning("%s: scores should be at most %d numbers with short names, found others", client, most)
-            return {}
-        return {f"{client}/{name}": value for name, value in sound.items()}
-
-    def _sender(self, message: Message) -> str | None:
-        """The client that sent an answer, with a note of the rows that it has taken; None if it is none."""
+    def _read(self, message: Message, read: Callable[[Header, Tensor | None, Profile], T | Refused]) -> T | None:
+        """What a client answered, with a note of the rows that it has taken; None if that cannot be used."""
         node = message.metadata.src_node_id
-        client = self.roster.nodes.get(node)
-        if message.has_error() or client is None:
-            why = plain(str(message.error.reason)) if message.has_error() else "it is not a client"
-            log.warning("%s is left out: %s", client or f"node {node}", why)
+        client = self.roster.nodes.get(node, "")
+
+        @refuse_errors
+        def read_answer() -> T | Refused:
+            if message.has_error() or not client:
+                return Refused(str(message.error.reason) if message.has_error() else "it is not a client")
+            header = header_of(message.content)
+            taken = header.get("taken")
+            if type(taken) is int and taken <= self.numbers.get(client, NOTHING_TAKEN):
+                self.taken[client] = taken
+            return read(header, to_rows(message.content).get(OWN), self.roster.profiles[client])
+
+        answer = read_answer()
+        if isinstance(answer, Refused):
+            log.warning("%s is left out: %s", client or f"node {node}", answer.why)
             return None
-        taken = message.content.config_records.get(RUN, ConfigRecord()).get("taken")
-        if type(taken) is int and taken <= self.numbers.get(client, NOTHING_TAKEN):
-            self.taken[client] = taken
-        return client
+        return answer
 
     def _save(self) -> None:
         if self.save_to:
             profiles = [profile_as_data(profile) for profile in self.roster.profiles.values()]
-            values = {"run": self.run, "method": self._described(), "profiles": profiles}
-            beside = {**values, "numbers": self.numbers, "taken": self.taken}
+            values = {"run": self.run, "method": self.method.model_dump_json(), "profiles": profiles}
             self.save_to.parent.mkdir(parents=True, exist_ok=True)
-            save_state(self.save_to, progress_as_state(self.progress, beside))
+            saved = progress_as_state(self.progress, {**values, "numbers": self.numbers, "taken": self.taken})
+            save_state(self.save_to, saved)
 
     def _restore(self, path: Path) -> None:
         state = load_state(path)
-        if state.values["method"] != self._described():
-            raise ValueError(f"{path}: should be of {self.name} with these settings, found another method; remove it?")
+        if state.values["method"] != self.method.model_dump_json():
+            raise ValueError(f"{path}: expected a run of {self.name} with these settings, got another; remove it?")
         self.run, self.progress = state.values["run"], progress_from_state(state)
         self.numbers, self.taken = state.values["numbers"], state.values["taken"]
         profiles = [decode_new_profile(data) for data in state.values["profiles"]]
         self.roster = Roster(profile for profile in profiles if isinstance(profile, Profile))
-
-    def _described(self) -> str:
-        return self.method.model_dump_json()
 
 
 class FedHCA2(Federated):
@@ -291,20 +342,28 @@ class FedHCA2(Federated):
         super().__init__("fedhca2", **options)  # type: ignore[arg-type]
 
 
-def unsuited(method: Method) -> str:
-    """Why a method needs our own training loop; empty if any loop will do."""
+def check_suited(name: str, method: Method) -> None:
+    """Raise ValueError if a method needs our own training loop."""
     if method.local.own_copy:
-        return "trains two models in every round, which only fedhca2's own clients do"
-    if method.local.frozen or type(method.local).epochs is not Objective.epochs:
-        return "freezes parts of the model in some epochs, which only fedhca2's own clients do"
-    if method.batch_norm == "recalibrate":
-        return "batch_norm should be 'local' or 'average', unless fedhca2's own clients train"
-    return ""
+        fault = "trains two models in every round"
+    elif method.local.frozen or type(method.local).epochs is not Objective.epochs:
+        fault = "freezes parts of the model in some epochs"
+    elif method.batch_norm == "recalibrate":
+        fault = "recalibrates the statistics of batch norms (batch_norm: 'local' and 'average' do not)"
+    else:
+        return
+    raise ValueError(f"{name}: {fault}, which only fedhca2's own clients do")
 
 
-def _fits(layout: Layout | None, given: Mapping[str, Tensor]) -> bool:
-    """Whether tensors of these names and shapes are given."""
-    return layout is not None and all(
-        name in given and tuple(given[name].shape) == shape
-        for name, shape in zip(layout.names, layout.shapes, strict=True)
-    )
+def read_scores(header: Header, rows: Tensor | None, profile: Profile) -> dict[str, float] | Refused:
+    """A client's scores as 'client/score'."""
+    scores, most = header["scores"], SCORES * len(profile.tasks)
+    names = [name for name, value in scores.items() if SCORE.fullmatch(name) and isinstance(value, float)]
+    if len(names) != len(scores) or len(names) > most:
+        return Refused(f"scores: expected at most {most} numbers with short names, got others")
+    return {f"{profile.client}/{name}": scores[name] for name in names}
+
+
+def _part_of(given: Mapping[str, Tensor], layout: Layout) -> Layout:
+    """The layout of those given tensors that another layout names."""
+    return Layout.of({name: given[name] for name in layout.names if name in given})

@@ -20,7 +20,7 @@ from fedhca2.clients import BatchWatch
 from fedhca2.experiment import Experiment
 from fedhca2.federation.blind import Sum, Summed, seen_of
 from fedhca2.federation.flower.answers import Allowance, Answer, Gone
-from fedhca2.federation.flower.deploy.invitation import Invitation
+from fedhca2.federation.flower.deploy.consent import Invitation
 from fedhca2.federation.flower.deploy.secagg_server import SecureSum, read_keys
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, Header, decode_reply, encode_orders, pack
@@ -59,7 +59,7 @@ class FlowerFleet:
 
     def __init__(self, grid: Grid, experiment: Experiment, terms: NetworkSettings, run: str, folder: Path) -> None:
         self.experiment, self.terms, self.folder = experiment, terms, folder
-        self.invitation = Invitation.to(experiment, run)
+        self.invitation = Invitation.for_experiment(experiment, run)
         self.registry = SiteRegistry(grid, experiment, terms, self.invitation)
         self.quorum = terms.min_clients or len(experiment.specs)
         self.absent: dict[str, str] = {}
@@ -196,7 +196,7 @@ class FlowerFleet:
         errand.sending.given, errand.why, errand.failures = None, outcome.why, errand.failures + 1
 
     def _read_reply(self, client: str, answer: Answer) -> Reply | Refused:
-        if self.experiment.secure_aggregation and "keys" in answer.header:
+        if self.experiment.secure_aggregation and answer.header.get("keys"):
             keys = self._used(read_keys, answer)
             if isinstance(keys, Refused):
                 return keys

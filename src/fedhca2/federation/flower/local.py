@@ -30,7 +30,7 @@ from fedhca2.federation.flower.deploy.consent import EMBEDDED_WEIGHTS, TOLD_KIND
 from fedhca2.federation.flower.deploy.keys import make_keys
 from fedhca2.federation.flower.deploy.link import Link
 from fedhca2.federation.flower.deploy.processes import start
-from fedhca2.federation.flower.deploy.site import MODEL
+from fedhca2.federation.flower.deploy.site import MODEL_FILE
 from fedhca2.federation.flower.deploy.site_config import SiteLimits
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError, SuperLink
 from fedhca2.federation.flower.engine import Collect, FlowerEngine, check_resumable, read_note
@@ -196,7 +196,7 @@ def collecting(out: Path) -> Collect:
         shards = shards_after(experiment, data, RunFiles(sites_folder(out)))
         folder.save_partition(partition_as_data(experiment, data, shards))
         for spec in experiment.specs:
-            trained = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL
+            trained = sites_folder(out) / "state" / f"{experiment.name}-{run}" / spec.name / MODEL_FILE
             if not trained.exists():
                 continue
             client = build_client(experiment, spec, data[spec.data], shards[spec.name], place)

@@ -5,10 +5,11 @@ in each of their messages, so it is hashed and pushed once.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import wraps
 from secrets import token_bytes, token_hex
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -18,14 +19,13 @@ from torch import Tensor
 from fedhca2.experiment.clients import NAME as PLAIN_NAME
 from fedhca2.federation.foreign_text import NAME, Refused, plain, read_json, shown
 from fedhca2.messages import (
-    Addend,
-    Effect,
     Order,
     Profile,
     Reply,
     deliveries_as_data,
     deliveries_from_data,
     reply_as_data,
+    reply_from_data,
 )
 from fedhca2.params import Layout, Slot
 
@@ -36,25 +36,29 @@ STYPE = "fedhca2.salted_rows"  # little-endian values, concatenated, in chunks t
 SALT_BYTES = 16
 PIECE_BYTES = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE - SALT_BYTES  # of values in one of Flower's chunks
 HEADER_RECORD, ROWS_RECORD, OWN = "header", "rows", "own"
-STAGE = "stage"  # in the header of a message of secure aggregation: its stage
-CANNOT = "cannot"  # in the header of a site that cannot do what it was asked: the reason
-MOST_IMAGES = 10**9
-MOST_TENSORS, MOST_VALUES = 5_000, 2**36  # of a row of a client that describes itself
-FLAGS = ("finish", "compare", "evaluate", "train")  # of an order
+# Keys of a header: the stage of secure aggregation, and why a site cannot do what it was asked.
+STAGE, CANNOT = "stage", "cannot"
 
 Header = dict[str, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class MalformedMessageError(ValueError):
     """A message that is not what it should be, for any reason."""
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The position of a row: its array and first value."""
+def refuse_errors(read: Callable[P, T | Refused]) -> Callable[P, T | Refused]:
+    """The same reader of an answer, which refuses the answer instead of raising anything."""
 
-    array: str
-    start: int
+    @wraps(read)
+    def read_or_refuse(*args: P.args, **options: P.kwargs) -> T | Refused:
+        try:
+            return read(*args, **options)
+        except Exception as error:  # nothing in an answer may stop the server
+            return Refused(f"answer cannot be read: {shown(error)}")
+
+    return read_or_refuse
 
 
 def pack(header: Header, arrays: Mapping[str, Array] | None = None) -> RecordDict:
@@ -109,9 +113,8 @@ def to_rows(content: RecordDict) -> dict[str, Tensor]:
     rows = {}
     for name, array in content.array_records[ROWS_RECORD].items():
         if array.stype != STYPE or array.dtype not in DTYPES:
-            raise MalformedMessageError(
-                f"array should be {STYPE} of {', '.join(DTYPES)}, found {array.stype} {array.dtype}"
-            )
+            expected = f"{STYPE} of {', '.join(DTYPES)}"
+            raise MalformedMessageError(f"array: expected {expected}, got {array.stype} {array.dtype}")
         dtype, data = DTYPES[array.dtype], unsalt(array.data)
         if array.shape != (len(data) // dtype.itemsize,) or len(data) % dtype.itemsize:
             raise MalformedMessageError(f"array of shape {array.shape}: expected as many values, got {len(data)} B")
@@ -127,26 +130,30 @@ def encode_orders(orders: Mapping[str, Order], wire: Wire, headers: Mapping[str,
     receivers: dict[int, list[str]] = {}
     rows: dict[int, Tensor] = {}
     for client, order in orders.items():
-        for addend in _addends(order):
-            key = addend.row.data_ptr()
-            rows[key] = addend.row
-            receivers.setdefault(key, []).append(client)
+        for row in (addend.row for delivery in order.deliveries.values() for addend in delivery.addends):
+            rows[row.data_ptr()] = row
+            receivers.setdefault(row.data_ptr(), []).append(client)
     groups: dict[tuple[str, ...], list[int]] = {}
     for key, clients in receivers.items():
         groups.setdefault(tuple(dict.fromkeys(clients)), []).append(key)
-    places: dict[int, _Place] = {}
+    positions: dict[int, Header] = {}
     arrays: dict[str, dict[str, Array]] = {client: {} for client in orders}
     for number, (group, keys) in enumerate(groups.items()):
         name = OWN if len(group) == 1 else f"shared{number}"
         start = 0
         for key in keys:
-            places[key] = _Place(name, start)
+            positions[key] = {"array": name, "start": start}
             start += rows[key].numel()
         array = to_array([rows[key] for key in keys], wire)
         for client in group:
             arrays[client][name] = array
+
+    def data(order: Order) -> Header:
+        deliveries = deliveries_as_data(order.deliveries, lambda row: positions[row.data_ptr()])
+        return {**_values(order), "deliveries": deliveries, "upload": dict(order.upload)}
+
     return {
-        client: pack({**headers.get(client, {}), "order": _order(order, places)}, arrays[client])
+        client: pack({**headers.get(client, {}), "order": data(order)}, arrays[client])
         for client, order in orders.items()
     }
 
@@ -155,47 +162,39 @@ def decode_order(content: RecordDict, layouts: Mapping[Slot, Layout]) -> Order:
     """Decode the order in a message."""
     header, arrays = header_of(content)["order"], to_rows(content)
 
-    def row(slot: Slot, place: Mapping[str, Any]) -> Tensor:
-        return _cut(arrays, place["array"], place["start"], layouts[slot].numel)
+    def row(slot: Slot, position: Mapping[str, Any]) -> Tensor:
+        name, start, size = position["array"], position["start"], layouts[slot].numel
+        values = arrays[name][start : start + size] if name in arrays else torch.empty(0)
+        if start < 0 or values.numel() != size:
+            raise MalformedMessageError(f"array {name!r}: expected {size} values from {start} on, got {values.numel()}")
+        return values
 
     unknown = [slot for slot in map(Slot.parse, header["deliveries"]) if slot not in layouts]
     if unknown:
-        raise MalformedMessageError(f"deliveries should be of {', '.join(map(str, layouts))}, found {unknown[0]}")
+        raise MalformedMessageError(f"deliveries: expected {', '.join(map(str, layouts))}, got {unknown[0]}")
     deliveries = deliveries_from_data(header["deliveries"], row)
-    flags = {key: bool(header[key]) for key in FLAGS}
-    return Order(header["round"], deliveries, **flags, upload=header["upload"])
+    values: Header = {each.name: header[each.name] for each in fields(Order)}
+    values |= {each.name: bool(header[each.name]) for each in fields(Order) if each.type is bool}
+    return Order(**{**values, "deliveries": deliveries})
 
 
-def encode_reply(reply: Reply, wire: Wire, keys: Sequence[str] = ()) -> RecordDict:
-    """Encode a reply as a message's content, with public keys if a sum follows."""
-    header = {**reply_as_data(reply), "slots": [str(slot) for slot in reply.rows]}
-    header |= {"keys": list(keys)} if keys else {}
+def encode_reply(reply: Reply, wire: Wire, **header: Any) -> RecordDict:
+    """Encode a reply as a message's content, with what else is in its header."""
+    header |= {**reply_as_data(reply), "slots": [str(slot) for slot in reply.rows]}
     return pack(header, {OWN: to_array(list(reply.rows.values()), wire)} if reply.rows else None)
 
 
+@refuse_errors
 def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply | Refused:
     """Decode this client's reply; its round, names and numbers are not checked yet."""
     if header.get("client") != profile.client:
-        return Refused(f"client should be {profile.client}, found {shown(header.get('client'))}")
-    try:
-        slots = [Slot.parse(slot) for slot in header["slots"]]
-        pieces = torch.split(torch.empty(0) if rows is None else rows, [profile.layouts[slot].numel for slot in slots])
-        if len(set(slots)) != len(slots):
-            return Refused(f"slots should be listed once, found {shown(header['slots'])}")
-        return Reply(
-            client=profile.client,
-            round=header["round"],
-            rows=dict(zip(slots, pieces, strict=True)),
-            agreement={Slot.parse(slot): tuple(values) for slot, values in header["agreement"].items()},
-            losses=header["losses"],
-            metrics=header["metrics"],
-            effect=Effect(*header["effect"]) if header.get("effect") else None,
-            seconds=header["seconds"],
-            failed=plain(header["failed"]),
-            declined=plain(header["declined"]),
-        )
-    except Exception as error:  # nothing in an answer may stop the server
-        return Refused(f"reply cannot be read: {shown(error)}")
+        return Refused(f"client: expected {profile.client}, got {shown(header.get('client'))}")
+    slots = [Slot.parse(slot) for slot in header["slots"]]
+    pieces = torch.split(torch.empty(0) if rows is None else rows, [profile.layouts[slot].numel for slot in slots])
+    if len(set(slots)) != len(slots):
+        return Refused(f"slots: expected each once, got {shown(header['slots'])}")
+    reply = reply_from_data(header, dict(zip(slots, pieces, strict=True)))
+    return replace(reply, failed=plain(reply.failed), declined=plain(reply.declined))
 
 
 def encode_profile(profile: Profile) -> RecordDict:
@@ -203,94 +202,67 @@ def encode_profile(profile: Profile) -> RecordDict:
     return pack(profile_as_data(profile))
 
 
+def profile_as_data(profile: Profile) -> Header:
+    """Convert a profile to JSON data, as it arrives."""
+    layouts = {str(slot): (layout.names, layout.shapes) for slot, layout in profile.layouts.items()}
+    data: Header = json.loads(json.dumps({**_values(profile), "layouts": layouts}))
+    return data
+
+
+@refuse_errors
 def decode_profile(header: Header, expected: Profile, most: int | None = None) -> Profile | Refused:
     """Decode the profile in an answer, if it is the expected one.
 
     A site can choose its number of images, once: from 1 to `most`, unless the expected profile already has one.
     """
-    classes = header.get("classes")
+    classes, client = header.get("classes"), expected.client
     if not isinstance(classes, dict) or not all(
         task in expected.tasks and isinstance(digest, str) and len(digest) <= NAME for task, digest in classes.items()
     ):
-        return Refused(f"classes of {expected.client}: expected digests by task, got {shown(classes)}")
+        return Refused(f"classes of {client}: expected digests by task, got {shown(classes)}")
     if others := [task for task, digest in expected.classes.items() if classes.get(task) != digest]:
-        return Refused(f"classes of {expected.client}, {others[0]}: expected the experiment's names, got others")
+        return Refused(f"classes of {client}, {others[0]}: expected the experiment's names, got others")
     for key, wanted in profile_as_data(expected).items():
         if key not in ("samples", "classes") and header.get(key) != wanted:
             if key == "layouts":
-                return Refused(f"layouts of {expected.client} should be those of the experiment's model, found others")
-            return Refused(f"{key} of {expected.client} should be {shown(wanted)}, found {shown(header.get(key))}")
-    samples, most = header.get("samples"), most or MOST_IMAGES
+                return Refused(f"layouts of {client}: expected those of the experiment's model, got others")
+            return Refused(f"{key} of {client}: expected {shown(wanted)}, got {shown(header.get(key))}")
+    samples, most = header.get("samples"), most or 10**9
     if type(samples) is not int or not 1 <= samples <= most:
-        return Refused(f"samples of {expected.client}: expected 1 to {most} training images, got {shown(samples)}")
+        return Refused(f"samples of {client}: expected 1 to {most} training images, got {shown(samples)}")
     if samples != (expected.samples or samples):
         before = f"{expected.samples} training images, as before in this run"
-        return Refused(f"samples of {expected.client}: expected {before}, got {samples}")
+        return Refused(f"samples of {client}: expected {before}, got {samples}")
     return replace(expected, samples=samples, classes=classes)
 
 
+@refuse_errors
 def decode_new_profile(header: Header) -> Profile | Refused:
     """Decode the profile of a client that is not known yet."""
-    try:
-        names = [header["client"], header["dataset"], *header["tasks"]]
-        for name in names:
-            if not isinstance(name, str) or len(name) > NAME or not PLAIN_NAME.fullmatch(name):
-                return Refused(f"names should be at most {NAME} letters, digits, '-', '_' and '.', found {shown(name)}")
-        tasks = tuple(header["tasks"])
-        layouts = {Slot.parse(text): _layout(*described) for text, described in header["layouts"].items()}
-        if not tasks or len(set(tasks)) < len(tasks) or not {slot.task for slot in layouts} <= {"", *tasks}:
-            return Refused(f"tasks should be those of the decoders and heads, each once, found {shown(tasks)}")
-        profile = Profile(header["client"], header["dataset"], tasks, 0, layouts)
-    except Exception as error:  # nothing in an answer may stop the server
-        return Refused(f"profile cannot be read: {shown(error)}")
-    return decode_profile(header, profile)
+    for name in (header["client"], header["dataset"], *header["tasks"]):
+        if not isinstance(name, str) or len(name) > NAME or not PLAIN_NAME.fullmatch(name):
+            return Refused(f"names: expected at most {NAME} letters, digits, '-', '_' and '.', got {shown(name)}")
+    tasks = tuple(header["tasks"])
+    layouts = {Slot.parse(text): _layout(*described) for text, described in header["layouts"].items()}
+    if not tasks or len(set(tasks)) < len(tasks) or not {slot.task for slot in layouts} <= {"", *tasks}:
+        return Refused(f"tasks: expected those of the decoders and heads, each once, got {shown(tasks)}")
+    return decode_profile(header, Profile(header["client"], header["dataset"], tasks, 0, layouts))
 
 
-def _layout(names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Layout:
-    """The layout of a row, if it can be one."""
-    fits = 0 < len(names) == len(set(names)) == len(shapes) and len(names) <= MOST_TENSORS
+def _layout(
+    names: Sequence[str], shapes: Sequence[Sequence[int]], *, max_tensors: int = 5_000, max_values: int = 2**36
+) -> Layout:
+    """The layout of a row of a client that describes itself, if it can be one."""
+    fits = 0 < len(names) == len(set(names)) == len(shapes) and len(names) <= max_tensors
     sizes = [size for shape in shapes for size in shape]
     if not fits or not all(isinstance(name, str) for name in names) or not all(type(size) is int for size in sizes):
-        raise ValueError(f"should have 1 to {MOST_TENSORS} names with shapes")
+        raise ValueError(f"expected 1 to {max_tensors} names with shapes")
     layout = Layout(tuple(names), tuple(map(tuple, shapes)))
-    if any(size < 0 for size in sizes) or not 0 < layout.numel <= MOST_VALUES:
-        raise ValueError(f"should have 1 to {MOST_VALUES} values")
+    if any(size < 0 for size in sizes) or not 0 < layout.numel <= max_values:
+        raise ValueError(f"expected 1 to {max_values} values")
     return layout
 
 
-def profile_as_data(profile: Profile) -> Header:
-    """Convert a profile to JSON data."""
-    layouts = {
-        str(slot): [list(layout.names), [list(shape) for shape in layout.shapes]]
-        for slot, layout in profile.layouts.items()
-    }
-    return {
-        "client": profile.client,
-        "dataset": profile.dataset,
-        "tasks": list(profile.tasks),
-        "samples": profile.samples,
-        "layouts": layouts,
-        "backbone": profile.backbone,
-        "classes": dict(profile.classes),
-    }
-
-
-def _addends(order: Order) -> list[Addend]:
-    return [addend for delivery in order.deliveries.values() for addend in delivery.addends]
-
-
-def _order(order: Order, places: Mapping[int, _Place]) -> Header:
-    def where(row: Tensor) -> Header:
-        place = places[row.data_ptr()]
-        return {"array": place.array, "start": place.start}
-
-    deliveries = deliveries_as_data(order.deliveries, where)
-    flags = {key: getattr(order, key) for key in FLAGS}
-    return {"round": order.round, "deliveries": deliveries, **flags, "upload": dict(order.upload)}
-
-
-def _cut(arrays: Mapping[str, Tensor], name: str, start: int, size: int) -> Tensor:
-    row = arrays[name][start : start + size] if name in arrays else torch.empty(0)
-    if start < 0 or row.numel() != size:
-        raise MalformedMessageError(f"array {name!r} should have {size} values from {start} on, found {row.numel()}")
-    return row
+def _values(message: Order | Profile) -> Header:
+    """The values of a message by field."""
+    return {each.name: getattr(message, each.name) for each in fields(message)}

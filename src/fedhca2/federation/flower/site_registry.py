@@ -18,7 +18,7 @@ from flwr.serverapp.grid import Grid
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Failed, Gone
 from fedhca2.federation.flower.arrivals import source_of
-from fedhca2.federation.flower.deploy.invitation import Invitation, expected_profile
+from fedhca2.federation.flower.deploy.consent import Invitation, expected_profile
 from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import decode_profile, pack

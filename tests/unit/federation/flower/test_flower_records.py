@@ -167,4 +167,4 @@ def test_malformed_classes_are_refused(classes):
 
 @pytest.mark.parametrize("key", ["client", "dataset", "tasks", "layouts"])
 def test_a_profile_that_is_not_the_expected_one_is_refused(key):
-    assert profile(**{key: None}).why.startswith(f"{key} of home should be")
+    assert profile(**{key: None}).why.startswith(f"{key} of home: expected")

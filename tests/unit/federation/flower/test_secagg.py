@@ -10,9 +10,8 @@ from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedhca2.federation.flower.answers import Answer
-from fedhca2.federation.flower.deploy.masks import Steps, mask
 from fedhca2.federation.flower.deploy.secagg_server import read_keys
-from fedhca2.federation.flower.deploy.secagg_site import MASK, SHARE, UNMASK, Secrets, Terms, new_keys
+from fedhca2.federation.flower.deploy.secagg_site import MASK, SHARE, UNMASK, Secrets, Steps, SumRules, mask, new_keys
 from secure_clients import Clients, summing
 
 NUMEL = 400
@@ -225,7 +224,7 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("weights", WEIGHTS.values(), ids=WEIGHTS)
 def test_a_site_helps_with_no_sum_that_is_nearly_a_row(weights):
-    clients = Clients(some_rows(), terms=Terms())
+    clients = Clients(some_rows(), rules=SumRules())
     found = clients.add(summing(weights, NUMEL))
     assert found.rows == [None]
     assert not [masked for stage, _, _, masked in clients.seen if stage == MASK]
@@ -233,12 +232,12 @@ def test_a_site_helps_with_no_sum_that_is_nearly_a_row(weights):
 
 def test_weights_that_differ_are_refused_where_the_method_says_that_they_are_equal():
     uneven = {"a": 0.3, "b": 0.2, "c": 0.2, "d": 0.2, "e": 0.1}
-    assert Clients(some_rows(), terms=Terms()).add(summing(uneven, NUMEL)).rows[0] is not None
-    assert Clients(some_rows(), terms=Terms(equal=frozenset({"encoder"}))).add(summing(uneven, NUMEL)).rows == [None]
+    assert Clients(some_rows(), rules=SumRules()).add(summing(uneven, NUMEL)).rows[0] is not None
+    assert Clients(some_rows(), rules=SumRules(equal=frozenset({"encoder"}))).add(summing(uneven, NUMEL)).rows == [None]
 
 
 def test_who_drops_out_leaves_no_sum_of_two():
-    clients = Clients(some_rows("abc"), absent={"c": MASK}, terms=Terms())
+    clients = Clients(some_rows("abc"), absent={"c": MASK}, rules=SumRules())
     assert clients.add(summing(dict.fromkeys("abc", 1 / 3), NUMEL)).rows == [None]
 
 

@@ -10,13 +10,12 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedhca2.clients.state_file import RoundIsOverError
 from fedhca2.cores import one_per_core
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.deploy.consent import RefusalError
-from fedhca2.federation.flower.deploy.invitation import Invitation
-from fedhca2.federation.flower.deploy.masks import LargeValueError
-from fedhca2.federation.flower.deploy.secagg_site import SumRefusedError
-from fedhca2.federation.flower.deploy.site import RoundIsOverError, Site
+from fedhca2.federation.flower.deploy.consent import Invitation, RefusalError
+from fedhca2.federation.flower.deploy.secagg_site import LargeValueError, SumRefusedError
+from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.flower.records import (
     CANNOT,
@@ -83,7 +82,7 @@ def _answer(site: Site, message: Message, header: Mapping[str, Any]) -> Message:
     order = decode_order(message.content, profile.layouts)
     log.info("round %d of %s as %s", order.round + 1, plain(str(invitation.experiment["name"])), profile.client)
     reply = site.seen(invitation, order)
-    return Message(encode_reply(reply, wire, site.keys(invitation, order)), reply_to=message)
+    return Message(encode_reply(reply, wire, keys=site.keys(invitation, order)), reply_to=message)
 
 
 def as_told(error: Exception) -> str:

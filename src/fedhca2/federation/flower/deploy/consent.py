@@ -1,94 +1,259 @@
-"""What a server may ask of a site: only what the site's own file allows and the method needs."""
+"""What a server asks of a site, and whether the site agrees: only what its own file allows and the method needs."""
 
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple
 
+from fedhca2.clients import Privacy
 from fedhca2.data import KINDS
 from fedhca2.data.own import OwnData
-from fedhca2.errors import UserError
-from fedhca2.experiment import Experiment
+from fedhca2.errors import Fault, UserError
+from fedhca2.experiment import ClientSpec, Experiment
+from fedhca2.experiment.build import build_client_model
 from fedhca2.experiment.clients import ClientEntry
+from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.foreign_text import shown
-from fedhca2.messages import Order
+from fedhca2.imports import file_name, is_import_path
+from fedhca2.messages import Order, Profile
 from fedhca2.methods import Method
 from fedhca2.methods.resolve import AGGREGATED
-from fedhca2.models import ModelConfig
-from fedhca2.params import STATISTICS
+from fedhca2.models import ModelConfig, fingerprint
+from fedhca2.models.config import with_classes
+from fedhca2.params import STATISTICS, layouts
 from fedhca2.tasks import TASKS
+from fedhca2.tasks.task import class_digests
 
-OWN_WEIGHTS = "own"  # the encoder's initial weights are a file that every site has
+OWN = "own"  # weights, a data set or a task for which every site has a file or code of its own
 EMBEDDED_WEIGHTS = ("none", "scenes")
 OWN_FILES = {"root", "partition"}  # of a data set: the location of its files
 # Data sets whose other settings name no files and no code; a site reads all others as its own file says.
 TOLD_KINDS = [kind for kind, settings in KINDS.items() if not issubclass(settings, OwnData)]
-OWN_KIND = "own"  # a data set or a task for which every site has code of its own
 
 
 class RefusalError(UserError):
-    """The server asks for something that the site does not allow; one line each.
+    """The server asks for something that the site does not allow.
 
     `keys` names the settings in site.yaml that would allow it: all that the server is told of a site's settings.
     """
 
-    def __init__(self, lines: Iterable[str], keys: Iterable[str] = ()) -> None:
-        super().__init__(lines)
-        self.keys = tuple(dict.fromkeys(keys))
+    keys: tuple[str, ...] = ()
 
 
-def check_experiment(experiment: Mapping[str, Any], model: ModelConfig, site: SiteConfig) -> None:
+class _Refusal(NamedTuple):
+    """What is refused, and the key in site.yaml that would allow it, if there is one."""
+
+    where: str
+    message: str
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """An experiment without paths or partitions, and the name of the run: a site keeps its state under both."""
+
+    run: str
+    experiment: Mapping[str, Any]
+
+    @classmethod
+    def for_experiment(cls, experiment: Experiment, run: str) -> "Invitation":
+        """Make the invitation to an experiment."""
+        values = experiment.to_dict()
+        for name, data in values["data"].items():
+            if data["kind"] in TOLD_KINDS:
+                values["data"][name] = {key: value for key, value in data.items() if key not in OWN_FILES}
+            else:
+                values["data"][name] = {"kind": OWN, "size": data["size"]}
+        for name, task in values["tasks"].items():
+            values["tasks"][name] = task if task["kind"] in TASKS else {"kind": OWN}
+        for holder in (values, *(client for client in values["clients"] if "model" in client)):
+            model = holder["model"] = with_classes(holder["model"], file_name)
+            if model.get("encoder", {}).get("weights", "none") not in EMBEDDED_WEIGHTS:
+                model["encoder"]["weights"] = OWN
+        values["method"]["name"] = file_name(values["method"]["name"])
+        return cls(run, values)
+
+    def only_for(self, client: str) -> "Invitation":
+        """What this client's site needs of it: nothing of other clients, their data sets and tasks."""
+        spec = self._specs[client]
+        needed = ["name", "seed", "rounds", "method", "training", "skip_broken", "privacy", "guard"]
+        needed += ["secure_aggregation", "diagnostics"]
+        part = {key: self.experiment[key] for key in needed if key in self.experiment}
+        part["guard"] = {key: value for key, value in part["guard"].items() if key != "images"}
+        by_task = {
+            key: {task: value for task, value in self.experiment[key].items() if task in spec.tasks}
+            for key in ("tasks", "metrics")
+        }
+        model = spec.model.model_dump(mode="json", exclude_none=True)
+        data = {spec.data: self.experiment["data"][spec.data]}
+        return Invitation(self.run, {**part, **by_task, "data": data, "clients": [_entry(spec)], "model": model})
+
+    @classmethod
+    def read(cls, header: Mapping[str, Any]) -> "Invitation":
+        """Read the invitation in a message's header."""
+        run = str(header["run"])
+        if not re.fullmatch(r"[A-Za-z0-9]{1,64}", run):  # it becomes the name of a folder
+            raise UserError("run", f"expected at most 64 letters and digits, got {run!r}")
+        return cls(run, dict(header["experiment"]))
+
+    def header(self) -> dict[str, Any]:
+        """Convert to JSON data."""
+        return {"run": self.run, "experiment": dict(self.experiment)}
+
+    def accept(self, site: SiteConfig) -> tuple[Experiment, ClientSpec]:
+        """The site's part of the experiment, with its own data and files, and the client that it is.
+
+        Raises UserError if the experiment has no such client, or asks for something that the site does not allow.
+        """
+        spec = self._spec_of(site)
+        model = _with_own_files(spec.model, site)
+        method = _own_path(self.experiment["method"]["name"], site.methods)
+        _check_names({**self.experiment, "method": {"name": method}}, model, site)
+        part = {key: value for key, value in self.experiment.items() if key != "participation"} | {
+            "method": {**self.experiment["method"], "name": method},
+            "data": {spec.data: self._data(spec.data, site)},
+            "tasks": self._tasks(spec, site),
+            "metrics": {task: name for task, name in self.experiment["metrics"].items() if task in spec.tasks},
+            "clients": [_entry(spec)],
+            "model": _with_own_weights(model, site),
+            **self._privacy(site),
+        }
+        if part["privacy"]["noise"]:  # of this site alone; it then reports no losses
+            part.pop("diagnostics", None)
+        accepted = Experiment.parse(part)
+        _check_sharing(accepted, site)
+        _check_work(accepted, site)
+        return accepted, spec
+
+    def _data(self, name: str, site: SiteConfig) -> dict[str, Any]:
+        """The site's data set: as in the experiment with the site's settings, or what the site reads by itself."""
+        asked = self.experiment["data"][name]
+        if "kind" in site.data and site.data["kind"] != asked["kind"]:
+            return {"size": asked["size"], **site.data}
+        if asked["kind"] == OWN:
+            _refuse(_Refusal(f"data.{name}", "expected how its images are read (data.kind), got none", "data.kind"))
+        return {**asked, **site.data}
+
+    def _tasks(self, spec: ClientSpec, site: SiteConfig) -> dict[str, Any]:
+        """The declared tasks that this client has, with the site's own code."""
+        own = {name: task.model_dump() for name, task in site.own_tasks.items()}
+        declared = {**self.experiment.get("tasks", {}), **own}
+        return {name: declared[name] for name in spec.tasks if name in declared}
+
+    @cached_property
+    def _entries(self) -> list[ClientEntry]:
+        return [ClientEntry.model_validate(entry) for entry in self.experiment["clients"]]
+
+    @cached_property
+    def _specs(self) -> dict[str, ClientSpec]:
+        """The clients of the experiment, by name."""
+        model = ModelConfig.model_validate(self.experiment["model"])
+        return {spec.name: spec for entry in self._entries for spec in entry.expand(model)}
+
+    def _spec_of(self, site: SiteConfig) -> ClientSpec:
+        """The client of the experiment that this site is."""
+        count = sum(entry.copies * len(entry.split or (entry.tasks,)) for entry in self._entries)
+        if count > site.limits.clients:  # before each of them is made
+            _refuse(_too_much("clients", count, "clients", site))
+        if site.client not in self._specs:
+            _refuse(_Refusal("client", f"expected {', '.join(self._specs)}, got {site.client!r}", "client"))
+        spec = self._specs[site.client]
+        if set(spec.tasks) != set(site.tasks):
+            expected = f"{', '.join(spec.tasks)} for {site.client!r}, as in the experiment"
+            _refuse(_Refusal("tasks", f"expected {expected}, got {', '.join(site.tasks)}", "tasks"))
+        return spec
+
+    def _privacy(self, site: SiteConfig) -> dict[str, Any]:
+        """The stricter bounds of both, and the noise that others may add.
+
+        Raises UserError if the server would refuse rows with these bounds.
+        """
+        declared = Privacy.model_validate(self.experiment["privacy"])
+        privacy = site.privacy.stricter(declared)
+        guard = GuardBounds.model_validate(self.experiment["guard"])
+        noise = max(declared.deviation, guard.noise)
+        if guard.reach and privacy.deviation > noise:
+            expected = f"guard.noise of {privacy.deviation:g} or more in the experiment for the {privacy.noise:g} here"
+            _refuse(_Refusal("privacy.noise", f"expected {expected}, got {noise:g}", "privacy.noise"))
+        return {"privacy": privacy.model_dump(), "guard": {**self.experiment["guard"], "noise": noise}}
+
+
+def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
+    """Refuse an order that the agreed method does not need in this round."""
+    method, rounds = experiment.resolved_method, experiment.rounds
+    if type(order.round) is not int or not 0 <= order.round <= rounds:
+        _refuse(_Refusal("round", f"expected 0 to {rounds}, got {shown(order.round)}"))
+    asked = {"upload": set(order.upload), "deliveries": {slot.part for slot in order.deliveries}}
+    # Running statistics belong to the part of their layers.
+    kept = [(k, part) for k, parts in asked.items() for part in parts if part.removesuffix("_norms") not in site.share]
+    _refuse(*(_unlisted(key, part, "share", site.share) for key, part in sorted(kept)))
+    last = order.round == rounds
+    most = {} if last else dict(method.uploads(order.round))  # less if no other client has such an encoder
+    agreed = f"{experiment.method_name} in round {order.round + 1} of {rounds}"
+    if (order.finish, order.train) != (last, not last) or not order.upload.items() <= most.items():
+        found = f"finish: {order.finish}, train: {order.train}, upload: {shown(order.upload)}"
+        _refuse(_Refusal(agreed, f"expected finish: {last}, train: {not last}, upload: {most}, got {found}"))
+    shared = _aggregated(method)
+    norms = [norms for part, norms in STATISTICS.items() if part in shared and method.batch_norm == "average"]
+    if strange := asked["deliveries"] - {*shared, *norms}:
+        _refuse(_Refusal(agreed, f"expected no deliveries of {', '.join(sorted(strange))}, got some"))
+
+
+def expected_profile(experiment: Experiment, spec: ClientSpec) -> Profile:
+    """The profile of a client of the experiment, except its number of images."""
+    data = experiment.data[spec.data]
+    labels = experiment.labels[spec.data]
+    model = build_client_model(experiment, spec, labels, data.size)
+    classes = class_digests(spec.tasks, labels)
+    return Profile(spec.name, spec.data, spec.tasks, 0, layouts(model), fingerprint(model), classes)
+
+
+def _check_names(experiment: Mapping[str, Any], model: ModelConfig, site: SiteConfig) -> None:
     """Refuse an experiment that would run code, open files or contact hosts that the site has not listed.
 
     `model` is the one that the experiment has for this site.
     """
     refused: list[_Refusal] = []
-    method, encoder = experiment["method"]["name"], model.encoder
-    if method not in site.methods:
-        refused.append(_line("method", method, "methods", site.methods))
-    if encoder.name not in site.encoders and not encoder.is_own:
-        refused.append(_line("model.encoder.name", encoder.name, "encoders", site.encoders))
+
+    def check(where: str, name: str, key: str, allowed: Iterable[str]) -> None:
+        if name not in allowed:
+            refused.append(_unlisted(where, name, key, allowed))
+
+    encoder = model.encoder
+    check("method", experiment["method"]["name"], "methods", site.methods)
+    if not encoder.is_own:
+        check("model.encoder.name", encoder.name, "encoders", site.encoders)
     for name, part in model.own_parts.items():
-        if part.kind not in site.encoders:
-            refused.append(_line(f"model.{name}.kind", part.kind, "encoders", site.encoders))
-    weights = (*EMBEDDED_WEIGHTS, OWN_WEIGHTS) if site.weights else EMBEDDED_WEIGHTS
-    if encoder.weights not in weights:
-        refused.append(_line("model.encoder.weights", encoder.weights, "weights", weights))
+        check(f"model.{name}.kind", part.kind, "encoders", site.encoders)
+    check("model.encoder.weights", encoder.weights, "weights", (*EMBEDDED_WEIGHTS, *[OWN] * bool(site.weights)))
     for name, data in experiment["data"].items():
-        if data["kind"] not in (*TOLD_KINDS, OWN_KIND):
-            refused.append(_line(f"data.{name}.kind", data["kind"], "data.kind", TOLD_KINDS))
-        for key in sorted(OWN_FILES & set(data)):
-            refused.append(_line(f"data.{name}.{key}", data[key], f"data.{key}", ()))
+        check(f"data.{name}.kind", data["kind"], "data.kind", (*TOLD_KINDS, OWN))
+        refused += [
+            _unlisted(f"data.{name}.{key}", data[key], f"data.{key}", ()) for key in sorted(OWN_FILES & {*data})
+        ]
     for name, task in experiment.get("tasks", {}).items():
-        if name not in site.tasks:
-            continue  # another site's
-        known = name in site.own_tasks if task["kind"] == OWN_KIND else task["kind"] in TASKS
-        if not known:
-            refused.append(_line(f"tasks.{name}.kind", task["kind"], "own_tasks", list(TASKS)))
-    _refuse(refused)
+        if name in site.tasks:  # others are another site's
+            check(f"tasks.{name}.kind", task["kind"], "own_tasks", (*TASKS, *[OWN] * (name in site.own_tasks)))
+    _refuse(*refused)
 
 
-def check_parts(method: Method, site: SiteConfig) -> None:
-    """Refuse a method that shares parts that the site keeps."""
-    _refuse(_line("method", part, "share", site.share) for part in _aggregated(method) if part not in site.share)
-
-
-def check_sums_only(experiment: Experiment, site: SiteConfig) -> None:
-    """Refuse an experiment with rows in the clear if the site only sends sums."""
-    if not site.sums_only or not experiment.resolved_method.all_aggregators:
-        return
-    secure = experiment.secure_aggregation
-    if secure is None or secure.sketch > site.sketch:
+def _check_sharing(experiment: Experiment, site: SiteConfig) -> None:
+    """Refuse a method that shares parts that the site keeps, or rows in the clear if the site only sends sums."""
+    method, secure = experiment.resolved_method, experiment.secure_aggregation
+    _refuse(*(_unlisted("method", part, "share", site.share) for part in _aggregated(method) if part not in site.share))
+    if site.sums_only and method.all_aggregators and (secure is None or secure.sketch > site.sketch):
+        expected = f"a sketch of at most {site.sketch} (sums_only in site.yaml)"
         found = f"a sketch of {secure.sketch}" if secure else "none"
-        needed = f"secure_aggregation with a sketch of at most {site.sketch}"
-        fault = f"secure_aggregation: this site needs {needed} (sums_only in site.yaml), found {found}"
-        raise RefusalError([fault], ["sums_only"])
+        _refuse(_Refusal("secure_aggregation", f"expected {expected}, got {found}", "sums_only"))
 
 
-def check_work(experiment: Experiment, site: SiteConfig) -> None:
+def _check_work(experiment: Experiment, site: SiteConfig) -> None:
     """Refuse an experiment, as the site agreed to it, that takes more time or memory than the site gives."""
     [spec], method, training = experiment.specs, experiment.resolved_method, experiment.training
-    data, most = experiment.data[spec.data], site.limits
+    data = experiment.data[spec.data]
     epochs = {f"method.local.{key}": value for key, value in method.local if key.endswith("epochs")}
     asked: dict[str, dict[str, float | None]] = {
         "epochs": {"clients.epochs": spec.epochs, **epochs},
@@ -101,74 +266,55 @@ def check_work(experiment: Experiment, site: SiteConfig) -> None:
         "noise": {"guard.noise": experiment.guard.noise},
     }
     _refuse(
-        _too_much(where, value, key, getattr(most, key))
-        for key, values in asked.items()
-        for where, value in values.items()
-        if value is not None and value > getattr(most, key)
+        *(
+            _too_much(where, value, key, site)
+            for key, values in asked.items()
+            for where, value in values.items()
+            if value is not None and value > getattr(site.limits, key)
+        )
     )
 
 
-def check_clients(entries: Iterable[ClientEntry], site: SiteConfig) -> None:
-    """Refuse an invitation that lists more clients than the site makes room for."""
-    count = sum(entry.copies * len(entry.split or (entry.tasks,)) for entry in entries)
-    if count > site.limits.clients:
-        _refuse([_too_much("clients", count, "clients", site.limits.clients)])
-
-
-def check_order(order: Order, experiment: Experiment, site: SiteConfig) -> None:
-    """Refuse an order that the agreed method does not need in this round."""
-    method, rounds = experiment.resolved_method, experiment.rounds
-    if type(order.round) is not int or not 0 <= order.round <= rounds:
-        raise RefusalError([f"round: should be from 0 to {rounds}, found {shown(order.round)}"])
-    asked = {"upload": set(order.upload), "deliveries": {slot.part for slot in order.deliveries}}
-    kept = [(key, part) for key, parts in asked.items() for part in sorted(parts) if not _may_cross(part, site)]
-    _refuse(_line(key, part, "share", site.share) for key, part in kept)
-    last = order.round == rounds
-    most = {} if last else dict(method.uploads(order.round))  # less if no other client has such an encoder
-    wanted = f"{experiment.method_name} in round {order.round + 1} of {rounds}, which this site has agreed to"
-    if (order.finish, order.train) != (last, not last) or not order.upload.items() <= most.items():
-        found = f"finish: {order.finish}, train: {order.train}, upload: {shown(order.upload)}"
-        raise RefusalError([f"{wanted}, needs finish: {last}, train: {not last}, upload: {most}; found {found}"])
-    if strange := asked["deliveries"] - _ever_shared(method):
-        raise RefusalError([f"{wanted}, has no deliveries of {', '.join(sorted(strange))}"])
-
-
-def _may_cross(part: str, site: SiteConfig) -> bool:
-    """Whether a site shares a part; running statistics belong to the part of their layers."""
-    return part.removesuffix("_norms") in site.share
-
-
-def _ever_shared(method: Method) -> set[str]:
-    """The parts that a method aggregates in any round."""
-    shared = _aggregated(method)
-    return {
-        *shared,
-        *(norms for part, norms in STATISTICS.items() if part in shared and method.batch_norm == "average"),
-    }
-
-
 def _aggregated(method: Method) -> list[str]:
+    """The parts that a method aggregates in any round."""
     return [part for part in AGGREGATED if getattr(method, part)]
 
 
-class _Refusal(NamedTuple):
-    """What is refused, and the key in site.yaml that would allow it."""
-
-    line: str
-    key: str
+def _entry(spec: ClientSpec) -> dict[str, Any]:
+    return {"name": spec.name, "data": spec.data, "tasks": list(spec.tasks), "epochs": spec.epochs}
 
 
-def _line(where: str, found: object, key: str, allowed: Iterable[str]) -> _Refusal:
-    listed = ", ".join(allowed)
-    line = f"{where}: this site allows {listed or 'only its own'} ({key} in site.yaml), found {shown(found)}"
-    return _Refusal(line, key)
+def _with_own_files(model: ModelConfig, site: SiteConfig) -> ModelConfig:
+    """The model with classes from the site's files of the same names, if the site lists them."""
+    return ModelConfig.model_validate(with_classes(model.model_dump(), lambda path: _own_path(path, site.encoders)))
 
 
-def _too_much(where: str, found: float, key: str, most: float) -> _Refusal:
-    return _Refusal(f"{where}: expected at most {most:g} (limits.{key} in site.yaml), got {found:g}", f"limits.{key}")
+def _own_path(path: object, own: Iterable[str]) -> str:
+    """The site's own path of the file that an import path names, if it is listed; otherwise the path as it crosses."""
+    crossing = file_name(str(path))
+    return {file_name(each): each for each in own if is_import_path(each)}.get(crossing, crossing)
 
 
-def _refuse(refusals: Iterable[_Refusal]) -> None:
+def _with_own_weights(model: ModelConfig, site: SiteConfig) -> dict[str, Any]:
+    values = model.model_dump(exclude_none=True)
+    if model.encoder.weights == OWN:
+        values["encoder"]["weights"] = str(site.weights)
+    return values
+
+
+def _unlisted(where: str, found: object, key: str, allowed: Iterable[str]) -> _Refusal:
+    expected = ", ".join(each for each in allowed if each != OWN) or "only the site's own"
+    return _Refusal(where, f"expected {expected} ({key} in site.yaml), got {shown(found)}", key)
+
+
+def _too_much(where: str, found: float, key: str, site: SiteConfig) -> _Refusal:
+    key, most = f"limits.{key}", getattr(site.limits, key)
+    return _Refusal(where, f"expected at most {most:g} ({key} in site.yaml), got {found:g}", key)
+
+
+def _refuse(*refusals: _Refusal) -> None:
     """Raise RefusalError if there are any."""
-    if refusals := list(refusals):
-        raise RefusalError((each.line for each in refusals), (each.key for each in refusals))
+    if refusals:
+        error = RefusalError.of(Fault(each.where, each.message) for each in refusals)
+        error.keys = tuple(dict.fromkeys(each.key for each in refusals if each.key))
+        raise error

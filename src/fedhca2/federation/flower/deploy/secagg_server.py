@@ -19,17 +19,19 @@ from torch import Tensor
 from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.blind import Sum, Summed
 from fedhca2.federation.flower.answers import Answer
-from fedhca2.federation.flower.deploy.masks import Steps, Whole, mask
 from fedhca2.federation.flower.deploy.secagg_site import (
     KEYS,
     MASK,
     SHARE,
     UNMASK,
     UNREADABLE,
+    Steps,
+    Whole,
     add_pair,
     agree,
     commitment,
     largest,
+    mask,
     public_of,
 )
 from fedhca2.federation.flower.internals import bytes_to_public_key

@@ -1,4 +1,6 @@
-"""A site's part of secure aggregation: its keys for one sum, and its answers in the stages of SecAgg.
+"""A site's part of secure aggregation: its keys and masks for one sum, and its answers in the stages of SecAgg.
+
+Rows become integers that add up without loss, hidden by masks until they are added.
 
 Keys, agreement, encryption and shares are Flower's; see docs/decisions/0011. Masks are ours.
 """
@@ -15,15 +17,17 @@ from typing import Any
 
 import numpy as np
 from cryptography.fernet import InvalidToken
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from flwr.common.secure_aggregation.crypto.shamir import create_shares
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt, generate_shared_key
 from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat, share_keys_plaintext_separate
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
 from fedhca2.config import Config
 from fedhca2.experiment import SecureAggregation
-from fedhca2.federation.flower.deploy.masks import KEY_BYTES, Steps, Whole, mask
 from fedhca2.federation.flower.internals import (
     bytes_to_private_key,
     bytes_to_public_key,
@@ -34,11 +38,63 @@ from fedhca2.federation.flower.internals import (
 from fedhca2.params import Slot
 from fedhca2.whole_files import write_whole
 
+Whole = NDArray[np.uint32]
+KEY_BYTES = 32
 Request = Mapping[str, Any]
-EVEN = 1e-6  # relative differences of weights that are equal
 Weights = Mapping[str, Mapping[str, float]]  # of a sum, by client and slot
 KEYS, SHARE, MASK, UNMASK = "keys", "share", "mask", "unmask"  # the first, new keys, usually comes with a reply
 UNREADABLE = "unreadable"  # in the header of masked rows: whose shares could not be read
+
+
+class LargeValueError(ValueError):
+    """A row has a value that is larger than the clip, or that is not a number."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Values from −clip to clip in equal steps, so fine that the numbers of all members fill half of the range.
+
+    A result in the other half is not a sum, so wrong masks are noticed.
+
+    >>> steps = Steps(clip=1.0, members=3)
+    >>> steps.sum_of(steps.whole(np.array([0.5])) + steps.whole(np.array([-0.25])), 2).round(6)
+    array([0.25])
+    """
+
+    clip: float
+    members: int
+
+    @property
+    def count(self) -> int:
+        """The number of steps from −clip to clip."""
+        return 2**31 // self.members
+
+    @property
+    def size(self) -> float:
+        """The size of one step; rounding errors are at most half of it."""
+        return 2 * self.clip / self.count
+
+    def whole(self, values: NDArray[Any]) -> Whole:
+        """Round to the nearest steps; raises LargeValueError if a value is too large."""
+        largest = float(np.abs(values).max(initial=0.0))
+        if not largest <= self.clip:  # also if it is NaN
+            raise LargeValueError(
+                f"rows should have values of at most {self.clip:g} (secure_aggregation.clip), found {largest:g}"
+            )
+        return np.rint((values.astype(np.float64) + self.clip) / self.size).astype(np.uint32)
+
+    def sum_of(self, total: Whole, members: int) -> NDArray[np.float64]:
+        """The sum of this many members' steps; raises ValueError if it is impossible."""
+        if int(total.max(initial=0)) > members * self.count:
+            raise ValueError("a sum should have values within the clip, found one beyond: a client sent an invalid row")
+        return total.astype(np.float64) * self.size - members * self.clip
+
+
+def mask(secret: bytes, number: int, size: int) -> Whole:
+    """The mask of a sum: ChaCha20 with a key derived from the secret, so that each of 2³² numbers is equally likely."""
+    key = blake2b(secret, digest_size=KEY_BYTES, salt=number.to_bytes(16, "little"), person=b"fedhca2 mask").digest()
+    stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(4 * size))
+    return np.frombuffer(stream, "<u4")
 
 
 class SumRefusedError(ValueError):
@@ -46,7 +102,7 @@ class SumRefusedError(ValueError):
 
 
 @dataclass(frozen=True)
-class Terms:
+class SumRules:
     """Which sums a site helps with, beyond those that would be a row.
 
     Where the method implies equal weights, others are refused; elsewhere no client may have more than `share` of the
@@ -69,13 +125,10 @@ class Terms:
         if len(parts) != 1:
             raise SumRefusedError(f"a sum should be of rows of one part, found {sorted(parts)}")
         if parts <= self.equal:
-            if max(values) > min(values) * (1 + EVEN):
+            if max(values) > min(values) * (1 + 1e-6):  # they may differ by rounding
                 raise SumRefusedError("weights of a sum should be equal, as the method says, found others")
         elif (share := max(totals.values()) / sum(totals.values())) > self.share:
             raise SumRefusedError(f"a row should have at most {self.share:g} of a sum (sums.share), found {share:g}")
-
-
-TERMS = Terms()
 
 
 class Secrets(Config):
@@ -153,7 +206,7 @@ def conceal(
     name: str,
     settings: SecureAggregation,
     rows: Mapping[Slot, Tensor],
-    terms: Terms = TERMS,
+    rules: SumRules,
 ) -> tuple[Secrets, Whole]:
     """The masked rows, concatenated: this site's part of each of the sums."""
     sums = tuple({client: dict(own) for client, own in weights.items()} for weights in request["sums"])
@@ -164,7 +217,7 @@ def conceal(
         _check(members, sums, name, set(secrets.public), settings.least(len(secrets.public)))
         for weights in sums:
             if name in weights:
-                terms.check(weights, members)
+                rules.check(weights, members)
         opened = _opened(secrets, request["shares"], name)
         unreadable = tuple(client for client in members if client not in (name, *opened))
         update = {"held": secrets.held | opened, "members": members, "sums": sums, "unreadable": unreadable}
@@ -199,7 +252,7 @@ def _masked(
 
 
 def unmask(
-    secrets: Secrets, request: Request, name: str, settings: SecureAggregation, terms: Terms = TERMS
+    secrets: Secrets, request: Request, name: str, settings: SecureAggregation, rules: SumRules
 ) -> tuple[Secrets, Request]:
     """The share of the seed of each client that stayed, and of the key of each that dropped out; never both."""
     stayed, dropped = sorted(set(request["stayed"])), sorted(set(request["dropped"]))
@@ -211,7 +264,7 @@ def unmask(
         raise SumRefusedError("a sum should be of two or more clients that stayed, found one that is a row")
     for weights in secrets.sums:
         if name in weights:
-            terms.check(weights, stayed)
+            rules.check(weights, stayed)
     asked = commitment(json.dumps([secrets.sums, stayed], sort_keys=True).encode())
     if secrets.told[0] == secrets.round and secrets.told[1] != asked:  # the difference of two sums would reveal a row
         raise SumRefusedError("rows of a round should be added up once, found a second sum that differs")

@@ -165,13 +165,13 @@ class SiteConfig(Config):
 
     @model_validator(mode="after")
     def _no_exact_scores_within_a_budget(self) -> "SiteConfig":
-        told = self.told_scores
-        if self.privacy.epsilon is not None and told.send != "none" and not told.noise:
-            raise ValueError("scores should be none or have noise if privacy has an epsilon, found exact ones")
+        scores = self.reported_scores
+        if self.privacy.epsilon is not None and scores.send != "none" and not scores.noise:
+            raise ValueError("scores: expected none or noised ones if privacy has an epsilon, got exact ones")
         return self
 
     @property
-    def told_scores(self) -> SiteScores:
+    def reported_scores(self) -> SiteScores:
         """Which scores it reports, including the default."""
         return self.scores or SiteScores(send="final" if self.privacy.epsilon is None else "none")
 
