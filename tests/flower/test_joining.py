@@ -26,7 +26,7 @@ def test_a_site_may_join_after_the_start(experiment, tmp_path):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"tasks": ("depth",)}, "tasks: the experiment has depth, normals for 'home', this site has depth"),
+        ({"tasks": ("depth",)}, "tasks: expected depth, normals for 'home'"),
         ({"client": "house"}, "client: expected home, got 'house'"),
     ],
 )
