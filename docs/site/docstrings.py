@@ -3,8 +3,8 @@
 import inspect
 import re
 
-from fedhca2.cli.catalogue import allowed, as_in_config
 from fedhca2.config import Config
+from fedhca2.configs import allowed_values, format_value
 
 CODE = re.compile(r"(?<![`:])`([^`\n]+)`(?!`)")
 FORMULA = re.compile(r"(?<!\$)\$([^$]+)\$(?!\$)")
@@ -34,11 +34,14 @@ def to_rst(text):
 
 def settings(config):
     """A line for each setting: its meaning, default and values."""
+    schemas = config.model_json_schema()["properties"]
     for name, field in config.model_fields.items():
         if name != "kind":
             value = field.get_default(call_default_factory=True)
             plain = not field.is_required() and not isinstance(value, Config) and value != ""
-            known = "; ".join(filter(None, [f"default {as_in_config(value)}" if plain else "", allowed(field)]))
+            known = "; ".join(
+                filter(None, [f"default {format_value(value)}" if plain else "", allowed_values(schemas[name])])
+            )
             yield f":param {name}: {to_rst(field.description or '')}{f' ({known})' if known else ''}"
 
 

@@ -2,8 +2,8 @@
 
 import re
 
-from fedhca2.cli.catalogue import EVERYWHERE, allowed, as_in_config, shared_parts
-from fedhca2.methods import METHODS, Method, components_of
+from fedhca2.cli.show import settings_in, shared_parts
+from fedhca2.methods import METHODS, components_of
 
 WEIGHTS = "| method | weights |"  # the head of the table with rows about methods
 
@@ -13,7 +13,7 @@ def method_page(name, overview):
     method = METHODS[name]
     about = from_folder_below(explanation(name, overview))
     parts = [settings_table(part, component) for part, component in components_of(method).items()]
-    everywhere = table(method, {key: Method.model_fields[key] for key in EVERYWHERE})
+    everywhere = table(each for each in settings_in(method) if each.name == "batch_norm")
     return f"""\
 # `{name}`
 
@@ -60,17 +60,15 @@ def from_folder_below(text):
 
 def settings_table(part, component):
     """What a component is, and its settings; nothing if it has none."""
-    kind = type(component)
-    fields = {key: field for key, field in kind.model_fields.items() if key != "kind"}
-    about = (kind.__doc__ or "").partition("\n")[0]
-    head = f"**{part}**: {{py:class}}`~fedhca2.methods.{kind.__name__}`. {about}\n\n"
-    return f"{head}{table(component, fields)}\n" if fields else ""
+    found = [each for each in settings_in(component) if each.name != "kind"]
+    head = f"**{part}**: {{py:class}}`~fedhca2.methods.{type(component).__name__}`. "
+    return f"{head}{found[0].about}\n\n{table(found)}\n" if found else ""
 
 
-def table(component, fields):
-    """A row for each of these fields."""
+def table(settings):
+    """A row for each of these settings."""
     rows = [["setting", "default", "values", "meaning"], ["---"] * 4]
-    for key, field in fields.items():
-        cells = [f"`{key}`", as_in_config(getattr(component, key)), allowed(field), field.description or ""]
+    for each in settings:
+        cells = [f"`{each.name}`", each.value, each.values, each.meaning]
         rows.append([cell.replace("|", r"\|") for cell in cells])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

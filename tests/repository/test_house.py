@@ -121,7 +121,7 @@ def test_the_walk_names_every_function_from_the_command_to_a_step(tmp_path, monk
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SETTINGS, "clients": clients, "rounds": 1}))
     done = CliRunner().invoke(app, ["run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
-    own = stacks["client"]
-    way = [*stacks["fleet"], *own[own.index("perform") :], "take_step"]
+    fleet, own = stacks["fleet"], stacks["client"]
+    way = [*fleet[fleet.index("run") :], *own[own.index("perform") :], "take_step"]
     sentence = re.search(r"Nine functions lead (?:.|\n)*?\n\n", WALK).group()
     assert (len(way), way) == (9, re.findall(r"`(\w+)`", sentence))

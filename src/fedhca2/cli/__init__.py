@@ -1,9 +1,9 @@
-"""The command line. Each command imports the slow modules it needs."""
+"""The command line. `commands` and `groups` have the options of all commands, and import nothing slow."""
 
-from fedhca2.cli import catalogue, compare, completion, config, data, flower, models, privacy, run
+from fedhca2.cli import commands, groups
 from fedhca2.cli.app import app, print_anywhere
 
-__all__ = ["app", "catalogue", "compare", "completion", "config", "data", "flower", "main", "models", "privacy", "run"]
+__all__ = ["app", "commands", "groups", "main"]
 
 
 def main() -> None:

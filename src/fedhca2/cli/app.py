@@ -1,56 +1,85 @@
-"""The command itself, and how all its parts report input errors."""
+"""The command itself: how it loads and reports errors, and the options and completion that several commands share."""
 
 import codecs
 import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from fedhca2.configs import embedded_names, method_names, setting_keys
+from fedhca2.errors import UserError
+from fedhca2.run_folder.names import CONFIG
+from fedhca2.run_folder.strict_json import to_json
 from fedhca2.version import __version__
 
-
-def _allow(sources: list[str] | None) -> None:
-    if sources:
-        from fedhca2.imports import allow_code
-
-        allow_code(sources)
-
-
-AllowCode = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow-code",
-        metavar="FILE_OR_MODULE",
-        help="Code that a run's folder names and that you trust, if you have not run it on this machine.",
-        callback=_allow,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON; everything else goes to standard error.")]
-
-app = typer.Typer(
-    name="fedhca2",
-    help="Federated multi-task learning for clients that do not share a task list.",
-    no_args_is_help=True,
-    add_completion=False,
-    suggest_commands=False,  # click does
-    pretty_exceptions_enable=False,
-)
-
-WRONG_INPUT, INTERRUPTED = 2, 130
-UNLIMITED = 10_000  # columns
 warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\)")  # Pillow's warning before our error
 
 
-PLAIN = str.maketrans(
-    {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "Δ": "D", "²": "2", "°": "deg"}
-    | {"↑": "^", "↓": "v", "→": "->", "±": "+-", "×": "x", "−": "-", "–": "-", "—": "-", "…": "..."}
+def new_group(help: str, **options: Any) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(help=help, no_args_is_help=True, suggest_commands=False, **options)  # click suggests
+
+
+app = new_group(
+    "Federated multi-task learning for clients that do not share a task list.",
+    name="fedhca2",
+    pretty_exceptions_enable=False,
 )
+
+
+def command(
+    group: typer.Typer, module: str, name: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a command to a group, with the options of the decorated function.
+
+    The function runs first. Then one of the same name in `fedhca2.cli.MODULE` gets the same options and does the work.
+    The module is imported only then, since it imports what takes seconds.
+
+    :param name: the command's name, if it is not the function's.
+    """
+
+    def add(options_of: Callable[..., None]) -> Callable[..., None]:
+        @wraps(options_of)
+        def carry_out(**options: Any) -> None:
+            with clear_errors():
+                options_of(**options)
+                if trusted := options.pop("allow_code", None):
+                    import_module("fedhca2.imports").allow_code(trusted)
+                getattr(import_module(f"fedhca2.cli.{module}"), options_of.__name__)(**options)
+
+        return group.command(name)(carry_out)
+
+    return add
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Report input errors as a line or two on standard error, with exit code 2 and no traceback.
+
+    Ctrl-C is also one line, unless something else handles it.
+    """
+    try:
+        yield
+    except UserError as error:
+        for line in error.lines:
+            typer.echo(f"error: {line}", err=True)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"error: {where}{error.strerror or error}", err=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        raise typer.Exit(130) from None
 
 
 def print_anywhere() -> None:
@@ -63,8 +92,40 @@ def print_anywhere() -> None:
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
-    plain = error.object[error.start : error.end].translate(PLAIN)
+    known: dict[str, str | int | None] = {
+        "α": "alpha",
+        "β": "beta",
+        "γ": "gamma",
+        "δ": "delta",
+        "ε": "epsilon",
+        "Δ": "D",
+        "²": "2",
+        "°": "deg",
+        "↑": "^",
+        "↓": "v",
+        "→": "->",
+        "±": "+-",
+        "×": "x",
+        "−": "-",
+        "–": "-",
+        "—": "-",
+        "…": "...",
+    }
+    plain = error.object[error.start : error.end].translate(str.maketrans(known))
     return plain.encode("ascii", "replace").decode(), error.end
+
+
+def open_console(**options: Any) -> Console:
+    """A console with rich's options. Nothing is folded in a pipe or a file, unless COLUMNS asks for it."""
+    console = Console(**options)
+    if not console.file.isatty() and "COLUMNS" not in os.environ:
+        console.width = 10_000
+    return console
+
+
+def print_json(values: Any) -> None:
+    """Print plain data as strict JSON, in letters that every encoding has."""
+    typer.echo(to_json(values, indent=2))
 
 
 def _version(wanted: bool) -> None:
@@ -82,44 +143,68 @@ def _options(
     """Federated multi-task learning for clients that do not share a task list."""
 
 
-def console_beside(as_json: bool) -> Console:
-    """The console for people: standard error if standard output is for JSON."""
-    return open_console(stderr=as_json)
+def complete_experiments(incomplete: str) -> Iterator[str]:
+    """Embedded experiments, and YAML files."""
+    yield from (name for name in embedded_names() if name.startswith(incomplete))
+    for path in _entries(incomplete):
+        if path.is_dir() and incomplete:
+            yield f"{path}/"
+        elif path.suffix in (".yaml", ".yml"):
+            yield str(path)
 
 
-def open_console(**options: Any) -> Console:
-    """A console with rich's options. Nothing is folded in a pipe or a file, unless COLUMNS asks for it."""
-    console = Console(**options)
-    if not console.file.isatty() and "COLUMNS" not in os.environ:
-        console.width = UNLIMITED
-    return console
+def complete_runs(incomplete: str) -> Iterator[str]:
+    """Folders of runs, at first those in runs/, and folders on the way there."""
+    for path in _entries(incomplete or ("runs/" if Path("runs").is_dir() else "")):
+        if (path / CONFIG).is_file():
+            yield str(path)
+        elif path.is_dir():
+            yield f"{path}/"
 
 
-def print_json(values: Any) -> None:
-    """Print plain data as strict JSON, in letters that every encoding has."""
-    from fedhca2.run_folder.strict_json import to_json
+def complete_methods(incomplete: str) -> Iterator[str]:
+    """Methods, also as the last of several with commas between them."""
+    before, comma, last = incomplete.rpartition(",")
+    return (f"{before}{comma}{name}" for name in method_names() if name.startswith(last))
 
-    typer.echo(to_json(values, indent=2))
+
+def complete_trackers(incomplete: str) -> Iterator[str]:
+    """Built-in trackers; a place follows."""
+    return (f"{name}=" for name in ("tensorboard", "mlflow", "wandb") if name.startswith(incomplete))
 
 
-@contextmanager
-def clear_errors() -> Iterator[None]:
-    """Report input errors as a line or two on standard error, with exit code 2 and no traceback.
+def complete_settings(incomplete: str) -> Iterator[tuple[str, str]]:
+    """Keys of settings with their meanings; a value follows."""
+    return ((f"{key}=", meaning) for key, meaning in setting_keys().items() if key.startswith(incomplete))
 
-    Ctrl-C is also one line, unless something else handles it.
-    """
-    from fedhca2.errors import UserError
 
+def _entries(incomplete: str) -> list[Path]:
+    """The visible entries of a folder whose path begins with this."""
+    folder, start = os.path.split(incomplete)
     try:
-        yield
-    except UserError as error:
-        for line in error.lines:
-            typer.echo(f"error: {line}", err=True)
-        raise typer.Exit(WRONG_INPUT) from None
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        typer.echo(f"error: {where}{error.strerror or error}", err=True)
-        raise typer.Exit(WRONG_INPUT) from None
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        found = sorted(Path(folder).iterdir())
+    except OSError:
+        return []
+    return [path for path in found if path.name.startswith(start) and not path.name.startswith(".")]
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON; everything else goes to standard error.")]
+AllowCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE_OR_MODULE",
+        help="Code that a run's folder names and that you trust, if you have not run it on this machine.",
+    ),
+]
+ExperimentName = Annotated[
+    str, typer.Argument(help="A YAML file, or the name of an embedded experiment.", autocompletion=complete_experiments)
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting: --set rounds=5 --set method.c=0.2",
+        autocompletion=complete_settings,
+    ),
+]

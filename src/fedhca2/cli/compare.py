@@ -4,139 +4,110 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
 
-from fedhca2.cli import completion
-from fedhca2.cli.app import AllowCode, Json, app, clear_errors, console_beside, print_json
-from fedhca2.cli.completion import ExperimentName, Overrides
-from fedhca2.cli.page import draw_page
-from fedhca2.cli.run import stopped
+from fedhca2.cli.app import open_console, print_json
+from fedhca2.cli.run import draw_page, exit_when_interrupted
+from fedhca2.config import suggest
+from fedhca2.errors import Fault, UserError
+from fedhca2.experiment import Experiment
+from fedhca2.federation.comparison_runs import (
+    ComparisonRun,
+    complete,
+    known_runs,
+    plan_runs,
+    plan_sweep,
+    run_all,
+    sweep_rows,
+)
+from fedhca2.federation.parallel_runs import run_in_parallel
+from fedhca2.methods import METHODS, components_of, settings_of
+from fedhca2.reports.comparison import Comparison, group_names
+from fedhca2.reports.console import ConsoleWatcher, ParallelConsole
+from fedhca2.reports.drawings import RANKS_FILE, SWEEP_FILE, draw_sweep
+from fedhca2.reports.figures.transfer import transfer_sentences
+from fedhca2.reports.layouts import comparison_table, to_data, write_comparison
+from fedhca2.reports.page.write import write_page
+from fedhca2.reports.variants import FREE, variants
+from fedhca2.run_folder.lock import lock_folder
+from fedhca2.run_folder.names import PAGE, comparison_folder, sweep_folder
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.strict_yaml import YamlError, parse_yaml
+from fedhca2.whole_files import ORDINARY, write_whole
 from fedhca2.words import counted
 
-if TYPE_CHECKING:
-    from fedhca2.experiment import Experiment
-    from fedhca2.federation.comparison_runs import ComparisonRun
-    from fedhca2.reports.comparison import Comparison
-    from fedhca2.run_folder.reader import RunFiles
 
-SOME_FAILED = 1
-
-
-Jobs = Annotated[
-    str,
-    typer.Option(
-        metavar="N|auto",
-        help="Number of parallel runs, each in its own process with its share of the cores; "
-        "auto: as many as cores and memory allow. On a GPU, runs wait for memory.",
-    ),
-]
-
-
-@app.command()
 def compare(
-    config: ExperimentName = "demo",
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Names separated by commas, or 'all'; by default fedavg,fedhca2. "
-            "Settings of each are in the experiment's `methods`.",
-            autocompletion=completion.methods,
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per method.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/compare-NAME.")] = None,
-    jobs: Jobs = "1",
-    overrides: Overrides = None,
-    as_json: Json = False,
+    config: str,
+    methods: list[str] | None,
+    seeds: int,
+    out: Path | None,
+    jobs: str,
+    overrides: list[str] | None,
+    as_json: bool,
 ) -> None:
     """Compare methods on the same data, shards and initial values. Finished runs are not repeated."""
-    most = _number_of_jobs(jobs)
-    with clear_errors(), stopped():
-        from fedhca2.errors import UserError
-        from fedhca2.experiment import Experiment
-        from fedhca2.federation.comparison_runs import plan_runs
-        from fedhca2.run_folder.names import comparison_folder
-
+    max_jobs = _parse_jobs(jobs)
+    with exit_when_interrupted():
         experiment = Experiment.load(config, overrides or [])
         folder = out or comparison_folder(experiment.name)
         names = _method_names(methods or ["fedavg,fedhca2"])
         if not names:
-            raise UserError(["--methods: should name at least one method, or 'all'"])
-        _carry_out(plan_runs(experiment, names, seeds, folder), folder, most, as_json)
+            raise UserError("--methods", "expected at least one method, or 'all', got none")
+        _carry_out(plan_runs(experiment, names, seeds, folder), folder, max_jobs, as_json)
 
 
-@app.command()
 def sweep(
-    config: ExperimentName,
-    over: Annotated[
-        list[str],
-        typer.Option(
-            metavar="KEY=V1,V2,…",
-            help="A setting to vary, and its values: method.c=0.2,0.4,0.6; copies=1,2,4 varies the number of clients "
-            "of each kind. With several, all combinations are run.",
-        ),
-    ],
-    methods: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Further methods, separated by commas, each a curve of its own; one that does not have the setting "
-            "is a horizontal line.",
-            autocompletion=completion.methods,
-        ),
-    ] = None,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TASK", help="Draw a task's score instead of Δm: semseg, or with its data, pascal:semseg."
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per value.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/sweep-NAME-KEY.")] = None,
-    jobs: Jobs = "1",
-    overrides: Overrides = None,
-    as_json: Json = False,
+    config: str,
+    over: list[str],
+    methods: list[str] | None,
+    metric: str | None,
+    seeds: int,
+    out: Path | None,
+    jobs: str,
+    overrides: list[str] | None,
+    as_json: bool,
 ) -> None:
     """Run an experiment with several values of settings, and draw Δm over them. Finished runs are not repeated."""
-    most = _number_of_jobs(jobs)
-    with clear_errors(), stopped():
-        from fedhca2.federation.comparison_runs import plan_sweep, sweep_rows
-        from fedhca2.run_folder.names import sweep_folder
-
+    max_jobs = _parse_jobs(jobs)
+    with exit_when_interrupted():
         values = _swept_values(over)
-        variants, curves = _variants(config, values, _method_names(methods or []), overrides or [])
-        first = next(iter(variants.values()))
+        planned, curves = _variants(config, values, _method_names(methods or []), overrides or [])
+        first = next(iter(planned.values()))
         measure = _measure(metric, first) if metric else None
         folder = out or sweep_folder(first.name, "-".join(values))
-        planned = plan_sweep(variants, seeds, folder)
         key, *others = values
-        found = sweep_rows(variants, folder)
-        rows = {name: {v: found[n] for v, n in held.items()} for name, held in curves.items() if not others}
+        row_of = sweep_rows(planned, folder)
+        rows = {
+            method: {value: row_of[name] for value, name in curve.items()}
+            for method, curve in curves.items()
+            if not others
+        }
         _carry_out(
-            planned, folder, most, as_json, lambda runs, table: _draw_sweep(key, rows, measure, runs, table, folder)
+            plan_sweep(planned, seeds, folder),
+            folder,
+            max_jobs,
+            as_json,
+            lambda runs, table: _draw_sweep(key, rows, measure, runs, table, folder),
         )
 
 
 def _method_names(methods: Sequence[str]) -> list[str]:
     """The methods of an option, which may be given several times; raises UserError if one is unknown."""
-    from fedhca2.config import suggest
-    from fedhca2.errors import UserError
-    from fedhca2.methods import METHODS
-
     listed = ",".join(methods).split(",")
     names = [every for name in listed for every in (METHODS if name.strip() == "all" else [name.strip()]) if every]
     if unknown := [name for name in names if name not in METHODS and ":" not in name]:
-        raise UserError([f"--methods: {name!r} is not a method. {suggest(name, METHODS)}" for name in unknown])
+        raise UserError.of(
+            Fault("--methods", f"expected a method, got {name!r}. {suggest(name, METHODS)}") for name in unknown
+        )
     return names
 
 
-def _measure(metric: str, experiment: "Experiment") -> tuple[str, str]:
+def _measure(metric: str, experiment: Experiment) -> tuple[str, str]:
     """The group of clients and the task that an option names; raises UserError unless it is exactly one."""
-    from fedhca2.errors import UserError
-    from fedhca2.reports.comparison import group_names
-
     tasks = {spec.name: spec.tasks for spec in experiment.specs}
     groups = group_names(tasks, {spec.name: spec.data for spec in experiment.specs})
     known = list(dict.fromkeys((groups[client], task) for client, held in tasks.items() for task in held))
@@ -146,76 +117,65 @@ def _measure(metric: str, experiment: "Experiment") -> tuple[str, str]:
     ]
     if len(found) != 1:
         names = "; ".join(f"{group}: {task}" for group, task in found or known)
-        raise UserError([f"--metric {metric:.200}: expected one of: {names}"])
+        raise UserError(f"--metric {metric:.200}", f"expected one of: {names}")
     return found[0]
 
 
 def _swept_values(over: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The swept settings, each with its values by name; raises UserError if one is not a setting with values."""
-    from fedhca2.errors import UserError
-    from fedhca2.reports.variants import FREE
-    from fedhca2.strict_yaml import YamlError, parse_yaml
-
     swept: dict[str, dict[str, Any]] = {}
     for text in over:
-        key, equals, listed = text.partition("=")
+        where, (key, equals, listed) = f"--over {text:.200}", text.partition("=")
         try:
             values = parse_yaml(f"[{listed}]") if equals and key else []
         except YamlError as error:
-            raise UserError([f"--over {text:.200}: the values are {error}"]) from None
+            raise UserError(where, f"the values are {error}") from None
         if not isinstance(values, list) or len(values) < 2:
-            expected = "should be KEY=V1,V2,… with two values or more, as in method.c=0.2,0.4"
-            raise UserError([f"--over {text:.200}: {expected}"])
+            raise UserError(where, "expected KEY=V1,V2,… with two values or more, as in method.c=0.2,0.4")
         if key.partition(".")[0] in (*FREE, "devices"):
             hint = "--seeds runs several" if key == "seed" else "it does not change any result"
-            raise UserError([f"--over: {key!r} cannot be swept: {hint}"])
+            raise UserError(where, f"expected another setting than {key!r}: {hint}")
         if key in swept:
-            raise UserError([f"--over {text:.200}: expected all values of {key} in one --over, got it twice"])
+            raise UserError(where, f"expected all values of {key} in one --over, got it twice")
         swept[key] = {str(value) if isinstance(value, str) else json.dumps(value): value for value in values}
         if len(swept[key]) < len(values):
-            raise UserError([f"--over {text:.200}: values should differ, found one of them twice"])
+            raise UserError(where, "expected different values, got one of them twice")
     return swept
 
 
 def _variants(
     config: str, swept: Mapping[str, Mapping[str, Any]], methods: Sequence[str], overrides: Sequence[str]
-) -> tuple[dict[str, "Experiment"], dict[str, dict[str, str]]]:
+) -> tuple[dict[str, Experiment], dict[str, dict[str, str]]]:
     """The experiment for each combination of values and each method, by name, and its name by method and values.
 
     The experiment's own method comes first. Raises UserError if they cannot be compared.
     """
-    from fedhca2.experiment import Experiment
-
     plain = Experiment.load(config, list(overrides))
-    own, variants, curves = plain.method_name, dict[str, Experiment](), dict[str, dict[str, str]]()
+    own, planned, curves = plain.method_name, dict[str, Experiment](), dict[str, dict[str, str]]()
     for method in dict.fromkeys([own, *methods]):
         for chosen in product(*([(key, *pair) for pair in swept[key].items()] for key in swept)):
             steps = [step for step in chosen if method == own or _concerns(step[0], method, plain)]
             name = " ".join([*([method] if method != own else []), *(f"{key}={shown}" for key, shown, _ in steps)])
-            if name not in variants:
+            if name not in planned:
                 changes = [change for key, _, value in steps for change in _changes(key, value, method, plain)]
                 loaded = Experiment.load(config, [*overrides, *changes])
-                variants[name] = loaded if method == own else loaded.with_method(method)
+                planned[name] = loaded if method == own else loaded.with_method(method)
             curves.setdefault(method, {})[" ".join(shown for _, shown, _ in chosen)] = name
-    _check_kinds(variants)
-    return variants, curves
+    _check_kinds(planned)
+    return planned, curves
 
 
-def _check_kinds(variants: Mapping[str, "Experiment"]) -> None:
+def _check_kinds(planned: Mapping[str, Experiment]) -> None:
     """Raise UserError unless variants have the same clients, or other numbers of the same kinds of clients."""
-    from fedhca2.errors import UserError
-
-    (first_name, first), *others = variants.items()
+    (first_name, first), *others = planned.items()
     for name, other in others:
         renamed = len(other.kinds) == len(first.kinds) and other.kinds != first.kinds
         if renamed or set(other.kinds.values()) != set(first.kinds.values()):
-            raise UserError([f"--over {name}: should keep the clients and tasks of {first_name}, found others"])
+            raise UserError(f"--over {name}", f"expected the clients and tasks of {first_name}, got others")
 
 
-def _concerns(key: str, method: str, experiment: "Experiment") -> bool:
+def _concerns(key: str, method: str, experiment: Experiment) -> bool:
     """Whether a swept setting is one of another method too."""
-    from fedhca2.methods import components_of, settings_of
-
     if not key.startswith("method."):
         return True
     found, name = experiment.with_method(method).resolved_method, key.removeprefix("method.")
@@ -224,7 +184,7 @@ def _concerns(key: str, method: str, experiment: "Experiment") -> bool:
     return name in settings_of(found) or (part in parts and field in type(parts[part]).model_fields)
 
 
-def _changes(key: str, value: Any, method: str, experiment: "Experiment") -> list[str]:
+def _changes(key: str, value: Any, method: str, experiment: Experiment) -> list[str]:
     """A swept value as overrides: `copies` are those of every entry of `clients`."""
     if key == "copies":
         return [f"clients.{entry}.copies={json.dumps(value)}" for entry in range(len(experiment.clients))]
@@ -237,15 +197,11 @@ def _draw_sweep(
     key: str,
     rows: Mapping[str, Mapping[str, Path]],
     measure: tuple[str, str] | None,
-    runs: Sequence["RunFiles"],
-    table: "Comparison",
+    runs: Sequence[RunFiles],
+    table: Comparison,
     folder: Path,
 ) -> list[str]:
     """Write the figure of the values of one setting that have finished; returns its name."""
-    from fedhca2.reports.drawings import SWEEP_FILE, draw_sweep
-    from fedhca2.reports.variants import variants
-    from fedhca2.whole_files import ORDINARY, write_whole
-
     label_of = {run.path.parent: label for label, same in variants(runs).items() for run in same}
     labels = {
         method: {value: label_of[row] for value, row in held.items() if row in label_of}
@@ -259,26 +215,20 @@ def _draw_sweep(
 
 
 def _carry_out(
-    planned: Sequence["ComparisonRun"],
+    planned: Sequence[ComparisonRun],
     folder: Path,
-    most: int | None,
+    max_jobs: int | None,
     as_json: bool,
-    draw: Callable[[Sequence["RunFiles"], "Comparison"], list[str]] = lambda *_: [],
+    draw: Callable[[Sequence[RunFiles], Comparison], list[str]] = lambda *_: [],
 ) -> None:
     """Run what is not finished, then show the table of all; `draw` writes further files."""
-    from fedhca2.federation.comparison_runs import complete
-    from fedhca2.reports.drawings import RANKS_FILE
-    from fedhca2.reports.layouts import comparison_table, to_data, write_comparison
-    from fedhca2.run_folder.lock import lock_folder
-    from fedhca2.run_folder.reader import RunFiles
-
-    console = console_beside(as_json)
+    console = open_console(stderr=as_json)
     done = sum(run.finished for run in planned)
     console.print(f"{counted(len(planned), 'run')} in {folder}/, {done} already finished", highlight=False)
     folder.mkdir(parents=True, exist_ok=True)
     lock = lock_folder(folder)
     try:
-        faults = _run_all(console, planned, most, done)
+        faults = _run_all(console, planned, max_jobs, done)
     finally:
         lock.release()
     runs = [RunFiles.open(run.folder) for run in complete(planned)]
@@ -301,61 +251,32 @@ def _carry_out(
         typer.echo(
             f"{len(faults)} of {counted(len(planned), 'run')} failed; repeat the command to retry them", err=True
         )
-        raise typer.Exit(SOME_FAILED)
+        raise typer.Exit(1)
 
 
-def _number_of_jobs(jobs: str) -> int | None:
+def _parse_jobs(jobs: str) -> int | None:
     """The most runs at a time, or None if the machine decides."""
     if jobs == "auto":
         return None
     if not jobs.isdecimal() or int(jobs) < 1:
-        raise typer.BadParameter(f"should be a number from 1, or auto, found {jobs!r}", param_hint="--jobs")
+        raise typer.BadParameter(f"expected a number from 1, or auto, got {jobs!r}", param_hint="--jobs")
     return int(jobs)
 
 
-def _run_all(console: Console, planned: Sequence["ComparisonRun"], most: int | None, done: int) -> Mapping[Path, str]:
+def _run_all(console: Console, planned: Sequence[ComparisonRun], max_jobs: int | None, done: int) -> Mapping[Path, str]:
     """Run what is not finished, and return the errors of the runs that failed."""
-    if most != 1:
-        from fedhca2.federation.parallel_runs import run_in_parallel
-        from fedhca2.reports.console import ParallelConsole
-
+    if max_jobs != 1:
         with ParallelConsole(console, len(planned), done) as side_by_side:
-            return run_in_parallel(planned, most, side_by_side)
-    from fedhca2.federation.comparison_runs import run_all
-    from fedhca2.reports.console import ConsoleWatcher
-
+            return run_in_parallel(planned, max_jobs, side_by_side)
     with ConsoleWatcher(console) as watcher:
         for _ in run_all(planned, watcher):
             pass
     return {}
 
 
-@app.command()
-def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            help="The folder of a run, of several runs to compare, or of a comparison.",
-            autocompletion=completion.run_folders,
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "--output", "-o", help="The page to write; by default report.html in the first run's folder."
-        ),
-    ] = None,
-    allow_code: AllowCode = None,
-) -> None:
+def report(runs: list[Path], out: Path | None) -> None:
     """Write a report page: one HTML file that needs no network."""
-    with clear_errors():
-        from fedhca2.federation.comparison_runs import known_runs
-        from fedhca2.reports.figures.transfer import transfer_sentences
-        from fedhca2.reports.page.write import write_page
-        from fedhca2.run_folder.names import PAGE
-        from fedhca2.run_folder.reader import RunFiles
-
-        found = [RunFiles.open(folder) for run in runs for folder in known_runs(run) or [run]]
-        typer.echo(write_page(found, out or runs[0] / PAGE))
-        for sentence in transfer_sentences(found[0])[:1] if len(found) == 1 else ():
-            typer.echo(sentence, err=True)  # standard output is the page's path alone
+    files = [RunFiles.open(folder) for run in runs for folder in known_runs(run) or [run]]
+    typer.echo(write_page(files, out or runs[0] / PAGE))
+    for sentence in transfer_sentences(files[0])[:1] if len(files) == 1 else ():
+        typer.echo(sentence, err=True)  # standard output is the page's path alone

@@ -1,103 +1,76 @@
-"""`fedhca2 run`, `resume` and `watch`: start, continue and follow runs."""
+"""`fedhca2 run`, `resume`, `watch` and `runs`, and the commands that use a run's models."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Any
 
 import typer
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fedhca2.cli.app import AllowCode, Json, app, clear_errors, console_beside, open_console, print_json
-from fedhca2.cli.completion import ExperimentName, Overrides, run_folders, trackers
-from fedhca2.cli.page import draw_page
+from fedhca2.cli.app import open_console, print_json
+from fedhca2.data import Split
+from fedhca2.deployment import Trained
+from fedhca2.deployment.export import Format
+from fedhca2.deployment.export import export as export_model
+from fedhca2.deployment.trained import Evaluation, evaluated, predict_files
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment
+from fedhca2.federation.comparison_runs import known_runs
+from fedhca2.federation.forecast import forecast
+from fedhca2.federation.in_process import check_in_process
+from fedhca2.federation.run import check_new
+from fedhca2.federation.stopping import Interrupted
+from fedhca2.reports.console import ConsoleWatcher, LiveStatus, comparison_status
+from fedhca2.reports.figures.transfer import transfer_sentences
+from fedhca2.reports.page.write import NoPlotly, write_page
+from fedhca2.reports.pictures import samples_panel, save_picture
+from fedhca2.reports.tables import conclusion, forecast_summary, result_table, runs_table
+from fedhca2.reports.tracking import PAUSE, Sending, Trackers, follow
+from fedhca2.run_folder.listing import list_runs
+from fedhca2.run_folder.lock import in_use
+from fedhca2.run_folder.names import PAGE, default_folder
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.records import Watcher
+from fedhca2.run_folder.result import Result
+from fedhca2.run_folder.writer import write_evaluation
+from fedhca2.runs import EngineName, resume_function, run_function
 from fedhca2.words import counted
 
-Track = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--track",
-        metavar="NAME=PLACE",
-        help="Also send the numbers: tensorboard=DIR, mlflow=DIR-or-URL, wandb=PROJECT, or my.py:CLASS=PLACE.",
-        autocompletion=trackers,
-    ),
-]
 
-
-if TYPE_CHECKING:
-    from fedhca2.experiment import Experiment
-    from fedhca2.reports.tracking import Trackers
-    from fedhca2.run_folder.reader import RunFiles
-    from fedhca2.run_folder.records import Watcher
-    from fedhca2.run_folder.result import Result
-
-UNFINISHED = 1
-EVERYONE_FAILED = 3
-BY_SIGNAL = 128  # shells add this to the number of the signal that ended a process
-
-
-@app.command()
 def run(
-    config: ExperimentName = "demo",
-    overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder; a new one under runs/ by default.")] = None,
-    baseline: Annotated[
-        Path | None, typer.Option(help="A finished run of 'local' to compare with.", autocompletion=run_folders)
-    ] = None,
-    engine: Annotated[
-        Literal["in-process", "flower-local", "flower-ray"],
-        typer.Option(
-            help="Where clients run: in this process, in one process each over Flower, or in Flower's Ray simulation."
-        ),
-    ] = "in-process",
-    track: Track = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Train and write nothing: print the resolved config, and each client's images, parts and bytes.",
-        ),
-    ] = False,
-    allow_code: AllowCode = None,
-    as_json: Json = False,
+    config: str,
+    overrides: list[str] | None,
+    out: Path | None,
+    baseline: Path | None,
+    engine: EngineName,
+    track: list[str] | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Train a federation and print what each client gained."""
-    console = console_beside(as_json)
-    with clear_errors(), stopped():
-        from fedhca2.experiment import Experiment
-        from fedhca2.run_folder.names import default_folder
-        from fedhca2.runs import run_function
-
+    console = open_console(stderr=as_json)
+    with exit_when_interrupted():
         experiment = Experiment.load(config, overrides or [])
         folder = out or default_folder(experiment.name)
-        with tracked(folder, track) as trackers:
+        with _tracked(folder, track) as trackers:
             if dry_run:
-                _check(experiment, folder, engine, baseline)
+                check_new(experiment, folder, baseline)
+                if engine == "in-process":
+                    check_in_process(experiment)
                 _show_forecast(experiment, as_json)
                 return
-            with watched(console, trackers) as watcher:
+            with _watched(console, trackers) as watcher:
                 result = run_function(engine)(experiment, folder, watcher=watcher, baseline=baseline)
             conclude(console, result, folder, as_json)
 
 
-def _check(experiment: "Experiment", folder: Path, engine: str, baseline: Path | None) -> None:
-    """Make the checks of a run that a forecast does not need."""
-    from fedhca2.federation.in_process import check_in_process
-    from fedhca2.federation.run import check_new
-
-    check_new(experiment, folder, baseline)
-    if engine == "in-process":
-        check_in_process(experiment)
-
-
-def _show_forecast(experiment: "Experiment", as_json: bool) -> None:
-    from fedhca2.federation.forecast import forecast
-    from fedhca2.reports.tables import forecast_summary
-
+def _show_forecast(experiment: Experiment, as_json: bool) -> None:
     planned = forecast(experiment)
     if as_json:
         print_json({"config": experiment.to_dict(), **planned.to_dict()})
@@ -106,11 +79,18 @@ def _show_forecast(experiment: "Experiment", as_json: bool) -> None:
         open_console(highlight=False).print(forecast_summary(experiment, planned))
 
 
-@contextmanager
-def tracked(run: Path, track: list[str] | None) -> Iterator["Trackers"]:
-    """Open the requested trackers, send them the outcome at the end, and close them."""
-    from fedhca2.reports.tracking import Trackers
+def resume(run: Path, overrides: list[str] | None, track: list[str] | None, as_json: bool) -> None:
+    """Continue an interrupted run from its last checkpoint."""
+    console = open_console(stderr=as_json)
+    with exit_when_interrupted(), _tracked(run, track) as trackers:
+        with _watched(console, trackers) as watcher:
+            result = resume_function(run)(run, watcher=watcher, overrides=overrides)
+        conclude(console, result, run, as_json)
 
+
+@contextmanager
+def _tracked(run: Path, track: list[str] | None) -> Iterator[Trackers]:
+    """Open the requested trackers, send them the outcome at the end, and close them."""
     trackers = Trackers(run, track or [])
     try:
         yield trackers
@@ -120,33 +100,24 @@ def tracked(run: Path, track: list[str] | None) -> Iterator["Trackers"]:
 
 
 @contextmanager
-def watched(console: Console, trackers: "Trackers") -> Iterator["Watcher"]:
+def _watched(console: Console, trackers: Trackers) -> Iterator[Watcher]:
     """Show a run's progress, and send its numbers to trackers."""
-    from fedhca2.reports.console import ConsoleWatcher
-    from fedhca2.reports.tracking import Sending
-
     with ConsoleWatcher(console) as shown, Sending(shown, trackers) as watcher:
         yield watcher
 
 
 @contextmanager
-def stopped() -> Iterator[None]:
+def exit_when_interrupted() -> Iterator[None]:
     """When a run is asked to stop, print how to resume it and exit with the signal's code."""
-    from fedhca2.federation.stopping import Interrupted
-
     try:
         yield
     except Interrupted as interrupted:
         typer.echo(str(interrupted), err=True)
-        raise typer.Exit(BY_SIGNAL + interrupted.signal) from None
+        raise typer.Exit(128 + interrupted.signal) from None
 
 
-def conclude(console: Console, result: "Result", folder: Path, as_json: bool = False) -> None:
-    """Print the outcome of a run."""
-    from fedhca2.reports.figures.transfer import transfer_sentences
-    from fedhca2.reports.tables import conclusion, result_table
-    from fedhca2.run_folder.reader import RunFiles
-
+def conclude(console: Console, result: Result, folder: Path, as_json: bool = False) -> None:
+    """Print the outcome of a run; the exit code is 3 if every client failed."""
     files = RunFiles.open(folder)
     console.print(result_table(result, files.task_set, files.kinds))
     console.print(conclusion(result, files.task_set))
@@ -157,18 +128,18 @@ def conclude(console: Console, result: "Result", folder: Path, as_json: bool = F
     for client, why in result.missing.items():
         console.print(Text(f"{client} has no final scores: {why}", "yellow"))
     if result.privacy is not None:
-        console.print(_privacy(result.privacy), highlight=False)
+        console.print(_describe_privacy(result.privacy), highlight=False)
     console.print(f"{result.seconds:.0f} s for {result.method}; all files are in {folder}/", highlight=False)
     draw_page(console, [files], folder)
     if as_json:
         print_json({"folder": str(folder), **result.to_dict()})
     if files.everyone_failed:
         typer.echo(f"error: {folder}: every client failed in the last round, so the scores mean nothing", err=True)
-        raise typer.Exit(EVERYONE_FAILED)
+        raise typer.Exit(3)
 
 
-def _privacy(spent: Mapping[str, Any]) -> str:
-    """Describe the privacy cost of the client that sent the most updates, with dp-accounting's figure."""
+def _describe_privacy(spent: Mapping[str, Any]) -> str:
+    """The privacy cost of the client that sent the most updates, with dp-accounting's figure."""
     bound = spent["dp_accounting"]
     audit = "to check it: pip install 'fedhca2[privacy]'" if bound is None else f"dp-accounting: {bound:.4g}"
     return (
@@ -177,64 +148,36 @@ def _privacy(spent: Mapping[str, Any]) -> str:
     )
 
 
-@app.command()
-def resume(
-    run: Annotated[Path, typer.Argument(help="The run's folder.", autocompletion=run_folders)],
-    overrides: Overrides = None,
-    track: Track = None,
-    allow_code: AllowCode = None,
-    as_json: Json = False,
-) -> None:
-    """Continue an interrupted run from its last checkpoint."""
-    console = console_beside(as_json)
-    with clear_errors(), stopped():
-        from fedhca2.runs import resume_function
-
-        with tracked(run, track) as trackers:
-            with watched(console, trackers) as watcher:
-                result = resume_function(run)(run, watcher=watcher, overrides=overrides)
-            conclude(console, result, run, as_json)
+def draw_page(console: Console, runs: list[RunFiles], folder: Path) -> None:
+    """Write report.html into a folder and print its path, or without plotly print how to draw it later."""
+    try:
+        page = write_page(runs, folder / PAGE)
+    except NoPlotly as error:
+        console.print(f"{error}; then: fedhca2 report {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
+    else:
+        console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 
-@app.command()
-def watch(
-    run: Annotated[
-        Path,
-        typer.Argument(help="The folder of a run or of a comparison, finished or not.", autocompletion=run_folders),
-    ],
-    once: Annotated[bool, typer.Option("--once", help="Show the current state and exit.")] = False,
-    track: Track = None,
-    allow_code: AllowCode = None,
-    as_json: Json = False,
-) -> None:
+def watch(run: Path, once: bool, track: list[str] | None, as_json: bool) -> None:
     """Follow a run or a comparison in the terminal until it is finished or no process works on it."""
-    console = console_beside(as_json)
-    with clear_errors():
-        from fedhca2.errors import UserError
-        from fedhca2.federation.comparison_runs import known_runs
-        from fedhca2.run_folder.listing import list_runs
-        from fedhca2.run_folder.reader import RunFiles
-
-        if not RunFiles(run).begun and known_runs(run):
-            if track:
-                raise UserError([f"--track {track[0]}: expected the folder of one run, got a comparison: {run}"])
-            finished = _watch_comparison(console, run, once)
-        else:
-            finished = _watch_run(console, RunFiles.open(run), once, track)
-        if as_json:
-            print_json([listed.to_dict() for listed in list_runs(run)])
+    console = open_console(stderr=as_json)
+    if not RunFiles(run).begun and known_runs(run):
+        if track:
+            raise UserError(f"--track {track[0]}", f"expected the folder of one run, got a comparison: {run}")
+        finished = _watch_comparison(console, run, once)
+    else:
+        finished = _watch_run(console, RunFiles.open(run), once, track)
+    if as_json:
+        print_json([listed.to_dict() for listed in list_runs(run)])
     if not finished and not once:
         again = shlex.join(["fedhca2", "resume", str(run)]) if RunFiles(run).begun else "the same `fedhca2 compare`"
         typer.echo(f"not finished, and no process is working on it; continue with: {again}", err=True)
-        raise typer.Exit(UNFINISHED)
+        raise typer.Exit(1)
 
 
-def _watch_run(console: Console, files: "RunFiles", once: bool, track: list[str] | None) -> bool:
+def _watch_run(console: Console, files: RunFiles, once: bool, track: list[str] | None) -> bool:
     """Show a run, and send its numbers where requested, until no process works on it; whether it is finished."""
-    from fedhca2.reports.console import LiveStatus
-    from fedhca2.reports.tracking import follow
-
-    with tracked(files.path, track) as trackers, ExitStack() as stack:
+    with _tracked(files.path, track) as trackers, ExitStack() as stack:
         board = LiveStatus(files)
         trackers.start()
         live = stack.enter_context(Live(board, console=console, auto_refresh=False)) if console.is_terminal else None
@@ -249,16 +192,12 @@ def _watch_run(console: Console, files: "RunFiles", once: bool, track: list[str]
         if not live:
             console.print(board)
     if trackers.failed:
-        raise typer.Exit(UNFINISHED)
+        raise typer.Exit(1)
     return files.finished
 
 
 def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
     """Show the runs of a comparison until no process works on it; whether all that have begun are finished."""
-    from fedhca2.reports.console import comparison_status
-    from fedhca2.reports.tracking import PAUSE
-    from fedhca2.run_folder.lock import in_use
-
     with ExitStack() as stack:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
         while True:
@@ -274,19 +213,63 @@ def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
     return status.finished
 
 
-@app.command()
-def runs(
-    folder: Annotated[Path, typer.Argument(help="The folder with the runs, at any depth.")] = Path("runs"),
-    allow_code: AllowCode = None,
-    as_json: Json = False,
-) -> None:
-    """List the runs in a folder: method, rounds, Δm, start, and whether each is running, finished or interrupted."""
-    with clear_errors():
-        from fedhca2.reports.tables import runs_table
-        from fedhca2.run_folder.listing import list_runs
-
-        runs = list_runs(folder)
+def runs(folder: Path, as_json: bool) -> None:
+    """List the runs in a folder."""
+    runs = list_runs(folder)
     if as_json:
         print_json([run.to_dict() for run in runs])
     else:
         open_console(highlight=False).print(runs_table(runs, folder), soft_wrap=not runs)
+
+
+def evaluate(run: Path, split: Split, thresholds: int, client: str | None, as_json: bool) -> None:
+    """Re-evaluate the models that a run saved, and write RUN/evaluation-SPLIT[-CLIENT].json."""
+    console = open_console(stderr=as_json)
+    with _progress() as show:
+        result = evaluated(run, Evaluation(split, thresholds, client), lambda name: show(f"evaluating {name}"))
+    evaluation = {
+        "split": split,
+        "thresholds": thresholds,
+        "clients": result.clients,
+        "baseline": result.baseline,
+        "delta_m": result.delta_m,
+        "delta_m_by_client": result.delta_m_by_client,
+    }
+    written = write_evaluation(run, split, client, evaluation)
+    tasks, images = RunFiles(run).task_set, {"val": "validation", "train": "training"}[split]
+    console.print(result_table(result, tasks))
+    console.print(conclusion(result, tasks))
+    console.print(f"on the {images} images; the scores are in {written}", highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(evaluation)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Show what is being done on standard error: in a line that changes, or in a pipe as one line after another."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield partial(typer.echo, err=True)
+        return
+    with console.status("opening the data") as status:
+        yield status.update
+
+
+def predict(run: Path, images: list[Path], client: str, out: Path, raw: bool) -> None:
+    """Predict all tasks of a client, and print the paths of the pictures."""
+    for path in predict_files(Trained.open(run, client), images, out, raw=raw):
+        typer.echo(path)
+
+
+def picture(run: Path, client: str, out: Path | None, sample: int, tile: int) -> None:
+    """Paint a client's sample: input, label, and the predictions before and after training."""
+    panel = samples_panel(RunFiles.open(run), client, sample, tile)
+    path = out or Path(f"{client}-{sample}.png")
+    save_picture(panel, path)
+    typer.echo(path)
+
+
+def export(run: Path, client: str, format: Format, out: Path, size: tuple[int, int] | None) -> None:
+    """Write a client's model for other programs, with a card that describes inputs and outputs."""
+    for path in export_model(Trained.open(run, client), format, out, size):
+        typer.echo(path)

@@ -4,6 +4,7 @@ It knows less than `Experiment.parse`: not which data sets have labels for which
 user's own, which may have any setting. A file that extends another may leave out what the other has.
 """
 
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -55,6 +56,7 @@ def experiment_schema() -> Schema:
     return {
         "$schema": DIALECT,
         "title": "An experiment of fedhca2",
+        "description": inspect.getdoc(Experiment),
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
@@ -72,6 +74,7 @@ def _complete_data(held: Mapping[str, Schema], names: Mapping[type[Config], str]
         divisions = [option["$ref"].rpartition("/")[2] for option in settings["partition"].pop("oneOf")]
         settings["partition"] |= _by_kind({held[name]["properties"]["kind"]["const"]: name for name in divisions})
         settings["kind"] = {"const": kind}
+        held[names[model]]["description"] = inspect.getdoc(getattr(model, "made_by", model))
 
 
 def _complete_models(held: Mapping[str, Schema]) -> None:
@@ -194,9 +197,11 @@ def _in_dialect(value: Any) -> Any:
         return [_in_dialect(item) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {key: _in_dialect(item) for key, item in value.items() if key not in ("title", "discriminator")}
-    if isinstance(value.get("title"), dict):
-        found["title"] = _in_dialect(value["title"])  # a setting of that name
+    found = {  # a title that is no text is a setting of that name
+        key: _in_dialect(item)
+        for key, item in value.items()
+        if key != "discriminator" and not (key == "title" and isinstance(item, str))
+    }
     if "prefixItems" in found:
         found["items"] = found.pop("prefixItems")
     if "$ref" in found and len(found) > 1:

@@ -78,7 +78,7 @@ def test_a_quorum_of_more_than_all_clients_is_refused():
     result = invoke("flower", "serve", "demo", "--keys", "keys", "--min-clients", "10")
     assert (result.exit_code, result.output) == (
         2,
-        "error: --min-clients: should be at most 9, all clients, found 10\n",
+        "error: --min-clients: expected at most 9, all clients, got 10\n",
     )
 
 

@@ -17,7 +17,7 @@ from small_run import small
 def test_jobs_should_be_a_number_or_auto(jobs, tmp_path):
     result = CliRunner().invoke(app, ["compare", "demo", f"--jobs={jobs}", "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
-    assert "should be a number from 1, or auto" in result.output
+    assert "expected a number from 1, or auto" in result.output
     assert not (tmp_path / "out").exists()
 
 
@@ -56,7 +56,10 @@ def test_methods_of_several_options_are_all_compared(tmp_path):
 
 def test_a_comparison_of_no_method_is_refused(tmp_path):
     result = CliRunner().invoke(app, ["compare", "demo", "--methods", " ,", "--out", str(tmp_path / "out")])
-    assert (result.exit_code, result.output) == (2, "error: --methods: should name at least one method, or 'all'\n")
+    assert (result.exit_code, result.output) == (
+        2,
+        "error: --methods: expected at least one method, or 'all', got none\n",
+    )
     assert not (tmp_path / "out").exists()
 
 

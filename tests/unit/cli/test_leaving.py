@@ -7,10 +7,10 @@ import sys
 
 STUBBORN = """
 import signal, time
-from fedhca2.cli import flower
+from functools import partial
+from fedhca2.cli.flower import exit_in_time
 
-flower.PATIENCE = 0.2
-signal.signal(signal.SIGTERM, flower.leave_in_time)
+signal.signal(signal.SIGTERM, partial(exit_in_time, grace_s=0.2))
 print("ready", flush=True)
 while True:
     try:

@@ -159,7 +159,7 @@ def test_methods_without_the_swept_setting_are_lines_in_a_figure_of_any_score(co
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("--methods", "fedagv"), "--methods: 'fedagv' is not a method. Did you mean 'fedavg'?"),
+        (("--methods", "fedagv"), "--methods: expected a method, got 'fedagv'. Did you mean 'fedavg'?"),
         (("--metric", "semseg"), "--metric semseg: expected one of: outdoor, single-task: sal; indoor, single-task: "),
         (("--metric", "outdoor:depth"), "--metric outdoor:depth: expected one of: "),
     ],
@@ -180,19 +180,19 @@ def test_a_setting_that_is_swept_twice_is_one_line(config, tmp_path):
 @pytest.mark.parametrize(
     ("over", "line"),
     [
-        ("method.c", "should be KEY=V1,V2,… with two values or more"),
-        ("method.c=0.2", "should be KEY=V1,V2,… with two values or more"),
-        ("=1,2", "should be KEY=V1,V2,… with two values or more"),
+        ("method.c", "expected KEY=V1,V2,…"),
+        ("method.c=0.2", "expected KEY=V1,V2,…"),
+        ("=1,2", "expected KEY=V1,V2,…"),
         ("method.c=0.2,[", "the values are not valid YAML"),
-        ("method.c=0.2,0.2", "values should differ"),
+        ("method.c=0.2,0.2", "expected different values"),
         ("method.c=0.2,5", "encoder.c: should be less than 1, found 5"),
         ("method.d=1,2", "unknown setting 'd'"),
         ("rouds=1,2", "unknown key 'rouds'"),
-        ("seed=0,1", "'seed' cannot be swept: --seeds runs several"),
-        ("name=a,b", "'name' cannot be swept: it does not change any result"),
-        ("devices=[cpu],[cuda:9]", "'devices' cannot be swept: it does not change any result"),
-        ("clients.0.name=a,b", "should keep the clients and tasks of clients.0.name=a"),
-        ("clients.0.tasks=[sal],[semseg]", "should keep the clients and tasks of clients.0.tasks="),
+        ("seed=0,1", "another setting than 'seed': --seeds"),
+        ("name=a,b", "another setting than 'name'"),
+        ("devices=[cpu],[cuda:9]", "another setting than 'devices'"),
+        ("clients.0.name=a,b", "expected the clients and tasks of clients.0.name=a"),
+        ("clients.0.tasks=[sal],[semseg]", "expected the clients and tasks of clients.0.tasks="),
         ("rounds=yes,no", "rounds: should be a number, found True"),
     ],
 )

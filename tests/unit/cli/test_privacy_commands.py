@@ -42,17 +42,20 @@ def test_a_plan_is_a_small_table():
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "error: plan: should have two of --epsilon, --rounds and --noise, found 0"),
-        (["--epsilon", "8"], "error: plan: should have two of --epsilon, --rounds and --noise, found 1"),
+        ([], "error: plan: expected two of --epsilon, --rounds and --noise, got 0"),
+        (["--epsilon", "8"], "error: plan: expected two of --epsilon, --rounds and --noise, got 1"),
         (
             ["--epsilon", "8", "--rounds", "3", "--noise", "1"],
-            "error: plan: should have two of --epsilon, --rounds and --noise, found 3",
+            "error: plan: expected two of --epsilon, --rounds and --noise, got 3",
         ),
-        (["--epsilon", "-1", "--rounds", "3"], "error: --epsilon: should be from 1e-09 to 1e+09, found -1"),
-        (["--epsilon", "nan", "--rounds", "3"], "error: --epsilon: should be from 1e-09 to 1e+09, found nan"),
-        (["--noise", "1e-9", "--rounds", "3"], "error: --noise: should be from 0.001 to 1e+09, found 1e-09"),
-        (["--noise", "1", "--rounds", "0"], "error: --rounds: should be from 1 to 1e+09, found 0"),
-        (["--noise", "1", "--rounds", "1", "--delta", "1"], "error: --delta: should be from 1e-30 to 0.5, found 1"),
+        (["--epsilon", "-1", "--rounds", "3"], "error: --epsilon: expected a value from 1e-09 to 1e+09, got -1"),
+        (["--epsilon", "nan", "--rounds", "3"], "error: --epsilon: expected a value from 1e-09 to 1e+09, got nan"),
+        (["--noise", "1e-9", "--rounds", "3"], "error: --noise: expected a value from 0.001 to 1e+09, got 1e-09"),
+        (["--noise", "1", "--rounds", "0"], "error: --rounds: expected a value from 1 to 1e+09, got 0"),
+        (
+            ["--noise", "1", "--rounds", "1", "--delta", "1"],
+            "error: --delta: expected a value from 1e-30 to 0.5, got 1",
+        ),
     ],
 )
 def test_a_plan_without_an_answer_is_a_line_and_exit_code_2(words, line):

@@ -1,6 +1,5 @@
 """The schema of an experiment's file accepts what `Experiment` does, and refuses typical mistakes."""
 
-import json
 import re
 from functools import cache
 from pathlib import Path
@@ -9,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from fedhca2.configs import FOLDER, SCHEMA, embedded_file, embedded_names
+from fedhca2.configs import embedded_file, embedded_names, read_schema
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.schema import experiment_schema
 from fedhca2.methods import METHODS
@@ -35,7 +34,7 @@ def faults(values):
 
 
 def test_the_schema_in_the_package_is_up_to_date():
-    assert json.loads((FOLDER / SCHEMA).read_text("utf-8")) == experiment_schema()
+    assert read_schema() == experiment_schema()
 
 
 @pytest.mark.parametrize("name", embedded_names())
