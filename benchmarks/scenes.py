@@ -7,7 +7,7 @@ from time import process_time
 import torch
 from row import Row, show
 
-from fedhca2.data.scenes.labels import Domain
+from fedhca2.data.label_spaces import Domain
 from fedhca2.data.scenes.rendering import render
 
 DOMAINS: tuple[Domain, ...] = ("outdoor", "indoor")

@@ -13,9 +13,9 @@ from fedhca2.cli.groups import LayoutName
 from fedhca2.config import suggest
 from fedhca2.configs import embedded_file
 from fedhca2.data import DataConfig, Dataset, Split
-from fedhca2.data.archive_writer import write_scenes
 from fedhca2.data.check import ARCHIVES, check_data, contact_sheet, kind_of
 from fedhca2.data.check import check as check_archive
+from fedhca2.data.rendered import write_scenes
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.reports.pictures import save_picture
@@ -105,10 +105,7 @@ def _height_and_width(size: str) -> tuple[int, int]:
 
 
 def _layout(root: Path, layout: LayoutName | None) -> LayoutName:
-    try:
-        return layout or kind_of(root)
-    except ValueError as error:
-        raise UserError("", str(error)) from None
+    return layout or kind_of(root)
 
 
 @contextmanager

@@ -6,10 +6,11 @@ from pydantic import BeforeValidator, SerializeAsAny, ValidationInfo
 
 from fedhca2.config import Config, suggest
 from fedhca2.data.adapters import CsvImages, HuggingFace, MapStyle
-from fedhca2.data.archive import Archive, Paths, Size, Source
+from fedhca2.data.archive import Archive, Paths, Source
+from fedhca2.data.archives import NyudData, PascalContextData
 from fedhca2.data.coco import CocoMasks
 from fedhca2.data.config import DataConfig
-from fedhca2.data.dataset import Dataset, Sample, Split
+from fedhca2.data.dataset import Dataset, Sample, Size, Split
 from fedhca2.data.files import (
     BrokenFileError,
     FileError,
@@ -22,10 +23,8 @@ from fedhca2.data.files import (
     read_shades,
     read_values,
 )
-from fedhca2.data.nyud import NyudData
 from fedhca2.data.own import settings_class, settings_of
 from fedhca2.data.partition import Even, PartitionConfig
-from fedhca2.data.pascal_context import PascalContextData
 from fedhca2.data.rendered import ScenesData
 from fedhca2.imports import FORMS, folders, is_import_path, located
 from fedhca2.tasks import LabelSpace
@@ -49,7 +48,7 @@ def of_kind(values: Any, info: ValidationInfo) -> Any:
         kind = located(kind, folders(info))
         return settings_class(kind).model_validate({**values, "kind": kind}, context=info.context)
     if kind not in KINDS:
-        raise ValueError(f"kind should be a known kind or {FORMS}, found {kind:.200}. {suggest(kind, KINDS)}")
+        raise ValueError(f"kind: expected a known kind or {FORMS}, got {kind:.200}. {suggest(kind, KINDS)}")
     return KINDS[kind].model_validate(values, context=info.context)
 
 

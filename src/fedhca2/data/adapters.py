@@ -17,13 +17,10 @@ import numpy as np
 from PIL import Image
 from pydantic import PositiveInt
 
-from fedhca2.data.dataset import Split
-from fedhca2.data.files import FORMATS, BrokenFileError, file_in, read_colours, read_file, read_npy, read_values
+from fedhca2.data.dataset import Size, Split
+from fedhca2.data.files import FORMATS, BrokenFileError, file_in, read_colours, read_npy, read_values, reading
 from fedhca2.tasks import TASKS, TaskSet
 
-HELD_OUT = 5  # without a column that says so, every fifth row is a validation image
-SPLITS = {"train": "train", "val": "val", "validation": "val"}  # by what a column says
-Size = tuple[int, int]
 log = logging.getLogger("fedhca2.data")
 
 
@@ -39,9 +36,7 @@ class MapStyle:
         self, dataset: Any, names: Sequence[str] | Mapping[str, str], labels: Mapping[str, Any] | None = None
     ) -> None:
         self.dataset = dataset
-        self.keys: Mapping[str, Any] = (
-            names if isinstance(names, Mapping) else {name: place for place, name in enumerate(names)}
-        )
+        self.keys: Mapping[str, Any] = names if isinstance(names, Mapping) else {n: i for i, n in enumerate(names)}
         features = getattr(dataset, "features", None) or {}
         class_names = {
             name: getattr(features.get(key), "names", None) for name, key in self.keys.items() if name != "image"
@@ -84,7 +79,7 @@ class HuggingFace(MapStyle):
         if not isinstance(value, dict) or set(value) != {"bytes", "path"}:
             return value
         if value["bytes"] is None:
-            raise ValueError(f"{self.keys[name]!r} should be an image, found the name of one: {value['path']!r:.200}")
+            raise ValueError(f"{self.keys[name]!r}: expected an image, got the name of one: {value['path']!r:.200}")
         return Image.open(BytesIO(value["bytes"]), formats=FORMATS)
 
 
@@ -108,36 +103,37 @@ class CsvImages:
         links: bool = False,
         tasks: TaskSet = TASKS,
     ) -> None:
-        self.tasks = tasks
-        self.root, self.image, self.path = root, image, root / file
+        self.tasks, self.root, self.image, self.path = tasks, root, image, root / file
         self.within = None if links else root
-        self.columns = {task: [held] if isinstance(held, str) else held for task, held in columns.items()}
+        self.columns = {task: [names] if isinstance(names, str) else names for task, names in columns.items()}
         self.classes = classes or {}
-        rows = read_file(self.path, "a CSV file with a row of names", self._rows)
+        with reading(self.path, "a CSV file with a row of names"):
+            rows = self._read_rows()
         self.labels = {task: self._names(task, list(rows.values())) for task in self.columns}
         self.lines = self._lines_of(split, rows)
         self.rows = [rows[line] for line in self.lines]
         self.ids = [row[image] for row in self.rows]
 
-    def _rows(self, path: Path) -> dict[int, dict[str, str]]:
+    def _read_rows(self) -> dict[int, dict[str, str]]:
         """The rows by the number of their line."""
-        with path.open(encoding="utf-8-sig", newline="") as lines:
+        with self.path.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines)
             names = list(reader.fieldnames or [])
             if twice := [name for name, count in Counter(names).items() if count > 1]:
-                raise BrokenFileError(path, f"expected a different name for each column, got {twice[0]!r} twice")
+                raise BrokenFileError(self.path, f"expected a different name for each column, got {twice[0]!r} twice")
             for name in (self.image, *(name for names in self.columns.values() for name in names)):
                 if name not in names:
-                    raise BrokenFileError(path, f"expected a column {name!r}, got {', '.join(names) or 'nothing'}")
+                    found = ", ".join(names) or "nothing"
+                    raise BrokenFileError(self.path, f"expected a column {name!r}, got {found}")
             rows = {}
             for row in reader:
                 cells = [cell for each in row.values() for cell in (each if isinstance(each, list) else [each])]
                 if len(cells) != len(names) or None in cells:
                     count = sum(cell is not None for cell in cells)
-                    raise BrokenFileError(_at(path, reader.line_num), f"expected {len(names)} cells, got {count}")
+                    raise BrokenFileError(self._at(reader.line_num), f"expected {len(names)} cells, got {count}")
                 rows[reader.line_num] = row
         if not rows:
-            raise BrokenFileError(path, "expected a row for each image, got none below the names of columns")
+            raise BrokenFileError(self.path, "expected a row for each image, got none below the names of columns")
         return rows
 
     def _names(self, task: str, rows: Sequence[Mapping[str, str]]) -> Sequence[str] | int | None:
@@ -155,15 +151,14 @@ class CsvImages:
     def _lines_of(self, split: Split, rows: Mapping[int, Mapping[str, str]]) -> list[int]:
         """The lines of a split's rows."""
         if "split" not in next(iter(rows.values())):
-            held_out = {line: number % HELD_OUT == HELD_OUT - 1 for number, line in enumerate(rows)}
-            return [line for line in rows if held_out[line] == (split == "val")]
+            return [line for number, line in enumerate(rows) if (number % 5 == 4) == (split == "val")]
+        words = {"train": "train", "val": "val", "validation": "val"}
         counts = Counter(row["split"] for row in rows.values())
-        if unused := {name: count for name, count in counts.items() if name not in SPLITS}:
+        if unused := {name: count for name, count in counts.items() if name not in words}:
             listed = ", ".join(f"{count} of {name!r:.40}" for name, count in list(unused.items())[:5])
-            _warn_once(
-                f"{self.path}: {sum(unused.values())} rows are in neither 'train' nor 'val', and not used: {listed}"
-            )
-        lines = [line for line, row in rows.items() if SPLITS.get(row["split"]) == split]
+            about = f"{self.path}: {sum(unused.values())} rows are in neither 'train' nor 'val'"
+            _warn_once(f"{about}, and not used: {listed}")
+        lines = [line for line, row in rows.items() if words.get(row["split"]) == split]
         if not lines:
             listed = ", ".join(f"{name!r:.40}" for name in list(counts)[:5])
             raise BrokenFileError(self.path, f"column 'split': expected {split!r} in some rows, got {listed}")
@@ -181,11 +176,12 @@ class CsvImages:
         }
         return {"image": pixels, **labels}
 
+    def _at(self, line: int, column: str = "") -> str:
+        """A line of the file, or a cell of it, as an error names it."""
+        return f"{self.path}:{line}" + (f": column {column!r}" if column else "")
+
     def _file(self, line: int, column: str, name: str) -> Path:
-        try:
-            return file_in(self.root, name, within=self.within)
-        except ValueError as error:
-            raise BrokenFileError(_at(self.path, line), f"column {column!r}: {error}") from None
+        return file_in(self.root, name, within=self.within, where=self._at(line, column))
 
     def _label(self, task: str, line: int, cells: Mapping[str, str], size: Size) -> Any:
         declared = self.tasks.get(task)
@@ -201,8 +197,8 @@ class CsvImages:
             names = self.labels[task]
             assert isinstance(names, Sequence)
             if cell and cell not in names:
-                fault = f"column {column!r}: expected one of {', '.join(names):.200}, got {cell!r:.80}"
-                raise BrokenFileError(_at(self.path, line), fault)
+                wanted = f"expected one of {', '.join(names):.200}"
+                raise BrokenFileError(self._at(line, column), f"{wanted}, got {cell!r:.80}")
             return names.index(cell) if cell else nan
         return [self._number(line, column, cell) for column, cell in cells.items()]
 
@@ -210,13 +206,7 @@ class CsvImages:
         try:
             return float(cell) if cell else nan
         except ValueError:
-            fault = f"column {column!r}: expected a number, got {cell!r:.80}"
-            raise BrokenFileError(_at(self.path, line), fault) from None
-
-
-def _at(path: Path, line: int) -> Path:
-    """A line of a file, as an error names it."""
-    return path.with_name(f"{path.name}:{line}")
+            raise BrokenFileError(self._at(line, column), f"expected a number, got {cell!r:.80}") from None
 
 
 @cache

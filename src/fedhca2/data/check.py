@@ -11,17 +11,14 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageOps
 from torch import Tensor
 
-from fedhca2.data.archive import Size
-from fedhca2.data.archive_writer import ArchiveKind
+from fedhca2.data.archives import ArchiveKind, Nyud, PascalContext
 from fedhca2.data.config import DataConfig
-from fedhca2.data.dataset import Dataset, Sample, Split
+from fedhca2.data.dataset import Dataset, Sample, Size, Split
 from fedhca2.data.files import FileError, MissingFileError
-from fedhca2.data.nyud import Nyud
-from fedhca2.data.pascal_context import PascalContext
+from fedhca2.errors import UserError
 from fedhca2.tasks import TASKS, Task, TaskSet
 from fedhca2.words import counted
 
-SPLITS: tuple[Split, ...] = get_args(Split)
 ARCHIVES: dict[ArchiveKind, type[PascalContext] | type[Nyud]] = {"pascal_context": PascalContext, "nyud": Nyud}
 PAPERS: dict[ArchiveKind, dict[Split, int]] = {  # images of the papers' archives
     "pascal_context": {"train": 4998, "val": 5105},
@@ -95,7 +92,7 @@ def kind_of(root: Path) -> ArchiveKind:
         return "pascal_context"
     if (root / "gt_sets").is_dir():
         return "nyud"
-    raise ValueError(f"{root}: should have ImageSets/ (pascal_context) or gt_sets/ (nyud), found neither")
+    raise UserError(root, "expected ImageSets/ (pascal_context) or gt_sets/ (nyud), got neither")
 
 
 def check(
@@ -143,7 +140,7 @@ def check_data(
 def _opened(open: Callable[[Split], D], report: CheckReport) -> dict[Split, D]:
     """The splits that can be opened."""
     opened: dict[Split, D] = {}
-    for split in SPLITS:
+    for split in get_args(Split):
         try:
             opened[split] = open(split)
         except FileError as error:

@@ -16,16 +16,16 @@ from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 
 # A relative path starts at the folder of the experiment's file, or at the working directory.
 Place = Annotated[Path, AfterValidator(lambda path, info: in_folders(path, folders(info)))]
-Size = tuple[PositiveInt, PositiveInt]
-SIZE = "height and width of the network's input"
-ROOT, CACHE = "the data set's folder", "keep images in memory once they are read"
+Root = Annotated[Place, Field(description="the data set's folder")]
+InputSize = Annotated[tuple[PositiveInt, PositiveInt], Field(description="height and width of the network's input")]
+Cached = Annotated[bool, Field(description="keep images in memory once they are read")]
 
 
 class DataConfig(Config):
     """The settings of one data set."""
 
     kind: str
-    size: Annotated[Size, Field(description=SIZE)]
+    size: InputSize
     partition: Annotated[PartitionConfig, Field(description="how its images are divided among its clients")] = Even()
     resize: Annotated[
         Literal["fit"] | None,

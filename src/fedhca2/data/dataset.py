@@ -1,13 +1,17 @@
-"""The interface of a data set: samples by index, with the requested labels."""
+"""The interface of a data set (samples by index, with the requested labels), and what data sets keep in memory."""
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, Self
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, wraps
+from threading import Lock, RLock
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from torch import Tensor
 
 from fedhca2.tasks import LabelSpace
 
+T = TypeVar("T")
 Split = Literal["train", "val"]
+Size = tuple[int, int]  # height and width
 
 # "image" is uint8 [3, H, W]. Labels are [C, H, W]: classes and sal uint8, 255 if unknown; edge float32 in
 # 0 … 1; normals float32 unit vectors, zero if unknown; depth float32 in metres, zero if unknown.
@@ -22,7 +26,7 @@ class Dataset(Protocol):
         """The tasks that it has labels for."""
 
     @property
-    def size(self) -> tuple[int, int]:
+    def size(self) -> Size:
         """Height and width of the network's input."""
 
     @property
@@ -40,3 +44,54 @@ class Dataset(Protocol):
 
     def load(self, index: int, tasks: Sequence[str]) -> Sample:
         """Load an image with the labels of these tasks."""
+
+
+class SameForAll:
+    """A data set that looks the same to all clients."""
+
+    def for_share(self, indices: Sequence[int]) -> Self:
+        """Return itself."""
+        return self
+
+
+def shared_property(compute: Callable[[Any], T]) -> cached_property[T]:
+    """A `cached_property` that is computed once, also for several threads: from Python 3.12 on, others have no lock."""
+    name, lock = compute.__name__, RLock()
+
+    @wraps(compute)
+    def compute_once(instance: Any) -> T:
+        with lock:
+            if name not in vars(instance):
+                vars(instance)[name] = compute(instance)
+            value: T = vars(instance)[name]
+            return value
+
+    return cached_property(compute_once)
+
+
+class Cache:
+    """Decoded images and labels by key, up to a number of bytes; one per process, shared by its threads.
+
+    It keeps what came first: epochs read everything in sequence, so evicting the oldest would never give a hit.
+    """
+
+    def __init__(self, limit: int = 4 * 2**30) -> None:
+        self.limit = limit
+        self.used = 0
+        self._lock = Lock()
+        self._tensors: dict[tuple[str, str], Tensor] = {}
+
+    def __reduce__(self) -> tuple[type["Cache"], tuple[int]]:
+        return Cache, (self.limit,)  # another process starts with an empty cache
+
+    def get(self, key: tuple[str, str], make: Callable[[], Tensor]) -> Tensor:
+        """The tensor of this key as a copy of the caller's own; computed if it is not cached."""
+        cached = self._tensors.get(key)
+        if cached is not None:
+            return cached.clone()
+        made = make()
+        with self._lock:
+            if key not in self._tensors and self.used + made.nbytes <= self.limit:
+                self._tensors[key] = made.clone()
+                self.used += made.nbytes
+        return made

@@ -1,10 +1,13 @@
 """Reading files of a data set, with errors that name the file."""
 
 import json
-from collections.abc import Callable, Iterator
+import struct
+import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import scipy  # imports its parts when they are used
@@ -13,21 +16,19 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fedhca2.data.mat_sizes import require_bounded
 from fedhca2.errors import UserError
+from fedhca2.imports import told
 
-T = TypeVar("T")
-MOST_PIXELS = 40_000_000  # in an image or a label; photographs and satellite tiles have fewer
-LONGEST_SIDE = 32_768  # a thin image of few pixels would be padded to many
+MAX_PIXELS = 40_000_000  # in an image or a label; photographs and satellite tiles have fewer
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")  # EPS would start Ghostscript
 
 
 class FileError(UserError):
     """A fault in one file of a data set."""
 
-    def __init__(self, path: Path, message: str) -> None:
+    def __init__(self, path: Path | str, message: str) -> None:
         super().__init__(path, message)
-        self.path = path
+        self.path = Path(path)
 
     @property
     def fault(self) -> str:
@@ -43,41 +44,44 @@ class BrokenFileError(FileError):
     """A file does not hold what it should."""
 
 
-def read_file(path: Path, form: str, read: Callable[[Path], T]) -> T:
-    """Read a file with `read`; any failure becomes an error that names the file."""
+@contextmanager
+def reading(path: Path | str, wanted: str) -> Iterator[None]:
+    """Turn whatever fails in this block into an error that names the file: decoders and users' code raise anything."""
     try:
-        return read(path)
-    except FileNotFoundError:
-        raise MissingFileError(path, f"should be {form}, found no file") from None
-    except (UserError, ImportError, MemoryError):
+        yield
+    except (UserError, MemoryError):
         raise
-    except Exception as error:  # decoders raise anything for damaged files
-        reason = " ".join(str(error).split())[:200]
-        raise BrokenFileError(path, f"should be {form}, found {type(error).__name__}: {reason}") from error
+    except Exception as error:
+        if isinstance(error, FileNotFoundError) and str(error.filename) == str(path):
+            raise MissingFileError(path, f"expected {wanted}, got no file") from None
+        raise BrokenFileError(path, f"expected {wanted}, got {told(error)}") from error
 
 
 @contextmanager
-def open_image(path: Path) -> Iterator[Image.Image]:
-    """Open an image and read only its header; raises an error if it is too large."""
+def open_image(path: Path, max_side: int = 32_768) -> Iterator[Image.Image]:
+    """Open an image and read only its header; raises an error if it is too large.
+
+    :param max_side: an image with a longer side is refused, since even a thin one would be padded to many pixels.
+    """
     with Image.open(path, formats=FORMATS) as image:
-        if image.height * image.width > MOST_PIXELS or max(image.size) > LONGEST_SIDE:
-            wanted = f"should have at most {MOST_PIXELS} pixels, and {LONGEST_SIDE} on a side"
-            raise BrokenFileError(path, f"{wanted}, found {image.height}×{image.width}")
+        if image.height * image.width > MAX_PIXELS or max(image.size) > max_side:
+            wanted = f"expected at most {MAX_PIXELS} pixels, and {max_side} on a side"
+            raise BrokenFileError(path, f"{wanted}, got {image.height}×{image.width}")
         yield image
 
 
-def file_in(folder: Path, name: str, *, within: Path | None) -> Path:
-    """The path of a file in a folder that a data file names; raises ValueError for a name that leads elsewhere.
+def file_in(folder: Path, name: str, *, within: Path | None, where: str) -> Path:
+    """The path of a file in a folder that a data file names; raises an error for a name that leads elsewhere.
 
-    No link may lead out of the folder `within`, which may itself be a link; None if links are followed.
+    :param within: the folder that no link may lead out of, which may itself be a link; None if links are followed.
+    :param where: the place of the name, for the error.
     """
     path = folder / name
     if not name or "\0" in name or Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ValueError(f"expected the name of a file in {folder}, got {name!r:.200}")
+        raise BrokenFileError(where, f"expected the name of a file in {folder}, got {name!r:.200}")
     if within is not None and not path.resolve().is_relative_to(within.resolve()):
-        raise ValueError(
-            f"expected a file in {within}, got {name!r:.200}, a link out of it; `links: true` follows links"
-        )
+        wanted = f"expected a file in {within}, or `links: true` to follow links"
+        raise BrokenFileError(where, f"{wanted}, got {name!r:.200}, a link out of it")
     return path
 
 
@@ -86,7 +90,7 @@ def to_rgb(path: Path, image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):
         image = Image.fromarray(_scaled(np.asarray(image)))
     if image.mode in ("I", "F"):
-        raise BrokenFileError(path, f"should have 8 or 16 bits per channel, found 32 (mode {image.mode})")
+        raise BrokenFileError(path, f"expected 8 or 16 bits per channel, got 32 (mode {image.mode})")
     return image.convert("RGB")
 
 
@@ -98,48 +102,36 @@ def _scaled(values: NDArray[np.uint16]) -> NDArray[np.uint8]:
 
 def read_colours(path: Path) -> Tensor:
     """Read an RGB image, uint8 [3, H, W]."""
-
-    def read(path: Path) -> Tensor:
-        with open_image(path) as image:
-            return torch.from_numpy(np.array(to_rgb(path, image))).permute(2, 0, 1).contiguous()
-
-    return read_file(path, "an RGB image", read)
+    with reading(path, "an RGB image"), open_image(path) as image:
+        return torch.from_numpy(np.array(to_rgb(path, image))).permute(2, 0, 1).contiguous()
 
 
 def read_size(path: Path) -> tuple[int, int]:
     """Read the height and width of an image from its first bytes."""
-
-    def read(path: Path) -> tuple[int, int]:
-        with open_image(path) as image:
-            return image.height, image.width
-
-    return read_file(path, "an RGB image", read)
+    with reading(path, "an RGB image"), open_image(path) as image:
+        return image.height, image.width
 
 
 def read_values(path: Path) -> Tensor:
     """Read the raw values of a grey or palette PNG (a palette's colours are ignored), uint8 [1, H, W]."""
-    values = _grey(path)
+    values = _read_grey(path)
     if values.max() > 255:
-        raise BrokenFileError(path, f"should hold values 0 … 255, found {values.max()}")
+        raise BrokenFileError(path, f"expected values 0 … 255, got {values.max()}")
     return torch.from_numpy(values.astype(np.uint8))[None]
 
 
 def read_shades(path: Path) -> Tensor:
     """Read the shades of a grey PNG, from 0 for black to 255 for white, uint8 [1, H, W]."""
-    values = _grey(path)
+    values = _read_grey(path)
     return torch.from_numpy(_scaled(values) if values.dtype.itemsize > 1 else values)[None]
 
 
-def _grey(path: Path) -> NDArray[Any]:
+def _read_grey(path: Path) -> NDArray[Any]:
     """Read the values of a grey or palette PNG of 8 or 16 bits [H, W]."""
-
-    def read(path: Path) -> NDArray[Any]:
-        with open_image(path) as image:
-            if image.mode not in ("L", "P") and not image.mode.startswith("I;16"):
-                raise BrokenFileError(path, f"should be a grey or palette PNG (mode L or P), found mode {image.mode}")
-            return np.array(image)
-
-    return read_file(path, "a grey or palette PNG", read)
+    with reading(path, "a grey or palette PNG"), open_image(path) as image:
+        if image.mode not in ("L", "P") and not image.mode.startswith("I;16"):
+            raise BrokenFileError(path, f"expected a grey or palette PNG (mode L or P), got mode {image.mode}")
+        return np.array(image)
 
 
 def read_normals(path: Path) -> Tensor:
@@ -147,42 +139,112 @@ def read_normals(path: Path) -> Tensor:
     return 2 * read_colours(path).float() / 255 - 1
 
 
-def read_mat(path: Path, variable: str) -> Any:
-    """Read one variable of a MATLAB file (version 5, compressed or not)."""
-
-    def read(path: Path) -> Any:
-        try:
-            require_bounded(path, variable)
-        except ValueError as error:
-            raise BrokenFileError(path, str(error)) from None
-        return scipy.io.loadmat(path, variable_names=[variable])[variable]
-
-    return read_file(path, f"a MATLAB file with {variable}", read)
-
-
 def read_npy(path: Path) -> NDArray[Any]:
     """Read an array in numpy's format; no code in it is executed."""
-
-    def read(path: Path) -> NDArray[Any]:
+    with reading(path, "a numpy array"):
         array = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a wrong size in the header costs no memory
-        if not isinstance(array, np.ndarray) or array.size > MOST_PIXELS:
+        if not isinstance(array, np.ndarray) or array.size > MAX_PIXELS:
             shape = getattr(array, "shape", type(array).__name__)
-            raise BrokenFileError(path, f"should be an array of at most {MOST_PIXELS} numbers, found {shape}")
+            raise BrokenFileError(path, f"expected an array of at most {MAX_PIXELS} numbers, got {shape}")
         return np.array(array)
-
-    return read_file(path, "a numpy array", read)
 
 
 def read_json(path: Path) -> Any:
     """Read a JSON file with any extension."""
-    return read_file(path, "JSON", lambda path: json.loads(path.read_text(encoding="utf-8")))
+    with reading(path, "JSON"):
+        return json.loads(path.read_text(encoding="utf-8"))
 
 
 def class_codes(path: Path, values: Tensor, classes: int) -> Tensor:
     """Return the values if all are classes 0 … `classes` − 1, or 255 for unknown; otherwise raise an error."""
     strange = values[(values >= classes) & (values != 255)]
     if len(strange):
-        raise BrokenFileError(
-            path, f"should hold values 0 … {classes - 1} and 255, found {sorted(set(strange.tolist()))}"
-        )
+        wanted = f"expected values 0 … {classes - 1} and 255"
+        raise BrokenFileError(path, f"{wanted}, got {sorted(set(strange.tolist()))}")
     return values
+
+
+def read_mat(path: Path, variable: str) -> Any:
+    """Read one variable of a MATLAB file (version 5, compressed or not)."""
+    with reading(path, f"a MATLAB file with {variable}"):
+        _MatBudget().check(path, variable)
+        return scipy.io.loadmat(path, variable_names=[variable])[variable]
+
+
+class _MatBudget:
+    """The memory that a MATLAB file may still ask for: scipy believes the sizes in it, and would take all of that.
+
+    A file of version 5 is a header and elements: a type, a number of bytes, and that many bytes. An array (type 14) has
+    elements of its own (flags, dimensions, name, then values, cells or fields); type 15 is a compressed element.
+    """
+
+    max_bytes = 160_000_000  # of all values: 4 for each pixel of the largest image
+    max_items = 100_000  # cells and fields
+
+    def __init__(self) -> None:
+        self.bytes, self.items, self.order = self.max_bytes, self.max_items, "<"
+        # Bytes of a value in memory, by the class of an array.
+        self.value_bytes = {4: 4, 6: 8, 7: 4, 8: 1, 9: 1, 10: 2, 11: 2, 12: 4, 13: 4, 14: 8, 15: 8}
+
+    def check(self, path: Path, variable: str) -> None:
+        """Raise ValueError if reading a variable would take too much memory; takes no more itself."""
+        if path.stat().st_size > self.max_bytes:
+            raise ValueError(f"{path.stat().st_size} bytes, more than {self.max_bytes:g}")
+        content = path.read_bytes()
+        if (order := {b"IM": "<", b"MI": ">"}.get(content[126:128])) is None:
+            raise ValueError("another format than version 5 (save … -v7)")
+        self.order, rest = order, memoryview(content)[128:]
+        while len(rest) >= 8:
+            kind, payload, rest = self.element(rest, padded=False)
+            if kind == 15:
+                unpacked = zlib.decompressobj().decompress(payload, self.max_bytes + 1)
+                if len(unpacked) > self.max_bytes:
+                    raise ValueError(f"more than {self.max_bytes:g} bytes when decompressed")
+                kind, payload, _ = self.element(memoryview(unpacked))
+            if kind == 14:
+                self.spend_array(payload, variable)
+
+    def element(self, data: memoryview, *, padded: bool = True) -> tuple[int, memoryview, memoryview]:
+        """The type and the bytes of the first element, and what follows it."""
+        first, count = struct.unpack_from(f"{self.order}II", data)
+        if first >> 16:  # up to 4 bytes, within the first 8
+            return first & 0xFFFF, data[4 : 4 + (first >> 16)], data[8:]
+        if count > len(data) - 8:
+            raise ValueError(f"the end of the file after {len(data) - 8} of {count} bytes")
+        return first, data[8 : 8 + count], data[8 + count + (-count % 8 if padded else 0) :]
+
+    def spend_array(self, data: memoryview, wanted: str | None = None) -> None:
+        """Take what an array asks for; raises ValueError if that is too much, or more than the file has.
+
+        An array of another name than the `wanted` one is not read, and costs nothing.
+        """
+        if not data:  # an empty cell
+            return
+        (_, flags, rest), numbers = self.element(data), f"{self.order}%di"
+        (flag,) = struct.unpack_from(f"{self.order}I", flags)
+        _, dimensions, rest = self.element(rest)
+        shape = struct.unpack_from(numbers % (len(dimensions) // 4), dimensions)
+        _, name, rest = self.element(rest)
+        if wanted is not None and bytes(name) != wanted.encode():
+            return
+        kind, count = flag & 0xFF, prod(shape)
+        if min(shape, default=0) < 0 or (kind not in self.value_bytes and kind not in (1, 2)):
+            raise ValueError(f"an array of class {kind} and shape {shape}")
+        if kind in self.value_bytes:
+            self.element(rest)
+            self.spend(count * self.value_bytes[kind] * (2 if flag & 0x800 else 1), 0)  # the flag: complex numbers
+            return
+        if kind == 2:  # a structure: its fields' names, all of one length
+            _, length, rest = self.element(rest)
+            _, names, rest = self.element(rest)
+            count *= len(names) // max(1, struct.unpack_from(numbers % 1, length)[0])
+        self.spend(0, count)
+        for _ in range(count):
+            _, cell, rest = self.element(rest)
+            self.spend_array(cell)
+
+    def spend(self, bytes: int, items: int) -> None:
+        """Take this much; raises ValueError if too little is left."""
+        self.bytes, self.items = self.bytes - bytes, self.items - items
+        if self.bytes < 0 or self.items < 0:
+            raise ValueError(f"arrays of more than {self.max_bytes:g} bytes, or {self.max_items} cells and fields")

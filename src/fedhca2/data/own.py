@@ -5,37 +5,44 @@ What it makes needs three members: `labels`, the class names by task; `len()`; a
 parameters are the data set's settings in an experiment, with their types and defaults; one of type `TaskSet` gets the
 tasks that the experiment knows.
 
+Samples may be numpy arrays, torch tensors or Pillow images of any number type; they become checked tensors. Arrays and
+Pillow images are [H, W] or [H, W, C], tensors [H, W] or [C, H, W], as is usual in these libraries.
+
 Inputs other than images are arrays of two dimensions, such as channels × readings: the class then has their `shape`
 instead of `size`, and a sample is {"input": …, task: …}. They are neither normalised nor augmented.
 """
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Union, get_args, get_origin
 
-from pydantic import Field, create_model
+import numpy as np
+import torch
+from PIL import Image
+from pydantic import create_model
+from torch import Tensor
 
-from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
-from fedhca2.data.dataset import Dataset, Split
-from fedhca2.data.files import BrokenFileError, FileError, MissingFileError
-from fedhca2.data.own_samples import OwnSamples, label_spaces
+from fedhca2.data.config import Cached, DataConfig, InputSize, Place, Root
+from fedhca2.data.dataset import Cache, Dataset, SameForAll, Sample, Size, Split
+from fedhca2.data.files import MAX_PIXELS, BrokenFileError, MissingFileError, reading
+from fedhca2.data.transforms import require_fit
 from fedhca2.imports import load, parameters, told
-from fedhca2.tasks import TASKS, LabelSpace, TaskSet
+from fedhca2.labels import IGNORE
+from fedhca2.tasks import TASKS, LabelSpace, Task, TaskSet
+from fedhca2.words import counted
 
 
 class OwnData(DataConfig):
     """The settings of a user's own data set."""
 
-    cache: Annotated[bool, Field(description=CACHE)] = False
+    cache: Cached = False
     made_by: ClassVar[Callable[..., Any]]
     settings: ClassVar[tuple[str, ...]]  # the fields that it is made with
     takes_tasks: ClassVar[tuple[str, ...]]  # parameters that get the experiment's tasks
-    declared: ClassVar[
-        Mapping[str, LabelSpace] | None
-    ]  # the labels of its class; unknown if only its objects have some
+    declared: ClassVar[Mapping[str, LabelSpace] | None]  # its class's labels; unknown if only its objects have some
 
     @property
     def are_arrays(self) -> bool:
@@ -52,19 +59,14 @@ class OwnData(DataConfig):
         given = {name: getattr(self, name) for name in self.settings}
         for name, value in given.items():
             if isinstance(value, Path) and not value.exists():
-                raise MissingFileError(value, f"{name!r} should be here, found nothing")
-        try:
+                raise MissingFileError(value, f"expected {name!r} here, got nothing")
+        with reading(self.kind, f"to open its {split} split"):
             made = self.made_by(split=split, **given, **dict.fromkeys(self.takes_tasks, tasks))
-            if lacking := _missing_member(made):
-                raise BrokenFileError(Path(self.kind), lacking)
+            _check_members(self.kind, made)
             if hasattr(made, "load"):
                 return made  # type: ignore[no-any-return]
             cached = self.cache and "cache" not in self.settings
             return OwnSamples(made, self.size, split, cache=cached, fits=not self.resize, tasks=tasks)
-        except (FileError, MemoryError):
-            raise
-        except Exception as error:  # it may raise anything
-            raise BrokenFileError(Path(self.kind), f"should open its {split} split, found {told(error)}") from error
 
 
 @cache
@@ -75,15 +77,15 @@ def settings_class(kind: str) -> type[DataConfig]:
 
 def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
     """The settings of the data set that a class or function makes; raises ValueError if it cannot make one."""
-    if isinstance(made_by, type) and (lacking := _missing_member(made_by)):
-        raise ValueError(f"{kind} {lacking}")
+    if isinstance(made_by, type):
+        _check_members(kind, made_by)
     fields = _fields(kind, made_by)
     settings = tuple(fields)
     size = getattr(made_by, "shape", getattr(made_by, "size", None))
     if isinstance(size, int | float | str):
-        raise ValueError(f"{kind}: `size` should be height and width, as in (32, 32), found {size!r}")
+        raise BrokenFileError(kind, f"`size`: expected height and width, as in (32, 32), got {size!r}")
     if "size" not in fields and isinstance(size, Sequence):
-        fields["size"] = (DataConfig.model_fields["size"].annotation, Field(size, description=SIZE))
+        fields["size"] = (InputSize, size)
     labels = getattr(made_by, "labels", None)
     name: str = kind.rpartition(":")[2]
     made = create_model(name, __base__=OwnData, **fields)
@@ -95,15 +97,14 @@ def settings_of(kind: str, made_by: Any) -> type[DataConfig]:
 
 def _fields(kind: str, made_by: Any) -> dict[str, Any]:
     """The settings that a class or function takes, as fields of a model: {name: (type, default)}."""
-    own: dict[str, Any] = {"root": Path, "size": DataConfig.model_fields["size"].annotation}
-    about = {"root": ROOT, "size": SIZE}
+    own: dict[str, Any] = {"root": Root, "size": InputSize}
     fields: dict[str, Any] = {}
     for name, (hint, default) in parameters(made_by).items():
         if name == "split" or hint is TaskSet:
             continue
         if name not in ("size", "cache") and (name in OwnData.model_fields or hasattr(OwnData, name)):
-            raise ValueError(f"{kind}: a parameter should not be called {name!r}, which has a meaning of its own")
-        fields[name] = (_placed(own.get(name, hint)), Field(default, description=about.get(name)))
+            raise BrokenFileError(kind, f"expected other names of parameters, got {name!r}, which has a meaning here")
+        fields[name] = (own.get(name, _placed(hint)), default)
     return fields
 
 
@@ -123,10 +124,195 @@ def _placed(hint: Any) -> Any:
     return hint
 
 
-def _missing_member(made: Any) -> str:
-    """What a data set, or its class, lacks; empty if nothing. Only an object may have to know its labels."""
+def _check_members(kind: str, made: Any) -> None:
+    """Raise an error if a data set, or its class, lacks a member. Only an object may have to know its labels."""
     needed = {"__len__": "its length", "__getitem__": "a sample by its index"}
     if not isinstance(made, type):
         needed["labels"] = "class names by task"
-    lacking = [name for name in needed if not hasattr(made, name) and not hasattr(made, "load")]
-    return f"should have {lacking[0]}, {needed[lacking[0]]}, found none" if lacking else ""
+    for name, meaning in needed.items():
+        if not hasattr(made, name) and not hasattr(made, "load"):
+            raise BrokenFileError(kind, f"expected {name}, {meaning}, got none")
+
+
+def label_spaces(labels: Any) -> dict[str, LabelSpace]:
+    """The label spaces of all tasks, from the names of classes, their number, or nothing if a task has none.
+
+    >>> {task: space.classes for task, space in label_spaces({"semseg": ["table", "chair"], "depth": None}).items()}
+    {'semseg': 2, 'depth': None}
+    """
+    try:
+        return {str(task): _label_space(names) for task, names in labels.items()}
+    except (AttributeError, TypeError):
+        raise ValueError(f"labels: expected class names by task, got {labels!r:.200}") from None
+
+
+def _label_space(names: Sequence[str] | int | LabelSpace | None) -> LabelSpace:
+    if isinstance(names, LabelSpace):
+        return names
+    return LabelSpace(names) if names is None or isinstance(names, int) else LabelSpace(names=tuple(map(str, names)))
+
+
+class OwnSamples(SameForAll):
+    """One split of a user's data set, with every sample converted and checked."""
+
+    def __init__(
+        self, data: Any, size: Size, split: Split, *, cache: bool, fits: bool = True, tasks: TaskSet = TASKS
+    ) -> None:
+        """:param fits: images of the validation split should not be larger than the network's input."""
+        self.data, self.tasks, self.fits, self.size, self.split = data, tasks, fits, size, split
+        self.key = "input" if hasattr(data, "shape") else "image"  # of the input in a sample
+        self.labels = label_spaces(data.labels)
+        if self.key == "input" and "input" in self.labels:
+            fault = "labels: expected tasks with other names than 'input', the key of a sample's array, got 'input'"
+            raise BrokenFileError(split, fault)
+        self.ids: Sequence[str] = [str(id) for id in getattr(data, "ids", range(len(data)))]
+        if len(set(self.ids)) != len(data) or not self.ids:
+            found = f"{len(data)} images and {len(set(self.ids))} different ids"
+            raise BrokenFileError(split, f"expected some images, each with an id of its own, got {found}")
+        self._cache = Cache() if cache else Cache(0)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def usable(self, tasks: Sequence[str]) -> Sequence[int]:
+        """All images, or for a client with only a task that skips empty ones, those with something to label."""
+        if not self.tasks.skips_empty(tasks):
+            return range(len(self))
+        task = self.tasks[tasks[0]]
+        return [i for i in range(len(self)) if task.known(self.load(i, tasks)[task.name]).any()]
+
+    def load(self, index: int, tasks: Sequence[str]) -> Sample:
+        """An image with the labels of these tasks."""
+        id = self.ids[index]
+        where = f"{self.split}[{index}]" + (f" ({id})" if id != str(index) else "")
+        read = cache(partial(self._read, index, where))
+        sample: Sample = {}
+        for name in ("image", *tasks):
+            sample[name] = self._cache.get((str(index), name), partial(self._convert, name, where, read, sample))
+        return sample
+
+    def _read(self, index: int, where: str) -> Mapping[str, Any]:
+        with reading(where, "a sample"):
+            given = self.data[index]
+        if not isinstance(given, Mapping):
+            raise BrokenFileError(where, f"expected {{'{self.key}': …, task: …}}, got {type(given).__name__}")
+        return given
+
+    def _convert(self, name: str, where: str, read: Callable[[], Mapping[str, Any]], sample: Sample) -> Tensor:
+        given, key = read(), self.key if name == "image" else name
+        if key not in given:
+            raise BrokenFileError(where, f"expected {key!r}, got {', '.join(map(str, given)) or 'nothing'}")
+        try:
+            if name != "image":
+                height, width = sample["image"].shape[-2:]
+                return _to_label(given[key], self.tasks[name], self.labels[name], (height, width))
+            if key == "input":
+                return checked_array(given[key], self.size)
+            image = checked_image(given[key])
+            if self.split == "val" and self.fits:
+                require_fit({"image": image}, self.size)
+            return image
+        except ValueError as error:
+            raise BrokenFileError(where, f"{key!r}: {error}") from error
+        except OSError as error:  # Pillow reads a file when its pixels are needed
+            raise BrokenFileError(where, f"{key!r}: expected to be readable, got {told(error)}") from error
+
+
+def checked_image(value: Any) -> Tensor:
+    """An image as uint8 [3, H, W]: bytes, or floats from 0 to 1, in one or three channels."""
+    if isinstance(value, Image.Image):
+        _check_pixels(value)
+        value = value.convert("RGB")
+    planes = _planes(value)
+    if len(planes) not in (1, 3):
+        raise ValueError(f"expected 1 or 3 channels, got {_shape(planes)}")
+    low, high = _bounds(planes)
+    if planes.is_floating_point():
+        if low < 0 or high > 1:
+            raise ValueError(f"expected floats from 0 to 1, or bytes, got {low:g} to {high:g}")
+        planes = (planes * 255).round()
+    elif low < 0 or high > 255:
+        raise ValueError(f"expected values from 0 to 255, got {low:g} to {high:g}")
+    return planes.to(torch.uint8).expand(3, -1, -1).contiguous()
+
+
+def checked_array(value: Any, shape: tuple[int, ...]) -> Tensor:
+    """An input that is not an image, as float32 of this shape."""
+    tensor = _tensor(value).float()
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"expected {'×'.join(map(str, shape))}, the data set's `shape`, got {_shape(tensor)}")
+    _bounds(tensor)
+    return tensor
+
+
+def _to_label(value: Any, task: Task, space: LabelSpace, size: Size) -> Tensor:
+    """A task's label for an image of this size, float32: a map [C, H, W], of classes in uint8, or a vector [C]."""
+    is_map, is_class = task.output == "map", task.grouped_by == "class"
+    label = _planes(value) if is_map else _vector(value)
+    channels = task.label_channels_for(space)
+    wanted = (channels, *size) if is_map else (channels,)
+    if tuple(label.shape) != wanted:
+        if is_map:
+            raise ValueError(f"expected {'×'.join(map(str, wanted))} like its image, got {_shape(label)}")
+        hint = "; of a one-hot label, that is argmax()" if is_class and label.shape == (space.classes,) else ""
+        form = "the number of one class" if is_class else counted(channels, "number")
+        raise ValueError(f"expected {form}, got {counted(label.numel(), 'number')}{hint}")
+    known = label[task.known(label)]
+    lowest, highest = task.label_range(space)
+    low, high = _bounds(known)
+    if len(known) and (low < lowest or high > highest):
+        unknown, outside = IGNORE if is_map else "NaN", low if low < lowest else high
+        raise ValueError(f"expected values from {lowest:g} to {highest:g}, or {unknown} if unknown, got {outside:g}")
+    if is_class and (known != known.round()).any():
+        raise ValueError("expected the whole numbers of classes, got a fraction")
+    return label.to(torch.uint8) if is_map and is_class else label.float()
+
+
+def _planes(value: Any) -> Tensor:
+    """Anything with two or three dimensions as [C, H, W]."""
+    tensor = _tensor(value)
+    if tensor.ndim not in (2, 3) or 0 in tensor.shape:
+        raise ValueError(f"expected H×W with or without channels, got {_shape(tensor)}")
+    if tensor.ndim == 2:
+        return tensor[None]
+    return tensor if isinstance(value, Tensor) else tensor.permute(2, 0, 1)
+
+
+def _tensor(value: Any) -> Tensor:
+    """Any array of numbers as a tensor of its own, with 0 and 1 for truth values."""
+    if isinstance(value, Tensor):
+        return value.byte() if value.dtype == torch.bool else value.detach().cpu()
+    if isinstance(value, Image.Image):
+        _check_pixels(value)
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"expected an array of numbers, got {array.dtype}")
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)  # torch has few operations for larger unsigned numbers
+    if array.dtype.kind == "b":
+        array = array.astype(np.uint8)
+    return torch.from_numpy(np.array(array, copy=True))  # writable, and not shared
+
+
+def _check_pixels(image: Image.Image) -> None:
+    """Raise ValueError if an image, which may not have been decoded yet, is too large."""
+    if image.width * image.height > MAX_PIXELS:
+        raise ValueError(f"expected at most {MAX_PIXELS} pixels, got {image.height}×{image.width}")
+
+
+def _vector(value: Any) -> Tensor:
+    tensor = _tensor(value)
+    return tensor.float().reshape(-1) if tensor.ndim < 2 else tensor.float()
+
+
+def _bounds(values: Tensor) -> tuple[float, float]:
+    """The smallest and the largest value, if all are finite."""
+    if not values.numel():
+        return 0.0, 0.0
+    if values.is_floating_point() and not values.isfinite().all():
+        raise ValueError(f"expected finite values, got {'NaN' if values.isnan().any() else 'infinity'}")
+    return float(values.min()), float(values.max())
+
+
+def _shape(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape)) or "one number"

@@ -2,7 +2,7 @@
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,13 +14,10 @@ from torch import Tensor
 
 from fedhca2.config import Config, suggest
 from fedhca2.data.dataset import Dataset
+from fedhca2.errors import Fault
 from fedhca2.tasks import TASKS, Task, TaskSet
-from fedhca2.tasks.task import Grouping
 
 Parts = dict[str, list[int]]  # {client: indices of images}
-DRAWS = 100
-BINS = 10  # into which images are sorted by a mean value
-MOST_LISTED = 50_000  # in a config, which is slow to read
 
 
 def even_split(count: int, shares: int, rng: np.random.RandomState) -> list[list[int]]:
@@ -55,9 +52,9 @@ class Partition(Config):
 
     kind: str
 
-    def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> str:
-        """Why the clients of a data set with labels for these tasks cannot use this partition; empty if they can."""
-        return ""
+    def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> Fault | None:
+        """Why the clients of a data set with labels for these tasks cannot use this partition; None if they can."""
+        return None
 
     @abstractmethod
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
@@ -80,7 +77,7 @@ class Shares(Partition):
     kind: Literal["shares"] = "shares"
     shares: Annotated[dict[str, PositiveFloat], Field(description="one number per client of the data set")]
 
-    def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> str:
+    def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> Fault | None:
         """Every client should have a share, and no one else."""
         return _names_fault("shares", self.shares, clients)
 
@@ -118,20 +115,21 @@ class Dirichlet(Partition):
         int, Field(ge=1, description="fewest images a client may get; shares are redrawn until every client has them")
     ] = 8
 
-    def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> str:
+    def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> Fault | None:
         """It should be possible to group images by this task."""
         known = [task.name for task in tasks if task.grouped_by]
-        return "" if self.by in known else f"by: images cannot be grouped by {self.by!r}. {suggest(self.by, known)}"
+        wanted = "expected a task whose labels group images"
+        return None if self.by in known else Fault("by", f"{wanted}, got {self.by!r}. {suggest(self.by, known)}")
 
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
         """Divide into parts with different label distributions."""
-        groups = label_groups(data, tasks[self.by])
-        for _ in range(DRAWS):
+        groups, draws = label_groups(data, tasks[self.by]), 100
+        for _ in range(draws):
             parts = self._draw(groups, clients, rng)
             if min(map(len, parts.values())) >= self.at_least:
                 return parts
         raise ValueError(
-            f"dirichlet: every client should have {self.at_least} images, found too few in all {DRAWS} draws; "
+            f"dirichlet: expected {self.at_least} images for every client, got too few in all {draws} draws; "
             "choose a larger alpha or a smaller at_least"
         )
 
@@ -158,10 +156,10 @@ class Lists(Partition):
     @model_validator(mode="after")
     def _here_or_there(self) -> "Lists":
         if (self.lists is None) == (self.file is None):
-            raise ValueError("a partition by lists should have either 'lists' or 'file'")
-        listed = sum(map(len, (self.lists or {}).values()))
-        if listed > MOST_LISTED:
-            raise ValueError(f"'lists' should have at most {MOST_LISTED} images, found {listed}; put them in a 'file'")
+            raise ValueError("expected either 'lists' or 'file', got both or neither")
+        listed, most = sum(map(len, (self.lists or {}).values())), 50_000  # a long config is slow to read
+        if listed > most:
+            raise ValueError(f"expected at most {most} images in 'lists', got {listed}; put them in a 'file'")
         return self
 
     def read(self) -> Mapping[str, Sequence[int | str]]:
@@ -172,14 +170,14 @@ class Lists(Partition):
             lists = json.loads(self.file.read_text("utf-8"))
             return {client: _trained_on(entry) for client, entry in lists.items()}
         except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
-            raise ValueError(f"{self.file}: should be JSON, {{client: [image, …]}}, found {error}") from None
+            raise ValueError(f"{self.file}: expected JSON, {{client: [image, …]}}, got {error}") from None
 
-    def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> str:
+    def fault(self, clients: Sequence[str], tasks: Sequence[Task]) -> Fault | None:
         """Every client should have a list; a file may have more lists."""
         try:
             lists = self.read()
         except ValueError as error:
-            return str(error)
+            return Fault("file", str(error))
         return _names_fault("lists", {name: lists[name] for name in lists if self.lists or name in clients}, clients)
 
     def deal(self, data: Dataset, clients: Sequence[str], rng: np.random.RandomState, tasks: TaskSet = TASKS) -> Parts:
@@ -191,9 +189,9 @@ class Lists(Partition):
             part = [image if isinstance(image, int) else places.get(image, -1) for image in lists[client]]
             wrong = [image for image, index in zip(lists[client], part, strict=True) if not 0 <= index < len(data)]
             if wrong:
-                raise ValueError(f"lists: {client!r} has {wrong[0]!r}, which is not an image of the training split")
+                raise ValueError(f"lists.{client}: expected images of the training split, got {wrong[0]!r}")
             if len(set(part)) < len(part):
-                raise ValueError(f"lists: {client!r} should have every image once, found one twice")
+                raise ValueError(f"lists.{client}: expected every image once, got one twice")
             parts[client] = part
         return parts
 
@@ -208,12 +206,13 @@ def _trained_on(entry: Any) -> list[int | str]:
     return images
 
 
-def _names_fault(key: str, given: Mapping[str, object], clients: Sequence[str]) -> str:
-    unknown = [name for name in given if name not in clients]
-    if unknown:
-        return f"{key}: {unknown[0]!r} is not a client of this data set. {suggest(unknown[0], clients)}"
+def _names_fault(key: str, given: Mapping[str, object], clients: Sequence[str]) -> Fault | None:
+    """What is wrong with settings by client: each should be there, and no one else."""
+    if unknown := [name for name in given if name not in clients]:
+        wanted = "expected clients of this data set"
+        return Fault(key, f"{wanted}, got {unknown[0]!r}. {suggest(unknown[0], clients)}")
     missing = [name for name in clients if name not in given]
-    return f"{key}: should name every client of this data set, found nothing for {missing[0]!r}" if missing else ""
+    return Fault(key, f"expected every client of this data set, got nothing for {missing[0]!r}") if missing else None
 
 
 def largest_class(known: Tensor) -> float:
@@ -228,22 +227,12 @@ def largest_class(known: Tensor) -> float:
     return float(counts.argmax())
 
 
-def mean_value(known: Tensor) -> float:
-    """The mean over known pixels; 0 if there are none."""
-    return float(known.double().mean()) if len(known) else 0.0
-
-
-STATISTICS: dict[Grouping, Callable[[Tensor], float]] = {"class": largest_class, "value": mean_value}
-
-
 def label_groups(data: Dataset, task: Task) -> NDArray[np.int64]:
     """A group for every image: its largest class, or the tenth of the images that its mean value falls into."""
-    if task.grouped_by is None:
-        raise ValueError(f"{task.name}: its labels have no single number to group images by")
-    statistic = STATISTICS[task.grouped_by]
     labels = (data.load(i, [task.name])[task.name] for i in range(len(data)))
-    values = np.array([statistic(label[task.known(label)]) for label in labels])
+    known = (label[task.known(label)] for label in labels)
     if task.grouped_by == "class":
-        return values.astype(np.int64)
-    groups: NDArray[np.int64] = values.argsort(kind="stable").argsort(kind="stable") * BINS // len(values)
+        return np.array([largest_class(values) for values in known]).astype(np.int64)
+    means = np.array([float(values.double().mean()) if len(values) else 0.0 for values in known])
+    groups: NDArray[np.int64] = means.argsort(kind="stable").argsort(kind="stable") * 10 // len(means)
     return groups

@@ -1,24 +1,32 @@
-"""Rendered scenes as a data set, without any files."""
+"""Rendered scenes as a data set: without any files, or written in the folder layouts of the papers' archives."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from math import prod
-from typing import Annotated, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
+import numpy as np
+import scipy  # imports its parts when they are used
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 from pydantic import Field
+from torch import Tensor
 
 from fedhca2.cores import usable_cores
-from fedhca2.data.cache import shared_property
-from fedhca2.data.config import SIZE, DataConfig
-from fedhca2.data.dataset import Sample, Split
-from fedhca2.data.scenes.labels import LABELS, Domain
-from fedhca2.data.scenes.rendering import render
+from fedhca2.data.archives import ArchiveKind
+from fedhca2.data.config import DataConfig
+from fedhca2.data.dataset import SameForAll, Sample, Size, Split, shared_property
+from fedhca2.data.label_spaces import CONTEXT_IDS, PART_CLASS, PASCAL_CLASSES, PERSON, SCENE_LABELS, Domain
+from fedhca2.data.scenes.rendering import encode_normals, render
+from fedhca2.painting import voc_palette
 from fedhca2.tasks import TASKS, LabelSpace, TaskSet
+from fedhca2.whole_files import ORDINARY, write_whole
 
-FIRST_VAL_SCENE = 1_000_000  # so that the splits share no scene
-CHUNK = 64  # scenes that a thread renders at a time: larger chunks mean less waiting between threads
-LARGE = 256 * 256  # pixels of an image from which a GPU renders it, if there is one
+Side = Annotated[int, Field(ge=32, multiple_of=32)]
 
 
 class ScenesData(DataConfig):
@@ -26,10 +34,7 @@ class ScenesData(DataConfig):
 
     kind: Literal["scenes"] = "scenes"
     domain: Annotated[Domain, Field(description="what the scenes show")]
-    size: Annotated[
-        tuple[Annotated[int, Field(ge=32, multiple_of=32)], Annotated[int, Field(ge=32, multiple_of=32)]],
-        Field(description=SIZE),
-    ] = (64, 64)
+    size: Annotated[tuple[Side, Side], Field(description=DataConfig.model_fields["size"].description)] = (64, 64)
     train: Annotated[int, Field(ge=1, description="images in the training split")] = 200
     val: Annotated[int, Field(ge=1, description="images in the validation split")] = 100
     seed: Annotated[int, Field(ge=0, description="seed of the scenes; the experiment's seed does not affect them")] = 0
@@ -37,33 +42,35 @@ class ScenesData(DataConfig):
     @property
     def labels(self) -> Mapping[str, LabelSpace]:
         """The tasks that the scenes have labels for."""
-        return LABELS[self.domain]
+        return SCENE_LABELS[self.domain]
 
     def open(self, split: Split, tasks: TaskSet = TASKS) -> "RenderedScenes":
         """Open one split."""
         return RenderedScenes(self, split, tasks)
 
 
-class RenderedScenes:
+def scene_numbers(split: Split, count: int) -> range:
+    """The numbers of a split's scenes; the splits share none."""
+    first = 0 if split == "train" else 1_000_000
+    return range(first, first + count)
+
+
+class RenderedScenes(SameForAll):
     """One split of rendered scenes."""
 
     def __init__(self, config: ScenesData, split: Split, tasks: TaskSet = TASKS) -> None:
         self.config, self.tasks = config, tasks
         self.labels = config.labels
         self.size = config.size
-        self.first, self.count = (0, config.train) if split == "train" else (FIRST_VAL_SCENE, config.val)
+        self.numbers = scene_numbers(split, config.train if split == "train" else config.val)
 
     def __len__(self) -> int:
-        return self.count
+        return len(self.numbers)
 
     @property
     def ids(self) -> Sequence[str]:
         """The scenes' numbers, as in the file names of `fedhca2 data scenes`."""
-        return [f"{number:07d}" for number in range(self.first, self.first + self.count)]
-
-    def for_share(self, indices: Sequence[int]) -> Self:
-        """Return itself: all clients see the same."""
-        return self
+        return [f"{number:07d}" for number in self.numbers]
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
         """All scenes, or for a client with only a task that skips empty ones, those that show it."""
@@ -79,21 +86,137 @@ class RenderedScenes:
     def _samples(self) -> Sample:
         """Render all scenes of the split in chunks, on a GPU or on the cores of the CPU with one thread each."""
         samples: Sample = {}
-        large = prod(self.size) >= LARGE
+        large = prod(self.size) >= 256 * 256
         gpu = large and torch.cuda.is_available()
-        step = CHUNK // 4 if large else CHUNK
-        device = torch.device("cuda" if gpu else "cpu")
+        step = 16 if large else 64  # scenes that a thread renders at a time: more mean less waiting between threads
 
         def chunk(start: int) -> tuple[int, Sample]:
-            indices = range(self.first + start, self.first + min(start + step, self.count))
-            scenes = render(self.config.domain, indices, size=self.size, seed=self.config.seed, device=device)
+            numbers, device = self.numbers[start : start + step], "cuda" if gpu else "cpu"
+            scenes = render(self.config.domain, numbers, size=self.size, seed=self.config.seed, device=device)
             return start, {name: scenes[name].cpu() for name in ("image", *self.labels)}
 
         workers = 1 if gpu else len(usable_cores())
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for start, rendered in pool.map(chunk, range(0, self.count, step)):
+            for start, rendered in pool.map(chunk, range(0, len(self), step)):
                 for name, scenes in rendered.items():
                     if name not in samples:
-                        samples[name] = torch.empty(self.count, *scenes.shape[1:], dtype=scenes.dtype)
+                        samples[name] = torch.empty(len(self), *scenes.shape[1:], dtype=scenes.dtype)
                     samples[name][start : start + len(scenes)] = scenes
         return samples
+
+
+def write_scenes(
+    layout: ArchiveKind,
+    root: Path,
+    train: int,
+    val: int,
+    size: Size,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Write this many scenes of each split into an empty folder; `progress` gets the numbers written and planned.
+
+    `ScenesData` renders the same scenes for the same numbers, size and seed.
+    """
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise FileExistsError(f"{root}: expected a new or empty folder, got one with files in it")
+    domains: dict[str, Domain] = {"pascal_context": "outdoor", "nyud": "indoor"}
+    domain, pascal, written, step = domains[layout], layout == "pascal_context", 0, 8
+    counts: dict[Split, int] = {"train": train, "val": val}
+    for split, count in counts.items():
+        objects, numbers = {}, scene_numbers(split, count)
+        for some in (numbers[start : start + step] for start in range(0, count, step)):
+            batch = render(domain, some, size=size, seed=seed)
+            for place, number in enumerate(some):
+                id, scene = f"{number:07d}", {name: values[place] for name, values in batch.items()}
+                objects[id] = sorted(set(scene["semseg"].flatten().tolist()) - {0, 255})
+                _save(root, _pascal_files(id, scene, objects[id]) if pascal else _nyud_files(id, scene))
+                written += 1
+                if progress is not None:
+                    progress(written, train + val)
+        _save(
+            root, {f"{'ImageSets/Context' if pascal else 'gt_sets'}/{split}.txt": "".join(f"{id}\n" for id in objects)}
+        )
+        if pascal:
+            _save(root, {f"ImageSets/Parts/{split}.txt": json.dumps(objects)})
+    if pascal:
+        _save(root, _class_lists())
+
+
+def _pascal_files(id: str, scene: Sample, objects: Sequence[int]) -> dict[str, Any]:
+    """The files of a scene with objects of these classes, by name."""
+    semseg = Image.fromarray(scene["semseg"][0].numpy())
+    semseg.putpalette(voc_palette().flatten().tolist())
+    return {
+        f"JPEGImages/{id}.jpg": _picture(scene["image"]),
+        f"semseg/VOC12/{id}.png": semseg,
+        f"sal_distill/{id}.png": _picture(scene["sal"] * 255),
+        f"normals_distill/{id}.png": _picture(encode_normals(scene["normals"])),
+        f"pascal-context/trainval/{id}.mat": {"LabelMap": scene["context"][0].numpy().astype(np.uint16)},
+        f"human_parts/{id}.mat": {"anno": _annotation(id, scene, objects)},
+    }
+
+
+def _annotation(id: str, scene: Sample, objects: Sequence[int]) -> NDArray[np.void]:
+    """A PASCAL-Part annotation with one object per class in the scene."""
+    names = ("head", "torso", "luarm", "llarm", "luleg", "llleg")
+    masks = [(name, (scene["human_parts"][0] == PART_CLASS[name]).byte().numpy()) for name in names]
+    parts = [(name, mask) for name, mask in masks if mask.any()]
+    rows = [
+        (
+            PASCAL_CLASSES[code],
+            code,
+            (scene["semseg"][0] == code).byte().numpy(),
+            _struct("part_name mask", parts if code == PERSON else []),
+        )
+        for code in objects
+    ]
+    return _struct("imname objects", [(id, _struct("class class_ind mask parts", rows))])
+
+
+def _struct(fields: str, rows: Sequence[tuple[Any, ...]]) -> NDArray[np.void]:
+    """A MATLAB struct array, 1×n, or 0×0 without rows."""
+    array = np.empty((1, len(rows)) if rows else (0, 0), [(field, object) for field in fields.split()])
+    for place, row in enumerate(rows):
+        array[0, place] = row
+    return array
+
+
+def _class_lists() -> dict[str, str]:
+    solid = [name for name in CONTEXT_IDS if name != "sky"]  # the sky has no normals
+    lists = {
+        "context_classes": CONTEXT_IDS | {"tvmonitor": 427},  # readers of the lists expect it
+        "nyu_classes": {name: number for number, name in enumerate(solid, start=1)},
+        "pascal_part": {str(PERSON): PART_CLASS},
+    }
+    return {f"json/{name}.json": json.dumps(content) for name, content in lists.items()}
+
+
+def _nyud_files(id: str, scene: Sample) -> dict[str, Any]:
+    """The files of a scene by name."""
+    return {
+        f"images/{id}.png": _picture(scene["image"]),
+        f"segmentation/{id}.png": _picture(scene["semseg"] + 1),
+        f"edge/{id}.png": _picture((scene["edge"] * 255).byte()),
+        f"normals/{id}.png": _picture(encode_normals(scene["normals"])),
+        f"depth/{id}.npy": scene["depth"][0].numpy(),
+    }
+
+
+def _picture(values: Tensor) -> Image.Image:
+    """A picture of bytes [1 or 3, H, W]."""
+    return Image.fromarray(values.permute(1, 2, 0).squeeze(2).numpy())
+
+
+def _save(root: Path, files: Mapping[str, Any]) -> None:
+    """Write pictures, texts, arrays (.npy) and variables by name (.mat)."""
+    for name, content in files.items():
+        buffer = BytesIO(content.encode() if isinstance(content, str) else b"")
+        if isinstance(content, Image.Image):
+            content.save(buffer, "JPEG" if name.endswith(".jpg") else "PNG", quality=95)
+        elif isinstance(content, Mapping):
+            scipy.io.savemat(buffer, content, do_compression=True)
+        elif isinstance(content, np.ndarray):
+            np.save(buffer, content)
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(root / name, buffer.getvalue(), ORDINARY, sync=False)

@@ -19,10 +19,9 @@ from fedhca2 import imports
 from fedhca2.clients import Client, DeviceSlot
 from fedhca2.clients.training import autocast
 from fedhca2.config import suggest
-from fedhca2.data.cache import shared_property
-from fedhca2.data.dataset import Split
-from fedhca2.data.files import MOST_PIXELS, open_image, read_file, to_rgb
-from fedhca2.data.own_samples import checked_array, checked_image
+from fedhca2.data.dataset import Split, shared_property
+from fedhca2.data.files import MAX_PIXELS, open_image, reading, to_rgb
+from fedhca2.data.own import checked_array, checked_image
 from fedhca2.data.transforms import Placement, fitted, for_evaluation, input_size, own_size, placement
 from fedhca2.errors import UserError
 from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, open_data
@@ -129,8 +128,8 @@ class Trained:
     def input_size(self, own: tuple[int, int], name: str) -> tuple[int, int]:
         """The size of the network's input for an image of this size; raises UserError if it is too large for one."""
         size = input_size(own, self.size, resize=self.resizes)
-        if size != self.size and (prod(size) > MOST_PIXELS or max(size) > LONGEST):
-            most = f"at most {MOST_PIXELS} pixels with sides of at most {LONGEST}"
+        if size != self.size and (prod(size) > MAX_PIXELS or max(size) > LONGEST):
+            most = f"at most {MAX_PIXELS} pixels with sides of at most {LONGEST}"
             raise UserError([f"{name}: expected {most} as the network's input, got {size[0]}×{size[1]}"])
         return size
 
@@ -173,12 +172,8 @@ def _has_planes_first(image: Any) -> bool:
 
 def read_image(path: Path) -> Image.Image:
     """Read an image as RGB in its correct orientation; raises UserError if it cannot be read."""
-
-    def read(path: Path) -> Image.Image:
-        with open_image(path) as image:
-            return to_rgb(path, ImageOps.exif_transpose(image))
-
-    return read_file(path, "an image", read)
+    with reading(path, "an image"), open_image(path) as image:
+        return to_rgb(path, ImageOps.exif_transpose(image))
 
 
 def predict_files(trained: Trained, places: Sequence[Path], folder: Path, *, raw: bool = False) -> list[Path]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedhca2.data.dataset import Dataset
 from fedhca2.data.files import FileError
-from fedhca2.data.own_samples import OwnSamples
+from fedhca2.data.own import OwnSamples
 from fedhca2.data.partition import keep
 from fedhca2.errors import UserError
 from fedhca2.experiment.clients import ClientSpec

@@ -10,9 +10,9 @@ from safetensors.torch import save
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.data.archive_writer import write_scenes
 from fedhca2.data.check import ARCHIVES
 from fedhca2.data.files import FileError
+from fedhca2.data.rendered import write_scenes
 from fedhca2.experiment import Experiment
 from fedhca2.models import Encoder, EncoderConfig, build_model
 from fedhca2.tasks import TASKS

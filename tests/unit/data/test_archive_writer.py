@@ -5,10 +5,8 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from fedhca2.data.archive_writer import write_scenes
-from fedhca2.data.nyud import Nyud
-from fedhca2.data.pascal_context import PascalContext, training_edges
-from fedhca2.data.rendered import FIRST_VAL_SCENE, ScenesData
+from fedhca2.data.archives import Nyud, PascalContext, training_edges
+from fedhca2.data.rendered import ScenesData, scene_numbers, write_scenes
 from fedhca2.data.scenes.rendering import render
 from fedhca2.tasks import TASKS
 
@@ -30,8 +28,7 @@ def indoor(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rendered(domain: str, split: str) -> dict[str, torch.Tensor]:
-    numbers = range(TRAIN) if split == "train" else range(FIRST_VAL_SCENE, FIRST_VAL_SCENE + VAL)
-    return render(domain, numbers, size=SIZE, seed=SEED)
+    return render(domain, scene_numbers(split, TRAIN if split == "train" else VAL), size=SIZE, seed=SEED)
 
 
 def read_back(data: PascalContext | Nyud, task: str) -> torch.Tensor:
@@ -90,7 +87,7 @@ def test_every_outdoor_scene_has_normals_outside_the_sky(outdoor):
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
-    with pytest.raises(FileExistsError, match="should be a new or empty folder"):
+    with pytest.raises(FileExistsError, match="expected a new or empty folder"):
         write_scenes("nyud", tmp_path, 1, 1, SIZE, SEED)
 
 

@@ -1,7 +1,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 
-from fedhca2.data.cache import shared_property
+from fedhca2.data.dataset import shared_property
 
 
 class Slow:

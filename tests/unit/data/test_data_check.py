@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedhca2.data.archive_writer import write_scenes
+from fedhca2.data.archives import PascalContext
 from fedhca2.data.check import CELL, TITLE_HEIGHT, check, compare_with_papers, contact_sheet, kind_of
-from fedhca2.data.pascal_context import PascalContext
+from fedhca2.data.rendered import write_scenes
 
 SIZE = (24, 32)
 
@@ -75,7 +75,7 @@ def test_a_damaged_file_is_named_once(root, folder):
 def test_a_label_of_another_size_is_broken(root):
     path = first(root, "sal_distill")
     Image.fromarray(np.zeros((3, 4), np.uint8)).save(path)
-    assert check(root).broken == {path: "should be 24×32 like its image, found 3×4"}
+    assert check(root).broken == {path: "expected 24×32 like its image, got 3×4"}
 
 
 def test_what_is_wrong_stands_in_the_report(root):
@@ -102,7 +102,7 @@ def test_progress_is_told(root):
 
 
 def test_a_folder_that_is_neither_archive_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match=r"should have ImageSets/ .* or gt_sets/ .*, found neither"):
+    with pytest.raises(ValueError, match=r"expected ImageSets/ .* or gt_sets/ .*, got neither"):
         kind_of(tmp_path)
 
 

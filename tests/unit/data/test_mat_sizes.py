@@ -9,9 +9,9 @@ import pytest
 from scipy.io import savemat
 
 from fedhca2.data import read_mat
-from fedhca2.data.files import BrokenFileError
-from fedhca2.data.mat_sizes import MOST_BYTES, MOST_ITEMS
+from fedhca2.data.files import BrokenFileError, _MatBudget
 
+MOST_BYTES, MOST_ITEMS = _MatBudget.max_bytes, _MatBudget.max_items
 CELL, STRUCT, DOUBLE, BYTE = 1, 2, 6, 9
 
 

@@ -7,8 +7,8 @@ from PIL import Image
 from scipy.io import savemat
 from torch.testing import assert_close
 
+from fedhca2.data.archives import Nyud, NyudData
 from fedhca2.data.files import BrokenFileError, MissingFileError
-from fedhca2.data.nyud import Nyud, NyudData
 
 SIZE = (4, 6)
 ID = "0001"
@@ -48,13 +48,13 @@ def test_classes_count_from_zero_and_unlabelled_is_unknown(root, written, label)
 
 def test_a_class_out_of_range_is_an_error(root):
     write_values(root, "segmentation", 41)
-    with pytest.raises(BrokenFileError, match=r"0001\.png: should hold values 0 … 40 and 255, found \[41\]"):
+    with pytest.raises(BrokenFileError, match=r"0001\.png: expected values 0 … 40 and 255, got \[41\]"):
         load(root, "semseg")
 
 
 def test_colours_for_classes_are_an_error(root):
     Image.new("RGB", SIZE[::-1]).save(root / "segmentation" / f"{ID}.png")
-    with pytest.raises(BrokenFileError, match=r"0001\.png: should be a grey or palette PNG .*, found mode RGB"):
+    with pytest.raises(BrokenFileError, match=r"0001\.png: expected a grey or palette PNG .*, got mode RGB"):
         load(root, "semseg")
 
 
@@ -87,26 +87,24 @@ def test_depth_in_half_precision_becomes_float32(root):
 @pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
 def test_a_depth_that_is_no_distance_is_an_error(root, value):
     np.save(root / "depth" / f"{ID}.npy", np.full(SIZE, value, np.float32))
-    with pytest.raises(BrokenFileError, match=r"0001\.npy: should hold metres of at least 0"):
+    with pytest.raises(BrokenFileError, match=r"0001\.npy: expected metres of at least 0"):
         load(root, "depth")
 
 
 def test_whole_numbers_for_depth_are_an_error(root):
     np.save(root / "depth" / f"{ID}.npy", np.full(SIZE, 2500, np.int32))
-    with pytest.raises(BrokenFileError, match=r"0001\.npy: should be a map of floats, found int32"):
+    with pytest.raises(BrokenFileError, match=r"0001\.npy: expected a map of floats, got int32"):
         load(root, "depth")
 
 
 def test_a_task_without_a_folder_is_an_error(root):
-    with pytest.raises(MissingFileError, match="should have labels for 'sal', found semseg, normals, edge, depth"):
+    with pytest.raises(MissingFileError, match="expected labels for 'sal', got semseg, normals, edge, depth"):
         Nyud(root, "train", tasks=["sal"])
 
 
 def test_a_list_with_an_id_twice_is_an_error(root):
     (root / "gt_sets" / "train.txt").write_text(f"{ID}\n{ID}\n")
-    with pytest.raises(
-        BrokenFileError, match=r"train\.txt: should list every id once, found 2 ids, 1 of them different"
-    ):
+    with pytest.raises(BrokenFileError, match=r"train\.txt: expected every id once, got 2 ids, 1 of them different"):
         Nyud(root, "train")
 
 

@@ -125,13 +125,13 @@ def run(*words):
 
 
 def test_paths_are_those_beside_the_experiment(tmp_path):
-    held = opened(experiment_in(folder_with(tmp_path))).held
-    assert held.given == {"split": "train", "root": tmp_path / "images", "note": None}
+    data = opened(experiment_in(folder_with(tmp_path))).data
+    assert data.given == {"split": "train", "root": tmp_path / "images", "note": None}
 
 
 def test_settings_of_any_path_type_are_beside_the_experiment(tmp_path):
     path = experiment_in(folder_with(tmp_path), note="ours.yaml")
-    assert opened(path).held.given["note"] == tmp_path / "ours.yaml"
+    assert opened(path).data.given["note"] == tmp_path / "ours.yaml"
 
 
 def test_paths_of_a_config_that_is_extended_are_beside_that_one(tmp_path):
@@ -139,7 +139,7 @@ def test_paths_of_a_config_that_is_extended_are_beside_that_one(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     child = tmp_path / "elsewhere" / "child.yaml"
     child.write_text("extends: ../ours.yaml\nrounds: 2\n", "utf-8")
-    assert opened(child).held.given["root"].samefile(tmp_path / "images")
+    assert opened(child).data.given["root"].samefile(tmp_path / "images")
 
 
 def test_what_a_run_writes_down_can_be_read_from_anywhere(tmp_path, monkeypatch):
@@ -197,13 +197,13 @@ def test_a_damaged_image_is_named(tmp_path):
     Image.effect_noise((24, 32), 50).save(tmp_path / "a.png")
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:300])
     change = f"from PIL import Image; return {{**sample, 'image': Image.open({str(tmp_path / 'a.png')!r})}}"
-    assert "'image' should be readable, found OSError" in fault(experiment_in(folder_with(tmp_path, change)))
+    assert "'image': expected to be readable, got OSError" in fault(experiment_in(folder_with(tmp_path, change)))
 
 
 def test_a_cached_sample_is_read_once(tmp_path):
     data = opened(experiment_in(folder_with(tmp_path), cache=True))
     first = data.load(0, ["semseg"])
-    data.held = None
+    data.data = None
     assert torch.equal(data.load(0, ["semseg"])["semseg"], first["semseg"])
 
 
@@ -212,27 +212,27 @@ def test_a_cached_sample_is_read_once(tmp_path):
     [
         (
             "sample['semseg'] = sample['semseg'][:9]; return sample",
-            "'semseg' should be 1×32×24 like its image, found 1×9×24",
+            "'semseg': expected 1×32×24 like its image, got 1×9×24",
         ),
         (
             "sample['semseg'] = sample['semseg'] + 1; return sample",
-            "'semseg' should be from 0 to 2, or 255 if unknown, found 3",
+            "'semseg': expected values from 0 to 2, or 255 if unknown, got 3",
         ),
         (
             "sample['semseg'] = sample['semseg'] / 2; return sample",
-            "'semseg' should be the whole numbers of classes, found a",
+            "'semseg': expected the whole numbers of classes, got a",
         ),
-        ("sample['depth'][0] = np.nan; return sample", "'depth' should be finite, found NaN"),
-        ("sample['image'] = sample['image'] / np.nan; return sample", "'image' should be finite, found NaN"),
+        ("sample['depth'][0] = np.nan; return sample", "'depth': expected finite values, got NaN"),
+        ("sample['image'] = sample['image'] / np.nan; return sample", "'image': expected finite values, got NaN"),
         (
             "sample['image'] = sample['image'] / 2; return sample",
-            "'image' should have floats from 0 to 1, or bytes, found 0",
+            "'image': expected floats from 0 to 1, or bytes, got 0",
         ),
-        ("sample['image'] = np.zeros((9, 9, 4)); return sample", "'image' should have 1 or 3 channels, found 4×9×9"),
-        ("sample['image'] = 'a.png'; return sample", "'image' should be an array of numbers, found <U5"),
-        ("del sample['depth']; return sample", "should have 'depth', found image, semseg"),
-        ("return tuple(sample.values())", "should be {'image': …, task: …}, found tuple"),
-        ("return sample['picture']", "should be a sample, found KeyError: 'picture' (my_data.py, line 24)"),
+        ("sample['image'] = np.zeros((9, 9, 4)); return sample", "'image': expected 1 or 3 channels, got 4×9×9"),
+        ("sample['image'] = 'a.png'; return sample", "'image': expected an array of numbers, got <U5"),
+        ("del sample['depth']; return sample", "expected 'depth', got image, semseg"),
+        ("return tuple(sample.values())", "expected {'image': …, task: …}, got tuple"),
+        ("return sample['picture']", "expected a sample, got KeyError: 'picture' (my_data.py, line 24)"),
     ],
 )
 def test_a_bad_sample_is_named_before_training(tmp_path, change, message):
@@ -245,7 +245,7 @@ def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
     found = fault(experiment_in(folder_with(tmp_path), size=[32, 16]))
     assert (
         found
-        == "data.mine: val[0]: 'image' should be at most 32×16, the data set's `size`, to be evaluated, found 32×24; "
+        == "data.mine: val[0]: 'image': should be at most 32×16, the data set's `size`, to be evaluated, found 32×24; "
         "with `resize: fit` it is scaled down, and scored at its own size"
     )
 
@@ -259,14 +259,14 @@ def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
             "Shelvs should be a class or function of a data set, with a parameter `split`, found nothing",
         ),
         ("my_data.py:NoSplit", "with a parameter `split`, found type"),
-        ("my_data.py:OneNumber", "`size` should be height and width, as in (32, 32), found 32"),
+        ("my_data.py:OneNumber", "`size`: expected height and width, as in (32, 32), got 32"),
         ("my_data.py:Unnamed", "data.mine: semseg: expected the names of its classes, or their number, got neither"),
         ("my_data.py:Many", "data.mine: semseg: expected at most 255 classes in a map of bytes, got 300"),
-        ("my_data.py:NoLength", "NoLength should have __len__, its length, found none"),
-        ("my_data.py:BadParameter", "a parameter should not be called 'labels'"),
-        ("my_data.py:nothing", "nothing: should have __len__, its length, found none"),
-        ("my_data.py:broken", "should open its train split, found KeyError: 'shelf 3'"),
-        ("nyuud", "data.mine: kind should be a known kind or path/to/file.py:NAME or package.module:NAME, found nyuud"),
+        ("my_data.py:NoLength", "NoLength: expected __len__, its length, got none"),
+        ("my_data.py:BadParameter", "expected other names of parameters, got 'labels'"),
+        ("my_data.py:nothing", "nothing: expected __len__, its length, got none"),
+        ("my_data.py:broken", "expected to open its train split, got KeyError: 'shelf 3'"),
+        ("nyuud", "data.mine: kind: expected a known kind or path/to/file.py:NAME or package.module:NAME, got nyuud"),
     ],
 )
 def test_a_data_set_that_cannot_be_opened_is_one_line(tmp_path, kind, message):
@@ -300,11 +300,11 @@ def test_a_regression_without_names_is_one_number(tmp_path):
     [
         (
             "sample['brand'] = [0, 1]; return sample",
-            "'brand' should be the number of one class, found 2 numbers; of a one-hot",
+            "'brand': expected the number of one class, got 2 numbers; of a one-hot",
         ),
-        ("sample['brand'] = [0, 1, 0]; return sample", "'brand' should be the number of one class, found 3 numbers"),
-        ("sample['tilt'] = [0, 1]; return sample", "'tilt' should be 1 number, found 2 numbers"),
-        ("sample['both'] = 3; return sample", "'both' should be 2 numbers, found 1 number"),
+        ("sample['brand'] = [0, 1, 0]; return sample", "'brand': expected the number of one class, got 3 numbers"),
+        ("sample['tilt'] = [0, 1]; return sample", "'tilt': expected 1 number, got 2 numbers"),
+        ("sample['both'] = 3; return sample", "'both': expected 2 numbers, got 1 number"),
     ],
 )
 def test_a_vector_of_another_length_says_how_many_numbers(tmp_path, change, message):
@@ -314,12 +314,12 @@ def test_a_vector_of_another_length_says_how_many_numbers(tmp_path, change, mess
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
     change = "from PIL import Image; return {**sample, 'image': Image.new('1', (8000, 8000))}"
     found = fault(experiment_in(folder_with(tmp_path, change)))
-    assert "'image' should have at most 40000000 pixels, found 8000×8000" in found
+    assert "'image': expected at most 40000000 pixels, got 8000×8000" in found
 
 
 def test_an_error_of_the_users_own_code_is_named_by_its_line(tmp_path):
     found = fault(experiment_in(folder_with(tmp_path, "return sample['picture']")))
-    assert "found KeyError: 'picture' (my_data.py, line" in found
+    assert "got KeyError: 'picture' (my_data.py, line" in found
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_an_error_of_the_users_own_code_is_named_by_its_line(tmp_path):
         ({"count": "many"}, "data.mine.count: should be a whole number, found 'many'"),
         ({"cout": 3}, "data.mine: unknown key 'cout'. Did you mean 'count'?"),
         ({"root": "nowhere"}, "data.mine.root: should be the folder of"),
-        ({"note": "nothing.txt"}, "data.mine: nothing.txt: 'note' should be here, found nothing"),
+        ({"note": "nothing.txt"}, "data.mine: nothing.txt: expected 'note' here, got nothing"),
         ({"size": [32]}, "data.mine.size[1]: missing"),
     ],
 )
@@ -347,7 +347,7 @@ def test_a_fault_that_shows_up_in_training_is_one_line(tmp_path):
     seldom = "sample['depth'][:1] = np.nan if index == 97 else 1; return sample"
     path = experiment_in(folder_with(tmp_path, seldom), tasks=["depth"], count=98)
     done = run("run", path, "--out", tmp_path / "run")
-    assert (done.exit_code, "train[97]: 'depth' should be finite, found NaN" in done.output) == (2, True)
+    assert (done.exit_code, "train[97]: 'depth': expected finite values, got NaN" in done.output) == (2, True)
     assert "Traceback" not in done.output
 
 
@@ -365,7 +365,7 @@ def test_check_reads_the_data_sets_of_an_experiment(tmp_path):
 
 def test_check_names_every_bad_sample(tmp_path):
     done = run("data", "check", experiment_in(folder_with(tmp_path, "sample['depth'][0] = -1; return sample"), count=3))
-    assert (done.exit_code, done.output.count("'depth' should be from 0 to inf")) == (1, 6)
+    assert (done.exit_code, done.output.count("'depth': expected values from 0 to inf")) == (1, 6)
 
 
 def test_check_refuses_what_cannot_be_divided(tmp_path):

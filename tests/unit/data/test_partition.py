@@ -92,15 +92,18 @@ def with_partition(partition):
 @pytest.mark.parametrize(
     ("partition", "line"),
     [
-        ({"kind": "shares", "shares": {"outdoor-semseg": 1}}, "data.outdoor.partition.shares: should name every"),
+        ({"kind": "shares", "shares": {"outdoor-semseg": 1}}, "data.outdoor.partition.shares: expected every"),
         ({"kind": "shares", "shares": {"outdor-semseg": 1}}, "Did you mean 'outdoor-semseg'?"),
-        ({"kind": "dirichlet", "by": "normals"}, "data.outdoor.partition.by: images cannot be grouped by 'normals'"),
-        ({"kind": "lists"}, "data.outdoor.partition: a partition by lists should have either"),
+        (
+            {"kind": "dirichlet", "by": "normals"},
+            "data.outdoor.partition.by: expected a task",
+        ),
+        ({"kind": "lists"}, "data.outdoor.partition: expected either 'lists' or 'file'"),
         (
             {"kind": "lists", "lists": {"road": list(range(50_001))}},
-            "at most 50000 images, found 50001; put them in a",
+            "at most 50000 images in 'lists', got 50001",
         ),
-        ({"kind": "lists", "file": "nowhere.json"}, "nowhere.json: should be JSON"),
+        ({"kind": "lists", "file": "nowhere.json"}, "nowhere.json: expected JSON"),
         ({"kind": "evn"}, "data.outdoor.partition.kind: should be 'even'"),
     ],
 )

@@ -10,9 +10,9 @@ from PIL import Image
 from scipy.io import savemat
 from torch.testing import assert_close
 
-from fedhca2.data.cache import Cache
+from fedhca2.data.archives import PascalContext, PascalContextData, training_edges
+from fedhca2.data.dataset import Cache
 from fedhca2.data.files import BrokenFileError, MissingFileError
-from fedhca2.data.pascal_context import PascalContext, PascalContextData, training_edges
 
 SIZE = (6, 8)
 IDS = ("2008_000002", "2008_000003", "2008_000007", "2008_000008")
@@ -95,7 +95,7 @@ def test_semseg_comes_from_pascal_context_where_voc_has_none(root):
 
 def test_a_class_out_of_range_is_an_error(root):
     Image.fromarray(np.full(SIZE, 21, np.uint8)).save(root / "semseg" / "VOC12" / f"{IDS[0]}.png")
-    with pytest.raises(BrokenFileError, match=rf"{IDS[0]}\.png: should hold values 0 … 20 and 255, found \[21\]"):
+    with pytest.raises(BrokenFileError, match=rf"{IDS[0]}\.png: expected values 0 … 20 and 255, got \[21\]"):
         load(root, "semseg")
 
 
@@ -154,7 +154,7 @@ def test_an_image_without_parts_is_unknown_everywhere(root):
 
 def test_an_unknown_part_is_an_error(root):
     write_parts(root, (15, [("wing", mask(slice(0, 3)))]))
-    with pytest.raises(BrokenFileError, match="found 'wing'"):
+    with pytest.raises(BrokenFileError, match="got 'wing'"):
         load(root, "human_parts")
 
 
@@ -183,7 +183,7 @@ def test_the_released_index_loses_the_parts_of_a_client_with_more_tasks(root):
 
 def test_opening_names_the_missing_label(root):
     (root / "sal_distill" / f"{IDS[2]}.png").unlink()
-    with pytest.raises(MissingFileError, match=rf"sal_distill.{IDS[2]}\.png: 'sal' of the train split should be here"):
+    with pytest.raises(MissingFileError, match=rf"sal_distill.{IDS[2]}\.png: expected 'sal' of the train split"):
         PascalContext(root, "train", tasks=["sal"])
 
 
@@ -199,7 +199,7 @@ def test_labels_are_the_tasks_whose_folders_are_there(root):
 
 def test_a_label_of_another_size_is_an_error(root):
     Image.fromarray(np.zeros((5, 8), np.uint8)).save(root / "sal_distill" / f"{IDS[0]}.png")
-    with pytest.raises(BrokenFileError, match=rf"{IDS[0]}\.png: should be 6×8 like its image, found 5×8"):
+    with pytest.raises(BrokenFileError, match=rf"{IDS[0]}\.png: expected 6×8 like its image, got 5×8"):
         load(root, "sal")
 
 
@@ -211,7 +211,7 @@ def test_a_damaged_file_is_an_error_that_names_it(root):
 
 def test_something_else_in_a_file_is_an_error_that_names_it(root):
     savemat(root / "human_parts" / f"{IDS[0]}.mat", {"anno": np.zeros((2, 2))})
-    with pytest.raises(BrokenFileError, match=rf"{IDS[0]}\.mat: should be readable as 'human_parts', found"):
+    with pytest.raises(BrokenFileError, match=rf"{IDS[0]}\.mat: expected a file readable as 'human_parts', got"):
         load(root, "human_parts")
 
 
@@ -248,7 +248,7 @@ def test_a_person_list_in_another_form_is_an_error(root, content):
 
 def test_a_person_list_without_an_image_is_an_error(root):
     (root / "ImageSets" / "Parts" / "train.txt").write_text(json.dumps({IDS[0]: [15]}))
-    with pytest.raises(BrokenFileError, match=rf"found none for {IDS[1]}"):
+    with pytest.raises(BrokenFileError, match=rf"got none for {IDS[1]}"):
         PascalContext(root, "train").usable(["human_parts"])
 
 

@@ -6,15 +6,14 @@ import torch
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedhca2.data.label_spaces import CONTEXT_IDS
+from fedhca2.data.label_spaces import SCENE_LABELS as LABELS
 from fedhca2.data.scenes import rendering as ray_casting
-from fedhca2.data.scenes.dice import Dice
 from fedhca2.data.scenes.indoor import draw_room
-from fedhca2.data.scenes.labels import CONTEXT_NAMES, LABELS, count_people, decode_normals, encode_normals, salient
 from fedhca2.data.scenes.outdoor import draw_street
-from fedhca2.data.scenes.rendering import render, see
-from fedhca2.data.scenes.scene import photographed
-from fedhca2.data.scenes.solids import AXES, CENTRE, UPRIGHT, Paint, box, capsule, ellipsoid, plane, sky, turn
-from fedhca2.data.scenes.tiles import TILES
+from fedhca2.data.scenes.rendering import count_people, decode_normals, encode_normals, render, salient, see
+from fedhca2.data.scenes.solids import UPRIGHT, Dice, Paint, Solid, box, capsule, ellipsoid, plane, sky, turn
+from fedhca2.data.scenes.world import SIDE, photographed
 from fedhca2.metrics.edges import boundaries
 
 DOMAINS = ("outdoor", "indoor")
@@ -50,11 +49,9 @@ def test_scenes_rendered_at_once_are_those_rendered_one_by_one(domain):
 @pytest.mark.parametrize("size", [(48, 64), (13, 5)])
 def test_a_solid_is_left_out_only_where_it_cannot_matter(domain, size, monkeypatch):
     found = render(domain, range(20), size=size, seed=4)
-    monkeypatch.setattr(ray_casting, "in_view", lambda balls, *_: np.ones((len(balls.kind), TILES), dtype=bool))
+    monkeypatch.setattr(ray_casting, "in_view", lambda world, _: np.ones((len(world.kind), SIDE**2), dtype=bool))
     in_the_way = ray_casting.in_the_way
-    monkeypatch.setattr(
-        ray_casting, "in_the_way", lambda balls, frame, low, high: in_the_way(balls, frame, low - 1e12, high + 1e12)
-    )
+    monkeypatch.setattr(ray_casting, "in_the_way", lambda world, low, high: in_the_way(world, low - 1e12, high + 1e12))
     tried_on_all = render(domain, range(20), size=size, seed=4)
     assert all(torch.equal(found[name], tried_on_all[name]) for name in found)
 
@@ -106,7 +103,7 @@ def test_classes_are_in_range_and_many_occur(domain, least, batches):
 
 
 def test_context_ids_have_names(batches):
-    assert set(batches["outdoor"]["context"].unique().tolist()) <= set(CONTEXT_NAMES)
+    assert set(batches["outdoor"]["context"].unique().tolist()) <= set(CONTEXT_IDS.values())
 
 
 @pytest.mark.parametrize(("domain", "labels"), [("outdoor", "context"), ("indoor", "semseg")])
@@ -204,8 +201,8 @@ def test_nothing_is_salient_where_there_is_no_object():
 def test_a_mirrored_scene_has_mirrored_labels_and_negated_x_normals(draw):
     scene = draw(Dice([9]))
     solids = scene.solids.copy()
-    solids[:, CENTRE.start] *= -1
-    solids[:, AXES.start : AXES.stop : 3] *= -1
+    solids[:, Solid.CENTRE.start] *= -1
+    solids[:, Solid.AXES.start : Solid.AXES.stop : 3] *= -1
     there, mirrored = (see([s], (32, 48), CPU) for s in (scene, replace(scene, solids=solids)))
     expected = there["normals"].flip(3) * torch.tensor([-1.0, 1, 1])[:, None, None]
     # Pixels on a silhouette may fall either way.
@@ -251,7 +248,7 @@ def test_a_solid_overhead_keeps_the_light_off_the_ground(roof):
 
 
 def test_an_unknown_domain_is_named():
-    with pytest.raises(ValueError, match="domain should be one of outdoor, indoor, found 'space'"):
+    with pytest.raises(ValueError, match="domain: expected one of outdoor, indoor"):
         render("space", [0], size=(8, 8), seed=0)
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedhca2.clients import DeviceSlot
-from fedhca2.data.archive_writer import write_scenes
+from fedhca2.data.label_spaces import PERSON
 from fedhca2.data.partition import even_split
-from fedhca2.data.pascal_context import PERSON
+from fedhca2.data.rendered import write_scenes
 from fedhca2.errors import UserError
 from fedhca2.experiment import assign_shards, open_data
 from fedhca2.experiment.build import build_client
@@ -79,5 +79,5 @@ def test_a_missing_label_stops_the_experiment(tmp_path):
     (tmp_path / "rooms" / "depth" / "0000002.npy").unlink()
     rooms = {"rooms": {"kind": "nyud", "root": str(tmp_path / "rooms")}}
     config = small(data=rooms, clients=[{"data": "rooms", "tasks": ["depth"]}])
-    with pytest.raises(UserError, match=r"data\.rooms: .*0000002\.npy: 'depth' of the train split should be here"):
+    with pytest.raises(UserError, match=r"data\.rooms: .*0000002\.npy: expected 'depth'"):
         assign_shards(config, open_data(config))

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from fedhca2.data.archive_writer import write_scenes
+from fedhca2.data.rendered import write_scenes
 from fedhca2.errors import UserError
 from fedhca2.federation.run import resume, run
 from fedhca2.run_folder.lock import lock_folder
@@ -170,7 +170,7 @@ def spoil_image(root):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"), [(shutil.rmtree, "found no folder"), (spoil_image, "should be an RGB image")]
+    ("spoil", "said"), [(shutil.rmtree, "found no folder"), (spoil_image, "expected an RGB image")]
 )
 def test_a_run_whose_images_are_gone_stays_as_it_was(archive, tmp_path, spoil, said):
     shutil.copytree(archive, tmp_path / "archive")

@@ -3,19 +3,31 @@
 import numpy as np
 
 from fedhca2.data.label_spaces import NYUD_CLASSES
-from fedhca2.data.scenes.dice import Dice
-from fedhca2.data.scenes.scene import Scene, mixed_paint, photographed, tinted_paint
-from fedhca2.data.scenes.solids import Row, Table, box, capsule, ellipsoid, moved, plane, sky, turn
+from fedhca2.data.scenes.solids import (
+    UPRIGHT,
+    Dice,
+    Row,
+    Table,
+    box,
+    capsule,
+    ellipsoid,
+    legs,
+    mixed_paint,
+    moved,
+    plane,
+    sky,
+    tinted_paint,
+    turn,
+)
+from fedhca2.data.scenes.world import Scene, photographed
 
 ID = {name: number for number, name in enumerate(NYUD_CLASSES)}
-_X, _Y, _Z = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)
 
 
 def draw_room(dice: Dice) -> Scene:
     """Draw a room of at most 5 by 5.5 by 3 metres, seen from inside; nothing in it is 10 metres away."""
     wide, deep, high = dice.uniform(1.7, 2.5), dice.uniform(1.9, 2.75), dice.uniform(2.3, 3.0)
-    rows = _shell(dice, wide, deep, high)
-    world = [np.array(rows)]
+    world = [np.array(_shell(dice, wide, deep, high))]
     # The far wall and the two at the sides, as turns that bring "against the wall at z = 0, facing +z" to each.
     for yaw, place, reach in ((0.0, (0, 0, -deep), wide), (np.pi / 2, (-wide, 0, -0.5), deep - 0.7),
                               (-np.pi / 2, (wide, 0, -0.5), deep - 0.7)):  # fmt: skip
@@ -39,24 +51,25 @@ def draw_room(dice: Dice) -> Scene:
 def _shell(dice: Dice, wide: float, deep: float, high: float) -> list[Row]:
     wall = tinted_paint(dice, (0.5, 0.47, 0.43), 0.6)
     other = wall if dice.chance(0.6) else mixed_paint(dice)
+    x, y, z = UPRIGHT
     minus_x, minus_y, minus_z = (-1.0, 0.0, 0.0), (0.0, -1.0, 0.0), (0.0, 0.0, -1.0)
     return [
-        plane((0.0, 0.0, 0.0), (_X, _Y, _Z), tinted_paint(dice, (0.35, 0.25, 0.17), 0.5), ID["floor"]),
-        plane((0.0, high, 0.0), (_X, minus_y, minus_z), tinted_paint(dice, (0.65, 0.65, 0.62), 1.5), ID["ceiling"]),
-        plane((0.0, 0.0, -deep), (_X, _Z, minus_y), other, ID["wall"]),
-        plane((0.0, 0.0, deep), (_X, minus_z, _Y), wall, ID["wall"]),
-        plane((-wide, 0.0, 0.0), (_Z, _X, _Y), wall, ID["wall"]),
-        plane((wide, 0.0, 0.0), (_Z, minus_x, minus_y), wall, ID["wall"]),
+        plane((0.0, 0.0, 0.0), UPRIGHT, tinted_paint(dice, (0.35, 0.25, 0.17), 0.5), ID["floor"]),
+        plane((0.0, high, 0.0), (x, minus_y, minus_z), tinted_paint(dice, (0.65, 0.65, 0.62), 1.5), ID["ceiling"]),
+        plane((0.0, 0.0, -deep), (x, z, minus_y), other, ID["wall"]),
+        plane((0.0, 0.0, deep), (x, minus_z, y), wall, ID["wall"]),
+        plane((-wide, 0.0, 0.0), (z, x, y), wall, ID["wall"]),
+        plane((wide, 0.0, 0.0), (z, minus_x, minus_y), wall, ID["wall"]),
     ]
 
 
 def _along_wall(dice: Dice, reach: float, high: float) -> list[Row]:
     """Furniture side by side from -reach to reach along x, backs at z = 0, and things on the wall above it."""
+    kinds = (_cabinet, _bed, _sofa, _bookshelf, _door, _curtain)
     rows: list[Row] = []
     at = -reach + dice.uniform(0.0, 0.5)
     while at < reach - 0.3:
-        kind = dice.pick(KINDS)
-        piece, width, top = kind(dice, at)
+        piece, width, top = dice.pick(kinds)(dice, at)
         if at + width > reach:
             break
         rows += piece
@@ -105,12 +118,8 @@ def _bed(dice: Dice, at: float) -> Piece:
 
 
 def _sofa(dice: Dice, at: float) -> Piece:
-    width, depth, seat, paint = (
-        dice.uniform(1.2, 1.8),
-        dice.uniform(0.7, 0.9),
-        dice.uniform(0.36, 0.46),
-        mixed_paint(dice),
-    )
+    width, depth, seat = dice.uniform(1.2, 1.8), dice.uniform(0.7, 0.9), dice.uniform(0.36, 0.46)
+    paint = mixed_paint(dice)
     middle, arm = at + width / 2, 0.1
     rows = [
         box((middle, seat / 2, depth / 2), (width / 2, seat / 2, depth / 2), paint, ID["sofa"]),
@@ -119,10 +128,8 @@ def _sofa(dice: Dice, at: float) -> Piece:
     for x in (at + arm, at + width - arm):
         rows.append(capsule((x, seat + 0.1, 0.1), (x, seat + 0.1, depth), arm, paint, ID["sofa"]))
     if dice.chance(0.6):
-        soft = (0.2, 0.18, 0.09)
-        rows.append(
-            ellipsoid((middle + dice.uniform(-0.4, 0.4), seat + 0.16, 0.37), soft, mixed_paint(dice), ID["pillow"])
-        )
+        place = (middle + dice.uniform(-0.4, 0.4), seat + 0.16, 0.37)
+        rows.append(ellipsoid(place, (0.2, 0.18, 0.09), mixed_paint(dice), ID["pillow"]))
     return rows, width, seat + 0.45
 
 
@@ -148,15 +155,10 @@ def _curtain(dice: Dice, at: float) -> Piece:
     return rows, width, height
 
 
-KINDS = (_cabinet, _bed, _sofa, _bookshelf, _door, _curtain)
-
-
 def _table(dice: Dice) -> list[Row]:
     x, z, height, paint = dice.uniform(0.35, 0.6), dice.uniform(0.3, 0.5), dice.uniform(0.45, 0.75), mixed_paint(dice)
     rows = [box((0.0, height, 0.0), (x, 0.03, z), mixed_paint(dice), ID["table"])]
-    for sx in (-0.9, 0.9):
-        for sz in (-0.9, 0.9):
-            rows.append(box((sx * x, height / 2, sz * z), (0.035, height / 2, 0.035), paint, ID["table"]))
+    rows += legs(0.9 * x, 0.9 * z, height, 0.035, paint, ID["table"])
     if dice.chance(0.5):
         tall = dice.uniform(0.08, 0.16)
         rows.append(box((0.0, height + tall, 0.0), (0.14, tall, 0.1), mixed_paint(dice), ID["box"]))
@@ -164,20 +166,13 @@ def _table(dice: Dice) -> list[Row]:
 
 
 def _chair(dice: Dice) -> list[Row]:
-    wide, seat, back, paint = (
-        dice.uniform(0.2, 0.26),
-        dice.uniform(0.4, 0.5),
-        dice.uniform(0.22, 0.32),
-        mixed_paint(dice),
-    )
+    wide, seat, back = dice.uniform(0.2, 0.26), dice.uniform(0.4, 0.5), dice.uniform(0.22, 0.32)
+    paint = mixed_paint(dice)
     rows = [
         box((0.0, seat, 0.0), (wide, 0.04, wide), paint, ID["chair"]),
         box((0.0, seat + back, -wide), (wide, back, 0.03), mixed_paint(dice), ID["chair"]),
     ]
-    for sx in (-0.85, 0.85):
-        for sz in (-0.85, 0.85):
-            rows.append(box((sx * wide, seat / 2, sz * wide), (0.028, seat / 2, 0.028), paint, ID["chair"]))
-    return rows
+    return rows + legs(0.85 * wide, 0.85 * wide, seat, 0.028, paint, ID["chair"])
 
 
 def in_the_middle(dice: Dice) -> list[Row]:

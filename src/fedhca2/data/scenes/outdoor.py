@@ -4,29 +4,27 @@ from math import atan2
 
 import numpy as np
 
-from fedhca2.data.label_spaces import PASCAL_CLASSES
-from fedhca2.data.scenes.dice import Dice
-from fedhca2.data.scenes.labels import CONTEXT_IDS
-from fedhca2.data.scenes.people import PERSON
-from fedhca2.data.scenes.scene import Scene, mixed_paint, photographed, tinted_paint
+from fedhca2.data.label_spaces import CONTEXT_IDS, PASCAL_CLASSES, PERSON
 from fedhca2.data.scenes.solids import (
-    CONTEXT,
-    OBJECT,
-    SEMSEG,
     UPRIGHT,
+    Dice,
     Paint,
     Row,
+    Solid,
     Table,
     box,
     capsule,
     ellipsoid,
+    mixed_paint,
     moved,
     plane,
     size,
     sky,
+    tinted_paint,
     turn,
 )
 from fedhca2.data.scenes.things import THINGS
+from fedhca2.data.scenes.world import Scene, photographed
 
 _GROUNDS = {
     "grass": (0.16, 0.28, 0.08),
@@ -98,13 +96,17 @@ def _free_spot(
 
 
 def _named(table: Table, semseg: int, number: int) -> Table:
-    table[:, SEMSEG], table[:, CONTEXT], table[:, OBJECT] = semseg, CONTEXT_IDS[PASCAL_CLASSES[semseg]], number
+    table[:, Solid.SEMSEG], table[:, Solid.CONTEXT], table[:, Solid.OBJECT] = (
+        semseg,
+        CONTEXT_IDS[PASCAL_CLASSES[semseg]],
+        number,
+    )
     return table
 
 
 def _scenery(name: str, *rows: Row) -> Table:
     table = np.array(rows)
-    table[:, CONTEXT] = CONTEXT_IDS[name]
+    table[:, Solid.CONTEXT] = CONTEXT_IDS[name]
     return table
 
 

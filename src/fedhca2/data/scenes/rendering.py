@@ -9,33 +9,16 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedhca2.data.scenes.dice import Dice
+from fedhca2.data.label_spaces import PERSON, SCENE_LABELS, Domain
 from fedhca2.data.scenes.indoor import draw_room
-from fedhca2.data.scenes.intersection import HUGE, covers, dot, meet
-from fedhca2.data.scenes.labels import LABELS, Domain, count_people, in_sight, quantise_normals, salient
 from fedhca2.data.scenes.outdoor import draw_street
-from fedhca2.data.scenes.scene import Scene, World, pack
-from fedhca2.data.scenes.shading import expose, shade
-from fedhca2.data.scenes.solids import (
-    AXES,
-    CENTRE,
-    CONTEXT,
-    FAR,
-    HALF,
-    IS_BOX,
-    IS_CAPSULE,
-    IS_ELLIPSOID,
-    IS_FLAT,
-    IS_SKY,
-    OBJECT,
-    PART,
-    SEMSEG,
-)
-from fedhca2.data.scenes.tiles import TILES, in_the_way, in_view, pair, pixels, untiled
+from fedhca2.data.scenes.shapes import HUGE, dot
+from fedhca2.data.scenes.solids import FAR, Dice, Solid
+from fedhca2.data.scenes.world import SIDE, Light, Scene, World, in_the_way, in_view, pack, pair, pixels, untiled
 from fedhca2.metrics.edges import boundaries
 
 _DRAW: dict[Domain, Callable[[Dice], Scene]] = {"outdoor": draw_street, "indoor": draw_room}
-_PLACES = 256
+_PLACES = 256  # solids that a tile can show
 
 
 def render(
@@ -60,11 +43,10 @@ def render(
     (torch.Size([2, 3, 32, 40]), ['depth', 'edge', 'image', 'normals', 'semseg', 'things'])
     """
     if domain not in _DRAW:
-        raise ValueError(f"domain should be one of {', '.join(_DRAW)}, found {domain!r}")
+        raise ValueError(f"domain: expected one of {', '.join(_DRAW)}, got {domain!r}")
     if min(size) < 1 or not len(indices) or min(indices) < 0 or seed < 0:
-        raise ValueError(
-            f"size should be positive, indices some numbers from 0, seed 0 or more, found {size}, {indices}, {seed}"
-        )
+        wanted = "expected a positive size, some indices from 0, and a seed from 0"
+        raise ValueError(f"{wanted}, got {size}, {indices}, {seed}")
     device = torch.device(device)
     scenes = [_DRAW[domain](Dice([seed, list(_DRAW).index(domain), int(i)])) for i in indices]
     step = _scenes_at_once(size, device)
@@ -84,7 +66,7 @@ def _labelled(domain: Domain, seen: dict[str, Tensor]) -> dict[str, Tensor]:
         "image": seen["image"],
         "semseg": seen["semseg"].to(torch.uint8),
         "normals": quantise_normals(seen["normals"]),
-        "things": in_sight(seen["semseg"], len(LABELS[domain]["things"].names)),
+        "things": in_sight(seen["semseg"], len(SCENE_LABELS[domain]["things"].names)),
     }
     if domain == "indoor":
         return labels | {"edge": boundaries(labels["semseg"]).float(), "depth": seen["depth"]}
@@ -109,10 +91,10 @@ def see(scenes: list[Scene], size: tuple[int, int], device: torch.device) -> dic
     distance, index = nearest(world, rays, size)
     hit = world.columns.index_select(1, index.flatten()).view(-1, *index.shape)
     points = rays * distance
-    local = dot(hit[AXES].view(3, 3, *index.shape).transpose(0, 1), (points - hit[CENTRE])[:, None])
+    local = dot(hit[Solid.AXES].view(3, 3, *index.shape).transpose(0, 1), (points - hit[Solid.CENTRE])[:, None])
     normal = normals(hit, local)
-    colour = shade(hit, local, normal, lit(world, index, points, hit[IS_SKY]), distance, world.light)
-    names = {"semseg": SEMSEG, "human_parts": PART, "context": CONTEXT, "object": OBJECT}
+    colour = shade(hit, local, normal, lit(world, index, points, hit[Solid.IS_SKY]), distance, world.light)
+    names = {"semseg": Solid.SEMSEG, "human_parts": Solid.PART, "context": Solid.CONTEXT, "object": Solid.OBJECT}
     seen = {
         "image": expose(colour, y * size[1] + x, world.light),
         "normals": normal,
@@ -124,14 +106,14 @@ def see(scenes: list[Scene], size: tuple[int, int], device: torch.device) -> dic
 
 def nearest(world: World, rays: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """The distance along each unit ray and the number of the first solid it meets: [b, n] each. The sky is at FAR."""
-    pairs = pair(world.balls, in_view(world.balls, world.focal, size), rays.device)
+    pairs = pair(world, in_view(world, size), rays.device)
     if pairs.places > _PLACES:
-        raise ValueError(f"a tile should show at most {_PLACES} solids, found {pairs.places}")
-    tiles = rays.view(3, -1, rays.shape[2] // TILES)
+        raise ValueError(f"expected at most {_PLACES} solids in a tile, got {pairs.places}")
+    tiles = rays.view(3, -1, rays.shape[2] // SIDE**2)
     rows = rays.new_full((tiles.shape[1] * pairs.places, tiles.shape[2]), HUGE)
     for some in pairs.by_kind:
         shape = world.shapes[some.kind].pick(some.number)
-        rows.index_copy_(0, some.row, meet(shape, tiles.index_select(1, some.tile)))
+        rows.index_copy_(0, some.row, shape.meet(tiles.index_select(1, some.tile)))
     distances = rows.view(tiles.shape[1], pairs.places, -1)
     # The sky comes first in every scene and is visible in every tile.
     distances[:, 0] = FAR
@@ -145,14 +127,14 @@ def nearest(world: World, rays: Tensor, size: tuple[int, int]) -> tuple[Tensor, 
 
 def normals(hit: Tensor, local: Tensor) -> Tensor:
     """Unit normals [3, ...] where rays meet solids: `hit` has the solids' columns, `local` the points in their axes."""
-    half = hit[HALF]
+    half = hit[Solid.HALF]
     face = local / half
     size = face.abs()
-    normal = face.sign().mul_(size == size.amax(0)).mul_(hit[IS_BOX])
-    normal.addcmul_(face.div_(half), hit[IS_ELLIPSOID]).addcmul_(local, hit[IS_CAPSULE])
-    normal[1].sub_(local[1].clamp(-half[1], half[1]).mul_(hit[IS_CAPSULE])).add_(hit[IS_FLAT])
+    normal = face.sign().mul_(size == size.amax(0)).mul_(hit[Solid.IS_BOX])
+    normal.addcmul_(face.div_(half), hit[Solid.IS_ELLIPSOID]).addcmul_(local, hit[Solid.IS_CAPSULE])
+    normal[1].sub_(local[1].clamp(-half[1], half[1]).mul_(hit[Solid.IS_CAPSULE])).add_(hit[Solid.IS_FLAT])
     normal *= dot(normal, normal).rsqrt_()
-    return dot(hit[AXES].view(3, 3, *hit.shape[1:]), normal[:, None]).mul_(1 - hit[IS_SKY])
+    return dot(hit[Solid.AXES].view(3, 3, *hit.shape[1:]), normal[:, None]).mul_(1 - hit[Solid.IS_SKY])
 
 
 def lit(world: World, index: Tensor, points: Tensor, in_sky: Tensor) -> Tensor:
@@ -160,17 +142,129 @@ def lit(world: World, index: Tensor, points: Tensor, in_sky: Tensor) -> Tensor:
 
     Planes cast no shadow. A convex solid casts none on its own lit side, so it is skipped, which avoids a tolerance.
     """
-    tiled = (3, -1, points.shape[2] // TILES)
+    tiled = (3, -1, points.shape[2] // SIDE**2)
     turned = dot(world.light.frame.transpose(0, 1), points[:, None])
     nowhere = in_sky * 1e9
     low, high = (turned + nowhere).view(tiled).amin(2), (turned - nowhere).view(tiled).amax(2)
-    low_high = torch.stack([low, high]).view(2, 3, -1, TILES).cpu().numpy()
-    pairs = pair(world.balls, in_the_way(world.balls, world.frame, *low_high), points.device)
+    low_high = torch.stack([low, high]).view(2, 3, -1, SIDE**2).cpu().numpy()
+    pairs = pair(world, in_the_way(world, *low_high), points.device)
     points, turned, own = points.view(tiled), turned.view(tiled), index.view(tiled[1:]).float()
     rows = points.new_full((len(own) * pairs.places, tiled[2]), -1.0)
     for some in pairs.by_kind:
         shape = world.shapes[some.kind].pick(some.number)
-        covered = covers(shape, points.index_select(1, some.tile), turned.index_select(1, some.tile))
+        covered = shape.covers(points.index_select(1, some.tile), turned.index_select(1, some.tile))
         other = own.index_select(0, some.tile).sub_(some.solid[:, None]).abs_().sub_(0.5)
         rows.index_copy_(0, some.row, torch.minimum(covered, other, out=covered))
     return rows.view(len(own), pairs.places, -1).amax(1).view(index.shape) <= 0
+
+
+def scramble(number: Tensor) -> Tensor:
+    """Hash int64 numbers to 32 well-mixed bits, the same on every device.
+
+    >>> scramble(torch.tensor([1, 2]))
+    tensor([3901296832, 3507691905])
+    """
+    number = (number & 0xFFFFFFFF).mul_(0x7FEB352D).bitwise_and_(0xFFFFFFFF)
+    number.bitwise_xor_(number >> 15).mul_(0x046CA68B).bitwise_and_(0xFFFFFFFF)
+    return number.bitwise_xor_(number >> 16)
+
+
+def albedo(hit: Tensor, local: Tensor) -> Tensor:
+    """The colour [3, b, n] of each surface point: its solid's two colours, mixed by the solid's texture."""
+    place = (local * hit[Solid.FREQUENCY]).add_(hit[Solid.OFFSET])
+    cell = place.floor()
+    checks = (cell[0] + cell[1]).add_(cell[2]).remainder_(2)
+    i, j, k = cell.long()
+    cells = scramble(i.mul_(7919).add_(j.mul_(104729)).add_(k.mul_(1299709))) / float(0xFFFFFFFF)
+    x, y, z = place
+    stripes = (0.6 * y).add_(x).add_(0.3 * z).mul_(3.1416).sin_().mul_(4).clamp_(-1, 1).add_(1).div_(2)
+    waves = (2.3 * x).add_((1.3 * y).sin_(), alpha=2).sin_()
+    blotches = (2.1 * y).add_((1.7 * z).add_(x).sin_(), alpha=2).sin_().add_(waves).div_(4).add_(0.5)
+    mix = checks.mul_(hit[Solid.IS_CHECKED]).addcmul_(stripes, hit[Solid.IS_STRIPED])
+    mix.addcmul_(blotches, hit[Solid.IS_BLOTCHED]).addcmul_(cells, hit[Solid.IS_CELLED])
+    return torch.lerp(hit[Solid.COLOURS][:3], hit[Solid.COLOURS][3:], mix)
+
+
+def shade(hit: Tensor, local: Tensor, normal: Tensor, lit: Tensor, distance: Tensor, light: Light) -> Tensor:
+    """Linear colour [3, b, n]: albedo times ambient and direct light, faded into the haze; the sky keeps its colour."""
+    colour = albedo(hit, local)
+    direct = dot(normal, light.frame[2]).clamp_(min=0).mul_(lit)
+    lighted = (direct * light.colour).add_(light.ambient).mul_(colour)
+    clear = (distance * -light.haze).exp_()
+    seen = lighted.lerp_(light.ambient * 1.4, 1 - clear)
+    return seen.lerp_(colour, hit[Solid.IS_SKY])
+
+
+def expose(colour: Tensor, pixel: Tensor, light: Light) -> Tensor:
+    """The 8-bit image [3, b, n]: gamma 2, and noise that depends only on the scene's key and the pixel's number."""
+    number = pixel * 3 + torch.arange(3, device=pixel.device)[:, None]
+    bits = scramble(number[:, None] + light.key)
+    # Two halves of 16 bits add up to a triangular distribution: mean 65535, standard deviation 26755.
+    tent = (bits & 0xFFFF).add_(bits >> 16).sub_(0xFFFF)
+    noise = tent * (light.noise / 26755)
+    return noise.add_(colour.clamp_(0, 1).sqrt_()).mul_(255).round_().clamp_(0, 255).to(torch.uint8)
+
+
+def encode_normals(normals: Tensor) -> Tensor:
+    """Encode normals as an 8-bit image: $v = round(127.5 (n + 1))$.
+
+    >>> encode_normals(torch.tensor([-1.0, 0.2, 1.0]))
+    tensor([  0, 153, 255], dtype=torch.uint8)
+    """
+    return ((normals + 1) * 127.5).round().to(torch.uint8)
+
+
+def decode_normals(code: Tensor) -> Tensor:
+    """Decode normals from an 8-bit image: $n = 2v/255 - 1$.
+
+    >>> decode_normals(torch.tensor([0, 153, 255], dtype=torch.uint8))
+    tensor([-1.0000,  0.2000,  1.0000])
+    """
+    return 2 * code.float() / 255 - 1
+
+
+def quantise_normals(normals: Tensor) -> Tensor:
+    """Round normals [B, 3, H, W] to the values of their 8-bit image; a zero vector (no surface) stays zero."""
+    return decode_normals(encode_normals(normals)) * (normals != 0).any(dim=1, keepdim=True)
+
+
+def salient(objects: Tensor) -> Tensor:
+    """The salient pixels [B, 1, H, W], from a map of object numbers (0: none).
+
+    A pixel's weight is largest in the middle (a bell a third of the image wide, in whole thousandths). The object with
+    the greatest weight is salient, and so is the next one if it has at least half of that weight.
+
+    >>> salient(torch.tensor([[[[1, 0, 0, 0], [0, 2, 2, 0], [0, 2, 2, 3]]]])).int()
+    tensor([[[[0, 0, 0, 0],
+              [0, 1, 1, 0],
+              [0, 1, 1, 0]]]], dtype=torch.int32)
+    """
+    height, width = objects.shape[-2:]
+    y, x = (((torch.arange(n, device=objects.device) + 0.5) / n - 0.5) * 3 for n in (height, width))
+    # Integers give the same sum in any order, so the device cannot change the choice.
+    weight = (1000 * torch.exp(-(y.square()[:, None] + x.square()) / 2)).round().long().expand_as(objects)
+    score = torch.zeros(len(objects), int(objects.max()) + 3, dtype=torch.long, device=objects.device)
+    score.scatter_add_(1, objects.flatten(1), weight.flatten(1))
+    score[:, 0] = 0
+    best = score.topk(2, dim=1)
+    chosen = (2 * best.values >= best.values[:, :1]) & (best.values > 0)
+    first, second = (torch.where(chosen, best.indices, -1)[:, k, None, None, None] for k in (0, 1))
+    return (objects == first) | (objects == second)
+
+
+def in_sight(numbers: Tensor, count: int) -> Tensor:
+    """Which numbers below `count` cover at least one in 1000 pixels of each map [B, 1, H, W], as 0 and 1 [B, count].
+
+    >>> in_sight(torch.tensor([[[[0, 2], [2, 2]]]]), 4)
+    tensor([[1., 0., 1., 0.]])
+    """
+    flat = numbers.flatten(1).long()
+    pixels = torch.zeros(len(flat), count, dtype=torch.long, device=flat.device)
+    pixels.scatter_add_(1, flat, torch.ones_like(flat))
+    return (1000 * pixels >= flat.shape[1]).float()
+
+
+def count_people(semseg: Tensor, objects: Tensor) -> Tensor:
+    """How many people are in sight [B, 1], from maps of classes and of object numbers (0: none)."""
+    people = torch.where(semseg == PERSON, objects, 0)
+    return in_sight(people, int(objects.max()) + 1)[:, 1:].sum(dim=1, keepdim=True)

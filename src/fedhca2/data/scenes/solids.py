@@ -1,4 +1,4 @@
-"""Solids as rows of numbers: how one is described, built and moved.
+"""Solids as rows of numbers: how one is described, painted at random, built and moved.
 
 A scene is a table with one row per solid. A frame has x to the right, y up and z towards the viewer. A solid has a
 centre, three axes (the rows of a rotation) and half sizes along them; a capsule lies along its y axis, half sizes
@@ -8,14 +8,53 @@ centre, three axes (the rows of a rotation) and half sizes along them; a capsule
 from collections.abc import Sequence
 from enum import IntEnum
 from math import cos, hypot, sin
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+T = TypeVar("T")
 Vector = tuple[float, float, float]
 Row = list[float]
 Table = NDArray[np.float64]
+
+
+class Dice:
+    """A NumPy generator read in blocks: drawing a scene takes hundreds of single numbers, each a slow call otherwise.
+
+    >>> dice = Dice([0, 1])
+    >>> 2 <= dice.uniform(2, 3) < 3, dice.pick("aaa"), len(dice.several(0, 1, 5))
+    (True, 'a', 5)
+    """
+
+    def __init__(self, seed: Sequence[int]) -> None:
+        self._generator = np.random.default_rng(seed)
+        self._block: list[float] = []
+
+    def _next(self) -> float:
+        if not self._block:
+            self._block = self._generator.random(256).tolist()
+        return self._block.pop()
+
+    def uniform(self, low: float, high: float) -> float:
+        """A number in [low, high)."""
+        return low + (high - low) * self._next()
+
+    def several(self, low: float, high: float, count: int) -> list[float]:
+        """Several numbers in [low, high)."""
+        return [low + (high - low) * self._next() for _ in range(count)]
+
+    def below(self, bound: int) -> int:
+        """A whole number from 0 to bound - 1."""
+        return int(bound * self._next())
+
+    def pick(self, options: Sequence[T]) -> T:
+        """One of the options."""
+        return options[self.below(len(options))]
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability."""
+        return self._next() < probability
 
 
 class Kind(IntEnum):
@@ -28,14 +67,16 @@ class Kind(IntEnum):
     CAPSULE = 4
 
 
-CENTRE, AXES, HALF, COLOURS = slice(0, 3), slice(3, 12), slice(12, 15), slice(15, 21)
-TEXTURE, FREQUENCY, OFFSET, KIND, SEMSEG, PART, CONTEXT, OBJECT = range(21, 29)
-# Further columns when packed, 0 or 1: the sky and planes are flat; all textures except plain.
-IS_SKY, IS_FLAT, IS_BOX, IS_ELLIPSOID, IS_CAPSULE, IS_CHECKED, IS_STRIPED, IS_BLOTCHED, IS_CELLED = range(29, 38)
+class Solid:
+    """Where a row has its numbers; a packed table has further columns, 0 or 1."""
 
-# The distance of the sky, in metres.
-FAR = 2000.0
+    CENTRE, AXES, HALF, COLOURS = slice(0, 3), slice(3, 12), slice(12, 15), slice(15, 21)
+    TEXTURE, FREQUENCY, OFFSET, KIND, SEMSEG, PART, CONTEXT, OBJECT = range(21, 29)
+    IS_SKY, IS_FLAT, IS_BOX, IS_ELLIPSOID, IS_CAPSULE = range(29, 34)  # the sky and planes are flat
+    IS_CHECKED, IS_STRIPED, IS_BLOTCHED, IS_CELLED = range(34, 38)  # all textures except plain
 
+
+FAR = 2000.0  # metres to the sky
 UPRIGHT: tuple[Vector, Vector, Vector] = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
 
 
@@ -46,6 +87,20 @@ class Paint(NamedTuple):
     texture: int
     frequency: float
     offset: float
+
+
+def mixed_paint(dice: Dice, texture: int | None = None) -> Paint:
+    """Any two colours under any texture (or this one)."""
+    if texture is None:
+        texture = dice.below(5)
+    return Paint(tuple(dice.several(0.04, 0.75, 6)), texture, dice.uniform(2.5, 7.0), dice.uniform(0, 1))
+
+
+def tinted_paint(dice: Dice, base: Vector, scale: float = 1.0) -> Paint:
+    """Two shades of a base colour, under a texture whose grain is about `scale` metres."""
+    bright = dice.uniform(0.5, 1.6)
+    shades = [min(0.9, max(0.02, c * bright * dice.uniform(0.7, 1.35))) for c in (*base, *base)]
+    return Paint(tuple(shades), dice.below(5), dice.uniform(0.8, 2.5) / scale, dice.uniform(0, 1))
 
 
 def _row(kind: Kind, centre: Vector, axes: Sequence[Vector], half: Vector, paint: Paint, part: int, semseg: int) -> Row:
@@ -87,6 +142,12 @@ def capsule(a: Vector, b: Vector, radius: float, paint: Paint, semseg: int = 0, 
     return _row(Kind.CAPSULE, centre, axes, (radius, length / 2, radius), paint, part, semseg)
 
 
+def legs(x: float, z: float, height: float, thick: float, paint: Paint, semseg: int = 0) -> list[Row]:
+    """Four upright boxes at the corners (±x, ±z), from the ground to `height`; `thick` is half their width."""
+    half = (thick, height / 2, thick)
+    return [box((sx * x, height / 2, sz * z), half, paint, semseg) for sx in (-1, 1) for sz in (-1, 1)]
+
+
 def turn(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Table:
     """The rotation that rolls about z, then pitches about x, then turns about y."""
     cy, sy, cp, sp, cr, sr = cos(yaw), sin(yaw), cos(pitch), sin(pitch), cos(roll), sin(roll)
@@ -100,14 +161,18 @@ def turn(yaw: float, pitch: float = 0.0, roll: float = 0.0) -> Table:
 def moved(table: Table, rotation: Table, shift: Sequence[float] | Table) -> Table:
     """The solids after a rotation about the origin and then a shift."""
     table = table.copy()
-    table[:, CENTRE] = table[:, CENTRE] @ rotation.T + shift
-    table[:, AXES] = (table[:, AXES].reshape(-1, 3, 3) @ rotation.T).reshape(-1, 9)
+    table[:, Solid.CENTRE] = table[:, Solid.CENTRE] @ rotation.T + shift
+    table[:, Solid.AXES] = (table[:, Solid.AXES].reshape(-1, 3, 3) @ rotation.T).reshape(-1, 9)
     return table
 
 
 def reach(table: Table) -> Table:
     """How far each solid extends from its centre along x, y and z [solids, 3] (planes aside)."""
-    axes, half, kind = np.abs(table[:, AXES].reshape(-1, 3, 3)), table[:, HALF], table[:, KIND, None]
+    axes, half, kind = (
+        np.abs(table[:, Solid.AXES].reshape(-1, 3, 3)),
+        table[:, Solid.HALF],
+        table[:, Solid.KIND, None],
+    )
     spans = axes * half[:, :, None]
     as_capsule = spans[:, 1] + half[:, :1]
     as_ellipsoid = np.sqrt((spans**2).sum(1))
@@ -119,12 +184,12 @@ def standing(rows: list[Row]) -> Table:
     """One object's solids, centred on the y axis and lifted or lowered until the lowest point touches y = 0."""
     table = np.array(rows)
     extent = reach(table)
-    low, high = (table[:, CENTRE] - extent).min(0), (table[:, CENTRE] + extent).max(0)
-    table[:, CENTRE] -= ((low[0] + high[0]) / 2, low[1], (low[2] + high[2]) / 2)
+    low, high = (table[:, Solid.CENTRE] - extent).min(0), (table[:, Solid.CENTRE] + extent).max(0)
+    table[:, Solid.CENTRE] -= ((low[0] + high[0]) / 2, low[1], (low[2] + high[2]) / 2)
     return table
 
 
 def size(table: Table) -> Table:
     """Width, height and depth of a standing object."""
-    extent: Table = ((np.abs(table[:, CENTRE]) + reach(table)) * (2, 1, 2)).max(0)
+    extent: Table = ((np.abs(table[:, Solid.CENTRE]) + reach(table)) * (2, 1, 2)).max(0)
     return extent

@@ -1,16 +1,30 @@
-"""Outdoor objects of a few solids each, with random proportions and paint, all between half a metre and four metres.
+"""People and outdoor objects of a few solids each, with random proportions and paint, half a metre to four metres long.
 
 They have the sizes of toys (a bottle may be as high as a chair), so that every class covers much of a small image.
 """
 
 from collections.abc import Callable
+from math import cos, sin
+
+import numpy as np
 
 from fedhca2.data.label_spaces import PASCAL_CLASSES
-from fedhca2.data.scenes.dice import Dice
-from fedhca2.data.scenes.people import person
-from fedhca2.data.scenes.scene import mixed_paint, tinted_paint
-from fedhca2.data.scenes.solids import Paint, Row, Table, Vector, box, capsule, ellipsoid, standing
+from fedhca2.data.scenes.solids import (
+    Dice,
+    Paint,
+    Row,
+    Table,
+    Vector,
+    box,
+    capsule,
+    ellipsoid,
+    legs,
+    mixed_paint,
+    standing,
+    tinted_paint,
+)
 
+HEAD, TORSO, UPPER_ARM, LOWER_ARM, UPPER_LEG, LOWER_LEG = range(1, 7)
 _DARK = Paint((0.03, 0.03, 0.035, 0.06, 0.06, 0.07), 0, 1.0, 0.0)
 
 
@@ -20,10 +34,6 @@ def _glass(dice: Dice) -> Paint:
 
 def _wheels(x: float, z: float, radius: float) -> list[Row]:
     return [ellipsoid((sx * x, radius, sz * z), (0.09, radius, radius), _DARK) for sx in (-1, 1) for sz in (-1, 1)]
-
-
-def _legs(x: float, z: float, height: float, thick: float, paint: Paint) -> list[Row]:
-    return [box((sx * x, height / 2, sz * z), (thick, height / 2, thick), paint) for sx in (-1, 1) for sz in (-1, 1)]
 
 
 def aeroplane(dice: Dice) -> Table:
@@ -67,12 +77,8 @@ def bus(dice: Dice) -> Table:
 def car(dice: Dice) -> Table:
     """A low body, a cabin set on it, and wheels."""
     half = (dice.uniform(0.5, 0.65), dice.uniform(0.2, 0.28), dice.uniform(1.0, 1.4))
-    radius, cabin, paint, back = (
-        dice.uniform(0.2, 0.28),
-        dice.uniform(0.18, 0.28),
-        mixed_paint(dice),
-        dice.uniform(0, 0.3),
-    )
+    radius, cabin = dice.uniform(0.2, 0.28), dice.uniform(0.18, 0.28)
+    paint, back = mixed_paint(dice), dice.uniform(0, 0.3)
     roof = 0.15 + 2 * half[1]
     rows = [
         box((0.0, 0.15 + half[1], 0.0), half, paint),
@@ -84,24 +90,20 @@ def car(dice: Dice) -> Table:
 
 def chair(dice: Dice) -> Table:
     """A seat on four legs, and a back."""
-    wide, seat, back, paint = (
-        dice.uniform(0.25, 0.36),
-        dice.uniform(0.4, 0.6),
-        dice.uniform(0.25, 0.42),
-        mixed_paint(dice),
-    )
+    wide, seat, back = dice.uniform(0.25, 0.36), dice.uniform(0.4, 0.6), dice.uniform(0.25, 0.42)
+    paint = mixed_paint(dice)
     rows = [
         box((0.0, seat, 0.0), (wide, 0.05, wide), paint),
         box((0.0, seat + back, -wide), (wide, back, 0.045), mixed_paint(dice)),
     ]
-    return standing(rows + _legs(wide * 0.86, wide * 0.86, seat, 0.04, paint))
+    return standing(rows + legs(wide * 0.86, wide * 0.86, seat, 0.04, paint))
 
 
 def diningtable(dice: Dice) -> Table:
     """A wide top on four legs."""
     x, z, height, paint = dice.uniform(0.55, 0.9), dice.uniform(0.4, 0.65), dice.uniform(0.6, 0.8), mixed_paint(dice)
     top = box((0.0, height, 0.0), (x, dice.uniform(0.04, 0.08), z), mixed_paint(dice))
-    return standing([top, *_legs(x * 0.85, z * 0.85, height, dice.uniform(0.04, 0.07), paint)])
+    return standing([top, *legs(x * 0.85, z * 0.85, height, dice.uniform(0.04, 0.07), paint)])
 
 
 def pottedplant(dice: Dice) -> Table:
@@ -169,6 +171,69 @@ def sheep(dice: Dice) -> Table:
     wool = tinted_paint(dice, (0.55, 0.52, 0.45), 0.1)
     body = (round_, round_, round_ * dice.uniform(1.2, 1.45))
     return standing(_four_legged(dice, body, dice.uniform(0.2, 0.32), (0.0, 0.15, 0.3), (0.1, 0.14, 0.2), wool, _DARK))
+
+
+def person(dice: Dice) -> Table:
+    """A person of any height who stands, walks, waves or sits, in clothes of any colour, feet (or seat) on y = 0."""
+    s = dice.uniform(0.85, 1.1)
+    girth = s * dice.uniform(1.0, 1.45)
+    shirt, trousers, skin = mixed_paint(dice), mixed_paint(dice), _skin(dice)
+    sleeves = shirt if dice.chance(0.6) else skin
+    shins = trousers if dice.chance(0.6) else skin
+    lean = dice.several(-0.25, 0.25, 2)
+    neck = _along((0.0, 0.0, 0.0), (lean[0], 1.0, lean[1]), 0.5 * s)
+    top = _along(neck, (lean[0] * 1.3, 1.0, lean[1] * 1.3), 0.24 * s)
+    wide = 0.19 * girth
+    left, right = ((neck[0] + side * wide, neck[1] - 0.07 * s, neck[2]) for side in (-1.0, 1.0))
+    rows = [
+        capsule((0.0, 0.05 * s, 0.0), _along(neck, (0.0, -1.0, 0.0), 0.1 * s), 0.145 * girth, shirt, part=TORSO),
+        capsule(left, right, 0.075 * s, shirt, part=TORSO),
+        ellipsoid(top, (0.125 * s, 0.165 * s, 0.14 * s), skin, part=HEAD),
+    ]
+    sitting = dice.chance(0.25)
+    for side, shoulder in ((-1.0, left), (1.0, right)):
+        rows += _arm(dice, side, shoulder, s, sleeves, skin)
+        rows += _leg(dice, side, (side * 0.1 * girth, 0.0, 0.0), s, sitting, trousers, shins)
+    return standing(rows)
+
+
+def _skin(dice: Dice) -> Paint:
+    tone = np.array([0.75, 0.45, 0.32]) * dice.uniform(0.25, 1.1) * np.array(dice.several(0.9, 1.1, 3))
+    return Paint((*tone.tolist(), *(tone * 0.85).tolist()), 3, 9.0, dice.uniform(0, 1))
+
+
+def _arm(dice: Dice, side: float, shoulder: Vector, s: float, sleeve: Paint, skin: Paint) -> list[Row]:
+    swing, spread = dice.uniform(-0.7, 1.8), side * dice.uniform(0.1, 1.5)
+    elbow = _along(shoulder, _limb(swing, spread), 0.3 * s)
+    hand = _along(elbow, _limb(swing + dice.uniform(0, 1.9), spread * dice.uniform(0, 1.2)), 0.36 * s)
+    return [
+        capsule(shoulder, elbow, 0.068 * s, sleeve, part=UPPER_ARM),
+        capsule(elbow, hand, 0.058 * s, skin, part=LOWER_ARM),
+    ]
+
+
+def _leg(dice: Dice, side: float, hip: Vector, s: float, sitting: bool, thigh: Paint, shin: Paint) -> list[Row]:
+    swing = dice.uniform(1.1, 1.6) if sitting else dice.uniform(-0.5, 0.7)
+    spread = side * dice.uniform(0.02, 0.4)
+    knee = _along(hip, _limb(swing, spread), 0.44 * s)
+    bent = swing - (dice.uniform(0.9, 1.7) if sitting else dice.uniform(0, 0.7))
+    ankle = _along(knee, _limb(bent, spread * 0.5), 0.42 * s)
+    toes = _along(ankle, _limb(bent + 1.4, spread + side * 0.2), 0.16 * s)
+    return [
+        capsule(hip, knee, 0.1 * s, thigh, part=UPPER_LEG),
+        capsule(knee, ankle, 0.072 * s, shin, part=LOWER_LEG),
+        capsule(ankle, toes, 0.06 * s, shin, part=LOWER_LEG),
+    ]
+
+
+def _limb(swing: float, spread: float) -> Vector:
+    """The direction of a limb that hangs down, swung forwards (+z) and spread sideways."""
+    return sin(spread), -cos(spread) * cos(swing), cos(spread) * sin(swing)
+
+
+def _along(start: Vector, direction: Vector, length: float) -> Vector:
+    norm = (direction[0] ** 2 + direction[1] ** 2 + direction[2] ** 2) ** 0.5 / length
+    return start[0] + direction[0] / norm, start[1] + direction[1] / norm, start[2] + direction[2] / norm
 
 
 THINGS: dict[int, Callable[[Dice], Table]] = {

@@ -1,4 +1,4 @@
-"""PASCAL-Context in the folder layout of its multi-task archive."""
+"""The papers' data sets, PASCAL-Context and NYUD-v2, in the folder layouts of their multi-task archives."""
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
@@ -9,13 +9,12 @@ import numpy as np
 import scipy  # imports its parts when they are used
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor
 
-from fedhca2.data.archive import Archive, Paths, Size, Source
-from fedhca2.data.cache import shared_property
-from fedhca2.data.config import CACHE, ROOT, SIZE, DataConfig, Place
-from fedhca2.data.dataset import Dataset, Sample, Split
+from fedhca2.data.archive import Archive, ArchiveData, Paths, Source
+from fedhca2.data.config import InputSize
+from fedhca2.data.dataset import Sample, Size, Split, shared_property
 from fedhca2.data.files import (
     BrokenFileError,
     class_codes,
@@ -23,25 +22,17 @@ from fedhca2.data.files import (
     read_json,
     read_mat,
     read_normals,
+    read_npy,
     read_shades,
     read_values,
 )
-from fedhca2.data.label_spaces import PASCAL_CLASSES, PASCAL_LABELS
+from fedhca2.data.label_spaces import NYUD_LABELS, PART_CLASS, PASCAL_LABELS, PERSON
 from fedhca2.labels import IGNORE
 from fedhca2.metrics.edges import boundaries
-from fedhca2.tasks import TASKS, LabelSpace, TaskSet
+from fedhca2.tasks import TASKS
 
-PART_CLASS = {
-    **dict.fromkeys(("hair", "head", "lear", "rear", "lebrow", "rebrow", "leye", "reye", "mouth", "nose"), 1),
-    **dict.fromkeys(("neck", "torso"), 2),
-    **dict.fromkeys(("luarm", "ruarm"), 3),
-    **dict.fromkeys(("llarm", "rlarm", "lhand", "rhand"), 4),
-    **dict.fromkeys(("luleg", "ruleg"), 5),
-    **dict.fromkeys(("llleg", "rlleg", "lfoot", "rfoot"), 6),
-}
-PERSON = 15
+ArchiveKind = Literal["pascal_context", "nyud"]
 CONTEXT_CLASSES = 459
-SALIENT_FROM = 128
 
 
 def training_edges(label_map: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
@@ -51,21 +42,21 @@ def training_edges(label_map: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
     return thin(scipy.ndimage.laplace(label_map.astype(np.int32), mode="mirror") != 0)
 
 
-def part_map(path: Path, shape: Size) -> Tensor:
+def read_parts(paths: Paths, size: Size) -> Tensor:
     """Paint the parts of all people in a PASCAL-Part annotation, in the file's order; uint8 [1, H, W].
 
     If no pixel belongs to a part, all pixels are unknown, 255.
     """
-    painted = np.zeros(shape, np.uint8)
-    annotation = read_mat(path, "anno")
+    painted = np.zeros(size, np.uint8)
     # Fields by position. anno: image name, objects; an object: name, class, mask, parts; a part: name, mask.
-    people = [item for item in annotation[0][0][1].flat if item[1].item() == PERSON]
+    people = [item for item in read_mat(paths[0], "anno")[0][0][1].flat if item[1].item() == PERSON]
     parts = [(str(part[0].item()), part[1]) for person in people for part in person[3].flat]
     for name, mask in parts:
         if name not in PART_CLASS:
-            raise BrokenFileError(path, f"a person's part should be one of {', '.join(PART_CLASS)}, found '{name}'")
-        if mask.shape != shape:
-            raise BrokenFileError(path, f"should be {shape[0]}×{shape[1]} like its image, found {name} {mask.shape}")
+            wanted = f"a person's part: expected one of {', '.join(PART_CLASS)}"
+            raise BrokenFileError(paths[0], f"{wanted}, got {name!r:.80}")
+        if mask.shape != size:
+            raise BrokenFileError(paths[0], f"{name}: expected {size[0]}×{size[1]} like its image, got {mask.shape}")
         painted[mask.astype(bool)] = PART_CLASS[name]
     if not painted.any():
         painted.fill(IGNORE)
@@ -96,28 +87,20 @@ def read_label_map(path: Path) -> NDArray[np.int32]:
     return label_map
 
 
-def _image(paths: Paths, size: Size) -> Tensor:
-    return read_colours(paths[0])
+def _read_voc(path: Path) -> Tensor:
+    return class_codes(path, read_values(path), len(PASCAL_LABELS["semseg"].names))
 
 
-def _semseg(paths: Paths, size: Size) -> Tensor:
-    return class_codes(paths[0], read_values(paths[0]), len(PASCAL_CLASSES))
+def _read_saliency(path: Path) -> Tensor:
+    return (read_shades(path) >= 128).to(torch.uint8)
 
 
-def _human_parts(paths: Paths, size: Size) -> Tensor:
-    return part_map(paths[0], size)
+def _read_training_edges(path: Path) -> Tensor:
+    return torch.from_numpy(training_edges(read_label_map(path))).float()[None]
 
 
-def _sal(paths: Paths, size: Size) -> Tensor:
-    return (read_shades(paths[0]) >= SALIENT_FROM).to(torch.uint8)
-
-
-def _training_edge(paths: Paths, size: Size) -> Tensor:
-    return torch.from_numpy(training_edges(read_label_map(paths[0]))).float()[None]
-
-
-def _validation_edge(paths: Paths, size: Size) -> Tensor:
-    return boundaries(torch.from_numpy(read_label_map(paths[0]))).float()[None]
+def _read_boundaries(path: Path) -> Tensor:
+    return boundaries(torch.from_numpy(read_label_map(path))).float()[None]
 
 
 class PascalContext(Archive):
@@ -128,6 +111,7 @@ class PascalContext(Archive):
     """
 
     spaces = PASCAL_LABELS
+    input_size = (512, 512)
 
     def __init__(
         self,
@@ -135,7 +119,7 @@ class PascalContext(Archive):
         split: Split,
         *,
         tasks: Sequence[str] | None = (),
-        size: Size = (512, 512),
+        size: Size | None = None,
         cache: bool = False,
         released_parts_index: bool = False,
     ) -> None:
@@ -161,36 +145,34 @@ class PascalContext(Archive):
     def find_sources(self) -> Mapping[str, Source]:
         """The sources of every task's labels, and under "image" of the images."""
         label_map = "pascal-context/trainval/*.mat"
-        edge = _training_edge if self.split == "train" else _validation_edge
         return {
-            "image": Source(("JPEGImages/*.jpg",), _image),
-            "semseg": Source(("semseg/VOC12/*.png",), _semseg, otherwise="semseg/pascal-context/*.png"),
-            "human_parts": Source(("human_parts/*.mat",), _human_parts),
-            "sal": Source(("sal_distill/*.png",), _sal),
-            "normals": Source(("normals_distill/*.png", label_map), self._normals),
-            "edge": Source((label_map,), edge),
+            "image": Source.single("JPEGImages/*.jpg", read_colours),
+            "semseg": Source.single("semseg/VOC12/*.png", _read_voc, otherwise="semseg/pascal-context/*.png"),
+            "human_parts": Source(("human_parts/*.mat",), read_parts),
+            "sal": Source.single("sal_distill/*.png", _read_saliency),
+            "normals": Source(("normals_distill/*.png", label_map), self._read_normals),
+            "edge": Source.single(label_map, _read_training_edges if self.split == "train" else _read_boundaries),
         }
 
     @shared_property
     def _valid(self) -> NDArray[np.bool_]:
-        folder = self.root / "json"
-        nyu, context = read_json(folder / "nyu_classes.json"), read_json(folder / "context_classes.json")
+        nyu_path, context_path = (self.root / "json" / f"{name}_classes.json" for name in ("nyu", "context"))
+        nyu, context = read_json(nyu_path), read_json(context_path)
         if not isinstance(nyu, dict | list):
-            raise BrokenFileError(folder / "nyu_classes.json", f"expected names of classes, got {nyu!r:.80}")
+            raise BrokenFileError(nyu_path, f"expected names of classes, got {nyu!r:.80}")
         if not isinstance(context, dict) or "tvmonitor" not in context:
-            raise BrokenFileError(folder / "context_classes.json", "expected a class 'tvmonitor', got none")
+            raise BrokenFileError(context_path, "expected a class 'tvmonitor', got none")
         for name, number in context.items():
             if type(number) is not int or not 0 <= number <= CONTEXT_CLASSES:
                 wanted = f"expected a number from 0 to {CONTEXT_CLASSES}"
-                raise BrokenFileError(folder / "context_classes.json", f"{name!r:.80}: {wanted}, got {number!r:.80}")
+                raise BrokenFileError(context_path, f"{name!r:.80}: {wanted}, got {number!r:.80}")
         return classes_with_normals(nyu, context)
 
-    def _normals(self, paths: Paths, size: Size) -> Tensor:
+    def _read_normals(self, paths: Paths, size: Size) -> Tensor:
         normals, label_map = read_normals(paths[0]), read_label_map(paths[1])
         if normals.shape[-2:] != label_map.shape:
-            raise BrokenFileError(
-                paths[1], f"should be {normals.shape[-2:]} like {paths[0].name}, found {label_map.shape}"
-            )
+            wanted = f"expected {tuple(normals.shape[-2:])} like {paths[0].name}"
+            raise BrokenFileError(paths[1], f"{wanted}, got {label_map.shape}")
         return normals * torch.from_numpy(self._valid[label_map])
 
     @shared_property
@@ -199,9 +181,8 @@ class PascalContext(Archive):
         objects: dict[str, list[int]] = read_json(path)
         if not isinstance(objects, dict) or not all(isinstance(classes, list) for classes in objects.values()):
             raise BrokenFileError(path, "expected a list of classes by id, got another form")
-        missing = [id for id in self.ids if id not in objects]
-        if missing:
-            raise BrokenFileError(path, f"should have every id of the split, found none for {', '.join(missing[:3])}")
+        if missing := [id for id in self.ids if id not in objects]:
+            raise BrokenFileError(path, f"expected every id of the split, got none for {', '.join(missing[:3])}")
         return objects
 
     def check_lists(self) -> None:
@@ -228,13 +209,12 @@ class PascalContext(Archive):
         return sample
 
 
-class PascalContextData(DataConfig):
+class PascalContextData(ArchiveData):
     """PASCAL-Context in a folder."""
 
+    archive = PascalContext
     kind: Literal["pascal_context"] = "pascal_context"
-    root: Annotated[Place, Field(description=ROOT)]
-    size: Annotated[tuple[PositiveInt, PositiveInt], Field(description=SIZE)] = (512, 512)
-    cache: Annotated[bool, Field(description=CACHE)] = False
+    size: InputSize = PascalContext.input_size
     released_parts_index: Annotated[
         bool,
         Field(
@@ -242,16 +222,62 @@ class PascalContextData(DataConfig):
         ),
     ] = False
 
-    @property
-    def labels(self) -> Mapping[str, LabelSpace]:
-        """The tasks that the whole archive has labels for; missing files are noticed when it is opened and read."""
-        return PASCAL_LABELS
 
-    def open(self, split: Split, tasks: TaskSet = TASKS) -> Dataset:
-        """Open one split."""
-        data = PascalContext(
-            self.root, split, size=self.size, cache=self.cache, released_parts_index=self.released_parts_index
-        )
-        if split == "val" and not self.resize:
-            data.require_fit()
-        return data
+def _read_nyud_classes(path: Path) -> Tensor:
+    codes = class_codes(path, read_values(path), len(NYUD_LABELS["semseg"].names) + 1)
+    return torch.where(codes == 255, 255, codes - 1)  # 0, unlabelled, wraps around to 255
+
+
+def _read_edges(path: Path) -> Tensor:
+    return read_shades(path).float() / 255
+
+
+def _read_all_edges(path: Path) -> Tensor:
+    return (read_shades(path) > 0).float()
+
+
+def _read_annotated_edges(path: Path) -> Tensor:
+    """The boundaries of the annotation's map "Boundaries", which odsF handles like any label map."""
+    drawn = read_mat(path, "groundTruth")[0, 0]["Boundaries"][0, 0]
+    return boundaries(torch.from_numpy(drawn.astype(np.int32))).float()[None]
+
+
+def _read_depth(path: Path) -> Tensor:
+    depth = read_npy(path)
+    if depth.ndim != 2 or depth.dtype.kind != "f":
+        raise BrokenFileError(path, f"expected a map of floats, got {depth.dtype} {depth.shape}")
+    if not np.isfinite(depth).all() or depth.min() < 0:
+        raise BrokenFileError(path, f"expected metres of at least 0, got {depth.min()} to {depth.max()}")
+    return torch.from_numpy(depth.astype(np.float32))[None]
+
+
+class Nyud(Archive):
+    """One split of NYUD-v2. In validation, edges are what odsF compares with: from `edge_mat` if it exists."""
+
+    spaces = NYUD_LABELS
+    input_size = (448, 576)
+
+    def list_file(self) -> Path:
+        """The file with the ids of this split."""
+        return self.root / "gt_sets" / f"{self.split}.txt"
+
+    def find_sources(self) -> Mapping[str, Source]:
+        """The sources of every task's labels, and under "image" of the images."""
+        edge = Source.single("edge/*.png", _read_edges if self.split == "train" else _read_all_edges)
+        if self.split == "val" and (self.root / "edge_mat").is_dir():
+            edge = Source.single("edge_mat/*.mat", _read_annotated_edges)
+        return {
+            "image": Source.single("images/*.png", read_colours),
+            "semseg": Source.single("segmentation/*.png", _read_nyud_classes),
+            "normals": Source.single("normals/*.png", read_normals),
+            "edge": edge,
+            "depth": Source.single("depth/*.npy", _read_depth),
+        }
+
+
+class NyudData(ArchiveData):
+    """NYUD-v2 in a folder."""
+
+    archive = Nyud
+    kind: Literal["nyud"] = "nyud"
+    size: InputSize = Nyud.input_size
