@@ -58,6 +58,7 @@ class RecordedFleet:
     """Carries out orders one client after another, each in two steps, and records them."""
 
     def __init__(self, clients):
+        self.absent = {}
         self.clients: dict[str, Client] = {client.name: client for client in clients}
         self.turns: dict[str, list[Turn]] = {name: [] for name in self.clients}
 

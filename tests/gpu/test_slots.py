@@ -24,18 +24,6 @@ GPU = torch.device("cuda", 0)
 SETTINGS = {"training": {"batch_size": 4}, "model": {"encoder": {"name": "swin_micro", "drop_path": 0.2}}}
 
 
-class Kept(InProcess):
-    """Clients that leave everything they hold at the end."""
-
-    def __init__(self, *given):
-        super().__init__(*given)
-        self.states = {}
-
-    def keep(self, client, place):
-        tensors = client.current.tensors.items()
-        self.states |= {f"{client.name} {name}": tensor.to("cpu", copy=True) for name, tensor in tensors}
-
-
 def states(slots, *, keeps=False, folder=None, **changes):
     """Everything that the clients hold after three rounds; between turns, their states may wait in a folder."""
     experiment = small(**{**SETTINGS, **changes})
@@ -43,9 +31,15 @@ def states(slots, *, keeps=False, folder=None, **changes):
     places = [DeviceSlot(GPU, keeps=keeps) for _ in range(slots)]
     shelf = Shelf(plan_clients(experiment, data, assign_shards(experiment, data), places[0]), folder, room=0)
     shelf.open()
-    fleet = Kept(shelf, places)
+    last = {}
+
+    def finished(client, slot):
+        for name, tensor in client.current.tensors.items():
+            last[f"{client.name} {name}"] = tensor.to("cpu", copy=True)
+
+    fleet = InProcess(shelf, places, finished=finished)
     run_rounds(Server(experiment.resolved_method, fleet.profiles.values()), fleet, 3, 0, Watcher())
-    return fleet.states
+    return last
 
 
 def same(found, expected):

@@ -6,6 +6,7 @@ import sys
 import tomllib
 import traceback
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.clients import training
-from fedhca2.federation.in_process import InProcess
 from small_run import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -115,13 +115,13 @@ def test_the_walk_names_every_function_from_the_command_to_a_step(tmp_path, monk
 
         return call
 
-    monkeypatch.setattr(InProcess, "each", noted("fleet", InProcess.each))
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", noted("fleet", ThreadPoolExecutor.submit))
     monkeypatch.setattr(training, "take_step", noted("client", training.take_step))
     clients = [{"name": "home", "data": "indoor", "tasks": ["depth"]}]
     (tmp_path / "small.yaml").write_text(yaml.safe_dump({**SETTINGS, "clients": clients, "rounds": 1}))
     done = CliRunner().invoke(app, ["run", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
     fleet, own = stacks["fleet"], stacks["client"]
-    way = [*fleet[fleet.index("run") :], *own[own.index("perform") :], "take_step"]
+    way = [name for name in (*fleet[fleet.index("run") :], *own, "take_step") if name != "<genexpr>"]
     sentence = re.search(r"Nine functions lead (?:.|\n)*?\n\n", WALK).group()
     assert (len(way), way) == (9, re.findall(r"`(\w+)`", sentence))

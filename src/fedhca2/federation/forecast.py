@@ -12,7 +12,7 @@ from fedhca2.clients import Client, DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data, without_broken
 from fedhca2.experiment.build import ClientPlan, plan_clients
 from fedhca2.federation.in_process import choose_devices, one_thread
-from fedhca2.federation.server import Deliveries, Server
+from fedhca2.federation.server import Deliveries, Server, check_method
 from fedhca2.messages import Order, Reply
 from fedhca2.models.layers import draw_keep, dropping
 from fedhca2.params import Layout, Slot
@@ -61,8 +61,9 @@ def forecast(experiment: Experiment) -> Forecast:
     with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         plans = plan_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
-        server = Server(experiment.resolved_method, [plan.profile for plan in plans], tasks=experiment.task_set)
-        server.check_method()
+        profiles = {plan.profile.client: plan.profile for plan in plans}
+        check_method(experiment.resolved_method, profiles)
+        server = Server(experiment.resolved_method, profiles.values(), tasks=experiment.task_set)
         kinds: dict[int, list[ClientPlan]] = {}
         for plan in plans:
             kinds.setdefault(id(plan.common), []).append(plan)

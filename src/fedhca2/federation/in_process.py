@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -16,22 +16,18 @@ from fedhca2.clients.gpu.device import MAX_SLOTS, worthwhile_slots
 from fedhca2.clients.gpu.precompile import precompile
 from fedhca2.config import suggest
 from fedhca2.cores import host_free, usable_cores
-from fedhca2.errors import UserError
+from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import Experiment, OpenData, Shard, assign_shards, open_data, partition_as_data, without_broken
 from fedhca2.experiment.build import plan_clients, step_kind
 from fedhca2.experiment.clients import client_kind
-from fedhca2.federation.limits import Reach
-from fedhca2.federation.look_ahead import LookAhead
-from fedhca2.federation.membership import shards_after, without_strangers
-from fedhca2.federation.rounds import Outcome
-from fedhca2.federation.server import Server
+from fedhca2.federation.membership import shards_after
+from fedhca2.federation.server import check_method
 from fedhca2.federation.shelf import Built, Shelf, Turns
 from fedhca2.imports import is_raised_in, told
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.checkpoints import unusable
 from fedhca2.run_folder.names import PARTITION
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import Progress, Watcher, Watchers
 from fedhca2.run_folder.result import device_name
 from fedhca2.run_folder.writer import RunFolder
 
@@ -45,40 +41,64 @@ SAMPLED = 24  # clients whose predictions a run keeps
 class InProcess:
     """Clients on a shelf. Their results do not depend on the device slot or on how many work in parallel."""
 
-    def __init__(self, clients: Shelf | Sequence[Client], places: Sequence[DeviceSlot] = ()) -> None:
-        """`places` are by default that of the first client."""
+    adder = None
+    absent: Mapping[str, str] = {}
+
+    def __init__(
+        self,
+        clients: Shelf | Sequence[Client],
+        slots: Sequence[DeviceSlot] = (),
+        *,
+        finished: Callable[[Client, DeviceSlot], None] = lambda client, slot: None,
+    ) -> None:
+        """:param slots: where clients work; by default the slot of the first client.
+        :param finished: gets each client at the end of its last order; after that, its state is not saved.
+        """
         if not isinstance(clients, Shelf):
-            places = places or [clients[0].device_slot]
+            slots = slots or [clients[0].device_slot]
             clients = Shelf([Built(client) for client in clients])
-        self.shelf, self.own_code = clients, list[str]()
+        self.shelf, self.own_code, self._finished = clients, list[str](), finished
         self.profiles: Mapping[str, Profile] = {name: plan.profile for name, plan in self.shelf.plans.items()}
         self.kinds = {name: client_kind(profile.dataset, profile.tasks) for name, profile in self.profiles.items()}
-        self.home = places[0].device
-        if len(places) == 1 and self.home.type == "cpu":
-            places = [*places] * max(1, min(len(usable_cores()), len(self.profiles)))
-        self._work_at(places)
+        self.home = slots[0].device
+        if len(slots) == 1 and self.home.type == "cpu":
+            slots = [*slots] * max(1, min(len(usable_cores()), len(self.profiles)))
+        self._work_at(slots)
 
-    def _work_at(self, places: Sequence[DeviceSlot]) -> None:
+    def _work_at(self, slots: Sequence[DeviceSlot]) -> None:
         """Let a thread for each of these device slots do the work."""
-        self.places = places
+        self.slots = slots
         # Small models on a CPU gain nothing from several threads in one step.
-        threads = 1 if len(places) > 1 else torch.get_num_threads()
-        self.pool = ThreadPoolExecutor(len(places), initializer=torch.set_num_threads, initargs=(threads,))
+        threads = 1 if len(slots) > 1 else torch.get_num_threads()
+        self.pool = ThreadPoolExecutor(len(slots), initializer=torch.set_num_threads, initargs=(threads,))
+
+    @property
+    def expected(self) -> Mapping[str, Profile]:
+        """All clients take part from the start."""
+        return self.profiles
+
+    @property
+    def images(self) -> Mapping[str, int]:
+        """All images are counted here."""
+        return {name: profile.samples for name, profile in self.profiles.items()}
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
-        """Carry out every order. After its last one, a client's state matters no more, since `keep` has the model."""
+        """Carry out every order; see `each` about errors."""
+        changed = not all(order.finish for order in orders.values())
+        replies: dict[str, Reply] = {}
+        queue = self._queue(orders)
 
-        def work(client: Client, place: DeviceSlot) -> Reply:
-            order = orders[client.name]
-            reply = client.perform(order, watch, place)
-            if order.finish:
-                self.keep(client, place)
-            return replace(reply, rows={slot: row.to(self.home) for slot, row in reply.rows.items()})
+        def serve(slot: DeviceSlot) -> None:
+            while (name := queue.next(slot, self.slots)) is not None:
+                with self._borrowed(name, slot, changed) as client:
+                    reply = client.perform(orders[name], watch, slot)
+                    if orders[name].finish:
+                        self._finished(client, slot)
+                    replies[name] = replace(reply, rows={at: row.to(self.home) for at, row in reply.rows.items()})
 
-        return self.each(orders, work, changed=not all(order.finish for order in orders.values()))
-
-    def keep(self, client: Client, place: DeviceSlot) -> None:
-        """Save the final model of a client, if somebody wants it."""
+        with self._working(queue) as work:
+            work.extend(self.pool.submit(serve, slot) for slot in self.slots)
+        return {name: replies[name] for name in orders}
 
     def each(
         self, names: Collection[str], work: Callable[[Client, DeviceSlot], T], *, changed: bool = True
@@ -88,68 +108,83 @@ class InProcess:
         `changed` says whether it changes their states. If one of them fails, or this thread is interrupted, the others
         stop after their current batch, before the error is raised.
         """
-        self.shelf.prepare(names)
-        turns = Turns(sorted(names, key=lambda name: self.shelf.plans[name].load, reverse=True), self.kinds)
         done: dict[str, T] = {}
+        queue = self._queue(names)
 
-        def serve(place: DeviceSlot) -> None:
-            try:
-                while (name := turns.next(place, self.places)) is not None:
-                    with (
-                        self.shelf.taken(name, changed=changed) as client,
-                        self._explained(name, client.training, place),
-                    ):
-                        done[name] = work(client, place)
-            except Stopped:
-                return  # another client's error is the one to raise
+        def serve(slot: DeviceSlot) -> None:
+            while (name := queue.next(slot, self.slots)) is not None:
+                with self._borrowed(name, slot, changed) as client:
+                    done[name] = work(client, slot)
 
+        with self._working(queue) as working:
+            working.extend(self.pool.submit(serve, slot) for slot in self.slots)
+        return {name: done[name] for name in names}
+
+    def _queue(self, names: Collection[str]) -> Turns:
+        self.shelf.prepare(names)
+        return Turns(sorted(names, key=lambda name: self.shelf.plans[name].load, reverse=True), self.kinds)
+
+    @contextmanager
+    def _working(self, queue: Turns) -> Iterator[list[Future[None]]]:
+        """Wait for the work that is added to this list; if some of it fails, let the rest end, and raise the error."""
         working: list[Future[None]] = []
         try:
-            working.extend(self.pool.submit(serve, place) for place in self.places)
+            yield working
             wait(working, return_when=FIRST_EXCEPTION)
         finally:
-            turns.end()
+            queue.end()
             self._stop(working)
         for served in working:
             served.result()
-        return {name: done[name] for name in names}
 
     @contextmanager
-    def _explained(self, client: str, training: Training, place: DeviceSlot) -> Iterator[None]:
+    def _borrowed(self, name: str, slot: DeviceSlot, changed: bool) -> Iterator[Client]:
+        """A client to work with; errors that a user can do something about say so in one line."""
+        stopped = suppress(Stopped)  # another client's error is the one to raise
+        with self.shelf.taken(name, changed=changed) as client, self._explained(name, client.training, slot), stopped:
+            yield client
+
+    @contextmanager
+    def _explained(self, client: str, training: Training, slot: DeviceSlot) -> Iterator[None]:
         """Say in one line what a user can do about a device, a compiler, or code of their own that fails."""
+        where = f"client {client!r}"
         try:
             yield
         except torch.OutOfMemoryError:
             hint = f"Lower training.batch_size (now {training.batch_size}), the size of the images or the encoder"
-            raise UserError([f"client {client!r}: {place.device} is out of memory. {hint}"]) from None
+            raise UserError(where, f"{slot.device} is out of memory. {hint}") from None
         except CompilingError as error:
             hint = "--set training.step=captured avoids compiling"
-            raise UserError([f"training.step: could not be compiled: {error}. {hint}"]) from error
+            raise UserError("training.step", f"could not be compiled: {error}. {hint}") from error
         except Exception as error:  # a user's own code raises anything
             if not is_raised_in(error, self.own_code):
                 raise
-            raise UserError([f"client {client!r}: {told(error)}"]) from error
+            raise UserError(where, told(error)) from error
 
     def _stop(self, working: Collection[Future[None]]) -> None:
         """Let work end with its current batch, and wait for it."""
-        for place in self.places:
-            place.stop.set()
+        for slot in self.slots:
+            slot.stop.set()
         wait(working)
-        for place in self.places:
-            place.stop.clear()
+        for slot in self.slots:
+            slot.stop.clear()
 
-    def close(self) -> None:
-        """End the threads, and let go of the clients and of what they hold on devices."""
-        for place in self.places:
-            place.stop.set()
-        self.pool.shutdown(cancel_futures=True)
-        self.shelf.close()
-        for place in self.places:
-            place.release()
+    def traffic(self, order: Order, reply: Reply) -> tuple[int, int]:
+        """The bytes up and down that a network would carry."""
+        return reply.nbytes, order.nbytes
 
     def save(self, folder: Path) -> Mapping[str, str]:
         """Write every client's state and return the checksums."""
         return self.shelf.save(folder, self.pool.map)
+
+    def close(self) -> None:
+        """End the threads, and let go of the clients and of what they hold on devices."""
+        for slot in self.slots:
+            slot.stop.set()
+        self.pool.shutdown(cancel_futures=True)
+        self.shelf.close()
+        for slot in self.slots:
+            slot.release()
 
 
 @dataclass(frozen=True)
@@ -159,57 +194,49 @@ class InProcessEngine:
     file_names: ClassVar[Sequence[str]] = (PARTITION,)
     settings_stay: ClassVar[bool] = False
 
-    def prepare(self, experiment: Experiment, out: Path, *, resumed: bool) -> "InProcessFleets":
-        """Open the data and assign images; a resumed run keeps its assignment."""
+    def open(self, experiment: Experiment, folder: RunFolder) -> "InProcessRun":
+        """Open the data, assign images, and check the clients' saved states; a resumed run keeps its assignment."""
         check_in_process(experiment)
-        data = open_data(experiment)
-        shards = shards_after(experiment, data, RunFiles(out)) if resumed else assign_shards(experiment, data)
+        data, files = open_data(experiment), RunFiles(folder.path)
+        shards = shards_after(experiment, data, files) if files.begun else assign_shards(experiment, data)
         shards, skipped = without_broken(experiment, data, shards)
-        return InProcessFleets(data, shards, skipped, {PARTITION: partition_as_data(experiment, data, shards)})
-
-
-@dataclass(frozen=True)
-class InProcessFleets:
-    """Data sets, each client's images, and the skipped files."""
-
-    data: Mapping[str, OpenData]
-    shards: Mapping[str, Shard]
-    skipped: Mapping[str, list[str]]
-    files: Mapping[str, Any]
-
-    def open(self, experiment: Experiment, folder: RunFolder, *, baseline: bool) -> "InProcessRun":
-        """Plan the clients, and check their saved states."""
-        return InProcessRun(experiment, self, folder)
+        return InProcessRun(experiment, folder, data, shards, skipped)
 
 
 class InProcessRun(InProcess):
     """The clients of one run in this process."""
 
-    stops_at_once = False
+    stops_at_once: bool = False
 
-    def __init__(self, experiment: Experiment, given: InProcessFleets, folder: RunFolder) -> None:
-        self.experiment, self.folder, self.shards, self.skipped = experiment, folder, given.shards, given.skipped
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        data: Mapping[str, OpenData],
+        shards: Mapping[str, Shard],
+        skipped: Mapping[str, list[str]],
+    ) -> None:
+        self.experiment, self.folder, self.data, self.shards, self.skipped = experiment, folder, data, shards, skipped
+        self.files: Mapping[str, Any] = {PARTITION: partition_as_data(experiment, data, shards)}
         self._devices = choose_devices(experiment.devices)
-        self._step = step_kind(experiment, given.data, given.shards)
-        places = [DeviceSlot(device, self._step) for device in self._devices]
+        self._step = step_kind(experiment, data, shards)
+        slots = [DeviceSlot(device, self._step) for device in self._devices]
         with one_thread():
-            plans = plan_clients(experiment, given.data, given.shards, places[0])
+            plans = plan_clients(experiment, data, shards, slots[0])
         memory = experiment.checkpoints.memory
         room = host_free() / 4 if memory is None else memory * GB
-        super().__init__(Shelf(plans, folder.states, room), places)
+        super().__init__(Shelf(plans, folder.states, room), slots, finished=self._save_final_model)
         self.own_code = experiment.own_code
-        for place in places:
-            place.keeps = self._have_room(place.device)
-        self._predictions: dict[str, Arrays] = {name: {} for name in _spread(self.profiles.values(), SAMPLED)}
-        self.progress: Progress | None = None
+        for slot in slots:
+            slot.keeps = self._have_room(slot.device)
+        self._predictions: dict[str, Arrays] = {name: {} for name in _one_of_each(self.profiles.values(), SAMPLED)}
         checkpoint = folder.checkpoint
         if checkpoint is not None:
             try:
                 self.shelf.restore(checkpoint.path, checkpoint.clients)
             except (ValueError, KeyError) as error:
                 raise unusable(checkpoint.path, error) from None
-            self.progress = without_strangers(checkpoint.progress, list(self.profiles))
-        self.server().check_method()
+        check_method(experiment.resolved_method, self.profiles)
         # A client's noise key only exists here, so it is saved before any noised update leaves.
         self.checkpoint_first = checkpoint is None and bool(experiment.privacy.noise)
         self.checkpoint_every = experiment.checkpoints.every
@@ -219,28 +246,24 @@ class InProcessRun(InProcess):
         """The hardware that the clients train on."""
         return ", ".join(dict.fromkeys(map(device_name, self._devices)))
 
-    @contextmanager
-    def begin(self, watcher: Watcher) -> Iterator[Watcher]:
-        """Introduce new clients, and compile their steps; at the end, let go of all that the run used."""
-        try:
-            self.shelf.open()
-            self._start(watcher)
-            yield Watchers([self.folder.events, *self._look_ahead(watcher), watcher])
-        finally:
-            self.close()
+    def baseline(self, experiment: Experiment, folder: RunFolder) -> "InProcessRun":
+        """Clients with the same images."""
+        return InProcessRun(experiment, folder, self.data, self.shards, self.skipped)
 
-    def _start(self, watcher: Watcher) -> None:
+    def gather(self) -> None:
+        """Take the clients' states from the checkpoint."""
+        self.shelf.open()
         if self.checkpoint_first:
-            self.each(list(self.profiles), lambda client, place: None)
-        watcher.started(self.experiment, self.shards)
-        known = self.folder.checkpoint.clients if self.folder.checkpoint else {}
-        self.folder.events.introduced(profile for name, profile in self.profiles.items() if name not in known)
+            self.each(list(self.profiles), lambda client, slot: None)
+
+    def warm_up(self) -> None:
+        """Compile the clients' steps, and find out how many clients should work on a GPU at the same time."""
         if self.home.type == "cuda" and self._step == "compiled":
             models = {spec.name: spec.model for spec in self.experiment.specs}
             kinds = {spec.kind: spec.name for spec in self.experiment.specs}
             precompile(models, [self.shelf.plans[name].build() for name in kinds.values()], self.home)
         if self.home.type == "cuda" and self._step == "captured" and not self.experiment.devices:
-            slots = self._slots()
+            slots = self._find_slots()
             self.pool.shutdown()
             self._work_at(slots)
 
@@ -254,49 +277,32 @@ class InProcessRun(InProcess):
     def _slot(self, device: torch.device) -> DeviceSlot:
         return DeviceSlot(device, self._step, keeps=self._have_room(device))
 
-    def _slots(self) -> list[DeviceSlot]:
+    def _find_slots(self) -> list[DeviceSlot]:
         """As many device slots on every GPU as its first one gains from."""
-        one_of_each = _spread(self.profiles.values(), MAX_SLOTS)
+        one_of_each = _one_of_each(self.profiles.values(), MAX_SLOTS)
         order = Order(0, upload=self.experiment.resolved_method.uploads(0))
         trials = [self.shelf.trial(name, order) for name in one_of_each]
-        with self._explained(one_of_each[0], self.experiment.training, self.places[0]):
-            slots = worthwhile_slots(self.places[0], trials, lambda: self._slot(self.home))
+        with self._explained(one_of_each[0], self.experiment.training, self.slots[0]):
+            slots = worthwhile_slots(self.slots[0], trials, lambda: self._slot(self.home))
         for slot, name in zip(slots, one_of_each, strict=False):
             slot.kinds.add(self.kinds[name])
-        others = [place for place in self.places if place.device != self.home]
-        return [*slots, *(self._slot(place.device) for _ in slots for place in others)]
+        others = [slot for slot in self.slots if slot.device != self.home]
+        return [*slots, *(self._slot(slot.device) for _ in slots for slot in others)]
 
-    def keep(self, client: Client, place: DeviceSlot) -> None:
-        """Save a client's final model."""
+    def _save_final_model(self, client: Client, slot: DeviceSlot) -> None:
         self.folder.save_model(client.name, client.personal.model)
         if client.name in self._predictions:
-            self._predictions[client.name] = sample_predictions(client, "after", place)
+            self._predictions[client.name] = sample_predictions(client, "after", slot)
 
-    def _look_ahead(self, watcher: Watcher) -> list[LookAhead]:
-        """Measures who helps whom, if the experiment asks for it and clients send encoders."""
-        experiment, settings = self.experiment, self.experiment.diagnostics
-        if settings is None or experiment.resolved_method.encoder is None:
-            return []
-        look_ahead = LookAhead(self, settings, experiment.seed, self.folder.events, watcher.batch)
-        look_ahead.announce(experiment.rounds)
-        return [look_ahead]
-
-    def server(self) -> Server:
-        """The server for these clients, whose images are counted here, so that nobody is bounded by the others'."""
-        experiment, profiles = self.experiment, self.profiles.values()
-        reach = replace(Reach.of(experiment), images={each.client: each.samples for each in profiles})
-        return Server(experiment.resolved_method, profiles, experiment.guard, reach, tasks=experiment.task_set)
-
-    def finish(self, outcome: Outcome) -> Outcome:
+    def finish(self) -> None:
         """Save the predictions of some clients for a few images, before and after training."""
         with one_thread():
             for name, after in self._predictions.items():
                 first = self.shelf.plans[name].build()
                 self.folder.save_samples(name, sample_labels(first) | sample_predictions(first, "before") | after)
-        return outcome
 
 
-def _spread(profiles: Iterable[Profile], count: int) -> list[str]:
+def _one_of_each(profiles: Iterable[Profile], count: int) -> list[str]:
     """At most this many clients, of all kinds alike: the first of each, then the second, and so on."""
     kinds: dict[str, list[str]] = {}
     for profile in profiles:
@@ -310,16 +316,16 @@ def check_in_process(experiment: Experiment) -> None:
     choose_devices(experiment.devices)
     if experiment.secure_aggregation:
         fault = "hides rows from a remote server, and there is none here"
-        raise UserError([f"secure_aggregation: {fault}; it should be null, or --engine flower-local"])
+        raise UserError("secure_aggregation", f"{fault}; expected null, or --engine flower-local")
 
 
 def choose_devices(wanted: Sequence[str] = ()) -> list[torch.device]:
     """The devices to train on: those wanted, or every GPU, or the CPU; raises UserError if one does not exist."""
     gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
     there = ["cpu", *gpus, *(["cuda"] if gpus else [])]
-    lines = [f"devices: {name!r} does not exist. {suggest(name, there)}" for name in wanted if name not in there]
-    if lines:
-        raise UserError(lines)
+    unknown = [name for name in wanted if name not in there]
+    if unknown:
+        raise UserError.of(Fault("devices", f"{name!r} does not exist. {suggest(name, there)}") for name in unknown)
     return [torch.device(name) for name in wanted or gpus or ["cpu"]]
 
 

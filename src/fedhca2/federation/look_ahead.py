@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import nan
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,18 +12,26 @@ from torch import Tensor
 from fedhca2.aggregation import Member, Rows
 from fedhca2.clients import BatchWatch, Client, DeviceSlot
 from fedhca2.clients.evaluation import look_ahead
-from fedhca2.experiment import Diagnostics
-from fedhca2.federation.rounds import is_due
+from fedhca2.experiment import Diagnostics, Experiment
+from fedhca2.federation.in_process import InProcess
+from fedhca2.federation.rounds import Fleet, is_due
 from fedhca2.messages import Kind, Order, Reply
 from fedhca2.params import ENCODER
 from fedhca2.run_folder.event_log import EventLog
 from fedhca2.run_folder.records import ServerRecord, Watcher
 
-if TYPE_CHECKING:
-    from fedhca2.federation.in_process import InProcess
-
 MANY = 100  # evaluations in a round, from which a run announces them
 log = logging.getLogger("fedhca2.diagnostics")
+
+
+def look_ahead_watchers(experiment: Experiment, fleet: Fleet, events: EventLog, watch: BatchWatch) -> list[Watcher]:
+    """Measures who helps whom, if the experiment asks for it and clients that send encoders are here."""
+    settings = experiment.diagnostics
+    if settings is None or experiment.resolved_method.encoder is None or not isinstance(fleet, InProcess):
+        return []
+    look_ahead = LookAhead(fleet, settings, experiment.seed, events, watch)
+    look_ahead.announce(experiment.rounds)
+    return [look_ahead]
 
 
 @dataclass
@@ -36,7 +43,7 @@ class LookAhead(Watcher):
     trains on, over its validation images. Only clients whose encoders have one layout form pairs.
     """
 
-    fleet: "InProcess"
+    fleet: InProcess
     settings: Diagnostics
     seed: int
     events: EventLog
@@ -76,9 +83,9 @@ class LookAhead(Watcher):
         layout = self.fleet.profiles[members[0]].layouts[ENCODER]
         rows = Rows([Member(name, "") for name in members], layout, list(updates.values()))
 
-        def work(client: Client, place: DeviceSlot) -> tuple[float, dict[str, float]]:
+        def work(client: Client, slot: DeviceSlot) -> tuple[float, dict[str, float]]:
             others = {name: update for name, update in updates.items() if name != client.name}
-            return look_ahead(client, others, place, self.watch)
+            return look_ahead(client, others, slot, self.watch)
 
         found = self.fleet.each(members, work, changed=False)
         losses = {name: loss for name, (loss, _) in found.items()}

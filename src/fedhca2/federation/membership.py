@@ -1,58 +1,63 @@
 """What may change when a run is resumed: clients come and go, and those that stay keep their images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fedhca2.data.partition import keep
-from fedhca2.errors import UserError
+from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, class_names, require_usable
 from fedhca2.run_folder.names import PARTITION
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
 from fedhca2.run_folder.strict_json import mapping
 
-FIXED = ("seed", "method", "model", "privacy", "metrics")
 NAMED = 5  # missing images in one line
 
 
-def check_changes(before: Experiment, after: Experiment, where: str = "", *, settings_stay: bool = False) -> None:
-    """Raise UserError if a run cannot continue with these changed settings; `where` names their file.
+def check_changes(
+    before: Experiment, after: Experiment, file: Path | None = None, *, settings_stay: bool = False
+) -> None:
+    """Raise UserError if a run cannot continue with these changed settings.
 
-    With `settings_stay`, no setting may change.
+    :param file: the file of the changed settings, for the message.
+    :param settings_stay: no setting may change.
     """
     old, new = before.to_dict(), after.to_dict()
     if settings_stay:
-        lines = [line for key in old for line in differences(key, old[key], new[key])]
+        faults = [fault for key in old for fault in _differences(key, old[key], new[key])]
     else:
-        lines = _forbidden_changes(before, after)
-    if lines:
-        raise UserError(where + line for line in lines)
+        faults = _forbidden_changes(before, after)
+    if faults:
+        raise UserError.of(Fault(f"{file}: {where}" if file else where, message) for where, message in faults)
 
 
-def _forbidden_changes(before: Experiment, after: Experiment) -> list[str]:
+def _forbidden_changes(before: Experiment, after: Experiment) -> list[Fault]:
     old, new = before.to_dict(), after.to_dict()
-    lines = [line for key in FIXED for line in differences(key, old[key], new[key])]
+    fixed = ("seed", "method", "model", "privacy", "metrics")
+    faults = [fault for key in fixed for fault in _differences(key, old[key], new[key])]
     for name in old["data"]:
         if name in new["data"]:
-            lines += differences(f"data.{name}", old["data"][name], new["data"][name])
+            faults += _differences(f"data.{name}", old["data"][name], new["data"][name])
     optimizers = (values["training"]["optimizer"] for values in (old, new))  # moments do not fit another optimiser
-    lines += differences("training.optimizer", *optimizers)
+    faults += _differences("training.optimizer", *optimizers)
     known = {spec.name: spec for spec in before.specs}
     for spec in after.specs:
         if spec.name in known and replace(spec, epochs=known[spec.name].epochs) != known[spec.name]:
-            lines.append(f"clients: {spec.name!r} should keep its data, tasks and model, found {_described(spec)}")
-    return lines
+            got = f"{spec.data}: {', '.join(spec.tasks)} with encoder {spec.model.encoder.title}"
+            faults.append(Fault("clients", f"expected that {spec.name!r} keeps its data, tasks and model, got {got}"))
+    return faults
 
 
-def differences(place: str, old: Any, new: Any) -> list[str]:
-    """A line for every setting that has changed since the run started."""
+def _differences(where: str, old: Any, new: Any) -> list[Fault]:
+    """A fault for every setting that has changed since the run started."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = dict.fromkeys((*old, *new))
-        return [line for key in keys for line in differences(f"{place}.{key}", old.get(key), new.get(key))]
+        return [fault for key in keys for fault in _differences(f"{where}.{key}", old.get(key), new.get(key))]
     if old == new:
         return []
-    return [f"{place}: should be what the run started with, {old!r:.60}, found {new!r:.60}"]
+    return [Fault(where, f"expected what the run started with, {old!r:.60}, got {new!r:.60}")]
 
 
 def shards_after(experiment: Experiment, data: Mapping[str, OpenData], run: RunFiles) -> dict[str, Shard]:
@@ -140,7 +145,7 @@ def _add_new_clients(experiment: Experiment, data: Mapping[str, OpenData], shard
         raise UserError(lines)
 
 
-def without_strangers(progress: Progress, clients: Sequence[str]) -> Progress:
+def drop_departed_clients(progress: Progress, clients: Container[str]) -> Progress:
     """The state of a run without the clients that have left."""
     weights = {key: held for key, held in progress.state.weights.items() if key.split("/")[0] in clients}
     pending = {client: rows for client, rows in progress.pending.items() if client in clients}
@@ -150,7 +155,3 @@ def without_strangers(progress: Progress, clients: Sequence[str]) -> Progress:
 def _share(one: ClientSpec, other: ClientSpec) -> bool:
     """Whether two clients divide a data set's images: single-task clients do, and multi-task clients do."""
     return one.data == other.data and (len(one.tasks) > 1) == (len(other.tasks) > 1)
-
-
-def _described(spec: ClientSpec) -> str:
-    return f"{spec.data}: {', '.join(spec.tasks)} with encoder {spec.model.encoder.title}"

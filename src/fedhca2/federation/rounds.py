@@ -1,30 +1,95 @@
 """The round loop: the papers' Algorithm 1, for every method and every fleet."""
 
-from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from fedhca2.clients import BatchWatch
+from fedhca2.experiment import Experiment, Shard
+from fedhca2.federation.blind import Adder
 from fedhca2.federation.gate import Expected, fault_of
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.records import Progress, Watcher
 from fedhca2.run_folder.result import Scores
 from fedhca2.run_folder.waiting import Pending
+from fedhca2.run_folder.writer import RunFolder
 
 Choose = Callable[[Iterable[str], int], Iterable[str]]  # selects the clients of this round
 
 
 class Fleet(Protocol):
-    """Clients that carry out orders, wherever they run: all the round loop knows about them."""
+    """The clients of a run, wherever they are."""
+
+    checkpoint_first: bool  # save the clients before their first round
+    checkpoint_every: int  # rounds between checkpoints; 0: only at the end
+    stops_at_once: bool  # whether a signal may end a round, since its clients keep what they have done
+    files: Mapping[str, Any]  # to write to the run's folder: plain data by file name
+    skipped: Mapping[str, list[str]]  # unreadable files, by client
+    absent: Mapping[str, str]  # who had no reply in the last round, and why
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
-        """The clients that take part."""
+        """The clients that take part; it grows when a client joins."""
+
+    @property
+    def expected(self) -> Mapping[str, Profile]:
+        """All clients that may take part."""
+
+    @property
+    def shards(self) -> Mapping[str, Shard]:
+        """Each client's images."""
+
+    @property
+    def images(self) -> Mapping[str, int]:
+        """How many images clients have, as far as that need not be believed."""
+
+    @property
+    def adder(self) -> Adder | None:
+        """Adds up rows that nobody may see, with secure aggregation."""
+
+    @property
+    def device(self) -> str:
+        """The device that the result names."""
+
+    def baseline(self, experiment: Experiment, folder: RunFolder) -> "Fleet":
+        """The same clients for the Local baseline of this run, in a folder of its own."""
+
+    def gather(self) -> None:
+        """Wait until enough clients take part, in a rewound folder."""
+
+    def warm_up(self) -> None:
+        """Do what would delay the first round."""
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
         """Give each client its order and wait for the replies; a client that does not answer has none."""
+
+    def traffic(self, order: Order, reply: Reply) -> tuple[int, int]:
+        """The bytes up and down of an order and its reply."""
+
+    def save(self, folder: Path) -> Mapping[str, str]:
+        """Write every client's state and return the checksums."""
+
+    def finish(self) -> None:
+        """Save the trained models."""
+
+    def close(self) -> None:
+        """Let go of the clients. Closing twice does nothing."""
+
+
+class Engine(Protocol):
+    """Where clients run."""
+
+    file_names: ClassVar[Sequence[str]]  # of the files that its fleets keep in the run's folder
+    settings_stay: ClassVar[bool]  # whether a resumed run must keep exactly the settings it started with
+
+    def open(self, experiment: Experiment, folder: RunFolder) -> Fleet:
+        """Open the clients in the current state of the run, and change nothing in its folder.
+
+        Raises UserError if something is missing, or if the run cannot continue.
+        """
 
 
 @dataclass(frozen=True)
@@ -50,13 +115,17 @@ def run_rounds(
     choose: Choose = lambda clients, round: clients,
     compare_every: int = 0,
     progress: Progress | None = None,
-    passed: Callable[[Progress], None] = lambda progress: None,
-    wait: Callable[[Pending], Pending] = lambda pending: pending,
+    on_round_end: Callable[[Progress], None] = lambda progress: None,
+    store_pending: Callable[[Pending], Pending] = lambda pending: pending,
 ) -> Outcome:
-    """Train up to this many rounds, from the start or from a saved state, and evaluate the final models.
+    """Train up to this many rounds, and evaluate the final models.
 
-    Every `compare_every` rounds clients also report what the server's rows did to their losses. `passed` gets the state
-    of the run after every round. Rows for a client wait until it takes part again, where `wait` puts them.
+    :param evaluate_every: clients report scores every so many rounds; 0: only at the end.
+    :param choose: selects the clients of a round.
+    :param compare_every: every so many rounds, clients also report what the server's rows did to their losses.
+    :param progress: a saved state to continue from.
+    :param on_round_end: gets the state of the run after every round.
+    :param store_pending: stores the rows for clients that are away until they take part again.
     """
     progress = progress or Progress(server.start())
     for round in range(progress.state.round, rounds):
@@ -73,11 +142,12 @@ def run_rounds(
         }
         replies = fleet.perform(orders, watcher.batch)
         state, deliveries, record = server.step(progress.state, replies.values(), progress.pending)
-        _tell(watcher, orders, replies, record.refused)
-        waiting = wait({client: rows for client, rows in progress.pending.items() if client not in orders})
+        _notify(watcher, orders, replies, record.refused)
+        waiting = store_pending({client: rows for client, rows in progress.pending.items() if client not in orders})
         progress = Progress(state, {**waiting, **deliveries})
+        record = replace(record, refused={**record.refused, **fleet.absent, **record.dropped})
         watcher.aggregated(round, record, perf_counter() - began)
-        passed(progress)
+        on_round_end(progress)
     orders = {
         client: Order(
             rounds,
@@ -92,12 +162,15 @@ def run_rounds(
     replies = fleet.perform(orders, watcher.batch)
     expected = Expected(rounds, server.profiles, {}, {}, final=True, tasks=server.tasks)
     missing = {client: why for client, reply in replies.items() if (why := fault_of(reply, expected))}
-    _tell(watcher, orders, replies, missing)
+    _notify(watcher, orders, replies, missing)
     used = {client: reply.metrics for client, reply in replies.items() if client not in missing}
+    missing = {client: why for client, why in fleet.absent.items() if client in server.mixable} | missing
     return Outcome({client: {task: {**scores[task]} for task in scores} for client, scores in used.items()}, missing)
 
 
-def _tell(watcher: Watcher, orders: Mapping[str, Order], replies: Mapping[str, Reply], refused: Container[str]) -> None:
+def _notify(
+    watcher: Watcher, orders: Mapping[str, Order], replies: Mapping[str, Reply], refused: Container[str]
+) -> None:
     """Notify the watcher of replies, except refused ones."""
     for client, reply in replies.items():
         if client in orders and client not in refused:

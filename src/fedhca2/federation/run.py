@@ -1,8 +1,10 @@
 """One run on any engine: from an experiment or a saved state, through its rounds, to its result."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -10,18 +12,23 @@ from typing import Any
 from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.engine import Engine, Fleets
+from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.in_process import InProcessEngine
-from fedhca2.federation.membership import check_changes
-from fedhca2.federation.rounds import Outcome, run_rounds
+from fedhca2.federation.limits import Reach
+from fedhca2.federation.look_ahead import look_ahead_watchers
+from fedhca2.federation.membership import check_changes, drop_departed_clients
+from fedhca2.federation.rounds import Engine, Fleet, Outcome, run_rounds
+from fedhca2.federation.server import Server
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
 from fedhca2.imports import allow_code
+from fedhca2.messages import Order, Reply
 from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
+from fedhca2.run_folder.event_log import EventLog
 from fedhca2.run_folder.names import BASELINE_FILES, BASELINE_FOLDER
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import Progress, Watcher
+from fedhca2.run_folder.records import Progress, ServerRecord, Watcher, Watchers
 from fedhca2.run_folder.result import Result, Scores, origin, overall_gain, privacy_spent, versions
-from fedhca2.run_folder.writer import RunFolder
+from fedhca2.run_folder.writer import RunFolder, check_fresh
 
 IN_PROCESS = InProcessEngine()
 
@@ -41,12 +48,13 @@ def run(
     """
     experiment = experiment.resolve()
     early = (*engine.file_names, *BASELINE_FILES) if baseline else engine.file_names
-    with closing(RunFolder.new(out, early)) as folder, _files_named():
+    with closing(RunFolder.new(out, early)) as folder, _broken_files_named():
         known = read_baseline(baseline, experiment) if baseline else None
-        fleets = engine.prepare(experiment, out, resumed=False)
-        beside = {**fleets.files, **(baseline_files(baseline, known) if baseline and known is not None else {})}
-        ready, known = _ready(experiment, engine, fleets, folder, beside, watcher, known)
-        return ready.train(watcher, known)
+        extra = baseline_files(baseline, known) if baseline and known is not None else {}
+        ready, scores = _prepare(experiment, engine, folder, watcher, known, extra)
+        with ready.rounds(watcher) as train:
+            outcome = train()
+        return ready.conclude(outcome, scores)
 
 
 def check_new(experiment: Experiment, out: Path, baseline: Path | None = None) -> Scores | None:
@@ -54,7 +62,7 @@ def check_new(experiment: Experiment, out: Path, baseline: Path | None = None) -
 
     Raises UserError if there is something in the folder, or if the baseline is not of this experiment.
     """
-    RunFolder.new(out, (*IN_PROCESS.file_names, *BASELINE_FILES)).close()
+    check_fresh(out, (*IN_PROCESS.file_names, *BASELINE_FILES))
     return read_baseline(baseline, experiment) if baseline else None
 
 
@@ -63,11 +71,11 @@ def resume(out: Path, *, watcher: Watcher, engine: Engine = IN_PROCESS, override
 
     Everything is checked before anything changes: a folder that cannot be resumed stays unchanged.
     """
-    with reopened(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _files_named():
-        known = RunFiles(out).kept_baseline
-        fleets = engine.prepare(experiment, out, resumed=True)
-        ready, known = _ready(experiment, engine, fleets, folder, fleets.files, watcher, known)
-        return ready.train(watcher, known)
+    with reopened(out, overrides, settings_stay=engine.settings_stay) as (folder, experiment), _broken_files_named():
+        ready, scores = _prepare(experiment.resolve(), engine, folder, watcher, RunFiles(out).kept_baseline, {})
+        with ready.rounds(watcher) as train:
+            outcome = train()
+        return ready.conclude(outcome, scores)
 
 
 def run_or_resume(
@@ -94,132 +102,187 @@ def reopened(
     with closing(RunFolder.open(out)) as folder:
         written, experiment = files.experiment(), files.experiment(overrides)
         began = folder.checkpoint.experiment if folder.checkpoint else written
-        check_changes(began, written, f"{files.config_file}: ", settings_stay=settings_stay)
+        check_changes(began, written, files.config_file, settings_stay=settings_stay)
         check_changes(began, experiment, settings_stay=settings_stay)
+        check_rounds(experiment, folder)
         if files.kept_baseline is not None and experiment.rounds != began.rounds:
-            raise UserError(
-                [f"rounds: should be {began.rounds}, as in the baseline of this run, found {experiment.rounds}"]
-            )
+            wanted = f"expected {began.rounds}, as in the baseline of this run"
+            raise UserError("rounds", f"{wanted}, got {experiment.rounds}")
         if files.finished and experiment.rounds <= began.rounds:
             how = "" if settings_stay else f"; --set rounds=… above {began.rounds} continues it"
             page = "" if files.has_page else f"; `{shlex.join(['fedhca2', 'report', str(out)])}` draws its missing page"
-            raise UserError([f"{out}: is finished{how}{page}"])
+            raise UserError(out, f"is finished{how}{page}")
         yield folder, experiment
 
 
-def _ready(
+def _prepare(
     experiment: Experiment,
     engine: Engine,
-    fleets: Fleets,
     folder: RunFolder,
-    beside: Mapping[str, Any],
     watcher: Watcher,
-    known: Scores | None,
-) -> tuple["ResumableRun", Scores | None]:
-    """Prepare the run in its rewound folder, and get the baseline's scores, trained first if the experiment says so."""
-    if known is None and experiment.baseline:
-        known = _train_baseline(experiment, engine, fleets, folder, beside, watcher)
-    ready = ResumableRun(experiment, fleets, folder)
-    folder.rewind(experiment, beside)
-    return ready, known
+    scores: Scores | None,
+    extra_files: Mapping[str, Any],
+) -> tuple["_Run", Scores | None]:
+    """Open the clients, train the baseline if the experiment asks for one, and rewind the folder.
+
+    :param scores: the baseline's scores, if they are known.
+    :param extra_files: plain data by file name, for the run's folder.
+    """
+    fleet = engine.open(experiment, folder)
+    try:
+        if scores is None and experiment.baseline:
+            scores = _train_baseline(experiment, engine, fleet, folder, extra_files, watcher)
+        folder.rewind(experiment, {**fleet.files, **extra_files})
+    except BaseException:
+        fleet.close()
+        raise
+    return _Run(experiment, fleet, folder, folder.path), scores
 
 
 def _train_baseline(
     experiment: Experiment,
     engine: Engine,
-    fleets: Fleets,
+    fleet: Fleet,
     folder: RunFolder,
-    beside: Mapping[str, Any],
+    extra_files: Mapping[str, Any],
     watcher: Watcher,
 ) -> Scores:
     """The scores of Local, trained in a folder within the run's unless it is already finished there."""
-    local, place = experiment.with_method("local"), folder.path / BASELINE_FOLDER
-    if (known := finished_scores(place, local)) is not None:
+    local, path = experiment.with_method("local"), folder.path / BASELINE_FOLDER
+    if (known := finished_scores(path, local)) is not None:
         return known
-    with closing(RunFolder.at(place)) as aside:
-        if aside.checkpoint:
-            check_changes(aside.checkpoint.experiment, local, f"{place}: ", settings_stay=engine.settings_stay)
-        if folder.checkpoint:
-            ResumableRun(experiment, fleets, folder)  # every refusal comes before the baseline changes
-        ready = ResumableRun(local, fleets, aside, baseline_of=folder.path)
-        folder.rewind(experiment, beside)
-        aside.rewind(local)
-        return ready.train(watcher, None).clients
+    with closing(RunFolder.at(path)) as own:
+        if own.checkpoint:
+            check_changes(own.checkpoint.experiment, local, path, settings_stay=engine.settings_stay)
+        check_rounds(local, own)
+        alone = _Run(local, fleet.baseline(local, own), own, to_resume=folder.path)
+        folder.rewind(experiment, {**fleet.files, **extra_files})
+        own.rewind(local)
+        with alone.rounds(watcher) as train:
+            outcome = train()
+        return alone.conclude(outcome, None).clients
 
 
 @contextmanager
-def _files_named() -> Iterator[None]:
+def _broken_files_named() -> Iterator[None]:
     """Report an unreadable file in one line that names it and says how to continue without it."""
     try:
         yield
     except FileError as error:
-        raise UserError(error.path, f"{error.fault} (skip_broken: true skips such files)") from None
+        raise UserError("", f"{error} (skip_broken: true skips such files)") from None
 
 
-class ResumableRun:
-    """A run that can continue from its last checkpoint. All checks have passed, and no file has changed."""
+def check_rounds(experiment: Experiment, folder: RunFolder) -> None:
+    """Raise UserError if a run has already done more rounds than an experiment has."""
+    done = folder.checkpoint.progress.state.round if folder.checkpoint else 0
+    if done > experiment.rounds:
+        raise UserError("rounds", f"expected at least {done}, which the run has already done, got {experiment.rounds}")
 
-    def __init__(
-        self, experiment: Experiment, fleets: Fleets, folder: RunFolder, *, baseline_of: Path | None = None
-    ) -> None:
-        """`baseline_of` is the folder of the run whose baseline this is: the one to resume after an interruption."""
-        self.experiment, self.folder, self.to_resume = experiment, folder, baseline_of or folder.path
+
+class _Recorder(Watcher):
+    """Logs a run's events, and introduces clients when they take part."""
+
+    def __init__(self, events: EventLog, fleet: Fleet, introduced: Iterable[str]) -> None:
+        self._events, self._fleet, self._introduced = events, fleet, set(introduced)
+
+    def introduce(self) -> None:
+        """Log the profiles of new clients."""
+        new = [profile for name, profile in self._fleet.profiles.items() if name not in self._introduced]
+        self._introduced |= {profile.client for profile in new}
+        self._events.introduced(new)
+
+    def replied(self, order: Order, reply: Reply) -> None:
+        self._events.replied(order, reply, self._fleet.traffic(order, reply))
+
+    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
+        self.introduce()
+        self._events.aggregated(round, record, seconds)
+
+
+def make_server(experiment: Experiment, fleet: Fleet) -> Server:
+    """The server for the clients of a fleet, and for those that join later."""
+    everyone, present = fleet.expected.values(), fleet.profiles
+    if fleet.adder is not None:
+        return BlindServer(experiment, everyone, fleet.adder, present)
+    reach = replace(Reach.of(experiment), images=fleet.images)
+    return Server(experiment.resolved_method, everyone, experiment.guard, reach, present, experiment.task_set)
+
+
+class _Run:
+    """A run in a rewound folder, with its clients. All checks have passed."""
+
+    def __init__(self, experiment: Experiment, fleet: Fleet, folder: RunFolder, to_resume: Path) -> None:
+        """:param to_resume: the folder to resume after an interruption, of this run or of the one it is part of."""
+        self.experiment, self.fleet, self.folder, self.to_resume = experiment, fleet, folder, to_resume
         self._began = perf_counter()
         notes: Mapping[str, Any] = folder.checkpoint.notes if folder.checkpoint else {"seconds": 0.0}
         self._before = float(notes["seconds"])
         self._origin = notes.get("origin") or origin()
-        done = folder.checkpoint.progress.state.round if folder.checkpoint else 0
-        if done > experiment.rounds:
-            raise UserError(
-                [f"rounds: should be at least {done}, which the run has already done, found {experiment.rounds}"]
-            )
-        self.fleet = fleets.open(experiment, folder, baseline=baseline_of is not None)
 
     @property
     def seconds(self) -> float:
         """How long the run has taken so far, including before interruptions."""
         return self._before + perf_counter() - self._began
 
-    @property
-    def _notes(self) -> dict[str, Any]:
-        """What a checkpoint keeps about the run itself."""
-        return {"seconds": self.seconds, "origin": self._origin}
+    @contextmanager
+    def rounds(self, watcher: Watcher) -> Iterator[Callable[[], Outcome]]:
+        """Gather the clients; yields the function that trains all remaining rounds, and saves their models after it.
 
-    def train(self, watcher: Watcher, baseline: Scores | None) -> Result:
-        """Train all remaining rounds in a rewound folder; stops between two rounds on request."""
+        It stops between two rounds on request.
+        """
         experiment, fleet = self.experiment, self.fleet
 
         def choose(names: Iterable[str], round: int) -> list[str]:
             return experiment.participation.choose(names, round, experiment.seed)
 
-        with fleet.begin(watcher) as told:
-            if fleet.checkpoint_first:
-                self.folder.commit(Progress(), fleet, self._notes)
+        with closing(fleet):
+            watchers = self._start(watcher)
             with stop_between_rounds(at_once=fleet.stops_at_once) as stopping:
 
-                def passed(progress: Progress) -> None:
+                def on_round_end(progress: Progress) -> None:
                     done, every = progress.state.round, fleet.checkpoint_every
                     if stopping.signal or (every and done % every == 0) or done == experiment.rounds:
-                        self.folder.commit(progress, fleet, self._notes)
+                        self._commit(progress)
                     if stopping.signal:
                         raise Interrupted(stopping.signal, self.to_resume, done)
 
-                outcome = run_rounds(
-                    fleet.server(),
+                yield partial(
+                    run_rounds,
+                    make_server(experiment, fleet),
                     fleet,
                     experiment.rounds,
                     experiment.evaluate_every,
-                    told,
+                    watchers,
                     choose=choose,
                     compare_every=experiment.diagnostics.every if experiment.diagnostics else 0,
-                    progress=fleet.progress,
-                    passed=passed,
-                    wait=self.folder.waiting.keep,
+                    progress=self._progress,
+                    on_round_end=on_round_end,
+                    store_pending=self.folder.waiting.keep,
                 )
-            outcome = fleet.finish(outcome)
-        return self._conclude(outcome, baseline)
+            fleet.finish()
 
-    def _conclude(self, outcome: Outcome, baseline: Scores | None) -> Result:
+    def _start(self, watcher: Watcher) -> Watchers:
+        """Gather the clients; returns the watchers of the rounds."""
+        fleet, events, checkpoint = self.fleet, self.folder.events, self.folder.checkpoint
+        fleet.gather()
+        watcher.started(self.experiment, fleet.shards)
+        recorder = _Recorder(events, fleet, checkpoint.clients if checkpoint else ())
+        recorder.introduce()
+        fleet.warm_up()
+        if fleet.checkpoint_first:
+            self._commit(Progress())
+        return Watchers([recorder, *look_ahead_watchers(self.experiment, fleet, events, watcher.batch), watcher])
+
+    @property
+    def _progress(self) -> Progress | None:
+        """The state to continue from, without clients that have left; None before the first round."""
+        checkpoint, names = self.folder.checkpoint, {spec.name for spec in self.experiment.specs}
+        return drop_departed_clients(checkpoint.progress, names) if checkpoint else None
+
+    def _commit(self, progress: Progress) -> None:
+        self.folder.commit(progress, self.fleet, {"seconds": self.seconds, "origin": self._origin})
+
+    def conclude(self, outcome: Outcome, baseline: Scores | None) -> Result:
         """Write the result of the run."""
         if outcome.missing:
             self.folder.events.log("absent", round=self.experiment.rounds, clients=outcome.missing)

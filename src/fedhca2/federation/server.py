@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import median_low
@@ -65,34 +65,6 @@ class Server:
         return {
             part: kind for part, kind in self.method.uploads(round).items() if part.removesuffix("_norms") in mixable
         }
-
-    def check_method(self) -> None:
-        """Ask a user's own aggregators for mixings of random rows of all clients; raises UserError if one is unusable.
-
-        Warns if nobody gets anything from others, although the method shares something.
-        """
-        stacks = [
-            (aggregator.at(0.0), part, members, layout)
-            for part, aggregator in self.method.all_aggregators.items()
-            for layout, members in self._members(part)
-        ]
-        for stack in stacks:
-            try_aggregator(*stack)
-        for line in unlike_classes(self.method, self.profiles.values()):
-            log.warning("%s", line)
-        if self.method.all_aggregators and not any(is_shared(*stack) for stack in stacks):
-            alone = len(self.profiles) == 1
-            why = "there is only one" if alone else "no two have a part that it mixes, with the same layout and group"
-            log.warning("method: no client gets anything from others: %s", why)
-
-    def _members(self, part: Part) -> list[tuple[Layout, list[Member]]]:
-        """The owners of rows of a part, by layout, in the order of a round in which all take part."""
-        groups: dict[Layouts, list[Member]] = {}
-        for profile in self.profiles.values():
-            for slot in profile.layouts if part in self.mixable[profile.client] else ():
-                if slot.part == part:
-                    groups.setdefault(_layouts(profile, slot)[1], []).append(_member(profile, slot))
-        return [(layout, sorted(members, key=lambda member: member.name)) for (layout, *_), members in groups.items()]
 
     def start(self) -> ServerState:
         """The state before the first round."""
@@ -261,6 +233,43 @@ class Server:
                     addends.append(Addend(row, scale, remember=blend.hyper and self.method.weights.learn))
             if entry.client in deliveries and len(addends) == len(mixing.blends):
                 deliveries[entry.client][entry.slot] = Delivery(mixing.base, tuple(addends))
+
+
+def check_method(
+    method: Method, profiles: Mapping[str, Profile], everyone: Mapping[str, Profile] | None = None
+) -> None:
+    """Ask a user's own aggregators for mixings of random rows of all clients; raises UserError if one is unusable.
+
+    Warns if nobody gets anything from others, although the method shares something.
+
+    :param everyone: who may take part, if that is more than these clients.
+    """
+    mixable = mixable_parts((everyone or profiles).values())
+    stacks = [
+        (aggregator.at(0.0), part, members, layout)
+        for part, aggregator in method.all_aggregators.items()
+        for layout, members in _members(part, profiles, mixable)
+    ]
+    for stack in stacks:
+        try_aggregator(*stack)
+    for line in unlike_classes(method, profiles.values()):
+        log.warning("%s", line)
+    if method.all_aggregators and not any(is_shared(*stack) for stack in stacks):
+        alone = len(profiles) == 1
+        why = "there is only one" if alone else "no two have a part that it mixes, with the same layout and group"
+        log.warning("method: no client gets anything from others: %s", why)
+
+
+def _members(
+    part: Part, profiles: Mapping[str, Profile], mixable: Mapping[str, Container[Part]]
+) -> list[tuple[Layout, list[Member]]]:
+    """The owners of rows of a part, by layout, in the order of a round in which all take part."""
+    groups: dict[Layouts, list[Member]] = {}
+    for profile in profiles.values():
+        for slot in profile.layouts if part in mixable[profile.client] else ():
+            if slot.part == part:
+                groups.setdefault(_layouts(profile, slot)[1], []).append(_member(profile, slot))
+    return [(layout, sorted(members, key=lambda member: member.name)) for (layout, *_), members in groups.items()]
 
 
 def mixable_parts(profiles: Iterable[Profile]) -> dict[str, frozenset[Part]]:

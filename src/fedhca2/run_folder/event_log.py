@@ -102,14 +102,14 @@ class EventLog(Watcher):
                 },
             )
 
-    def replied(self, order: Order, reply: Reply, beside: tuple[int, int] = (0, 0)) -> None:
+    def replied(self, order: Order, reply: Reply, traffic: tuple[int, int] | None = None) -> None:
         """Log a client's work: its scores belong to the model after `round` rounds, its losses to the next round.
 
         The effect is that of the rows from the last of these rounds.
 
-        `beside` counts the bytes up and down of further messages.
+        :param traffic: the bytes up and down; by default those of the rows and numbers.
         """
-        up, down = reply.nbytes + beside[0], order.nbytes + beside[1]
+        up, down = traffic or (reply.nbytes, order.nbytes)
         self.bytes_up, self.bytes_down = self.bytes_up + up, self.bytes_down + down
         self.updates[reply.client] += bool(order.upload) and not reply.failed  # which may be part of a sum
         who = {"round": order.round, "client": reply.client}

@@ -51,9 +51,8 @@ class RunFolder:
 
         It may contain `early` files, which are written before the config, of a run that was killed at that point.
         """
-        folder = cls(path, early, None, None)
-        folder._require_fresh()
-        return folder
+        check_fresh(path, early)
+        return cls(path, early, None, None)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -84,7 +83,7 @@ class RunFolder:
         if not begun:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(self.path)
-            self._require_fresh()
+            check_fresh(self.path, self._early)
         remember_code(experiment.own_code)
         for left in [path for path in self.path.rglob(".*.new") if path.is_file()]:  # by a killed process
             left.unlink(missing_ok=True)
@@ -131,17 +130,6 @@ class RunFolder:
         self._write(RESULT, _as_json(result))
         self._checkpoints.prune(1)
 
-    def _require_fresh(self) -> None:
-        """Raise FileExistsError if there are files other than those of a run killed before it wrote its config."""
-        if not self.path.exists():
-            return
-        require_own_files(self.path)
-        early = {LOCK, CONFIG, *self._early}
-        if any(entry.name not in early - {CONFIG} and not is_leftover(entry, early) for entry in self.path.iterdir()):
-            command = shlex.join(["fedhca2", "resume", str(self.path)])
-            hint = f"; `{command}` continues its run" if RunFiles(self.path).begun else ""
-            raise FileExistsError(f"{self.path}: should be a new or empty folder, found files in it{hint}")
-
     def _require_events(self) -> None:
         path, wanted = self.path / EVENTS, self._position["events"]
         size = path.stat().st_size if path.exists() else 0
@@ -178,6 +166,21 @@ class RunFolder:
         path = RunFiles(self.path).samples_file(client)
         private_folder(path.parent)
         write_arrays(path, arrays)
+
+
+def check_fresh(path: Path, early: Iterable[str] = ()) -> None:
+    """Raise FileExistsError if there are files other than those of a run killed before it wrote its config.
+
+    :param early: names of the files that such a run may have written.
+    """
+    if not path.exists():
+        return
+    require_own_files(path)
+    known = {LOCK, CONFIG, *early}
+    if any(entry.name not in known - {CONFIG} and not is_leftover(entry, known) for entry in path.iterdir()):
+        command = shlex.join(["fedhca2", "resume", str(path)])
+        hint = f"; `{command}` continues its run" if RunFiles(path).begun else ""
+        raise FileExistsError(f"{path}: should be a new or empty folder, found files in it{hint}")
 
 
 def _as_json(values: Any) -> str:

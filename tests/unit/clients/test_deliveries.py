@@ -32,6 +32,7 @@ class Two:
     """An honest client, and one that after the first round fills its rows with a value or stays away."""
 
     def __init__(self, experiment, value):
+        self.absent = {}
         self.clients, self.value = clients_of(experiment), value
         self.honest = self.clients[HONEST]
         self.declined = []

@@ -6,7 +6,7 @@ from PIL import Image
 
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
-from fedhca2.federation.server import Server
+from fedhca2.federation.server import Server, check_method
 from small import clients, small
 from small_run import Silent
 from tiny_encoder import TINY
@@ -39,7 +39,7 @@ def trained(tmp_path):
         built = clients(experiment)
         fleet = InProcess(list(built.values()))
         server = Server(experiment.resolved_method, fleet.profiles.values())
-        server.check_method()
+        check_method(experiment.resolved_method, fleet.profiles)
         run_rounds(server, fleet, 1, 0, Silent())
         return [client.personal.model.state_dict() for client in built.values()]
 

@@ -46,7 +46,7 @@ PROFILES = {name: Profile(name, "outdoor", ("edge",), 1, {ENCODER: Layout(("a.we
 class Recorder:
     """Clients that send ones, and remember their orders."""
 
-    profiles = PROFILES
+    profiles, absent = PROFILES, {}
 
     def __init__(self):
         self.orders = {name: [] for name in PROFILES}

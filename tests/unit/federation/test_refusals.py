@@ -93,18 +93,18 @@ REFUSED = {
         "stopped",
         nothing,
         ["rounds=1"],
-        "rounds: should be at least 2, which the run has",
+        "rounds: expected at least 2, which the run has",
     ),
     "no rounds": ("stopped", nothing, ["rounds=0"], "rounds: should be greater"),
-    "another seed": ("stopped", nothing, ["seed=1"], "seed: should be what the run started with, 0, found 1"),
-    "another method": ("stopped", nothing, ["method=fedavg"], "should be what the run started with"),
-    "another model": ("stopped", nothing, ["model.decoder_width=16"], "model.decoder_width: should be"),
-    "other images": ("stopped", nothing, ["data.outdoor.train=5"], "data.outdoor.train: should be"),
+    "another seed": ("stopped", nothing, ["seed=1"], "seed: expected what the run started with, 0, got 1"),
+    "another method": ("stopped", nothing, ["method=fedavg"], "what the run started with"),
+    "another model": ("stopped", nothing, ["model.decoder_width=16"], "model.decoder_width: "),
+    "other images": ("stopped", nothing, ["data.outdoor.train=5"], "data.outdoor.train: "),
     "an unknown key": ("stopped", nothing, ["round=5"], "unknown key 'round'"),
     "a client without images": ("stopped", nothing, [f"clients={json.dumps(LANE)}"], "a data set of its own"),
     "a device that is not there": ("stopped", nothing, ["devices=[cuda:7]"], "devices: 'cuda:7' does not exist"),
     "too large a batch": ("stopped", nothing, ["training.batch_size=64"], "fewer than training.batch_size = 64"),
-    "an edited seed": ("stopped", edited("config.yaml", "seed: 0", "seed: 1"), [], "config.yaml: seed: should be what"),
+    "an edited seed": ("stopped", edited("config.yaml", "seed: 0", "seed: 1"), [], "config.yaml: seed: expected what"),
     "broken YAML": ("stopped", edited("config.yaml", "seed: 0", "seed: [0"), [], "config.yaml: not valid YAML"),
     "a key twice": ("stopped", edited("config.yaml", "seed: 0", "seed: 0\nseed: 0"), [], "'seed' a second time"),
     "a broken partition": ("stopped", cut("partition.json"), [], "partition.json: should be JSON"),
@@ -136,7 +136,7 @@ def test_a_run_that_is_not_resumed_stays_as_it_was(runs, tmp_path, kind):
 
 def test_a_run_that_was_refused_goes_on_all_the_same(runs, tmp_path):
     shutil.copytree(runs["stopped"], tmp_path, dirs_exist_ok=True)
-    with pytest.raises(UserError, match="rounds: should be at least 2"):
+    with pytest.raises(UserError, match=r"rounds: .*at least 2"):
         resume_small(tmp_path / "run", ["rounds=1"])
     assert resume_small(tmp_path / "run").rounds == 3
 

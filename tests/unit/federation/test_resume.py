@@ -169,7 +169,7 @@ def test_what_is_no_run_is_not_resumed(tmp_path):
     ],
 )
 def test_what_a_run_rests_on_does_not_change(crashed, override):
-    with pytest.raises(UserError, match="should be what the run started with"):
+    with pytest.raises(UserError, match="what the run started with"):
         resume_small(crashed(small()), [override])
 
 

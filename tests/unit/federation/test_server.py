@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.federation.server import Server
+from fedhca2.federation.server import Server, check_method
 from fedhca2.messages import Profile, Reply
 from fedhca2.methods import resolve
 from fedhca2.params import Layout, Slot
@@ -202,7 +202,8 @@ def test_heads_without_names_of_classes_are_not_mixed_with_those_that_have_some(
 def test_clients_whose_heads_are_not_mixed_because_of_their_classes_are_named(
     caplog, classes, settings, datasets, lines
 ):
-    heads(classes, settings, datasets)[0].check_method()
+    server = heads(classes, settings, datasets)[0]
+    check_method(server.method, server.profiles)
     found = [record.message for record in caplog.records if "classes" in record.message]
     assert len(found) == lines
     assert all("a/edge and c/edge" in line for line in found)

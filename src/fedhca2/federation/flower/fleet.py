@@ -62,15 +62,29 @@ class FlowerFleet:
         self.invitation = Invitation.for_experiment(experiment, run)
         self.registry = SiteRegistry(grid, experiment, terms, self.invitation)
         self.quorum = terms.min_clients or len(experiment.specs)
-        self.absent: dict[str, str] = {}
+        self.absent: Mapping[str, str] = {}
         self.keys: dict[str, tuple[str, str]] = {}  # sent with the clients' last replies, for a sum
         self.beside: dict[str, tuple[int, int]] = {}  # bytes up and down besides orders and replies, by client
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
         """The clients that have introduced themselves, in the experiment's order."""
-        known = self.registry.known
-        return {spec.name: known[spec.name] for spec in self.experiment.specs if spec.name in known}
+        return self.registry.known
+
+    @property
+    def expected(self) -> Mapping[str, Profile]:
+        """All clients of the experiment."""
+        return self.registry.expected
+
+    @property
+    def images(self) -> Mapping[str, int]:
+        """How many images clients may have: what they say is not believed."""
+        return self.experiment.guard.images
+
+    @property
+    def adder(self) -> "FlowerFleet | None":
+        """These clients, if they add up rows that nobody may see."""
+        return self if self.experiment.secure_aggregation else None
 
     def gather(self) -> None:
         """Wait for as many clients as a round needs, and briefly for the others."""
@@ -99,10 +113,22 @@ class FlowerFleet:
         needed = min(self.quorum, len(orders))
         wait = Wait(self.terms.deadline)
         replies, away = self._run(errands, needed, wait)
-        self.absent = dict(self.registry.missing()) | away
+        self.absent = {**self.registry.refused, **self.registry.missing(), **away}
         if len(replies) < needed:
             raise TooFewClientsError(self._too_few(len(replies), "have answered", wait))
         return replies
+
+    def warm_up(self) -> None:
+        """Sites get ready by themselves."""
+
+    def traffic(self, order: Order, reply: Reply) -> tuple[int, int]:
+        """The bytes up and down of an order, its reply, and the messages of secure aggregation."""
+        width = DTYPES[self.terms.wire].itemsize
+        received = [each.row for delivery in order.deliveries.values() for each in delivery.addends]
+        up, down = self.beside.pop(reply.client, (0, 0))
+        up += reply.nbytes + sum(row.numel() * width - row.nbytes for row in reply.rows.values())
+        down += order.nbytes + sum(row.numel() * width - row.nbytes for row in received)
+        return up, down
 
     def add(self, round: int, sums: Sequence[Sum]) -> Summed:
         """Let clients add up the rows of their last replies; see `secagg_server`."""
@@ -154,7 +180,7 @@ class FlowerFleet:
         return dict.fromkeys(self.registry.known, "at its site")
 
     def _too_few(self, count: int, what: str, wait: Wait) -> str:
-        reasons = by_reason({**self.absent, **self.registry.refused})
+        reasons = by_reason({**self.registry.refused, **self.absent})
         time = f" in {self.terms.deadline:g} s" if wait.is_over else ""
         return f"{self.quorum} clients should take part, found {count} that {what}{time}{reasons and '; '}{reasons}"
 

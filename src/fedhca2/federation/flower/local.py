@@ -43,7 +43,7 @@ from fedhca2.run_folder.names import PARTITION
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher
 from fedhca2.run_folder.result import Result
-from fedhca2.run_folder.writer import RunFolder
+from fedhca2.run_folder.writer import RunFolder, check_fresh
 from fedhca2.whole_files import private_folder
 
 Engine = Literal["flower-local", "flower-ray"]
@@ -55,7 +55,7 @@ def run_over_flower(
     experiment: Experiment, out: Path, *, watcher: Watcher, engine: Engine, baseline: Path | None = None
 ) -> Result:
     """Run an experiment on this machine over Flower."""
-    RunFolder.new(out)  # before anything is started
+    check_fresh(out)  # before anything is started
     return _launch(engine, experiment, out, watcher, baseline)
 
 

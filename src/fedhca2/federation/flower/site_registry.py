@@ -229,7 +229,10 @@ class SiteRegistry:
         if isinstance(profile, Refused):
             self._refuse(sent.node, sent.name, profile)
             return
-        self.known[profile.client], self._node_of[profile.client] = profile, sent.node
+        known = {**self.known, profile.client: profile}
+        self.known.clear()  # the same mapping, in the order of the experiment
+        self.known.update({name: known[name] for name in self._specs if name in known})
+        self._node_of[profile.client] = sent.node
         self.claims[profile.client] = profile.samples
         self._refused.pop(sent.node, None)
         log.info("%s has joined: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
