@@ -2,10 +2,10 @@
 
 import ctypes
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,8 +13,6 @@ from torch import Tensor
 
 from fedhca2.aggregation.aggregator import Measure, Member
 from fedhca2.params import Layout
-
-LARGE = 1 << 22  # bytes from which large pages are worthwhile
 
 _madvise, _trim = None, None
 if hasattr(mmap, "MADV_DONTNEED"):  # Linux and macOS; without it, the system manages memory itself
@@ -47,20 +45,107 @@ class Projection:
         return cls(size, torch.from_numpy(signs), torch.from_numpy(dice.integers(0, size, -(-columns // size))))
 
 
-class Store(Protocol):
-    """Where rows are stored, and what is computed there for the columns between each edge and the next."""
+class PlainRows:
+    """Rows on any device, and what plain torch computes from them in float64: the way of GPUs.
+
+    On a GPU whose tensor cores multiply float64, products take little longer than reading the rows.
+    """
+
+    def __init__(self, data: Sequence[Tensor], chunk: int | None = None) -> None:
+        """:param chunk: the number of columns that are copied at a time; by default enough to keep a GPU busy."""
+        self.data = data
+        self.device = data[0].device
+        self.dtype = torch.float64 if any(row.dtype == torch.float64 for row in data) else torch.float32
+        self.chunk = chunk or max(1, min(1 << 20, (1 << 27) // len(data)))
+        self.mapped = [row for row in data if isinstance(row, MappedRow)]
 
     def gram(self, edges: Sequence[int], differences: bool) -> Tensor:
-        """Inner products of the rows, or of their differences to the first, [T, N, N]: on and below the diagonal."""
+        """Inner products of the rows, or of their differences to the first, on and below the diagonal: [T, N, N].
 
-    def squares(self, starts: Sequence[Tensor]) -> Tensor:
+        One matrix for the columns between each edge and the next.
+        """
+        total = torch.zeros(len(edges) - 1, len(self.data), len(self.data), dtype=torch.float64, device=self.device)
+        for first, block in self.blocks(0, edges[-1], self.chunk, torch.float64):
+            block = block - block[0] if differences else block
+            for tensor, inside in _tensors(edges, first, block.shape[1]):
+                total[tensor] += _products(block[:, inside])
+        return total
+
+    def squares(self, starts: Sequence[Tensor] = ()) -> Tensor:
         """Squared lengths of the rows, or of their differences from `starts` if these are given, [N]."""
+        norms = []
+        for number, row in enumerate(self.data):
+            measured = row.float() - starts[number].to(row.device) if starts else row
+            norms.append(torch.linalg.vector_norm(measured, dtype=torch.float64))
+        return torch.stack([norm.to(self.device) for norm in norms]).square()
 
     def mix(self, weights: Tensor, edges: Sequence[int], mixed: Sequence[Tensor]) -> None:
-        """Write weights [T, M, N] @ rows to M rows."""
+        """Write weights [T, M, N] @ rows to M rows, in float64 except for the last rounding."""
+        weights = weights.to(self.device)
+        for first, block in self.blocks(0, edges[-1], self.chunk, torch.float64):
+            for tensor, inside in _tensors(edges, first, block.shape[1]):
+                for row, values in zip(mixed, weights[tensor] @ block[:, inside], strict=True):
+                    row[first + inside.start : first + inside.stop] = values
 
     def sketch(self, projection: Projection) -> tuple[Tensor, Tensor]:
-        """Project the rows: [N, size] in float32, and their own squared lengths, [N]. One pass over the rows."""
+        """Project the rows: [N, size] in float32, and their own squared lengths, [N]."""
+        size, columns = projection.size, len(self.data[0])
+        first = torch.arange(0, columns, size, device=self.device)[:, None]
+        places = torch.arange(size, device=self.device) - projection.shifts.to(self.device)[:, None]
+        sources = (first + places % size).int()  # of each sum, one column from each block
+        there = sources < columns
+        sources = sources.where(there, torch.zeros_like(sources)).flatten()
+        signs = projection.signs.to(self.device)[sources].view_as(there) * there
+        folded = [(row.to(self.device, torch.float32)[sources].view_as(there) * signs).sum(dim=0) for row in self.data]
+        return torch.stack(folded), self.squares()
+
+    def blocks(self, start: int, stop: int, columns: int, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
+        """Copies of all rows, [N, n], over at most `columns` of the columns from `start` to `stop` at a time.
+
+        Gives the first column of each block too. A block is overwritten by the next, so memory is bounded, also if rows
+        are in files.
+        """
+        size = (len(self.data), min(columns, stop - start))
+        room = (
+            _own_pages(*size, dtype)
+            if self.device.type == "cpu"
+            else torch.empty(size, dtype=dtype, device=self.device)
+        )
+        ahead = max(1, (1 << 19) // columns) * columns  # files are announced a megabyte at a time
+        for first in range(start, stop, columns):
+            last = min(first + columns, stop)
+            if (first - start) % ahead == 0:
+                for row in self.mapped:
+                    row.expect(first, min(first + ahead, stop))
+            block = room[:, : last - first]
+            self._copy(first, last, block)
+            yield first, block
+
+    def _copy(self, first: int, last: int, block: Tensor) -> None:
+        """Copy some columns of all rows to a block."""
+        if self.device.type != "cpu":  # with few kernels
+            block.copy_(torch.stack([row[first:last].to(self.device, self.dtype) for row in self.data]))
+            return
+        for target, row in zip(block, self.data, strict=True):
+            target.copy_(row[first:last])
+            if isinstance(row, MappedRow):
+                row.release()
+
+
+def _tensors(edges: Sequence[int], first: int, columns: int) -> Iterator[tuple[int, slice]]:
+    """The tensors that have columns in a block, and where these are in it."""
+    for tensor, (start, stop) in enumerate(pairwise(edges)):
+        inside = slice(max(start - first, 0), min(stop - first, columns))
+        if inside.start < inside.stop:
+            yield tensor, inside
+
+
+def _products(block: Tensor) -> Tensor:
+    """Inner products of the rows of a block, [N, N], as many short products, which keep all of a GPU busy."""
+    whole = block.shape[1] // 4096 * 4096
+    short = block[:, :whole].reshape(len(block), whole // 4096, 4096).transpose(0, 1)
+    rest = block[:, whole:]
+    return torch.bmm(short, short.mT).sum(dim=0) + rest @ rest.T
 
 
 class Rows:
@@ -79,14 +164,16 @@ class Rows:
         self, members: Sequence[Member], layout: Layout, data: Sequence[Tensor], *, chunk: int | None = None
     ) -> None:
         if len(members) != len(data):
-            raise ValueError(f"rows should be one per member ({len(members)}), found {len(data)}")
+            raise ValueError(f"expected one row per member ({len(members)}), got {len(data)}")
         for member, row in zip(members, data, strict=True):
             if row.shape != (layout.numel,):
-                raise ValueError(f"{member.name}: row should have shape ({layout.numel},), found {tuple(row.shape)}")
+                raise ValueError(
+                    f"{member.name}: expected a row of {layout.numel} values, got the shape {tuple(row.shape)}"
+                )
         self.members = members
         self.layout = layout
         self.device = data[0].device
-        self.store = _store([row.detach() if row.requires_grad else row for row in data], chunk)
+        self.store = _stored([row.detach() if row.requires_grad else row for row in data], chunk)
 
     def products(self, measure: Measure, whole: bool = False) -> Tensor:
         """Inner products of the rows, or of their differences to the first row, in float64.
@@ -128,7 +215,7 @@ class Rows:
         mixed = [torch.empty(self.layout.numel, device=self.device) for _ in range(matrices.shape[1])]
         if self.device.type == "cpu":
             for row in mixed:
-                ask_for_large_pages(row)
+                _ask_for_large_pages(row)
         self.store.mix(matrices, self._edges(whole=weights.dim() == 2), mixed)
         return mixed
 
@@ -136,15 +223,12 @@ class Rows:
         return (0, self.layout.numel) if whole else self.layout.offsets
 
 
-def _store(data: Sequence[Tensor], chunk: int | None) -> Store:
-    # Imported here, since the compiler takes too long to import for a command's help.
-    if data[0].device.type == "cpu":
-        from fedhca2.aggregation.cpu_store import CpuStore
+def _stored(data: Sequence[Tensor], chunk: int | None) -> PlainRows:
+    if data[0].device.type != "cpu":
+        return PlainRows(data, chunk)
+    from fedhca2.aggregation.cpu_rows import CpuRows  # numba takes too long to import for a command's help
 
-        return CpuStore(data, chunk)
-    from fedhca2.aggregation.gpu_store import GpuStore
-
-    return GpuStore(data, chunk)
+    return CpuRows(data, chunk)
 
 
 class MappedRow(Tensor):
@@ -160,9 +244,8 @@ class MappedRow(Tensor):
         """The first `numel` values of a file."""
         row = torch.from_file(str(path), shared=False, size=numel, dtype=dtype).as_subclass(cls)
         if hasattr(mmap, "MADV_RANDOM"):
-            _advise(
-                row, mmap.MADV_RANDOM
-            )  # read what `expect` names: megabytes ahead in a thousand files fill the memory
+            # Read only what `expect` names: megabytes ahead in a thousand files fill the memory.
+            _advise(row, mmap.MADV_RANDOM)
         return row
 
     def expect(self, start: int, stop: int) -> None:
@@ -175,24 +258,19 @@ class MappedRow(Tensor):
 
         This releases everything, not only the part that was read, since the system reads ahead.
         """
-        drop_pages(self)
+        if _advise(self, getattr(mmap, "MADV_DONTNEED", 0)):
+            raise OSError(ctypes.get_errno(), "madvise failed on a mapped row")
 
 
-def ask_for_large_pages(tensor: Tensor) -> None:
+def _ask_for_large_pages(tensor: Tensor) -> None:
     """Ask for large pages for memory that was not written yet: getting small pages takes longer than writing them."""
-    if tensor.nbytes >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+    if tensor.nbytes >= 1 << 22 and hasattr(mmap, "MADV_HUGEPAGE"):
         _advise(tensor, mmap.MADV_HUGEPAGE)  # a system without them may refuse
 
 
-def own_pages(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+def _own_pages(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
     """A buffer [rows, columns] that returns to the system when it is freed; an allocator might keep it."""
     return torch.frombuffer(mmap.mmap(-1, rows * columns * dtype.itemsize), dtype=dtype).view(rows, columns)
-
-
-def drop_pages(mapped: Tensor) -> None:
-    """Release the memory of a mapped file; any other tensor would lose its values."""
-    if _advise(mapped, getattr(mmap, "MADV_DONTNEED", 0)):
-        raise OSError(ctypes.get_errno(), "madvise failed on a mapped row")
 
 
 def return_freed_memory() -> None:

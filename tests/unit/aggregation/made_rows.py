@@ -2,7 +2,8 @@
 
 import torch
 
-from fedhca2.aggregation import Member, Rows, gpu_store
+from fedhca2.aggregation import Member, Rows
+from fedhca2.aggregation.rows import PlainRows
 from fedhca2.params import Layout
 
 KINDS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -28,8 +29,8 @@ def plain_products(data, sizes):
     return torch.stack([piece @ piece.T for piece in stack.split(sizes, dim=1)])
 
 
-def in_gpu_store(layout, data, chunk):
-    """Rows on a CPU that use the GPU's code path."""
+def plain(layout, data, chunk):
+    """Rows on a CPU that are computed in plain torch, as on a GPU."""
     rows = make(layout, data)
-    rows.store = gpu_store.GpuStore(data, chunk)
+    rows.store = PlainRows(data, chunk)
     return rows

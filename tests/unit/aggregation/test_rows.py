@@ -4,17 +4,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_rows import KINDS, in_gpu_store, layout_of, make, many_rows, plain_products
+from made_rows import KINDS, layout_of, make, many_rows, plain, plain_products
 from torch.testing import assert_close
 
-from fedhca2.aggregation.cpu_kernels import COLUMNS
-from fedhca2.aggregation.cpu_store import FEW
+from fedhca2.aggregation.cpu_rows import COLUMNS, FEW
 
 brief = settings(max_examples=25, deadline=None)
 
 
 SIZES = (1, 2, 7, 64, 1023, 1024, 1025, 3000)
-SIZES_ON_GPU = (1, 2, 7, 64, 511, 512, 513, 1025)  # around the kernels' blocks; a CPU interprets them slowly
+SIZES_ON_GPU = (1, 2, 7, 64, 1025, 4095, 4096, 4097, 9000)  # around the length of its short products
 
 
 @st.composite
@@ -195,38 +194,15 @@ def test_rows_without_a_value():
     assert (rows.products("rows", whole=True).tolist(), len(rows.mix(torch.ones(1, 2))[0])) == ([[[0, 0], [0, 0]]], 0)
 
 
-@pytest.mark.slow
 @brief
-@given(stack=stacks(sizes=SIZES_ON_GPU), chunk=st.sampled_from([1000, 1 << 20]))
-def test_a_gpu_s_way_gives_the_products_of_float64(stack, chunk):
+@given(stack=stacks(sizes=SIZES_ON_GPU), chunk=st.sampled_from([1000, 1 << 20]), count=st.integers(1, 3))
+def test_a_gpu_s_way_gives_the_numbers_of_float64(stack, chunk, count):
     sizes, data = stack
-    found = in_gpu_store(layout_of(sizes), data, chunk).products("rows")
-    assert_close(found, plain_products(data, sizes), rtol=1e-12, atol=1e-11)
-
-
-def test_a_gpu_s_way_takes_many_rows_block_by_block():
-    data = list(torch.randn(70, 1500))
-    found = in_gpu_store(layout_of([1100, 400]), data, None).products("rows")
-    assert_close(found, plain_products(data, [1100, 400]), rtol=1e-12, atol=1e-11)
-
-
-@pytest.mark.slow
-@brief
-@given(stack=stacks(sizes=SIZES_ON_GPU), count=st.integers(1, 3))
-def test_a_gpu_s_way_gives_the_same_mixtures(stack, count):
-    sizes, data = stack
-    weights = torch.rand(len(sizes), count, len(data), dtype=torch.float64)
-    found = in_gpu_store(layout_of(sizes), data, 1000).mix(weights)
-    expected = make(layout_of(sizes), data).mix(weights)
-    assert_close(torch.stack(found), torch.stack(expected), rtol=1e-6, atol=1e-12)
-
-
-@pytest.mark.slow
-@brief
-@given(stack=stacks(sizes=SIZES_ON_GPU))
-def test_a_gpu_s_way_gives_the_same_norms_and_differences(stack):
-    sizes, data = stack
-    rows = in_gpu_store(layout_of(sizes), data, 1000)
+    rows = plain(layout_of(sizes), data, chunk)
+    assert_close(rows.products("rows"), plain_products(data, sizes), rtol=1e-12, atol=1e-11)
+    differences = plain_products([row.double() - data[0].double() for row in data], sizes)
+    assert_close(rows.products("differences"), differences, rtol=1e-12, atol=1e-11)
     assert_close(rows.norms(), make(layout_of(sizes), data).norms(), rtol=1e-12, atol=0)
-    expected = plain_products([row.double() - data[0].double() for row in data], sizes)
-    assert_close(rows.products("differences"), expected, rtol=1e-12, atol=1e-11)
+    weights = torch.rand(len(sizes), count, len(data), dtype=torch.float64)
+    expected = make(layout_of(sizes), data).mix(weights)
+    assert_close(torch.stack(rows.mix(weights)), torch.stack(expected), rtol=1e-6, atol=1e-12)

@@ -5,8 +5,8 @@ import torch
 from made_rows import KINDS, layout_of, make, plain_products
 from torch.testing import assert_close
 
-from fedhca2.aggregation import MappedRow, gpu_store
-from fedhca2.aggregation.rows import Projection
+from fedhca2.aggregation import MappedRow
+from fedhca2.aggregation.rows import PlainRows, Projection
 
 
 def long_rows(count=12, columns=20_000, kind=torch.float32):
@@ -69,7 +69,7 @@ def test_a_sketch_has_the_same_bits_alone_and_beside_others():
 def test_a_gpu_s_way_gives_the_same_sketches():
     data = long_rows(count=3)
     rows = make(layout_of([20_000]), data)
-    found, squares = gpu_store.GpuStore(data).sketch(Projection.draw(20_000, 1024, seed=5))
+    found, squares = PlainRows(data).sketch(Projection.draw(20_000, 1024, seed=5))
     assert_close((found, squares), rows.sketches(1024, seed=5), rtol=1e-6, atol=1e-5)
 
 
