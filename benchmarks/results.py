@@ -32,7 +32,7 @@ from fedhca2.reports.comparison import DELTA_M, LOCAL, SeedScores, gather
 from fedhca2.reports.drawings import draw_ranks, ranking_note, ranking_of
 from fedhca2.reports.layouts import marked_cell, marks_note, shown
 from fedhca2.run_folder.result import overall_gain
-from fedhca2.words import ARROWS, metric_title
+from fedhca2.words import metric_heading
 
 BLOCK = re.compile(r"(<!-- results: ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NOT_RUN = "–"
@@ -199,7 +199,7 @@ def scenario_of(name):
 
 
 def head(column):
-    measured = f"{metric_title(column.metric)} {ARROWS[column.higher_is_better]}"
+    measured = metric_heading(column.metric, column.higher_is_better)
     return f"{column.group.split(',')[0]}<br>{column.task}<br>{measured}"
 
 

@@ -15,13 +15,7 @@ METRICS = {
     "pck": "PCK",
     "mae": "MAE",
 }
-MOST_DECIMALS = 6
 UNKNOWN = "—"  # an unknown score, or a gain over a score of 0
-DELTA_M_MEANS = "the mean relative gain over training alone; clients with the same data and tasks are averaged first"
-WHY_NO_GAIN = "it is missing, or training alone scored 0"
-BY_CLIENT_MEANS = "the mean relative gain over every client and task"
-UNKNOWN_GAIN = "Δm is unknown: a score is missing, or training alone scored 0, so no relative gain exists."
-ARROWS = {True: "↑", False: "↓"}
 
 
 def counted(count: int, noun: str) -> str:
@@ -48,7 +42,7 @@ def metric_heading(name: str, higher_is_better: bool) -> str:
     >>> metric_heading("rmse", higher_is_better=False)
     'RMSE ↓'
     """
-    return f"{metric_title(name)} {ARROWS[higher_is_better]}"
+    return f"{metric_title(name)} {'↑' if higher_is_better else '↓'}"
 
 
 def decimals(score: float) -> int:
@@ -58,7 +52,7 @@ def decimals(score: float) -> int:
     ['0.0712', '1.00', '13.5', '100', '1234', '0.00']
     """
     rounded = abs(float(f"{score:.3g}"))
-    return min(max(2 - floor(log10(rounded)), 0), MOST_DECIMALS) if rounded else 2
+    return min(max(2 - floor(log10(rounded)), 0), 6) if rounded else 2
 
 
 def score_text(unit: str, value: float) -> str:
@@ -68,15 +62,6 @@ def score_text(unit: str, value: float) -> str:
     ('0.712 m', '13.5 %')
     """
     return f"{value:.{decimals(value)}f} {unit}".rstrip() if isfinite(value) else UNKNOWN
-
-
-def metric_axis(unit: str, name: str) -> str:
-    """A metric's name with its unit, if it has one, for the axis of a figure.
-
-    >>> metric_axis("m", "rmse"), metric_axis("", "rmse")
-    ('RMSE (m)', 'RMSE')
-    """
-    return f"{metric_title(name)} ({unit})" if unit else metric_title(name)
 
 
 def gain_text(gain: float) -> str:

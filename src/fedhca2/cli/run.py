@@ -28,7 +28,7 @@ from fedhca2.federation.run import check_new
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.reports.console import ConsoleWatcher, LiveStatus, comparison_status
 from fedhca2.reports.figures.transfer import transfer_sentences
-from fedhca2.reports.page.write import NoPlotly, write_page
+from fedhca2.reports.page.write import write_page
 from fedhca2.reports.pictures import samples_panel, save_picture
 from fedhca2.reports.tables import conclusion, forecast_summary, result_table, runs_table
 from fedhca2.reports.tracking import PAUSE, Sending, Trackers, follow
@@ -149,13 +149,8 @@ def _describe_privacy(spent: Mapping[str, Any]) -> str:
 
 
 def draw_page(console: Console, runs: list[RunFiles], folder: Path) -> None:
-    """Write report.html into a folder and print its path, or without plotly print how to draw it later."""
-    try:
-        page = write_page(runs, folder / PAGE)
-    except NoPlotly as error:
-        console.print(f"{error}; then: fedhca2 report {shlex.quote(str(folder))}", highlight=False, soft_wrap=True)
-    else:
-        console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    """Write report.html into a folder and print its path."""
+    console.print(f"Report: {write_page(runs, folder / PAGE)}", highlight=False, soft_wrap=True)
 
 
 def watch(run: Path, once: bool, track: list[str] | None, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
 from fedhca2.reports.variants import ComparedRun, changed_settings, variants, without_method
 from fedhca2.run_folder.result import Scores, headline, overall_gain
-from fedhca2.words import ARROWS, metric_title
+from fedhca2.words import metric_heading
 
 LOCAL = "local"
 
@@ -34,7 +34,7 @@ class Column:
     @property
     def measure(self) -> str:
         """Its metric, with an arrow in its better direction."""
-        return f"{metric_title(self.metric)}{' %' * self.is_gain} {ARROWS[self.higher_is_better]}"
+        return metric_heading(f"{self.metric}{' %' * self.is_gain}", self.higher_is_better)
 
     @property
     def heading(self) -> str:

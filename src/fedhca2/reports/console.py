@@ -32,7 +32,7 @@ from fedhca2.experiment.clients import client_kind
 from fedhca2.federation.comparison_runs import ComparisonRun, known_runs
 from fedhca2.federation.run_process import RunProcess, log_file
 from fedhca2.messages import Order, Reply
-from fedhca2.reports.tables import MOST_ROWS, TextTable, kinds_table
+from fedhca2.reports.tables import MAX_CLIENT_ROWS, TextTable, kinds_table
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.reader import RunFiles
@@ -203,7 +203,7 @@ class LiveStatus:
     def _clients(self) -> list[Text | TextTable]:
         """A table of all clients or, if they are many, of their kinds and a line about their losses."""
         members = list(dict.fromkeys([*self.losses, *self.scores]))
-        if len(members) > MOST_ROWS:
+        if len(members) > MAX_CLIENT_ROWS:
             by_client: dict[str, dict[str, dict[str, float]]] = {}
             for (client, task), held in self.scores.items():
                 by_client.setdefault(client, {})[task] = held

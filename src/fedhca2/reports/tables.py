@@ -1,7 +1,7 @@
 """Tables in the terminal, which leave out columns where it is narrow: a run's outcome, its forecast, all runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite, nan
 from pathlib import Path
@@ -18,24 +18,16 @@ from rich.text import Text
 from fedhca2.experiment import Experiment
 from fedhca2.run_folder.listing import ListedRun
 from fedhca2.run_folder.names import RESULT
-from fedhca2.run_folder.result import Result, Scores, TaskScore, task_scores
+from fedhca2.run_folder.result import Headline, Result, Scores, TaskScore, task_scores
 from fedhca2.tasks import TaskSet
-from fedhca2.words import (
-    DELTA_M_MEANS,
-    UNKNOWN,
-    UNKNOWN_GAIN,
-    WHY_NO_GAIN,
-    counted,
-    gain_text,
-    metric_heading,
-    score_text,
-    size_text,
-)
+from fedhca2.words import UNKNOWN, counted, gain_text, metric_heading, score_text, size_text
 
 if TYPE_CHECKING:
     from fedhca2.federation.forecast import Forecast
 
-ROOM = 3  # for each column: a line and two spaces
+MAX_CLIENT_ROWS = 60  # of a table of clients; more are shown by kind
+DELTA_M_MEANS = "the mean relative gain over training alone; clients with the same data and tasks are averaged first"
+UNKNOWN_GAIN = "Δm is unknown: a score is missing, or training alone scored 0, so no relative gain exists."
 
 
 @dataclass(frozen=True)
@@ -58,54 +50,41 @@ class TextTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print what fits."""
-        fitting, dropped = self.fitted(options.max_width)
-        if self.otherwise and fitting.width > options.max_width:
+        needed = {name: self._needed(i) for i, name in enumerate(self.columns)}
+        dropped = 0
+        while 1 + sum(needed.values()) > options.max_width and dropped < len(self.drop):
+            del needed[self.drop[dropped]]
+            dropped += 1
+        too_wide = 1 + sum(needed.values()) > options.max_width
+        if too_wide and self.otherwise:
             yield self.otherwise
             return
-        yield fitting._table(folded=fitting.width > options.max_width)
+        table = Table(title=self.title or None, title_justify="left")
+        for name in needed:
+            whole, side = not too_wide and name not in self.wraps, "right" if name in self.right else "left"
+            table.add_column(name, justify=side, no_wrap=whole, overflow="fold")  # type: ignore[arg-type]
+        for row in self.rows:
+            table.add_row(*(cell for name, cell in zip(self.columns, row, strict=True) if name in needed))
+        yield table
         if dropped:
-            yield Text(f"left out for lack of space: {', '.join(dropped)}", "dim")
+            yield Text(f"left out for lack of space: {', '.join(self.drop[:dropped])}", "dim")
         if self.note:
             yield Text(self.note)
 
-    @property
-    def width(self) -> int:
-        """The width in which no number is broken."""
-        return 1 + sum(ROOM + self._needed(place) for place in range(len(self.columns)))
-
-    def fitted(self, width: int) -> tuple["TextTable", list[str]]:
-        """The table without the columns that do not fit this width, and their names."""
-        table, dropped = self, list[str]()
-        for name in self.drop:
-            if table.width <= width:
-                break
-            table = table._without(name)
-            dropped.append(name)
-        return table, dropped
-
-    def _without(self, name: str) -> "TextTable":
-        place = list(self.columns).index(name)
-        return replace(
-            self,
-            columns=[column for column in self.columns if column != name],
-            rows=[[*row[:place], *row[place + 1 :]] for row in self.rows],
-        )
-
-    def _needed(self, place: int) -> int:
-        widest = max(cell_len(Text.from_markup(row[place]).plain) for row in [self.columns, *self.rows])
-        return min(widest, self.wraps.get(self.columns[place], widest))
-
-    def _table(self, *, folded: bool) -> Table:
-        table = Table(title=self.title or None, title_justify="left")
-        for name in self.columns:
-            whole = not folded and name not in self.wraps
-            table.add_column(name, justify="right" if name in self.right else "left", no_wrap=whole, overflow="fold")
-        for row in self.rows:
-            table.add_row(*row)
-        return table
+    def _needed(self, column: int) -> int:
+        """The width in which no number of a column is broken, with a line and two spaces."""
+        widest = max(cell_len(Text.from_markup(row[column]).plain) for row in [self.columns, *self.rows])
+        return 3 + min(widest, self.wraps.get(self.columns[column], widest))
 
 
-MOST_ROWS = 60  # of a table of clients; more are shown by kind
+def heading_of(score: Headline) -> str:
+    """A score's metric, with an arrow in its better direction."""
+    return metric_heading(score.metric, score.higher_is_better)
+
+
+def text_of(score: Headline) -> str:
+    """A score with its unit."""
+    return score_text(score.unit, score.value)
 
 
 @dataclass(frozen=True)
@@ -114,19 +93,14 @@ class KindScores:
 
     kind: str
     task: str
-    metric: str
-    unit: str
+    first: Headline  # of any client
     ranked: Sequence[tuple[float, str]]  # a score and its client
     gain: float  # the median over training alone in %; NaN if it is unknown
 
     def at(self, share: float) -> float:
         """The score that this share of the clients does not reach."""
-        return float(np.quantile([score for score, _ in self.ranked], share if self.rises else 1 - share))
-
-    @property
-    def rises(self) -> bool:
-        """Whether higher scores are better."""
-        return self.ranked[0][0] <= self.ranked[-1][0]
+        rises = self.ranked[0][0] <= self.ranked[-1][0]
+        return float(np.quantile([score for score, _ in self.ranked], share if rises else 1 - share))
 
 
 def scores_by_kind(
@@ -139,12 +113,10 @@ def scores_by_kind(
             found.setdefault((kinds.get(one.client, one.client), one.task), []).append(one)
     by_kind = []
     for (kind, task), members in found.items():
-        first = members[0].ours
-        better = 1 if first.higher_is_better else -1
+        better = 1 if members[0].ours.higher_is_better else -1
         ranked = sorted(((one.ours.value, one.client) for one in members), key=lambda pair: better * pair[0])
         gains = [one.gain for one in members if isfinite(one.gain)]
-        metric = metric_heading(first.metric, first.higher_is_better)
-        by_kind.append(KindScores(kind, task, metric, first.unit, ranked, median(gains) if gains else nan))
+        by_kind.append(KindScores(kind, task, members[0].ours, ranked, median(gains) if gains else nan))
     return by_kind
 
 
@@ -154,10 +126,9 @@ def kinds_table(
     """One row per kind and task, with quantiles of its clients' scores, and their median gain over a baseline."""
     rows = []
     for one in scores_by_kind(scores, tasks, kinds, baseline):
-        cells = [score_text(one.unit, one.at(share)) for share in (0, 0.1, 0.5, 0.9, 1)]
-        if baseline:
-            cells.append(gain_text(one.gain) if isfinite(one.gain) else UNKNOWN)
-        rows.append([escape(one.kind), one.task, one.metric, f"{len(one.ranked):,}", *cells])
+        cells = [score_text(one.first.unit, one.at(share)) for share in (0, 0.1, 0.5, 0.9, 1)]
+        cells += [gain_text(one.gain)] if baseline else []
+        rows.append([escape(one.kind), one.task, heading_of(one.first), f"{len(one.ranked):,}", *cells])
     numbers = ["clients", "worst", "10 %", "median", "90 %", "best", *(["median gain"] if baseline else [])]
     note = f"Quantiles of {counted(len(scores), 'client')}; the page and {RESULT} have every client."
     drop, wraps = ["metric", "10 %", "90 %", "clients", "worst"], {"kind": 7, "task": 6}
@@ -167,30 +138,18 @@ def kinds_table(
 def result_table(result: Result, tasks: TaskSet, kinds: Mapping[str, str] | None = None) -> TextTable:
     """Make one row per client and task: its metric, the Local baseline, the relative gain; of many, one per kind."""
     title = f"{result.name}: {result.method} after {counted(result.rounds, 'round')}"
-    if kinds and sum(map(len, result.clients.values())) > MOST_ROWS:
+    if kinds and sum(map(len, result.clients.values())) > MAX_CLIENT_ROWS:
         return kinds_table(result.clients, tasks, kinds, title, result.baseline)
-    rows, named = [], set[str]()
+    rows, last = [], ""
     for one in task_scores(result.clients, result.baseline, tasks):
-        name = "" if one.client in named else one.client
-        named.add(one.client)
-        score = score_text(one.ours.unit, one.ours.value)
-        cells = [name, one.task, metric_heading(one.ours.metric, one.ours.higher_is_better)]
-        if one.alone:
-            cells += [score_text(one.alone.unit, one.alone.value), score, _coloured(one.gain)]
-        elif result.baseline:  # a site that was away during the evaluation
-            cells += [UNKNOWN, score, UNKNOWN]
-        else:
-            cells.append(score)
-        rows.append(cells)
-    scores_of = ["local", result.method, "gain"] if result.baseline else [result.method]
-    return TextTable(
-        ["client", "task", "metric", *scores_of],
-        rows,
-        title=title,
-        right=scores_of,
-        drop=["metric", "local"] if result.baseline else ["metric"],
-        wraps={"client": 7, "task": 6},
-    )
+        cells = [text_of(one.ours)]
+        if result.baseline:  # without `alone`, a site was away during its evaluation
+            cells = [text_of(one.alone) if one.alone else UNKNOWN, *cells, _coloured(one.gain)]
+        rows.append([one.client if one.client != last else "", one.task, heading_of(one.ours), *cells])
+        last = one.client
+    numbers = ["local", result.method, "gain"] if result.baseline else [result.method]
+    drop, wraps = ["metric", "local"] if result.baseline else ["metric"], {"client": 7, "task": 6}
+    return TextTable(["client", "task", "metric", *numbers], rows, title, right=numbers, drop=drop, wraps=wraps)
 
 
 def conclusion(result: Result, tasks: TaskSet) -> str:
@@ -199,12 +158,11 @@ def conclusion(result: Result, tasks: TaskSet) -> str:
         return "Δm needs a Local baseline: train one with `--set baseline=true`, or give `--baseline RUN`."
     if result.delta_m is None:
         return UNKNOWN_GAIN
-    left_out = sorted(
-        {task for scores in result.clients.values() for task in scores if not tasks[task].counts_in_delta_m}
-    )
+    trained = {task for scores in result.clients.values() for task in scores}
+    left_out = sorted(task for task in trained if not tasks[task].counts_in_delta_m)
     besides = f" ({', '.join(left_out)} left out)" if left_out else ""
-    told = f"Δm {gain_text(result.delta_m)}: {DELTA_M_MEANS}{besides}."
-    return f"{told} {how_certain(result.clients, result.baseline, tasks)}"
+    certain = how_certain(result.clients, result.baseline, tasks)
+    return f"Δm {gain_text(result.delta_m)}: {DELTA_M_MEANS}{besides}. {certain}"
 
 
 def counting_gains(clients: Scores, baseline: Scores, tasks: TaskSet) -> list[float]:
@@ -219,7 +177,8 @@ def how_certain(clients: Scores, baseline: Scores, tasks: TaskSet) -> str:
     better, unknown = sum(gain > 0 for gain in known), len(gains) - len(known)
     told = f"{better} of {counted(len(known), 'score')} {'is' if better == 1 else 'are'} better than alone."
     if unknown:
-        told += f" {counted(unknown, 'more score')} {'has' if unknown == 1 else 'have'} no gain: {WHY_NO_GAIN}."
+        told += f" {counted(unknown, 'more score')} {'has' if unknown == 1 else 'have'} no gain: "
+        told += "it is missing, or training alone scored 0."
     return f"{told} Only more seeds can tell how much that varies."
 
 
@@ -244,10 +203,8 @@ def runs_table(runs: Sequence[ListedRun], folder: Path) -> TextTable | str:
         ]
         for run in runs
     ]
-    names = ["run", "method", "rounds", "Δm", "started", "state"]
-    return TextTable(
-        names, rows, right=["rounds", "Δm"], drop=["started", "rounds", "method"], wraps={"run": 12, "method": 8}
-    )
+    names, wraps = ["run", "method", "rounds", "Δm", "started", "state"], {"run": 12, "method": 8}
+    return TextTable(names, rows, right=["rounds", "Δm"], drop=["started", "rounds", "method"], wraps=wraps)
 
 
 def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
@@ -265,9 +222,8 @@ def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
         ]
         for client in forecast.clients
     ]
-    names = ["client", "tasks", "train", "val", "parameters", "sends", "up", "down"]
     table = TextTable(
-        names,
+        ["client", "tasks", "train", "val", "parameters", "sends", "up", "down"],
         rows,
         title="Clients, and bytes in a round",
         right=["train", "val", "parameters", "up", "down"],
@@ -281,15 +237,11 @@ def forecast_summary(experiment: Experiment, forecast: "Forecast") -> Group:
         for size in (forecast.memory["states"], forecast.memory["steps"])
     )
     secure = "; secure aggregation adds to that" if experiment.secure_aggregation else ""
-    return Group(
-        table,
-        Text(
-            f"{counted(len(rows), 'client')}, {counted(experiment.rounds, 'round')} of {experiment.method_name} on "
-            f"{', '.join(forecast.devices)}; a round with all clients sends {up} up and {down} down{secure}"
-        ),
-        Text(
-            f"memory: about {states} for the states of all clients, of which those beyond checkpoints.memory wait in "
-            f"files, and {steps} for training steps, besides images and libraries"
-        ),
-        Text("nothing was trained, and no folder was made"),
-    )
+    sentences = [
+        f"{counted(len(rows), 'client')}, {counted(experiment.rounds, 'round')} of {experiment.method_name} on "
+        f"{', '.join(forecast.devices)}; a round with all clients sends {up} up and {down} down{secure}",
+        f"memory: about {states} for the states of all clients, of which those beyond checkpoints.memory wait in "
+        f"files, and {steps} for training steps, besides images and libraries",
+        "nothing was trained, and no folder was made",
+    ]
+    return Group(table, *map(Text, sentences))

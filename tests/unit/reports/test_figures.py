@@ -7,10 +7,18 @@ import torch
 
 from fedhca2.aggregation import Member, Voting
 from fedhca2.params import Layout
-from fedhca2.reports.figures import COLOURS, SYMBOLS, Figure, fitted, matrix
-from fedhca2.reports.figures.conflict import Points, conflict_figures, cosines, map_figures, principal_map, tsne_map
-from fedhca2.reports.figures.curves import cost_figures, drawn, loss_curves, metric_curves, weight_figures
-from fedhca2.reports.figures.groups import MANY, group_clients
+from fedhca2.reports.figures import COLOURS, Slider, fit_range, heat_map
+from fedhca2.reports.figures.conflict import (
+    SYMBOLS,
+    Points,
+    conflict_figures,
+    cosines,
+    map_figures,
+    principal_map,
+    tsne_map,
+)
+from fedhca2.reports.figures.curves import cost_figures, draw_series, loss_curves, metric_curves, weight_figures
+from fedhca2.reports.figures.groups import group_clients
 from fedhca2.reports.figures.mixing import (
     attention_figures,
     chosen_together,
@@ -163,7 +171,9 @@ def crowd(count):
     names = [f"c{i}" for i in range(count)]
     marks = [("outdoor", "indoor")[i % 2] for i in range(count)]
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    return by_id(map_figures([np.eye(count)], Points(names, names, marks, colours, ["1"]), "encoder", "Map"))
+    labels = {name: [i] for i, name in enumerate(names)}
+    points = Points(names, labels, marks, colours, Slider.of_rounds([1]))
+    return by_id(map_figures([np.eye(count)], points, "encoder", "Map"))
 
 
 def test_few_points_have_no_tsne_map():
@@ -216,7 +226,7 @@ def test_clients_have_the_same_place_in_every_figure(run):
 
 
 def test_many_clients_are_drawn_by_kind(tmp_path):
-    run = crowded_run(tmp_path, MANY + 2, rounds=2)
+    run = crowded_run(tmp_path, len(COLOURS) + 2, rounds=2)
     assert list(group_clients(run).groups) == ["outdoor: semseg", "outdoor: sal", "indoor: depth, semseg"]
     assert {trace["meta"] for trace in by_id(loss_curves(run))["loss-semseg"].data} == {
         "outdoor: semseg",
@@ -238,7 +248,7 @@ def test_few_clients_need_no_list_by_kind(tmp_path):
 
 
 def test_seeds_are_drawn_as_their_mean_in_a_band():
-    low, high, mean = drawn("ours", "#000000", [{1: 2.0}, {1: 6.0}, {1: 4.0}], [1], band="seeds")
+    low, high, mean = draw_series("ours", "#000000", [{1: 2.0}, {1: 6.0}, {1: 4.0}], [1], band="seeds")
     assert (low["y"], high["y"], mean["y"]) == ([2.0], [6.0], [4.0])
 
 
@@ -249,7 +259,7 @@ def test_bytes_of_an_absent_round_are_a_gap(tmp_path):
 
 
 def test_noise_does_not_fill_an_axis():
-    low, high = fitted([3.041102, 3.041108])
+    low, high = fit_range([3.041102, 3.041108])
     assert high - low > 0.3
 
 
@@ -319,5 +329,5 @@ def test_a_conflict_between_clients_of_a_kind_is_explained(tmp_path, cosine, exp
 
 
 def test_numbers_in_cells_have_room_and_cells_without_numbers_need_little():
-    matrices = [Figure("m", "", "", [matrix([[0.1] * count], ["a"], range(count))]) for count in (4, 12, 60)]
+    matrices = [heat_map("m", "", "", [[[0.1] * count]], ["a"], range(count)) for count in (4, 12, 60)]
     assert [figure.least_width for figure in matrices] == [520, 646, 520]

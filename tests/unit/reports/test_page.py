@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedhca2.reports.figures import Figure
-from fedhca2.reports.figures.groups import LEFT_OUT, NOT_ASKED, TOOK_PART, attendance_figures, left_out
+from fedhca2.reports.figures.groups import ATTENDANCE, attendance_figures, left_out
 from fedhca2.reports.page import Section, Text
 from fedhca2.reports.page.predictions import colour_key, image_scores, in_words, run_galleries
 from fedhca2.reports.page.several import several_sections
@@ -33,7 +33,7 @@ def test_a_run_has_all_its_sections(tmp_path):
 
 
 def test_two_figures_with_one_id_are_refused():
-    sections = [Section(name, name, [Figure("gains", name, "", [])]) for name in ("results", "transfer")]
+    sections = [Section(name, [Figure("gains", name, "", [])]) for name in ("results", "transfer")]
     with pytest.raises(ValueError, match="gains"):
         render("twice", sections)
 
@@ -231,13 +231,13 @@ def test_nothing_is_fetched(tmp_path):
 def test_what_runs_say_is_text():
     hostile = "<img src=x onerror=alert(1)>"
     figure = Figure("f", hostile, hostile, [{"name": "</script>" + hostile}])
-    assert hostile not in render(hostile, [Section("s", hostile, [Text(hostile, hostile), figure])])
+    assert hostile not in render(hostile, [Section(hostile, [Text(hostile, hostile), figure])])
 
 
 def test_a_figure_cannot_end_its_script():
     figure = Figure("f", "", "", [{"name": "</script>"}])
-    plain = render("", [Section("s", "", [Figure("f", "", "", [])])])
-    assert render("", [Section("s", "", [figure])]).count("</script>") == plain.count("</script>")
+    plain = render("", [Section("", [Figure("f", "", "", [])])])
+    assert render("", [Section("", [figure])]).count("</script>") == plain.count("</script>")
 
 
 def test_who_was_left_out_is_shown_with_the_round_and_the_reason(tmp_path):
@@ -264,10 +264,11 @@ def test_a_run_in_which_all_took_part_has_no_attendance(tmp_path):
 
 def test_the_map_tells_left_out_from_not_asked(tmp_path):
     figure = attendance_figures(made_run(tmp_path, away=("shop", "home"), refused=[("home", "late")]))[0]
-    assert dict(zip(figure.data[0]["y"], figure.data[0]["z"], strict=True)) == {
-        "road": [TOOK_PART, TOOK_PART, TOOK_PART],
-        "shop": [TOOK_PART, NOT_ASKED, TOOK_PART],
-        "home": [TOOK_PART, LEFT_OUT, TOOK_PART],
+    rows = [[list(ATTENDANCE)[state] for state in row] for row in figure.data[0]["z"]]
+    assert dict(zip(figure.data[0]["y"], rows, strict=True)) == {
+        "road": ["took part", "took part", "took part"],
+        "shop": ["took part", "not asked", "took part"],
+        "home": ["took part", "left out", "took part"],
     }
 
 

@@ -1,32 +1,20 @@
-"""Figures of a run, as plain data that plotly.js draws, and what they share: colours, lines, axes, matrices."""
+"""Figures of a run, as plain data that plotly.js draws, and what they share: colours, lines, axes, heat maps."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from html import escape
 from typing import Any, ClassVar
 
+import numpy as np
+
 # Each has a contrast of at least 3 on the light page and on the dark one; the first ones can be told apart by everyone.
-COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#B0509A",
-    "#A67C00",
-    "#8F6BD1",
-    "#0E93A8",
-    "#E0405E",
-    "#5B8C2A",
-    "#96705A",
-)
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#B0509A", "#A67C00", "#8F6BD1", "#0E93A8", "#E0405E", "#5B8C2A", "#96705A")
 GREY = "#7F7F7F"  # of training alone, and of what belongs to no client
-SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x", "star", "pentagon", "hexagram", "bowtie")
-STEPS = 60  # most steps of a slider
-NUMBERS = 150_000  # most numbers in all steps of a slider
-LABELLED = 12  # a matrix with at most this many rows shows its numbers
-LEAST_SPAN = 0.1  # of an axis, relative to its values: smaller differences should look small
+MAX_LABELLED = 12  # rows of a matrix that shows its numbers
+MAX_NUMBERS = 150_000  # in all steps of a slider
 Trace = dict[str, Any]  # as plotly.js takes it
-TEMPLATES = {"hovertemplate", "texttemplate"}  # texts of our own, with plotly's markup
 
 
 @dataclass(frozen=True)
@@ -36,6 +24,11 @@ class Slider:
     name: str
     labels: Sequence[str]
     start: int
+
+    @classmethod
+    def of_rounds(cls, rounds: Sequence[object]) -> "Slider":
+        """A slider over rounds, which starts at the last one."""
+        return cls("round", [str(round) for round in rounds], len(rounds) - 1)
 
 
 @dataclass(frozen=True)
@@ -69,23 +62,23 @@ class Figure:
         base = {"margin": {"l": 56, "r": 16, "t": 16, "b": 48}, "height": 320, "hovermode": "closest"}
         legend = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
         layout = {**base, "showlegend": False, "legend": legend, **self.layout}
-        shown: dict[str, Any] = plain({"data": self.data, "layout": layout, "changes": list(self.changes)})
+        shown: dict[str, Any] = to_plain({"data": self.data, "layout": layout, "changes": list(self.changes)})
         return shown
 
 
-def plain(value: Any, key: str = "") -> Any:
+def to_plain(value: Any, key: str = "") -> Any:
     """The same data with numbers rounded to six digits, None for non-finite ones, and no markup in texts.
 
-    >>> plain({"x": [1.23456789, float("nan"), 3], "name": "<b>road</b>"})
+    >>> to_plain({"x": [1.23456789, float("nan"), 3], "name": "<b>road</b>"})
     {'x': [1.23457, None, 3], 'name': '&lt;b&gt;road&lt;/b&gt;'}
     """
     if isinstance(value, dict):
-        return {key: plain(item, key) for key, item in value.items()}
+        return {key: to_plain(item, key) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item, key) for item in value]
+        return [to_plain(item, key) for item in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
-    if isinstance(value, str) and key not in TEMPLATES:
+    if isinstance(value, str) and not key.endswith("template"):  # texts of our own, with plotly's markup
         return escape(value, quote=False)
     return value
 
@@ -106,26 +99,27 @@ def axes(x: str, y: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def round_axes(rounds: int, y: str, within: Sequence[float] | None = None) -> dict[str, Any]:
-    """Axes whose x axis counts rounds in whole numbers, and whose y axis starts at 0 unless it has a range."""
+def round_axes(rounds: int, y: str, fit: Iterable[Trace] | None = None) -> dict[str, Any]:
+    """Axes whose x axis counts rounds in whole numbers, and whose y axis starts at 0, or fits these traces."""
     layout = axes("round", y)
     edge = 0.03 * rounds
     layout["xaxis"] |= {"tick0": 0, "dtick": max(1, math.ceil(rounds / 8)), "range": [-edge, rounds + edge]}
-    layout["yaxis"] |= {"range": list(within)} if within else {"rangemode": "tozero"}
+    within = fit_range(value for trace in fit for value in trace["y"]) if fit is not None else None
+    layout["yaxis"] |= {"range": within} if within else {"rangemode": "tozero"}
     return layout
 
 
-def fitted(values: Iterable[float | None], least: float = LEAST_SPAN) -> list[float] | None:
+def fit_range(values: Iterable[float | None]) -> list[float] | None:
     """A range around values, at least a tenth of their size, so that noise looks small; None without any value.
 
-    >>> fitted([2.0, 4.0]), fitted([10.0, 10.0])
+    >>> fit_range([2.0, 4.0]), fit_range([10.0, 10.0])
     ([1.88, 4.12], [9.44, 10.56])
     """
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return None
     low, high = min(known), max(known)
-    span = max(high - low, least * max(abs(low), abs(high)), 1e-9)
+    span = max(high - low, 0.1 * max(abs(low), abs(high)), 1e-9)
     middle = (low + high) / 2
     return [round(middle - 0.56 * span, 12), round(middle + 0.56 * span, 12)]
 
@@ -148,35 +142,46 @@ def gain_axes(x: str, gains: Iterable[float], height: int, **more: Any) -> dict[
     return layout
 
 
-def values_of(traces: Iterable[Trace]) -> list[float | None]:
-    """All y values of some traces."""
-    return [value for trace in traces for value in trace["y"]]
+def heat_map(
+    id: str,
+    title: str,
+    note: str,
+    states: Sequence[Any],
+    rows: Sequence[str],
+    columns: Sequence[object] = (),
+    *,
+    sliders: Sequence[Slider] = (),
+    layout: dict[str, Any] | None = None,
+    **look: Any,
+) -> Figure:
+    """A heat map with its first row on top, in the theme's colours: those of two directions if it crosses 0.
 
-
-def matrix(z: Any, rows: Sequence[str], columns: Sequence[object], **more: Any) -> Trace:
-    """A heat map with its first row on top, in the theme's colours: those of two directions if it crosses 0."""
-    trace = {"type": "heatmap", "z": z, "x": list(columns), "y": list(rows), "xgap": 1, "ygap": 1}
-    if max(len(rows), len(columns)) <= LABELLED:
+    :param states: a matrix for each combination of the sliders' positions, the last slider's first.
+    :param columns: their names, if these are not those of the rows.
+    :param look: further settings of plotly's trace.
+    """
+    values = [np.asarray(state).tolist() for state in states]
+    shown = reduce(lambda at, slider: at * len(slider.labels) + slider.start, sliders, 0)
+    columns = list(columns or rows)
+    trace = {"type": "heatmap", "z": values[shown], "x": columns, "y": list(rows), "xgap": 1, "ygap": 1}
+    if max(len(rows), len(columns)) <= MAX_LABELLED:
         trace["texttemplate"] = "%{z:.2f}"
     hover = {"hovertemplate": "%{y}, %{x}: %{z:.4g}<extra></extra>", "hoverongaps": False}
-    return {**trace, **hover, "autocolorscale": True, "colorbar": {"thickness": 12}, **more}
-
-
-def matrix_layout(rows: int, **more: Any) -> dict[str, Any]:
-    """A layout in which each row of a heat map has the same height."""
-    reversed_axis = {"autorange": "reversed", "automargin": True, "type": "category", "showgrid": False}
+    trace |= {**hover, "autocolorscale": True, "colorbar": {"thickness": 12}, **look}
+    down = {"autorange": "reversed", "automargin": True, "type": "category", "showgrid": False}
     across = {"automargin": True, "type": "category", "tickangle": -35, "showgrid": False}
-    height = 150 + (30 if rows <= 2 * LABELLED else 16) * rows
-    return {"xaxis": across, "yaxis": reversed_axis, "height": height, **more}
+    height = 150 + (30 if len(rows) <= 2 * MAX_LABELLED else 16) * len(rows)
+    whole = {"xaxis": across, "yaxis": down, "height": height, **(layout or {})}
+    return Figure(id, title, note, [trace], whole, True, sliders, [{"z": [one]} for one in values] if sliders else ())
 
 
-def thinned(count: int, numbers: int = 1, most: int = STEPS) -> list[int]:
+def thin(count: int, numbers: int = 1, most: int = 60) -> list[int]:
     """At most `most` of `count` positions, evenly spread, including the last; fewer if each has many numbers.
 
-    >>> thinned(5, most=3), thinned(5, numbers=NUMBERS)
+    >>> thin(5, most=3), thin(5, numbers=MAX_NUMBERS)
     ([0, 2, 4], [4])
     """
-    most = max(1, min(most, NUMBERS // max(numbers, 1)))
+    most = max(1, min(most, MAX_NUMBERS // max(numbers, 1)))
     if count <= most:
         return list(range(count))
     return [count - 1] if most == 1 else [round(i * (count - 1) / (most - 1)) for i in range(most)]

@@ -1,57 +1,49 @@
 """Curves over rounds: scores, losses, learned weights, seconds and bytes of clients, or of their kinds."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedhca2.reports.figures import (
-    GREY,
-    Figure,
-    Slider,
-    Trace,
-    axes,
-    fitted,
-    line,
-    matrix,
-    matrix_layout,
-    round_axes,
-    thinned,
-    values_of,
-)
-from fedhca2.reports.figures.groups import ClientGroups, group_clients, numbers
+from fedhca2.reports.figures import GREY, Figure, Slider, Trace, axes, fit_range, heat_map, line, round_axes, thin
+from fedhca2.reports.figures.groups import ClientGroups, group_clients
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
-from fedhca2.run_folder.result import headline
-from fedhca2.words import metric_axis, metric_title
+from fedhca2.run_folder.result import Headline, headline
+from fedhca2.words import metric_title
 
 Series = dict[int, float]  # values by round
 
 
-def series(events: Iterable[Event], task: str, metric: str) -> dict[str, Series]:
-    """Every client's values of one metric by round; the last value counts if a round was repeated."""
+def series(events: Iterable[Event], value: Callable[[Event], float], first: int = 1) -> dict[str, Series]:
+    """Every client's values by round, where the first round has this number; of a repeated round the last counts."""
     values: dict[str, Series] = {}
     for event in events:
-        if event["task"] == task and event["metric"] == metric:
-            values.setdefault(event["client"], {})[event["round"]] = event["value"]
+        values.setdefault(event["client"], {})[event["round"] + first] = value(event)
     return values
 
 
-def drawn(
-    label: str, colour: str, held: Sequence[Series], rounds: Sequence[int], *, band: str = "quantiles", **more: Any
+def task_series(events: Iterable[Event], task: str, metric: str) -> dict[str, Series]:
+    """Every client's values of a metric by the number of rounds before them, or of a `loss` by round."""
+    own = (event for event in events if event["task"] == task and event["metric"] == metric)
+    return series(own, lambda event: float(event["value"]), first=int(metric == "loss"))
+
+
+def draw_series(
+    label: str, colour: str, several: Sequence[Series], rounds: Sequence[int], *, band: str = "quantiles", **more: Any
 ) -> list[Trace]:
     """Draw one series as a line, or several as a line in a band; rounds without a value are gaps.
 
     The band has the middle 80 % and the line their median; of `seeds` it has all and the line their mean; '' has none.
     """
-    values: Array = np.array([[one.get(round, np.nan) for round in rounds] for one in held], dtype=float)
+    values: Array = np.array([[one.get(round, np.nan) for round in rounds] for one in several], dtype=float)
     if np.isnan(values).all():
         return []
     there: Array = np.asarray(~np.isnan(values).all(axis=0))
     middle = np.full(len(rounds), np.nan)
     middle[there] = (np.nanmean if band == "seeds" else np.nanmedian)(values[:, there], axis=0)
     traces = [line(label, colour, rounds, middle.tolist(), **more)]
-    if len(held) == 1 or not band:
+    if len(several) == 1 or not band:
         return traces
     low, high = np.nanquantile(values[:, there], (0, 1) if band == "seeds" else (0.1, 0.9), axis=0)
     x = [round for round, here in zip(rounds, there, strict=True) if here]
@@ -61,57 +53,57 @@ def drawn(
     return [lower, upper, *traces]
 
 
-def lines(
-    cast: ClientGroups,
+def draw_clients(
+    groups: ClientGroups,
     federated: Mapping[str, Series],
     rounds: Sequence[int],
     alone: Mapping[str, Series] | None = None,
 ) -> list[Trace]:
     """Draw the clients of each label in its colour, and dotted what they reach alone."""
     traces = []
-    for label, colour in cast.colours.items():
-        clients = cast.groups[label]
-        traces += drawn(label, colour, [federated[client] for client in clients if client in federated], rounds)
+    for label, colour in groups.colours.items():
+        clients = groups.groups[label]
+        traces += draw_series(label, colour, [federated[client] for client in clients if client in federated], rounds)
         local = [alone[client] for client in clients if client in alone] if alone else []
         when = sorted({round for one in local for round in one})
         dotted = {"color": colour, "dash": "dot", "width": 1.5}
-        traces += drawn(label, colour, local, when, band="", name=f"{label}, alone", line=dotted, mode="lines")
+        traces += draw_series(label, colour, local, when, band="", name=f"{label}, alone", line=dotted, mode="lines")
     return traces
 
 
-def tasks_of(run: RunFiles) -> list[str]:
+def all_tasks(run: RunFiles) -> list[str]:
     """All tasks of the federation."""
     return list(dict.fromkeys(task for tasks in run.tasks.values() for task in tasks))
 
 
-def headline_name(run: RunFiles, task: str) -> tuple[str, bool] | None:
-    """The task's main metric and whether higher is better, if the run has measured it."""
-    scores = {e["metric"]: e["value"] for e in run.of("metric") if e["task"] == task}
-    if not scores:
-        return None
-    main = headline(run.task_set[task], scores)
-    return main.metric, main.higher_is_better
+def last_score(run: RunFiles, task: str) -> Headline | None:
+    """The last score in a task's main metric, if the run has measured it."""
+    scores = {event["metric"]: event["value"] for event in run.of("metric") if event["task"] == task}
+    return headline(run.task_set[task], scores) if scores else None
+
+
+def score_axis(score: Headline) -> str:
+    """The name of a main metric, its unit, and its better direction."""
+    name = f"{metric_title(score.metric)} ({score.unit})" if score.unit else metric_title(score.metric)
+    return f"{name}, {'higher' if score.higher_is_better else 'lower'} is better"
 
 
 def metric_curves(run: RunFiles) -> list[Figure]:
     """Draw one figure per task: the main metric of its clients, and what they reach alone, if it has several rounds."""
-    figures, cast = [], group_clients(run)
-    for task in tasks_of(run):
-        if (main := headline_name(run, task)) is None:
+    figures, groups = [], group_clients(run)
+    for task in all_tasks(run):
+        if (main := last_score(run, task)) is None:
             continue
-        metric, higher = main
         both = (run.of("metric"), run.baseline_events("metric"))
-        federated, alone = (series(events, task, metric) for events in both)
+        federated, alone = (task_series(events, task, main.metric) for events in both)
         rounds = sorted({round for one in federated.values() for round in one})
         if len(rounds) < 2:
             continue
-        traces = lines(cast, federated, rounds, alone)
-        better = "higher" if higher else "lower"
-        layout = round_axes(
-            run.rounds, f"{metric_axis(run.task_set[task].unit, metric)}, {better} is better", fitted(values_of(traces))
-        )
-        note = f"{metric_title(metric)} on each client's validation images. {reading(cast, alone)}"
-        note += catching_up([rounds_to_match(federated[c], alone[c], higher) for c in federated if c in alone])
+        traces = draw_clients(groups, federated, rounds, alone)
+        layout = round_axes(run.rounds, score_axis(main), traces)
+        note = f"{metric_title(main.metric)} on each client's validation images. {reading(groups, alone)}"
+        both_ways = [client for client in federated if client in alone]
+        note += catching_up([rounds_to_match(federated[c], alone[c], main.higher_is_better) for c in both_ways])
         figures.append(Figure(f"metric-{task}", run.task_set[task].title, note.strip(), traces, layout))
     return figures
 
@@ -141,35 +133,28 @@ def catching_up(rounds: Sequence[int | None]) -> str:
         return ""
     if not matched:
         return " No client matches the final score of training alone."
-    return (
-        f" {len(matched)} of {len(rounds)} clients match the final score of training alone, in "
-        f"{np.median(matched):g} rounds (median)."
-    )
+    share, median = f"{len(matched)} of {len(rounds)} clients", f"{np.median(matched):g} rounds (median)"
+    return f" {share} match the final score of training alone, in {median}."
 
 
-def reading(cast: ClientGroups, alone: object = None) -> str:
+def reading(groups: ClientGroups, alone: object = None) -> str:
     """How to read lines and bands."""
     dotted = ["Dotted: training alone."] if alone else []
-    band = ["Lines are medians of the clients of a kind, bands hold the middle 80 % of them."] if cast.by_kind else []
-    return " ".join(dotted + band)
+    kinds = ["Lines are medians of the clients of a kind, bands hold the middle 80 % of them."] * groups.by_kind
+    return " ".join(dotted + kinds)
 
 
 def loss_curves(run: RunFiles) -> list[Figure]:
     """Draw one figure per task: the mean training loss of its clients, and of the same clients alone."""
-    figures, cast = [], group_clients(run)
-    for task in tasks_of(run):
-        federated, alone = (
-            {client: {round + 1: value for round, value in one.items()} for client, one in held.items()}
-            for held in (series(events, task, "loss") for events in (run.of("loss"), run.baseline_events("loss")))
-        )
-        traces = lines(cast, federated, range(1, run.rounds + 1), alone)
-        note = f"Mean training loss in the last epoch of each round. {reading(cast, alone)}"
-        layout = round_axes(run.rounds, "loss")
-        figures.append(Figure(f"loss-{task}", f"{run.task_set[task].title}, loss", note.strip(), traces, layout))
+    figures, groups = [], group_clients(run)
+    for task in all_tasks(run):
+        both = (run.of("loss"), run.baseline_events("loss"))
+        federated, alone = (task_series(events, task, "loss") for events in both)
+        traces = draw_clients(groups, federated, range(1, run.rounds + 1), alone)
+        note = f"Mean training loss in the last epoch of each round. {reading(groups, alone)}".strip()
+        title = f"{run.task_set[task].title}, loss"
+        figures.append(Figure(f"loss-{task}", title, note, traces, round_axes(run.rounds, "loss")))
     return [figure for figure in figures if figure.data]
-
-
-NUMBERED = 20  # most rows with numbers in them
 
 
 def weight_figures(run: RunFiles) -> list[Figure]:
@@ -177,55 +162,56 @@ def weight_figures(run: RunFiles) -> list[Figure]:
     events = [event for event in run.of("weights") if event["weights"]]
     if not events:
         return []
-    cast = group_clients(run)
+    groups, figures = group_clients(run), []
     weights: dict[str, dict[str, Series]] = {}  # by slot and client
     for event in events:
         for key, values in event["weights"].items():
             client, _, slot = key.rpartition("/")
-            weights.setdefault(slot, {}).setdefault(client, {})[event["round"] + 1] = float(np.mean(numbers(values)))
-    figures = []
-    for slot in ("encoder", *(f"decoder.{task}" for task in tasks_of(run))):
-        if (held := weights.get(slot)) is None:
-            continue
-        traces = lines(cast, held, range(1, run.rounds + 1))
-        part, _, task = slot.partition(".")
-        symbol = "α" if part == "encoder" else "β"
-        title = f"{symbol} over rounds" + (f", {run.task_set[task].title}" if task else "")
+            mean = float(np.mean(np.array(values, dtype=float)))
+            weights.setdefault(slot, {}).setdefault(client, {})[event["round"] + 1] = mean
+    if "encoder" in weights:
         note = "How much of the common encoder update each client adds to its own."
-        note = note if symbol == "α" else "How much of the others' decoder updates it adds, mean over layers."
-        note += extremes(symbol, [series[max(series)] for series in held.values()])
-        layout = round_axes(run.rounds, symbol, fitted(values_of(traces)))
-        id = "alpha" if part == "encoder" else f"beta-{task}"
-        figures.append(Figure(id, title, f"{note} {reading(cast)}".strip(), traces, layout))
-    return [*figures, *_layers(run, cast, events)]
+        figures.append(_weights(run, groups, "alpha", "α over rounds", note, weights["encoder"]))
+    for task in all_tasks(run):
+        if (own := weights.get(f"decoder.{task}")) is not None:
+            note = "How much of the others' decoder updates it adds, mean over layers."
+            title = f"β over rounds, {run.task_set[task].title}"
+            figures.append(_weights(run, groups, f"beta-{task}", title, note, own))
+    return [*figures, *_layers(run, groups, events)]
 
 
-def _layers(run: RunFiles, cast: ClientGroups, events: list[Event]) -> list[Figure]:
+def _weights(
+    run: RunFiles, groups: ClientGroups, id: str, title: str, note: str, weights: Mapping[str, Series]
+) -> Figure:
+    """Draw one weight of all clients over rounds; its symbol is the first letter of the title."""
+    traces = draw_clients(groups, weights, range(1, run.rounds + 1))
+    note += extremes(title[0], [one[max(one)] for one in weights.values()])
+    return Figure(id, title, f"{note} {reading(groups)}".strip(), traces, round_axes(run.rounds, title[0], traces))
+
+
+def _layers(run: RunFiles, groups: ClientGroups, events: list[Event]) -> list[Figure]:
     """Draw β of every decoder and layer, with a slider over rounds."""
     keys = {"/".join(key.rsplit("/decoder.", 1)): key for key in events[-1]["weights"] if "/decoder." in key}
     if not keys:
         return []
-    members = cast.ordered(keys)
-    rows, layers = cast.rows(members), decoder_layers(run, members[0], len(events[-1]["weights"][keys[members[0]]]))
-    shown = [events[i] for i in thinned(len(events), len(rows) * len(layers))]
+    members = groups.sort(keys)
+    rows, layers = groups.rows(members), decoder_layers(run, members[0], len(events[-1]["weights"][keys[members[0]]]))
+    shown = [events[i] for i in thin(len(events), len(rows) * len(layers))]
 
     def state(event: Event) -> list[list[float]]:
-        held = [event["weights"].get(keys[member], ()) for member in members]
-        known = np.stack([numbers(v if len(v) == len(layers) else [None] * len(layers)) for v in held])
+        own = [event["weights"].get(keys[member], ()) for member in members]
+        known = np.array([v if len(v) == len(layers) else [None] * len(layers) for v in own], dtype=float)
         with np.errstate(invalid="ignore"):
-            return [known[places].mean(axis=0).tolist() for places in rows.values()]
+            return [known[positions].mean(axis=0).tolist() for positions in rows.values()]
 
     states = [state(event) for event in shown]
-    low, high = fitted([value for held in states for row in held for value in row]) or (0.0, 1.0)
-    limits = {"zmin": max(low, 0.0), "zmax": high}
-    written = {"texttemplate": "%{z:.3f}"} if len(rows) <= NUMBERED else {}
-    trace = matrix(states[-1], list(rows), layers, **limits, **written)
-    slider = Slider("round", [str(event["round"] + 1) for event in shown], len(shown) - 1)
+    low, high = fit_range(value for one in states for row in one for value in row) or (0.0, 1.0)
+    look: Trace = {"zmin": max(low, 0.0), "zmax": high, **({"texttemplate": "%{z:.3f}"} if len(rows) <= 20 else {})}
+    slider = Slider.of_rounds([event["round"] + 1 for event in shown])
     note = "How much of the other decoders' updates each layer adds. The colours span all values of the run."
     note += extremes("β", [value for row in states[-1] for value in row])
-    changes = [{"z": [held]} for held in states]
-    layout = matrix_layout(len(rows))
-    return [Figure("beta-layers", "β by decoder and layer", note, [trace], layout, True, [slider], changes)]
+    title = "β by decoder and layer"
+    return [heat_map("beta-layers", title, note, states, list(rows), layers, sliders=[slider], **look)]
 
 
 def decoder_tensors(run: RunFiles, member: str) -> list[str]:
@@ -239,9 +225,8 @@ def decoder_tensors(run: RunFiles, member: str) -> list[str]:
 
 def decoder_layers(run: RunFiles, member: str, count: int) -> list[str]:
     """The layers of the decoder 'client/task' that have a weight, as L1, L2, … in the paper, with names if known."""
-    names = dict.fromkeys(name.rpartition(".")[0] for name in decoder_tensors(run, member))
-    found = list(names) if len(names) == count else ["layer"] * count
-    return [f"L{number} {name}" for number, name in enumerate(found, start=1)]
+    names = list(dict.fromkeys(name.rpartition(".")[0] for name in decoder_tensors(run, member)))
+    return [f"L{i + 1} {names[i] if len(names) == count else 'layer'}" for i in range(count)]
 
 
 def extremes(symbol: str, last: Sequence[float]) -> str:
@@ -259,53 +244,49 @@ def extremes(symbol: str, last: Sequence[float]) -> str:
     return ""
 
 
-MEBIBYTE = 2**20
-
-
 def cost_figures(run: RunFiles) -> list[Figure]:
     """Draw seconds of each client and of the whole round, and bytes up and down, by round and in total."""
-    events, cast = run.of("client"), group_clients(run)
+    events, groups, rounds = run.of("client"), group_clients(run), range(1, run.rounds + 2)
     if not events:
         return []
-    seconds: dict[str, Series] = {}
-    moved: dict[str, Series] = {}
-    for event in events:
-        seconds.setdefault(event["client"], {})[event["round"] + 1] = event["seconds"]
-        both = (event["bytes_up"] + event["bytes_down"]) / MEBIBYTE
-        moved.setdefault(event["client"], {})[event["round"] + 1] = both
-    rounds = range(1, run.rounds + 2)
     whole = {event["round"] + 1: event["seconds"] for event in run.of("round")}
     thick: Trace = {"line": {"color": GREY, "dash": "dot", "width": 3}, "mode": "lines"}
-    times = [*lines(cast, seconds, rounds), *drawn("whole round", GREY, [whole], rounds, **thick)]
-    note = "Each client's own work and, dotted, the whole round. The last round only evaluates."
+    times = draw_clients(groups, series(events, lambda event: float(event["seconds"])), rounds)
+    times += draw_series("whole round", GREY, [whole], rounds, **thick)
+    traffic = draw_clients(
+        groups, series(events, lambda event: (event["bytes_up"] + event["bytes_down"]) / 2**20), rounds
+    )
+    about_time = (
+        f"Each client's own work and, dotted, the whole round. The last round only evaluates. {reading(groups)}"
+    )
+    about_bytes = f"Sent to and from each client; a gap is a round without it. {reading(groups)}"
+    sums = {client: [0.0, 0.0] for clients in groups.groups.values() for client in clients}
+    for event in events:
+        total = sums.setdefault(event["client"], [0.0, 0.0])
+        total[0] += event["bytes_up"]
+        total[1] += event["bytes_down"]
+    means = {label: np.mean([sums[client] for client in same], axis=0) for label, same in groups.groups.items()}
+    each = "Mean of the clients of a kind, in all rounds" if groups.by_kind else "All rounds"
     return [
-        Figure(
-            "seconds", "Seconds by round", f"{note} {reading(cast)}".strip(), times, round_axes(run.rounds + 1, "s")
-        ),
-        Figure(
-            "bytes",
-            "Bytes by round",
-            f"Sent to and from each client; a gap is a round without it. {reading(cast)}".strip(),
-            lines(cast, moved, rounds),
-            round_axes(run.rounds + 1, "MiB"),
-        ),
-        _totals(cast, events),
+        Figure("seconds", "Seconds by round", about_time.strip(), times, round_axes(run.rounds + 1, "s")),
+        Figure("bytes", "Bytes by round", about_bytes.strip(), traffic, round_axes(run.rounds + 1, "MiB")),
+        total_bytes("bytes-total", f"{each}: up (left) and down (right, paler).", means, groups.colours),
     ]
 
 
-def _totals(cast: ClientGroups, events: Sequence[Event]) -> Figure:
-    sums: dict[str, list[float]] = {client: [0.0, 0.0] for clients in cast.groups.values() for client in clients}
-    for event in events:
-        held = sums.setdefault(event["client"], [0.0, 0.0])
-        held[0] += event["bytes_up"] / MEBIBYTE
-        held[1] += event["bytes_down"] / MEBIBYTE
-    bars = []
-    for number, (way, shade) in enumerate((("up", 1.0), ("down", 0.55))):
-        means = [sum(sums[client][number] for client in held) / len(held) for held in cast.groups.values()]
-        marker = {"color": list(cast.colours.values()), "opacity": shade}
-        hover = {"hovertemplate": f"%{{x}}: %{{y:.4g}} MiB {way}<extra></extra>"}
-        bars.append({"type": "bar", "name": way, "x": list(cast.groups), "y": means, "marker": marker, **hover})
+def total_bytes(id: str, note: str, sums: Mapping[str, Sequence[float]], colours: Mapping[str, str]) -> Figure:
+    """Draw two bars for each label: its bytes up and down."""
+    bars = [
+        {
+            "type": "bar",
+            "name": way,
+            "x": list(sums),
+            "y": [float(both[i]) / 2**20 for both in sums.values()],
+            "marker": {"color": [colours[label] for label in sums], "opacity": (1.0, 0.55)[i]},
+            "hovertemplate": f"%{{x}}: %{{y:.4g}} MiB {way}<extra></extra>",
+        }
+        for i, way in enumerate(("up", "down"))
+    ]
     layout = axes("", "MiB", barmode="group")
     layout["xaxis"] |= {"type": "category"}
-    each = "Mean of the clients of a kind, in all rounds" if cast.by_kind else "All rounds"
-    return Figure("bytes-total", "Bytes in total", f"{each}: up (left) and down (right, paler).", bars, layout)
+    return Figure(id, "Bytes in total", note, bars, layout)

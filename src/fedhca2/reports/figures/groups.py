@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedhca2.experiment.clients import client_kind
-from fedhca2.reports.figures import COLOURS, GREY, Figure, matrix, matrix_layout
+from fedhca2.reports.figures import COLOURS, GREY, Figure, heat_map
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
 
-MANY = len(COLOURS)  # more clients than this are drawn by kind
-MOST_ROWS = 60  # of a matrix: more members than this are drawn by kind
+MAX_ROWS = 60  # of a matrix: more members than this are drawn by kind
 OTHERS = "other kinds"
+ATTENDANCE = {"took part": "#4C8FBD", "not asked": "#A9AFB8", "left out": "#D55E00"}  # with their colours
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ClientGroups:
     @property
     def colours(self) -> dict[str, str]:
         """The colour of each label."""
-        return {label: GREY if label == OTHERS else COLOURS[i % MANY] for i, label in enumerate(self.groups)}
+        return {label: GREY if label == OTHERS else COLOURS[i % len(COLOURS)] for i, label in enumerate(self.groups)}
 
     @property
     def labels(self) -> dict[str, str]:
@@ -40,37 +40,38 @@ class ClientGroups:
         return {client: label for label, clients in self.groups.items() for client in clients}
 
     @property
-    def places(self) -> dict[str, int]:
-        """The place of each client."""
-        return {client: i for i, client in enumerate(self.tasks)}
+    def client_colours(self) -> dict[str, str]:
+        """The colour of each client."""
+        colours = self.colours
+        return {client: colours[label] for client, label in self.labels.items()}
 
     def split(self, member: str) -> tuple[str, str]:
         """The client and the task of a member, 'client' or 'client/task'."""
         client, _, task = member.rpartition("/")
         return (member, "") if member in self.tasks or not client else (client, task)
 
-    def ordered(self, members: Iterable[str]) -> list[str]:
+    def sort(self, members: Iterable[str]) -> list[str]:
         """Members, 'client' or 'client/task', in the order of the clients and their tasks; unknown ones at the end."""
-        places = self.places
+        positions = {client: i for i, client in enumerate(self.tasks)}
 
-        def place(member: str) -> tuple[int, int, str]:
+        def key(member: str) -> tuple[int, int, str]:
             client, task = self.split(member)
-            tasks = self.tasks.get(client, ())
-            return places.get(client, len(places)), list(tasks).index(task) if task in tasks else 0, member
+            tasks = list(self.tasks.get(client, ()))
+            return positions.get(client, len(positions)), tasks.index(task) if task in tasks else 0, member
 
-        return sorted(members, key=place)
+        return sorted(members, key=key)
 
     def rows(self, members: Sequence[str]) -> dict[str, list[int]]:
         """The rows of a matrix: positions of members by name or, if they are many, by kind and task."""
         labels, rows = self.labels, dict[str, list[int]]()
         for i, member in enumerate(members):
             client, task = self.split(member)
-            alone = task and len(self.tasks.get(client, ())) == 1
-            if len(members) > MOST_ROWS:
+            only_task = task and len(self.tasks.get(client, ())) == 1
+            if len(members) > MAX_ROWS:
                 kind = labels.get(client, OTHERS)
-                name = f"{kind}, {task}" if task and not alone else kind
+                name = f"{kind}, {task}" if task and not only_task else kind
             else:
-                name = client if alone else member
+                name = client if only_task else member
             rows.setdefault(name, []).append(i)
         return rows
 
@@ -78,35 +79,81 @@ class ClientGroups:
 def group_clients(run: RunFiles) -> ClientGroups:
     """The clients of a run: those with scores, then those that only introduced themselves."""
     introduced = {event["client"]: tuple(event["tasks"]) for event in run.of("profile")}
-    tasks = {**run.tasks, **{client: held for client, held in introduced.items() if client not in run.tasks}}
-    if len(tasks) <= MANY:
+    tasks = run.tasks | {client: own for client, own in introduced.items() if client not in run.tasks}
+    most = len(COLOURS)
+    if len(tasks) <= most:
         return ClientGroups({client: [client] for client in tasks}, tasks)
     kinds: dict[str, list[str]] = {}
-    for client, held in tasks.items():
-        kinds.setdefault(client_kind(run.dataset(client), held), []).append(client)
-    if len(kinds) > MANY:
-        largest = sorted(kinds, key=lambda kind: -len(kinds[kind]))[: MANY - 1]
+    for client, own in tasks.items():
+        kinds.setdefault(client_kind(run.dataset(client), own), []).append(client)
+    if len(kinds) > most:
+        largest = sorted(kinds, key=lambda kind: -len(kinds[kind]))[: most - 1]
         rest = [client for kind, clients in kinds.items() if kind not in largest for client in clients]
         kinds = {kind: clients for kind, clients in kinds.items() if kind in largest} | {OTHERS: rest}
     return ClientGroups({kind.replace(":", ": ").replace("+", ", "): clients for kind, clients in kinds.items()}, tasks)
 
 
-def numbers(values: Any) -> Array:
-    """Nested lists as an array, with NaN for None.
+class MemberEvents(NamedTuple):
+    """Aggregations that have members in common, with all members they ever had."""
 
-    >>> numbers([1, None]).tolist()
-    [1.0, nan]
+    mark: str  # of their figures' ids: empty for the first such group, then -1, -2, …
+    members: list[str]
+    events: list[Event]
+
+    @property
+    def part(self) -> str:
+        """Says in a title that a run with many members logged some of them.
+
+        >>> MemberEvents("", [], [{"members": ["a", "b"], "of": 1000}]).part
+        ', 2 of 1,000'
+        """
+        last = self.events[-1]
+        return f", {len(last['members'])} of {last['of']:,}" if "of" in last else ""
+
+
+def by_members(events: Iterable[Event], groups: ClientGroups) -> list[MemberEvents]:
+    """Group aggregations that have members in common, in the order of their clients.
+
+    >>> rounds = [{"members": ["a", "b"]}, {"members": ["x", "y"]}, {"members": ["b", "c"]}]
+    >>> [each.members for each in by_members(rounds, ClientGroups({}, {"c": [], "b": []}))]
+    [['c', 'b', 'a'], ['x', 'y']]
     """
-    return np.array(values, dtype=float)
+    sets: list[tuple[set[str], list[Event]]] = []
+    for event in events:
+        members = set(event["members"])
+        known = next((one for one in sets if one[0] & members), None)
+        if known is None:
+            sets.append((members, [event]))
+        else:
+            known[0].update(members)
+            known[1].append(event)
+    clients = list(groups.tasks)
+    found = [(groups.sort(members), same) for members, same in sets]
+    firsts = [groups.split(members[0])[0] for members, _ in found]
+    order = sorted(range(len(found)), key=lambda i: clients.index(firsts[i]) if firsts[i] in clients else len(clients))
+    return [MemberEvents(f"-{number}" if number else "", *found[i]) for number, i in enumerate(order)]
 
 
-def pooled(matrix: Array, rows: Mapping[str, Sequence[int]], *, itself: bool = False) -> Array:
+def expand(values: Array, present: Sequence[str], members: Sequence[str]) -> Array:
+    """Expand a matrix of the members present to all members, [..., N, N], with NaN for absent ones.
+
+    >>> expand(np.ones((1, 1)), ["b"], ["a", "b"]).tolist()
+    [[nan, nan], [nan, 1.0]]
+    """
+    where = {name: i for i, name in enumerate(members)}
+    positions = [where[name] for name in present]
+    whole = np.full((*values.shape[:-2], len(members), len(members)), np.nan)
+    whole[..., np.array(positions)[:, None], positions] = values
+    return whole
+
+
+def pool(matrix: Array, rows: Mapping[str, Sequence[int]], *, itself: bool = False) -> Array:
     """Means of a matrix [..., N, N] over the pairs of two rows, without pairs of a member and itself unless wanted.
 
-    >>> pooled(np.array([[9.0, 1.0, 2.0], [3.0, 9.0, 4.0], [5.0, 7.0, 9.0]]), {"a": [0, 1], "b": [2]}).tolist()
+    >>> pool(np.array([[9.0, 1.0, 2.0], [3.0, 9.0, 4.0], [5.0, 7.0, 9.0]]), {"a": [0, 1], "b": [2]}).tolist()
     [[2.0, 3.0], [6.0, nan]]
     """
-    whole = numbers(matrix)
+    whole = np.array(matrix, dtype=float)
     if not itself:
         whole[..., range(whole.shape[-1]), range(whole.shape[-1])] = np.nan
     member = np.zeros((len(rows), whole.shape[-1]))
@@ -116,55 +163,6 @@ def pooled(matrix: Array, rows: Mapping[str, Sequence[int]], *, itself: bool = F
     counts = member @ known.astype(float) @ member.T
     sums = member @ np.where(known, whole, 0.0) @ member.T
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
-def part_of(events: Sequence[Event]) -> str:
-    """Says in a title that a run with many members logged some of them.
-
-    >>> part_of([{"members": ["a", "b"], "of": 1000}]), part_of([{"members": ["a", "b"]}])
-    (', 2 of 1,000', '')
-    """
-    return f", {len(events[-1]['members'])} of {events[-1]['of']:,}" if "of" in events[-1] else ""
-
-
-def by_members(events: Iterable[Event], cast: ClientGroups) -> list[tuple[list[str], list[Event]]]:
-    """Group aggregations that have members in common, each with all members it ever had, in the cast's order.
-
-    >>> rounds = [{"members": ["a", "b"]}, {"members": ["x", "y"]}, {"members": ["b", "c"]}]
-    >>> [members for members, _ in by_members(rounds, ClientGroups({}, {"c": [], "b": []}))]
-    [['c', 'b', 'a'], ['x', 'y']]
-    """
-    groups: list[tuple[set[str], list[Event]]] = []
-    for event in events:
-        members = set(event["members"])
-        known = next((group for group in groups if group[0] & members), None)
-        if known is None:
-            groups.append((members, [event]))
-        else:
-            known[0].update(members)
-            known[1].append(event)
-    ordered = [(cast.ordered(members), held) for members, held in groups]
-    return sorted(ordered, key=lambda group: cast.places.get(cast.split(group[0][0])[0], len(cast.tasks)))
-
-
-def spread(values: Array, present: Sequence[str], members: Sequence[str]) -> Array:
-    """Expand a matrix of the members present to all members, [..., N, N], with NaN for absent ones.
-
-    >>> spread(np.ones((1, 1)), ["b"], ["a", "b"]).tolist()
-    [[nan, nan], [nan, 1.0]]
-    """
-    where = {name: i for i, name in enumerate(members)}
-    places = [where[name] for name in present]
-    whole = np.full((*values.shape[:-2], len(members), len(members)), np.nan)
-    whole[..., np.array(places)[:, None], places] = values
-    return whole
-
-
-TOOK_PART, NOT_ASKED, LEFT_OUT = 0, 1, 2
-WORDS = ("took part", "not asked", "left out")
-AGAIN = " (again)"  # the server's name for a second reply of a client
-SHADES = ("#4C8FBD", "#A9AFB8", "#D55E00")
-UNKNOWN = "unknown clients"
 
 
 class LeftOut(NamedTuple):
@@ -181,11 +179,12 @@ def left_out(run: RunFiles) -> list[LeftOut]:
     for event in sorted((*run.of("round"), *run.of("failed"), *run.of("absent")), key=lambda each: each["round"]):
         match event["event"]:
             case "round":
-                absences += [LeftOut(event["round"] + 1, client, why) for client, why in event["refused"].items()]
+                why = event["refused"]
             case "absent":
-                absences += [LeftOut(event["round"] + 1, client, why) for client, why in event["clients"].items()]
-            case "failed":
-                absences.append(LeftOut(event["round"] + 1, event["client"], event["why"]))
+                why = event["clients"]
+            case _:
+                why = {event["client"]: event["why"]}
+        absences += [LeftOut(event["round"] + 1, client, reason) for client, reason in why.items()]
     return absences
 
 
@@ -194,46 +193,50 @@ def attendance_figures(run: RunFiles) -> list[Figure]:
     rounds = [event["round"] + 1 for event in run.of("round")]
     why = {(one.round, one.client): one.why for one in left_out(run)}
     there = {(event["round"] + 1, event["client"]) for event in run.of("client")}
-    cast = group_clients(run)
-    strangers = {client for _, client in why if not client.endswith(AGAIN)} - set(cast.tasks)
-    clients = [*cast.tasks, *sorted(strangers)]
-
-    def state(round: int, client: str) -> int:
-        return LEFT_OUT if (round, client) in why else TOOK_PART if (round, client) in there else NOT_ASKED
-
-    states = [[state(round, client) for round in rounds] for client in clients]
+    groups = group_clients(run)
+    strangers = {client for _, client in why if not client.endswith(" (again)")} - set(groups.tasks)  # a second reply
+    clients = [*groups.tasks, *sorted(strangers)]
+    cells = [[(round, client) for round in rounds] for client in clients]
+    states = [[2 if cell in why else 0 if cell in there else 1 for cell in row] for row in cells]  # as in ATTENDANCE
     if not any(any(row) for row in states):
         return []
-    if len(clients) > MOST_ROWS:
-        return [_shares(cast, clients, rounds, states)]
-    told = [
-        [why.get((round, client), WORDS[now]) for round, now in zip(rounds, row, strict=True)]
-        for client, row in zip(clients, states, strict=True)
+    ticks = {"tick0": rounds[0], "dtick": max(1, ceil(len(rounds) / 8))}
+    layout = {"xaxis": {"title": {"text": "round"}, "automargin": True, "showgrid": False, **ticks}}
+    if len(clients) > MAX_ROWS:
+        return [_attendance_by_kind(groups, dict(zip(clients, states, strict=True)), rounds, layout)]
+    words = list(ATTENDANCE)
+    texts = [
+        [why.get(cell, words[state]) for cell, state in zip(row, now, strict=True)]
+        for row, now in zip(cells, states, strict=True)
     ]
-    count = len(WORDS)
-    scale = [[(step + more) / count, SHADES[step]] for step in range(count) for more in (0, 1)]
-    trace = matrix(states, clients, rounds, zmin=-0.5, zmax=count - 0.5, text=told)
-    trace |= {"hovertemplate": "round %{x}, %{y}: %{text}<extra></extra>", "texttemplate": ""}
-    trace |= {"autocolorscale": False, "colorscale": scale}
-    trace["colorbar"] = {"thickness": 12, "tickvals": list(range(count)), "ticktext": WORDS}
     note = "A client was left out if it failed, was late or away, or if the server refused its reply: see the table."
-    return [Figure("attendance", "Who took part", note, [trace], _layout(len(clients), rounds), wide=True)]
+    look = _attendance_look(texts)
+    return [heat_map("attendance", "Who took part", note, [states], clients, rounds, layout=layout, **look)]
 
 
-def _layout(rows: int, rounds: list[int]) -> dict[str, Any]:
-    steps = {"tick0": rounds[0], "dtick": max(1, ceil(len(rounds) / 8))}
-    return matrix_layout(rows, xaxis={"title": {"text": "round"}, "automargin": True, "showgrid": False, **steps})
+def _attendance_look(texts: list[list[str]]) -> dict[str, Any]:
+    """A colour for each state, and these texts on hovering."""
+    count = len(ATTENDANCE)
+    scale = [[(i + end) / count, colour] for i, colour in enumerate(ATTENDANCE.values()) for end in (0, 1)]
+    return {
+        "text": texts,
+        "hovertemplate": "round %{x}, %{y}: %{text}<extra></extra>",
+        "texttemplate": "",
+        "autocolorscale": False,
+        "colorscale": scale,
+        "colorbar": {"thickness": 12, "tickvals": list(range(count)), "ticktext": list(ATTENDANCE)},
+        "zmin": -0.5,
+        "zmax": count - 0.5,
+    }
 
 
-def _shares(cast: ClientGroups, clients: list[str], rounds: list[int], states: list[list[int]]) -> Figure:
-    """Draw the share of each kind that took part."""
-    labels, rows = cast.labels, dict[str, list[list[int]]]()
-    for client, row in zip(clients, states, strict=True):
-        rows.setdefault(labels.get(client, UNKNOWN), []).append(row)
-    shares = [
-        [sum(now == TOOK_PART for now in column) / len(held) for column in zip(*held, strict=True)]
-        for held in rows.values()
-    ]
-    trace = matrix(shares, list(rows), rounds, zmin=0, zmax=1)
-    note = f"Share of the clients of a kind that took part in a round, of {len(clients):,} clients."
-    return Figure("attendance", "Who took part", note, [trace], _layout(len(rows), rounds), wide=True)
+def _attendance_by_kind(
+    groups: ClientGroups, states: Mapping[str, list[int]], rounds: list[int], layout: dict[str, Any]
+) -> Figure:
+    """Draw the share of each kind that took part in each round."""
+    labels, present = groups.labels, dict[str, list[list[bool]]]()
+    for client, row in states.items():
+        present.setdefault(labels.get(client, "unknown clients"), []).append([state == 0 for state in row])
+    shares = [np.mean(rows, axis=0) for rows in present.values()]
+    note = f"Share of the clients of a kind that took part in a round, of {len(states):,} clients."
+    return heat_map("attendance", "Who took part", note, [shares], [*present], rounds, layout=layout, zmin=0, zmax=1)

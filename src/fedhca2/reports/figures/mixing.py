@@ -1,21 +1,20 @@
 """How clients were mixed: attention among decoders, groups, and the votes of layers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedhca2.experiment.clients import client_kind
-from fedhca2.reports.figures import Figure, Slider, matrix, matrix_layout, thinned
+from fedhca2.reports.figures import Figure, Slider, Trace, heat_map, thin
 from fedhca2.reports.figures.curves import decoder_tensors
 from fedhca2.reports.figures.groups import (
-    MOST_ROWS,
+    MAX_ROWS,
     ClientGroups,
+    MemberEvents,
     by_members,
+    expand,
     group_clients,
-    numbers,
-    part_of,
-    pooled,
-    spread,
+    pool,
 )
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.reader import Array, RunFiles
@@ -28,42 +27,37 @@ def attention_figures(run: RunFiles) -> list[Figure]:
     events = [
         e for e in run.of("aggregation") if e["part"] == "decoder" and e["mixing"] and np.ndim(e["mixing"][0]) == 3
     ]
-    cast = group_clients(run)
-    groups = enumerate(by_members(events, cast))
-    return [figure for number, group in groups for figure in _attention(run, cast, *group, _mark(number))]
+    groups = group_clients(run)
+    return [figure for same in by_members(events, groups) for figure in _attention(run, groups, same)]
 
 
-def _attention(run: RunFiles, cast: ClientGroups, members: list[str], events: list[Event], mark: str) -> list[Figure]:
+def _attention(run: RunFiles, groups: ClientGroups, same: MemberEvents) -> list[Figure]:
     """Draw the attention among decoders of one layout."""
+    mark, members, events = same
     depth = max(len(event["mixing"][0]) for event in events)
     events = [event for event in events if len(event["mixing"][0]) == depth]
-    evenness = np.array([[entropy(tensor) for tensor in numbers(event["mixing"][0])] for event in events])
+    weights = [np.array(event["mixing"][0], dtype=float) for event in events]
+    evenness = np.array([[entropy(tensor) for tensor in one] for one in weights])
     names = decoder_tensors(run, members[0])
     if len(names) != depth:
         names = [f"tensor {i + 1}" for i in range(depth)]
-    rows = cast.rows(members)
-    chosen = thinned(len(events), depth * len(rows) ** 2)
-    states = [
-        pooled(spread(numbers(events[i]["mixing"][0]), events[i]["members"], members), rows, itself=True)
-        for i in chosen
-    ]
-    most_telling = int(evenness[-1].argmin())
-    tensors = Slider("tensor", names, most_telling)
-    rounds = Slider("round", [str(events[i]["round"] + 1) for i in chosen], len(chosen) - 1)
-    changes = [{"z": [state[tensor].tolist()]} for tensor in range(depth) for state in states]
+    rows = groups.rows(members)
+    chosen = thin(len(events), depth * len(rows) ** 2)
+    states = [pool(expand(weights[i], events[i]["members"], members), rows, itself=True) for i in chosen]
+    rounds = [event["round"] + 1 for event in events]
+    sliders = [Slider("tensor", names, int(evenness[-1].argmin())), Slider.of_rounds([rounds[i] for i in chosen])]
     highest = max(2 / len(members), *(float(np.nanmax(state)) for state in states))  # an even share is a middle tone
-    shown = {"zmin": 0, "zmax": highest, "texttemplate": "%{z:.3f}" if len(rows) <= 20 else ""}
-    trace = matrix(states[-1][most_telling].tolist(), list(rows), list(rows), **shown)
+    look: Trace = {"zmin": 0, "zmax": highest, "texttemplate": "%{z:.3f}" if len(rows) <= 20 else ""}
     note = "How much of each decoder's update (column) the decoder of a row adds. "
     note += in_words(evenness, events[-1].get("of", len(members)), names)
-    title, layout = f"Attention among decoders{part_of(events)}", matrix_layout(len(rows))
-    attention = Figure(f"attention{mark}", title, note, [trace], layout, True, [tensors, rounds], changes)
+    title, by_tensor = f"Attention among decoders{same.part}", [state[i] for i in range(depth) for state in states]
+    attention = heat_map(f"attention{mark}", title, note, by_tensor, list(rows), sliders=sliders, **look)
     if evenness.min() >= PLAIN_MEAN:
         return [attention]
-    even = matrix(evenness.T.tolist(), names, [event["round"] + 1 for event in events], zmin=0, zmax=1)
-    told = "Entropy of the attention. 1: spread evenly, a plain mean; 0: each decoder attends to only one."
-    across = matrix_layout(depth, xaxis={"title": {"text": "round"}, "automargin": True, "showgrid": False})
-    return [attention, Figure(f"entropy{mark}", "How even the attention is", told, [even], across, wide=True)]
+    note = "Entropy of the attention. 1: spread evenly, a plain mean; 0: each decoder attends to only one."
+    layout = {"xaxis": {"title": {"text": "round"}, "automargin": True, "showgrid": False}}
+    about = (f"entropy{mark}", "How even the attention is", note)
+    return [attention, heat_map(*about, [evenness.T], names, rounds, layout=layout, zmin=0, zmax=1)]
 
 
 def in_words(evenness: Array, members: int, names: Sequence[str]) -> str:
@@ -99,38 +93,32 @@ def entropy(weights: Array) -> float:
 def grouping_figures(run: RunFiles) -> list[Figure]:
     """Draw how often clients were aggregated together, if a method groups them, and how their layers voted."""
     events = [event for event in run.of("aggregation") if event["part"] == "encoder" and _grouped(event)]
-    cast = group_clients(run)
-    groups = enumerate(by_members(events, cast))
-    kinds = {client: client_kind(run.dataset(client), tasks) for client, tasks in cast.tasks.items()}
-    return [figure for number, group in groups for figure in _grouping(cast, kinds, *group, _mark(number))]
+    groups = group_clients(run)
+    return [figure for same in by_members(events, groups) for figure in _grouping(run, groups, same)]
 
 
-def _grouping(
-    cast: ClientGroups, kinds: Mapping[str, str], members: list[str], events: list[Event], mark: str
-) -> list[Figure]:
+def _grouping(run: RunFiles, groups: ClientGroups, same: MemberEvents) -> list[Figure]:
     """Draw the groups among encoders of one layout."""
-    states = np.array([spread(shares(event), event["members"], members) for event in events])
-    together = chosen_together(events, members)
-    rows = cast.rows(members)
-    names, layout = list(rows), matrix_layout(len(rows))
+    mark, members, events = same
+    together, rows = chosen_together(events, members), groups.rows(members)
+    kinds = {client: client_kind(run.dataset(client), tasks) for client, tasks in groups.tasks.items()}
     note = "Share of their common rounds in which the client of a row chose the client of a column to aggregate with. "
     note += correctness(together, [kinds.get(member, member) for member in members])
-    trace = matrix(pooled(together, rows, itself=True).tolist(), names, names, zmin=0, zmax=1)
-    title = f"Who is grouped with whom{part_of(events)}"
-    figures = [Figure(f"grouping{mark}", title, note, [trace], layout, wide=True)]
-    chosen = thinned(len(events), len(rows) ** 2)
-    steps = Slider("round", [str(events[i]["round"] + 1) for i in chosen], len(chosen) - 1)
-    changes = [{"z": [pooled(states[i], rows, itself=True).tolist()]} for i in chosen]
-    highest = float(np.nanmax(states[chosen]))
-    trace = matrix(changes[-1]["z"][0], names, names, zmin=0, zmax=highest)
+    title, states = f"Who is grouped with whom{same.part}", [pool(together, rows, itself=True)]
+    figures = [heat_map(f"grouping{mark}", title, note, states, list(rows), zmin=0, zmax=1)]
+    shown = [events[i] for i in thin(len(events), len(rows) ** 2)]
+    weights = [expand(shares(event), event["members"], members) for event in shown]
     note = "The weight of each client (column) in what the client of a row gets."
-    figures.append(Figure(f"mixing{mark}", "Weights by round", note, [trace], layout, True, [steps], changes))
-    return figures + _votes(events, members, mark)
+    states = [pool(one, rows, itself=True) for one in weights]
+    rounds, highest = Slider.of_rounds([event["round"] + 1 for event in shown]), float(np.nanmax(weights))
+    about = (f"mixing{mark}", "Weights by round", note)
+    figures.append(heat_map(*about, states, list(rows), sliders=[rounds], zmin=0, zmax=highest))
+    return figures + _votes(same)
 
 
 def chosen_together(events: Sequence[Event], members: Sequence[str]) -> Array:
     """The share of their common rounds in which each member chose each other one, [N, N]; NaN without such a round."""
-    chosen = np.array([spread(friends(event), event["members"], members) for event in events])
+    chosen = np.array([expand(friends(event), event["members"], members) for event in events])
     met = (~np.isnan(chosen)).sum(axis=0)
     return np.where(met, np.nansum(chosen, axis=0) / np.maximum(met, 1), np.nan)
 
@@ -145,7 +133,7 @@ def friends(event: Event) -> Array:
     """
     if not event.get("votes"):
         return np.asarray(shares(event) > 0, dtype=float)
-    votes = numbers(event["votes"])
+    votes = np.array(event["votes"], dtype=float)
     best = np.argsort(-votes.sum(axis=0), axis=1, kind="stable")[:, : int(votes.max())]
     chosen = np.zeros(votes.shape[1:])
     np.put_along_axis(chosen, best, 1.0, axis=1)
@@ -166,18 +154,13 @@ def correctness(together: Array, kinds: Sequence[str]) -> str:
     return told + (f", and others in {together[~same & others].mean():.0%}." if (~same & others).any() else ".")
 
 
-def _mark(number: int) -> str:
-    """What tells the figures of further layouts from those of the first."""
-    return f"-{number}" if number else ""
-
-
 def shares(event: Event) -> Array:
     """The share of each member's row in what every member gets, [N, N], from the first blend of an aggregation.
 
     >>> shares({"mixing": [[[0.5, 0.5, 0], [0, 0, 1]]], "gets": [[0, 0, 1]]}).tolist()
     [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
     """
-    weights = numbers(event["mixing"][0])
+    weights = np.array(event["mixing"][0], dtype=float)
     return weights[list(event["gets"][0])]
 
 
@@ -186,19 +169,16 @@ def _grouped(event: Event) -> bool:
     return bool(event["mixing"]) and np.ndim(event["mixing"][0]) == 2 and len(event["mixing"][0]) > 1
 
 
-def _votes(events: list[Event], members: list[str], mark: str) -> list[Figure]:
+def _votes(same: MemberEvents) -> list[Figure]:
     """Draw the mean votes of each voting layer over rounds, with a slider over clients, unless they are many."""
-    voted = [
-        spread(numbers(event["votes"]), event["members"], members) for event in events if event.get("votes") is not None
-    ]
-    if not voted or len(members) > MOST_ROWS:
+    mark, members, events = same
+    voted = [event for event in events if event.get("votes") is not None]
+    if not voted or len(members) > MAX_ROWS:
         return []
-    cast = [~np.isnan(votes) for votes in voted]
-    mean = np.nansum(voted, axis=0) / np.maximum(np.sum(cast, axis=0), 1)
+    votes = np.array([expand(np.array(e["votes"], dtype=float), e["members"], members) for e in voted])
+    mean = np.nansum(votes, axis=0) / np.maximum((~np.isnan(votes)).sum(axis=0), 1)
     layers = [f"layer {i - len(mean)}" for i in range(len(mean))]
-    trace = matrix(mean[:, -1].tolist(), layers, members, zmin=0, zmax=float(mean.max()))
-    steps = Slider("client", members, len(members) - 1)
-    changes = [{"z": [mean[:, i].tolist()]} for i in range(len(members))]
     note = "Mean votes over all rounds; the voting layers are counted from the encoder's last one."
-    layout = matrix_layout(len(layers))
-    return [Figure(f"votes{mark}", "Votes of layers", note, [trace], layout, True, [steps], changes)]
+    slider, states = Slider("client", members, len(members) - 1), [mean[:, i] for i in range(len(members))]
+    about, highest = (f"votes{mark}", "Votes of layers", note), float(mean.max())
+    return [heat_map(*about, states, layers, members, sliders=[slider], zmin=0, zmax=highest)]

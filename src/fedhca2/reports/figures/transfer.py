@@ -9,26 +9,13 @@ import numpy as np
 import torch
 
 from fedhca2.aggregation.means import cosines
-from fedhca2.reports.figures import (
-    COLOURS,
-    GREY,
-    LABELLED,
-    Figure,
-    Slider,
-    axes,
-    matrix,
-    matrix_layout,
-    thinned,
-)
-from fedhca2.reports.figures.groups import by_members, group_clients, spread
-from fedhca2.run_folder.event_log import Event
+from fedhca2.reports.figures import COLOURS, GREY, MAX_LABELLED, Figure, Slider, axes, heat_map, thin
+from fedhca2.reports.figures.curves import series
+from fedhca2.reports.figures.groups import MemberEvents, by_members, expand, group_clients
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.words import counted, gain_text
 
-BARS = 40  # most clients that have a bar
-ARROWS = 60  # most arrows of a graph
-POINTS = 4_000  # most pairs among points
-HELPS, HARMS, INK = COLOURS[2], COLOURS[1], GREY
+HELPS, HARMS = COLOURS[2], COLOURS[1]
 SCALE = [[0.0, HARMS], [0.5, "#F7F7F7"], [1.0, HELPS]]
 WHOLE = "if its whole update were added to the other's trained encoder"
 
@@ -37,6 +24,7 @@ WHOLE = "if its whole update were added to the other's trained encoder"
 class MeasuredPairs:
     """Clients whose encoders have one layout; matrices are [giver, receiver], one for each measured round."""
 
+    mark: str  # of its figures' ids
     members: list[str]
     rounds: list[int]
     transfer: list[Array]  # Z in percent; NaN if it was not measured
@@ -73,11 +61,8 @@ def magnitude_similarity(gram: Array) -> Array:
 
 def client_gains(run: RunFiles) -> dict[str, dict[int, float]]:
     """By client and round, how much smaller its validation loss was after the server's rows, in percent."""
-    gains: dict[str, dict[int, float]] = {}
-    for event in run.of("effect"):
-        if event["before"] > 0:
-            gains.setdefault(event["client"], {})[event["round"]] = 100 * (1 - event["after"] / event["before"])
-    return gains
+    effects = [event for event in run.of("effect") if event["before"] > 0]
+    return series(effects, lambda event: 100 * (1 - event["after"] / event["before"]), first=0)
 
 
 def measured_pairs(run: RunFiles) -> list[MeasuredPairs]:
@@ -87,24 +72,19 @@ def measured_pairs(run: RunFiles) -> list[MeasuredPairs]:
     if rounds:
         compared = [event for event in run.of("aggregation") if event["round"] in rounds and len(event["members"]) > 1]
         events = [event for event in compared if (event["part"], event["measure"]) == ("encoder", "rows")]
-    return [_pairs(members, group) for members, group in by_members(events, group_clients(run))]
+    return [_pairs(same) for same in by_members(events, group_clients(run))]
 
 
-def _pairs(members: list[str], events: Sequence[Event]) -> MeasuredPairs:
-    def states(of: Any) -> list[Array]:
-        return [spread(np.array(of(event), dtype=float), event["members"], members) for event in events]
-
-    def unknown(event: Event) -> Array:
-        return np.full((len(event["members"]),) * 2, np.nan)
-
-    grams = {id(event): np.array(event["products"], dtype=float) for event in events}
-    return MeasuredPairs(
-        members,
-        [event["round"] + 1 for event in events],
-        states(lambda event: 100 * np.array(event["transfer"], dtype=float) if "transfer" in event else unknown(event)),
-        states(lambda event: cosines(torch.from_numpy(grams[id(event)])).numpy()),
-        states(lambda event: magnitude_similarity(grams[id(event)])),
-    )
+def _pairs(same: MemberEvents) -> MeasuredPairs:
+    pairs = MeasuredPairs(same.mark, same.members, [event["round"] + 1 for event in same.events], [], [], [])
+    for event in same.events:
+        gram = np.array(event["products"], dtype=float)
+        transfer = 100 * np.array(event["transfer"], dtype=float) if "transfer" in event else np.full_like(gram, np.nan)
+        cosine = cosines(torch.from_numpy(gram)).numpy()
+        sizes = magnitude_similarity(gram)
+        for states, one in ((pairs.transfer, transfer), (pairs.cosine, cosine), (pairs.magnitude, sizes)):
+            states.append(expand(one, event["members"], same.members))
+    return pairs
 
 
 def transfer_sentences(run: RunFiles) -> list[str]:
@@ -116,8 +96,8 @@ def transfer_sentences(run: RunFiles) -> list[str]:
     if gains:
         sentences.append(_immediate_effect(gains, pairs))
     for group in pairs:
-        given = {name: _mean_of(row) for name, row in zip(group.members, group.mean, strict=True)}
-        given = {name: mean for name, mean in given.items() if not np.isnan(mean)}
+        rows = zip(group.members, group.mean, strict=True)
+        given = {name: float(np.nanmean(row)) for name, row in rows if not np.isnan(row).all()}
         if given:
             most, least = max(given, key=given.__getitem__), min(given, key=given.__getitem__)
             first, last = ("help the others most", "least") if given[most] > 0 else ("harm the others least", "most")
@@ -155,30 +135,24 @@ def loss_text(gain: float) -> str:
     return f"loss {gain_text(-gain)}"
 
 
-def _mean_of(values: Array) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else float("nan")
-
-
 def transfer_figures(run: RunFiles) -> list[Figure]:
     """Draw every client's gain, transfer between pairs as heat map and graph, and how pairs of updates relate."""
     gains = client_gains(run)
     figures = [_gain_bars(gains, " ".join(["Left of 0 a loss rose.", *transfer_sentences(run)]))] if gains else []
-    for number, pairs in enumerate(measured_pairs(run)):
-        mark = f"-{number}" if number else ""
+    for pairs in measured_pairs(run):
         if not np.isnan(pairs.mean).all():
-            figures += [_heat_map(pairs, mark), _graph(pairs, mark)]
-        figures.append(_points(pairs, mark))
+            figures += [_heat_map(pairs), _graph(pairs)]
+        figures.append(_points(pairs))
     return figures
 
 
-def _gain_bars(gains: Mapping[str, Mapping[int, float]], told: str) -> Figure:
-    """Draw a bar for every client, the mean over rounds; of many clients, those at both ends."""
+def _gain_bars(gains: Mapping[str, Mapping[int, float]], note: str, most: int = 40) -> Figure:
+    """Draw a bar for every client, the mean over rounds; of more than `most` clients, those at both ends."""
     means = {client: fmean(by_round.values()) for client, by_round in gains.items()}
     names = sorted(means, key=means.__getitem__)
-    if len(names) > BARS:
-        names = names[: BARS // 2] + names[-BARS // 2 :]
-        told += f" Of {len(means)} clients, the {BARS // 2} with the largest and the smallest fall are drawn."
+    if len(names) > most:
+        names = names[: most // 2] + names[-most // 2 :]
+        note += f" Of {len(means)} clients, the {most // 2} with the largest and the smallest fall are drawn."
     by_round = [
         ", ".join(f"round {round}: {gain_text(gain)}" for round, gain in sorted(gains[name].items())[-12:])
         for name in names
@@ -192,41 +166,32 @@ def _gain_bars(gains: Mapping[str, Mapping[int, float]], told: str) -> Figure:
         "hovertemplate": "%{y}: %{x:+.2f} %<br>%{customdata}<extra></extra>",
         "marker": {"color": [HELPS if means[name] > 0 else HARMS for name in names]},
     }
-    layout = axes("fall of the validation loss (%)", "")
-    layout["xaxis"] |= {"zeroline": True, "zerolinecolor": INK}
+    layout = axes("fall of the validation loss (%)", "", height=130 + 22 * len(names))
+    layout["xaxis"] |= {"zeroline": True, "zerolinecolor": GREY}
     layout["yaxis"] |= {"type": "category"}
-    height = 130 + 22 * len(names)
-    return Figure(
-        "transfer-gains",
-        "Immediate effect of the server's rows",
-        told,
-        [trace],
-        {**layout, "height": height},
-        wide=True,
-    )
+    title = "Immediate effect of the server's rows"
+    return Figure("transfer-gains", title, note, [trace], layout, wide=True)
 
 
-def _heat_map(pairs: MeasuredPairs, mark: str) -> Figure:
+def _heat_map(pairs: MeasuredPairs) -> Figure:
     """Draw the transfer between all pairs: by round, and the mean."""
     count = len(pairs.members)
-    shown = thinned(len(pairs.rounds), count**2)
+    shown = thin(len(pairs.rounds), count**2)
     states = [*(pairs.transfer[i] for i in shown), pairs.mean]
     reach = _reach(np.array(states))
-    trace = matrix(states[-1].tolist(), pairs.members, pairs.members, zmin=-reach, zmax=reach)
-    trace |= {"autocolorscale": False, "colorscale": SCALE}
-    trace |= {"hovertemplate": "%{y} → %{x}: %{z:+.2f} %<extra></extra>", "colorbar": {"thickness": 12, "title": "%"}}
-    if count <= LABELLED:
-        trace["texttemplate"] = "%{z:+.1f}"
-    labels = [*(str(pairs.rounds[i]) for i in shown), "all, on average"]
-    slider = Slider("round", labels, len(states) - 1)
-    changes = [{"z": [state.tolist()]} for state in states]
+    look: dict[str, Any] = {"zmin": -reach, "zmax": reach, "autocolorscale": False, "colorscale": SCALE}
+    look |= {"hovertemplate": "%{y} → %{x}: %{z:+.2f} %<extra></extra>", "colorbar": {"thickness": 12, "title": "%"}}
+    if count <= MAX_LABELLED:
+        look["texttemplate"] = "%{z:+.1f}"
+    slider = Slider.of_rounds([*(pairs.rounds[i] for i in shown), "all, on average"])
     note = f"How much a row's client would help a column's: by how much its loss would fall (%), {WHOLE}."
-    layout = matrix_layout(count)
-    if count > LABELLED:
-        layout |= {"height": 200 + max(360, 12 * min(count, 80))}
-        layout["xaxis"] |= {"tickangle": -90, "tickfont": {"size": 9}}
-    title = "Who would help whom"
-    return Figure(f"transfer{mark}", title, note, [trace], layout, wide=True, sliders=[slider], changes=changes)
+    figure = heat_map(
+        f"transfer{pairs.mark}", "Who would help whom", note, states, pairs.members, sliders=[slider], **look
+    )
+    if count > MAX_LABELLED:
+        figure.layout["height"] = 200 + max(360, 12 * min(count, 80))
+        figure.layout["xaxis"] |= {"tickangle": -90, "tickfont": {"size": 9}}
+    return figure
 
 
 def _reach(values: Array) -> float:
@@ -234,49 +199,43 @@ def _reach(values: Array) -> float:
     return max(float(np.nanquantile(np.abs(values), 0.98)), 1e-6)
 
 
-def _graph(pairs: MeasuredPairs, mark: str) -> Figure:
+def _graph(pairs: MeasuredPairs, most: int = 60) -> Figure:
     """Draw an arrow to each client, on the right, from the one whose update would help it most, on the left."""
     best = {name: giver for name in pairs.members if (giver := pairs.best_giver(name)) and giver[1] > 0}
-    drawn = sorted(best, key=lambda name: best[name][1], reverse=True)[:ARROWS]
+    drawn = sorted(best, key=lambda name: best[name][1], reverse=True)[:most]
     givers = list(dict.fromkeys(best[name][0] for name in drawn))
     receivers = sorted(drawn, key=lambda name: givers.index(best[name][0]))  # so that few arrows cross
-    at = {name: _middle(i, len(receivers)) for i, name in enumerate(receivers)}
-    frm = {name: _middle(i, len(givers)) for i, name in enumerate(givers)}
-    most = max((value for _, value in best.values()), default=1.0)
-    arrows = [_arrow(frm[best[name][0]], at[name], best[name][1] / most) for name in receivers]
+    left, right = ({name: (i + 0.5) / len(names) for i, name in enumerate(names)} for names in (givers, receivers))
+    strongest = max((value for _, value in best.values()), default=1.0)
     counts = {giver: sum(best[name][0] == giver for name in receivers) for giver in givers}
-    left = _names(0, frm, [f"would help {counts[name]} most" for name in givers], "middle left")
-    right = _names(1, at, [f"{best[name][0]}: {gain_text(best[name][1])}" for name in receivers], "middle right")
+    told = [f"would help {counts[name]} most" for name in givers]
+    told_right = [f"{best[name][0]}: {gain_text(best[name][1])}" for name in receivers]
     hidden = {"visible": False, "fixedrange": True}
-    room = 24 + 7 * max(map(len, pairs.members))
+    room = min(24 + 7 * max(map(len, pairs.members)), 180)
     layout = {
         "xaxis": {**hidden, "range": [0, 1]},
         "yaxis": {**hidden, "range": [1, 0]},
-        "annotations": arrows,
+        "annotations": [_arrow(left[best[name][0]], right[name], best[name][1] / strongest) for name in receivers],
         "showlegend": False,
         "height": max(300, 60 + 24 * len(receivers)),
-        "margin": {"l": min(room, 180), "r": min(room, 180), "t": 10, "b": 10},
+        "margin": {"l": room, "r": room, "t": 10, "b": 10},
     }
     note = (
         f"To each client on the right, from the one on the left whose update would help it most, {WHOLE}, on average "
         f"over the measured rounds; thick arrows help more. "
         f"{len(pairs.members) - len(best)} of {len(pairs.members)} clients would not be helped by any."
     )
-    if len(best) > ARROWS:
-        note += f" The {ARROWS} strongest of {len(best)} arrows are drawn."
-    return Figure(f"giving{mark}", "Who gives to whom", note, [left, right], layout, wide=True)
-
-
-def _middle(number: int, count: int) -> float:
-    """The height of one of several names, between 0 and 1."""
-    return (number + 0.5) / count
+    if len(best) > most:
+        note += f" The {most} strongest of {len(best)} arrows are drawn."
+    traces = [_names(0, left, told, "middle left"), _names(1, right, told_right, "middle right")]
+    return Figure(f"giving{pairs.mark}", "Who gives to whom", note, traces, layout, wide=True)
 
 
 def _names(x: float, at: Mapping[str, float], told: list[str], position: str) -> dict[str, Any]:
     """Names in a column, each with a point."""
     text = {"text": list(at), "textposition": position, "cliponaxis": False}
     hover = {"customdata": told, "hovertemplate": "%{text}<br>%{customdata}<extra></extra>"}
-    points = {"x": [x] * len(at), "y": list(at.values()), "marker": {"size": 9, "color": INK}}
+    points = {"x": [x] * len(at), "y": list(at.values()), "marker": {"size": 9, "color": GREY}}
     return {"type": "scatter", "mode": "markers+text", **points, **text, **hover}
 
 
@@ -287,17 +246,17 @@ def _arrow(start: float, end: float, share: float) -> dict[str, Any]:
     return {**ends, **look, "text": "", "showarrow": True, "standoff": 8, "startstandoff": 8}
 
 
-def _points(pairs: MeasuredPairs, mark: str) -> Figure:
+def _points(pairs: MeasuredPairs) -> Figure:
     """Draw every pair by the cosine and the magnitude similarity of its updates, coloured by its transfer if known."""
     one, other = np.triu_indices(len(pairs.members), 1)
-    kept = thinned(len(one), most=POINTS)
-    one, other = one[kept], other[kept]
-    shown = thinned(len(pairs.rounds), 3 * len(kept))
+    some = thin(len(one), most=4_000)
+    one, other = one[some], other[some]
+    shown = thin(len(pairs.rounds), 3 * len(some))
     transfer = [(pairs.transfer[i][one, other] + pairs.transfer[i][other, one]) / 2 for i in shown]
     changes = [
         {"x": [pairs.cosine[i][one, other].tolist()], "y": [pairs.magnitude[i][one, other].tolist()]} for i in shown
     ]
-    marker: dict[str, Any] = {"size": 9, "color": INK, "line": {"width": 1, "color": INK}}
+    marker: dict[str, Any] = {"size": 9, "color": GREY, "line": {"width": 1, "color": GREY}}
     if not np.isnan(transfer).all():
         reach = _reach(np.array(transfer))
         marker |= {"color": transfer[-1].tolist(), "colorscale": SCALE, "cmin": -reach, "cmax": reach}
@@ -314,13 +273,13 @@ def _points(pairs: MeasuredPairs, mark: str) -> Figure:
     }
     reach = min(1.05, max(0.2, 1.15 * max(float(np.nanmax(np.abs(change["x"]))) for change in changes)))
     layout = axes("cosine of the two updates", "magnitude similarity", height=430)
-    layout["xaxis"] |= {"range": [-reach, reach], "zeroline": True, "zerolinecolor": INK}
+    layout["xaxis"] |= {"range": [-reach, reach], "zeroline": True, "zerolinecolor": GREY}
     layout["yaxis"] |= {"range": [-0.05, 1.1]}
     note = (
         "Left of 0 the updates of a pair conflict, right of it they agree. Near 0, a pair at the top has updates of "
         "one size in unrelated directions: no conflict. At the bottom, one update is far smaller than the other and "
         "hardly counts: no interaction. Colours show how much they would help each other on average."
     )
-    slider = Slider("round", [str(pairs.rounds[i]) for i in shown], len(shown) - 1)
+    slider = Slider.of_rounds([pairs.rounds[i] for i in shown])
     title = "Conflict, or no interaction"
-    return Figure(f"pairs{mark}", title, note, [trace], layout, wide=True, sliders=[slider], changes=changes)
+    return Figure(f"pairs{pairs.mark}", title, note, [trace], layout, True, [slider], changes)

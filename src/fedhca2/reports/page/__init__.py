@@ -125,10 +125,14 @@ Block = Table | AnswerBlock | Text | Note | Gallery | Drawing | Figure
 class Section:
     """A tab of the page, with the colours of its clients, kinds or methods if figures use them."""
 
-    id: str
     title: str
     blocks: Sequence[Block]
     colours: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        """Its title as a part of an address."""
+        return self.title.lower().replace(" ", "-").replace("α", "alpha").replace("β", "beta")
 
     @property
     def figures(self) -> list[Figure]:

@@ -10,16 +10,13 @@ from fedhca2.errors import UserError
 from fedhca2.painting import paint_depth
 from fedhca2.reports.figures.groups import group_clients
 from fedhca2.reports.page import Gallery, Key, Picture, address
-from fedhca2.reports.page.answer import gains_of
+from fedhca2.reports.page.tables import gains_of
 from fedhca2.reports.pictures import paint, paint_label, to_image
 from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, Task
 from fedhca2.words import metric_title, score_text
 
-MOST_CLIENTS = 12  # whose pictures are on a page
-MOST_METHODS = 5  # side by side
-MOST_LINES = 5  # of a vector
-OF_A_SPLIT = {"ods_f", "map"}  # metrics that say little about a single image
+MAX_CLIENTS = 12  # whose pictures are on a page
 Source = Mapping[str, Array]  # a client's samples
 Ends = tuple[float, float]  # the least and the greatest value
 
@@ -27,7 +24,7 @@ Ends = tuple[float, float]  # the least and the greatest value
 def run_galleries(run: RunFiles) -> list[Gallery]:
     """Show label, Local and federated predictions of every client and task; without Local, the untrained model's."""
     galleries = []
-    colours, labels = group_clients(run).colours, group_clients(run).labels
+    colours = group_clients(run).client_colours
     for client in chosen_clients(run):
         ours, alone = run.samples(client), run.baseline.samples(client) if run.baseline.begun else {}
         if not ours:
@@ -36,7 +33,7 @@ def run_galleries(run: RunFiles) -> list[Gallery]:
             columns = {"local": (alone, "after"), run.method: (ours, "after")}
         else:
             columns = {"before training": (ours, "before"), run.method: (ours, "after")}
-        galleries += _galleries(run, client, columns, colours.get(labels.get(client, ""), ""))
+        galleries += _galleries(run, client, columns, colours.get(client, ""))
     return galleries
 
 
@@ -44,7 +41,7 @@ def comparison_galleries(runs: Mapping[str, RunFiles]) -> list[Gallery]:
     """Show labels and the predictions of every method."""
     first, galleries = next(iter(runs.values())), []
     for client in chosen_clients(first):
-        samples = {label: run.samples(client) for label, run in list(runs.items())[:MOST_METHODS]}
+        samples = {label: run.samples(client) for label, run in list(runs.items())[:5]}
         given = next((held for held in samples.values() if held), {})
         columns = {label: (held, "after") for label, held in samples.items() if held and _same_images(given, held)}
         if columns:
@@ -55,12 +52,12 @@ def comparison_galleries(runs: Mapping[str, RunFiles]) -> list[Gallery]:
 def chosen_clients(run: RunFiles) -> list[str]:
     """All clients or, of many, those that gained most and least, and one of each kind."""
     clients = list(run.tasks)
-    if len(clients) <= MOST_CLIENTS:
+    if len(clients) <= MAX_CLIENTS:
         return clients
     ranked = [gain.client for gain in sorted(gains_of(run), key=lambda gain: gain.percent)]
     ends = [*ranked[-3:], *ranked[:3]]
-    wanted = [*ends, *(held[0] for held in group_clients(run).groups.values() if held), *clients]
-    return list(dict.fromkeys(client for client in wanted if run.samples_file(client).is_file()))[:MOST_CLIENTS]
+    wanted = [*ends, *(own[0] for own in group_clients(run).groups.values() if own), *clients]
+    return list(dict.fromkeys(client for client in wanted if run.samples_file(client).is_file()))[:MAX_CLIENTS]
 
 
 def _same_images(one: Source, other: Source) -> bool:
@@ -69,35 +66,33 @@ def _same_images(one: Source, other: Source) -> bool:
 
 def _galleries(run: RunFiles, client: str, columns: Mapping[str, tuple[Source, str]], colour: str) -> list[Gallery]:
     """One gallery per task; raises UserError if the samples do not fit it."""
+    samples = next(iter(columns.values()))[0]
+    tasks = [key.removeprefix("label.") for key in samples if key.startswith("label.")]
     try:
-        return _drawn(run, client, columns, colour)
+        return [_gallery(run, client, run.task_set[task], columns, colour) for task in tasks]
     except (ValueError, KeyError, IndexError, RuntimeError) as error:
-        raise UserError([f"{run.samples_file(client)}: should fit the client's tasks, found {error}"]) from None
+        raise UserError(run.samples_file(client), f"expected samples of the client's tasks, got {error}") from None
 
 
-def _drawn(run: RunFiles, client: str, columns: Mapping[str, tuple[Source, str]], colour: str) -> list[Gallery]:
-    """The best, the middle and the worst image of each task, by the score of the last column."""
-    given = next(iter(columns.values()))[0]
-    galleries = []
-    for name in [key.removeprefix("label.") for key in given if key.startswith("label.")]:
-        task, names = run.task_set[name], list(map(str, given.get(f"names.{name}", ())))
-        maps = {label: held[f"{when}.{name}"] for label, (held, when) in columns.items() if f"{when}.{name}" in held}
-        labels = given[f"label.{name}"]
-        scores = {label: image_scores(task, held, labels, names) for label, held in maps.items()}
-        places, rows = ranked_images(task, scores[next(reversed(scores))]), []
-        for word, i in places.items():
-            ends = _ends(task, labels[i])
-            told = f"{ends[0]:.1f} to {ends[1]:.1f} {task.unit}" if ends else ""
-            pictures = [Picture(address(to_image(given["image"][i]), photograph=True))]
-            pictures.append(_shown(task, labels[i], names, told, ends, label=True))
-            pictures += [
-                _shown(task, held[i], names, _score(task, scores[label][i]), ends) for label, held in maps.items()
-            ]
-            rows.append((word, pictures))
-        seen = [labels[list(places.values())], *(held[list(places.values())] for held in maps.values())]
-        title = client if len(run.tasks.get(client, ())) == 1 else f"{client}, {task.title}"
-        galleries.append(Gallery(title, ["input", "label", *maps], rows, colour, colour_key(task, seen, names)))
-    return galleries
+def _gallery(run: RunFiles, client: str, task: Task, columns: Mapping[str, tuple[Source, str]], colour: str) -> Gallery:
+    """The best, the middle and the worst image of a task, by the score of the last column."""
+    samples = next(iter(columns.values()))[0]
+    names, labels = list(map(str, samples.get(f"names.{task.name}", ()))), samples[f"label.{task.name}"]
+    keys = {label: (own, f"{when}.{task.name}") for label, (own, when) in columns.items()}
+    maps = {label: own[key] for label, (own, key) in keys.items() if key in own}
+    scores = {label: image_scores(task, own, labels, names) for label, own in maps.items()}
+    images, rows = rank_images(task, scores[next(reversed(scores))]), []
+    for word, i in images.items():
+        ends = _ends(task, labels[i])
+        told = f"{ends[0]:.1f} to {ends[1]:.1f} {task.unit}" if ends else ""
+        pictures = [Picture(address(to_image(samples["image"][i]), photograph=True))]
+        pictures.append(_shown(task, labels[i], names, told, ends, label=True))
+        pictures += [_shown(task, own[i], names, _score(task, scores[label][i]), ends) for label, own in maps.items()]
+        rows.append((word, pictures))
+    chosen = list(images.values())
+    seen = [labels[chosen], *(own[chosen] for own in maps.values())]
+    title = client if len(run.tasks.get(client, ())) == 1 else f"{client}, {task.title}"
+    return Gallery(title, ["input", "label", *maps], rows, colour, colour_key(task, seen, names))
 
 
 def _shown(
@@ -128,15 +123,15 @@ def in_words(task: Task, vector: Array, names: Sequence[str]) -> list[tuple[str,
         return [(name(value), None) for value in values]
     if task.label_range(LabelSpace(classes=1)) == (0, 1):
         known = sorted((-value, i) for i, value in enumerate(values) if value > 0)
-        return [(name(i), -value) for value, i in known[:MOST_LINES]]
+        return [(name(i), -value) for value, i in known[:5]]
     unit = task.unit if task.unit != "%" else ""  # of scores; an error has that of its values
-    return [(f"{name(i)}: {value:.4g} {unit}".rstrip(), None) for i, value in enumerate(values[:MOST_LINES])]
+    return [(f"{name(i)}: {value:.4g} {unit}".rstrip(), None) for i, value in enumerate(values[:5])]
 
 
 def image_scores(task: Task, predictions: Array, labels: Array, names: Sequence[str] = ()) -> list[float]:
     """The task's main metric of each image, or NaN if it says little about a single one."""
     space = LabelSpace(names=tuple(names)) if names else LabelSpace(classes=256)
-    if task.metric(space).name in OF_A_SPLIT:
+    if task.metric(space).name in ("ods_f", "map"):  # of a whole split
         return [nan] * len(labels)
     scores = []
     for prediction, label in zip(predictions, labels, strict=True):
@@ -148,11 +143,11 @@ def image_scores(task: Task, predictions: Array, labels: Array, names: Sequence[
     return scores
 
 
-def ranked_images(task: Task, scores: Sequence[float]) -> dict[str, int]:
+def rank_images(task: Task, scores: Sequence[float]) -> dict[str, int]:
     """The best, the middle and the worst image by score, or the first ones if nothing is known about them.
 
     >>> from fedhca2.tasks import get_task
-    >>> ranked_images(get_task("depth"), [0.4, 0.1, 0.2, nan])
+    >>> rank_images(get_task("depth"), [0.4, 0.1, 0.2, nan])
     {'best of 4': 1, 'middle': 2, 'worst of 4': 0}
     """
     sign = -1 if task.metric(LabelSpace(classes=1)).higher_is_better else 1

@@ -3,34 +3,40 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TypeVar
+from math import isfinite
 
-from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, Column, Comparison, gather
+from fedhca2.reports.comparison import BY_CLIENT, DELTA_M, LOCAL, Column, Comparison, SeedScores, gather
 from fedhca2.reports.drawings import RANKS_TITLE, draw_ranks, ranking_note, ranking_of
-from fedhca2.reports.figures import COLOURS, GREY, Figure, axes, fitted, gain_axes, gain_bars, round_axes, values_of
+from fedhca2.reports.figures import COLOURS, GREY, Figure, gain_axes, gain_bars, round_axes
 from fedhca2.reports.figures.conflict import conflict_figures
 from fedhca2.reports.figures.curves import (
-    MEBIBYTE,
     Series,
-    drawn,
-    headline_name,
+    draw_series,
+    last_score,
     rounds_to_match,
-    series,
+    score_axis,
+    task_series,
+    total_bytes,
     weight_figures,
 )
 from fedhca2.reports.figures.groups import group_clients
 from fedhca2.reports.layouts import marked_cell, marks_note
-from fedhca2.reports.page import ONE_EVALUATION, Block, Cell, Drawing, Note, Section, Table
-from fedhca2.reports.page.answer import GAIN, comparison_answer
+from fedhca2.reports.page import ONE_EVALUATION, AnswerBlock, Block, Cell, Drawing, Note, Section, Table, Tile
 from fedhca2.reports.page.predictions import comparison_galleries
-from fedhca2.reports.page.tables import facts_table, marked, versions_table
+from fedhca2.reports.page.tables import (
+    BY_CLIENT_MEANS,
+    GAIN,
+    MEANING,
+    cost_tiles,
+    facts_table,
+    gain_cell,
+    mark_of,
+    versions_table,
+)
 from fedhca2.reports.variants import differing, flat, variants
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.words import BY_CLIENT_MEANS, gain_text, metric_axis
+from fedhca2.words import UNKNOWN, gain_text
 
-ABSENT = "—"
-MOST_BARS = 60  # of gains by group and task
-Key = TypeVar("Key")
 Variants = Mapping[str, Sequence[RunFiles]]  # the seeds of each row of the table, by label
 
 
@@ -42,13 +48,13 @@ def several_sections(runs: list[RunFiles]) -> list[Section]:
     tables = [results_table(comparison, colours), differences_table(comparison, colours)]
     results = [*comparison_answer(comparison, rows), *_gains(comparison, colours), *tables, *_ranks(comparison)]
     sections = [
-        Section("results", "Results", results, colours),
-        Section("training", "Training", _curves(rows, colours), colours),
-        Section("predictions", "Predictions", comparison_galleries(firsts)),
-        Section("alpha-and-beta", "α and β", *_of_each(firsts, weight_figures)),
-        Section("conflicts", "Conflicts", *_of_each(firsts, conflict_figures)),
-        Section("cost", "Cost", [*_costs(rows, colours), facts_table(runs)], colours),
-        Section("settings", "Settings", [settings_table(firsts), common_table(firsts), versions_table(runs)]),
+        Section("Results", results, colours),
+        Section("Training", _curves(rows, colours), colours),
+        Section("Predictions", comparison_galleries(firsts)),
+        Section("α and β", *_of_each(firsts, weight_figures)),
+        Section("Conflicts", *_of_each(firsts, conflict_figures)),
+        Section("Cost", [*_costs(rows, colours), facts_table(runs)], colours),
+        Section("Settings", [*settings_tables(firsts), versions_table(runs)]),
     ]
     return [section for section in sections if section.blocks]
 
@@ -59,62 +65,83 @@ def method_colours(rows: Variants) -> dict[str, str]:
     return {label: COLOURS[others.index(label) % len(COLOURS)] if label in others else GREY for label in rows}
 
 
+def comparison_answer(comparison: Comparison, runs: Mapping[str, Sequence[RunFiles]]) -> list[Block]:
+    """The method with the highest Δm, its spread over seeds, the others, and what it cost."""
+    others = {m: row[DELTA_M] for m, row in comparison.entries.items() if DELTA_M in row and m not in comparison.alone}
+    known = {method: entry for method, entry in others.items() if isfinite(entry.mean)}
+    if not known:
+        sentence = "Δm is unknown: it needs a run of local with the same settings and seeds, or a baseline in each run."
+        return [AnswerBlock("Δm", UNKNOWN, [MEANING], sentence, ())]
+    best, *rest = sorted(known, key=lambda method: -known[method].mean)
+    sentence = f"{best} gains most over training alone"
+    if comparison.p_values.get(best) is not None:
+        sentence += ", by" if comparison.is_beyond_chance(best, DELTA_M) else ", but not by"
+        sentence += " more than chance explains"
+
+    def facts(method: str) -> tuple[str, str, str]:
+        """Its Δm, how certain that is, and whether it is a gain."""
+        return f"{known[method].mean:+.2f} %", _over_seeds(known[method]), mark_of(known[method].mean)
+
+    tiles = [*(Tile(f"Δm of {method}", *facts(method)) for method in rest[:4]), *cost_tiles(runs[best][0])]
+    number, certain, mark = facts(best)
+    return [AnswerBlock(f"Δm of {best}", number, [MEANING, certain], f"{sentence}.", tiles, mark)]
+
+
+def _over_seeds(entry: SeedScores) -> str:
+    if entry.deviation is None:
+        return "One seed: how much that varies is unknown."
+    return f"± {entry.deviation:.2f} % from seed to seed: the standard deviation of {len(entry.values)} seeds."
+
+
 def results_table(comparison: Comparison, colours: Mapping[str, str] | None = None) -> Table:
     """Make the papers' table: a row per method, Δm first, the best of each column in bold."""
-    columns = [c for c in comparison.columns if c.is_gain] + [c for c in comparison.columns if not c.is_gain]
-    rows = [
-        [
-            Cell(method, colour=(colours or {}).get(method, "")),
-            *(
-                Cell(
-                    marked_cell(comparison, method, column),
-                    "best" if comparison.is_best(method, column) else "",
-                    comparison.entries[method][column].mean,
-                )
-                for column in columns
-            ),
+    columns = sorted(comparison.columns, key=lambda column: not column.is_gain)
+    rows = []
+    for method, entries in comparison.entries.items():
+        cells = [
+            Cell(
+                marked_cell(comparison, method, column),
+                "best" if comparison.is_best(method, column) else "",
+                entries[column].mean,
+            )
+            for column in columns
         ]
-        for method in comparison.entries
-    ]
+        rows.append([Cell(method, colour=(colours or {}).get(method, "")), *cells])
     seeds = max(len(entry.values) for row in comparison.entries.values() for entry in row.values())
     note = f"Mean ± standard deviation over {seeds} seeds. " if seeds > 1 else ""
     note += "The best of each column is bold."
     if BY_CLIENT in comparison.columns:
         note += f" Δm by client is {BY_CLIENT_MEANS}."
-    note = f"{note} {marks_note(comparison)}".strip()
-    return Table("Results", ["method", *(column.heading for column in columns)], rows, note, _over(columns))
+    return _by_column("Results", columns, rows, f"{note} {marks_note(comparison)}".strip())
 
 
 def differences_table(comparison: Comparison, colours: Mapping[str, str]) -> Table:
     """List the relative gain of every method over the first one."""
     first, *others = comparison.entries
     columns = [column for column in comparison.columns if not column.is_gain]
-    rows = [
-        [Cell(method, colour=colours[method]), *(marked(comparison.gain(method, column, first)) for column in columns)]
-        for method in others
-    ]
-    note = "In percent; higher is better for every metric."
-    return Table(f"Gain over {first}", ["method", *(column.heading for column in columns)], rows, note, _over(columns))
+    rows = []
+    for method in others:
+        gains = [gain_cell(comparison.gain(method, column, first)) for column in columns]
+        rows.append([Cell(method, colour=colours[method]), *gains])
+    return _by_column(f"Gain over {first}", columns, rows, "In percent; higher is better for every metric.")
 
 
-def _over(columns: Sequence[Column]) -> list[tuple[str, int]]:
-    return [(group, len(list(held))) for group, held in groupby(columns, key=lambda column: column.group)]
+def _by_column(title: str, columns: Sequence[Column], rows: list[list[Cell]], note: str) -> Table:
+    """A row per method and a column per group of clients and task, under the names of the groups."""
+    over = [(group, len(list(same))) for group, same in groupby(columns, key=lambda column: column.group)]
+    return Table(title, ["method", *(column.heading for column in columns)], rows, note, over)
 
 
-def settings_table(runs: Mapping[str, RunFiles]) -> Table:
-    """List the settings in which the runs differ."""
+def settings_tables(runs: Mapping[str, RunFiles]) -> list[Table]:
+    """List the settings in which the runs differ, and those that all of them have in common."""
     settings = [dict(flat(run.settings)) for run in runs.values()]
     keys = differing(list(runs.values()))
-    rows = [[Cell(key), *(Cell(str(held.get(key, ABSENT))) for held in settings)] for key in keys]
-    return Table("Settings that differ", ["setting", *runs], rows, "For the first seed of each.")
-
-
-def common_table(runs: Mapping[str, RunFiles]) -> Table:
-    """List the settings that all runs have in common."""
-    other = set(differing(list(runs.values())))
-    common = flat(next(iter(runs.values())).settings)
-    rows = [[Cell(key), Cell(str(value))] for key, value in common if key not in other]
-    return Table("Settings in common", ["setting", "value"], rows, folded=True)
+    rows = [[Cell(key), *(Cell(str(own.get(key, UNKNOWN))) for own in settings)] for key in keys]
+    common = [[Cell(key), Cell(str(value))] for key, value in settings[0].items() if key not in keys]
+    return [
+        Table("Settings that differ", ["setting", *runs], rows, "For the first seed of each."),
+        Table("Settings in common", ["setting", "value"], common, folded=True),
+    ]
 
 
 def _gains(comparison: Comparison, colours: Mapping[str, str]) -> list[Figure]:
@@ -122,13 +149,12 @@ def _gains(comparison: Comparison, colours: Mapping[str, str]) -> list[Figure]:
     methods = [method for method in comparison.entries if method not in comparison.alone]
     if DELTA_M not in comparison.columns or not methods:
         return []
+    entries = {method: comparison.entries[method][DELTA_M] for method in methods}
     bars = []
-    for method in methods:
-        entry = comparison.entries[method][DELTA_M]
+    for method, entry in entries.items():
         whisker = {"error_x": {"type": "data", "array": [entry.deviation]}} if entry.deviation is not None else {}
         bars.append(gain_bars(method, colours[method], [method], [entry.mean], meta=method, **whisker))
-    entries = [comparison.entries[method][DELTA_M] for method in methods]
-    ends = [entry.mean + sign * (entry.deviation or 0.0) for entry in entries for sign in (-1, 1)]
+    ends = [entry.mean + sign * (entry.deviation or 0.0) for entry in entries.values() for sign in (-1, 1)]
     layout = gain_axes("Δm (%)", ends, 90 + 34 * len(methods), barmode="overlay")
     several = any("error_x" in bar for bar in bars)
     note = "Mean relative gain over training alone"
@@ -140,10 +166,9 @@ def _gains(comparison: Comparison, colours: Mapping[str, str]) -> list[Figure]:
 def _gains_by_column(comparison: Comparison, methods: list[str], colours: Mapping[str, str]) -> list[Figure]:
     columns = [column for column in comparison.columns if not column.is_gain]
     local = next(iter(comparison.alone), None)
-    if local is None or len(methods) * len(columns) > MOST_BARS:
+    if local is None or len(methods) * len(columns) > 60:
         return []
-    names = [f"{column.group}: {column.task}" for column in columns]
-    traces = []
+    names, traces = [f"{column.group}: {column.task}" for column in columns], []
     for method in methods:
         gains = [comparison.gain(method, column, local) for column in columns]
         numbers = {"text": [gain_text(gain) for gain in gains], "textposition": "outside"}
@@ -163,58 +188,57 @@ def _curves(rows: Variants, colours: Mapping[str, str]) -> list[Block]:
     """Draw the scores of every method by client, or by kind of many clients: means and ranges over seeds."""
     figures: list[Block] = []
     first = next(iter(rows.values()))[0]
-    most = max(len(same) for same in rows.values())
-    note = f"Lines are means of up to {most} seeds, bands reach from the lowest to the highest." if most > 1 else ""
     for number, (label, clients) in enumerate(group_clients(first).groups.items()):
         for task in dict.fromkeys(task for client in clients for task in first.tasks.get(client, ())):
-            if (main := headline_name(first, task)) is None:
-                continue
-            metric, higher = main
-            traces = []
-            found = {
-                method: [mean_series(series(run.of("metric"), task, metric), clients) for run in same]
-                for method, same in rows.items()
-            }
-            for method, held in found.items():
-                rounds = sorted({round for one in held for round in one})
-                traces += drawn(method, colours[method], held, rounds, band="seeds")
-            if max((len(trace["x"]) for trace in traces), default=0) < 2:
-                continue
-            name = f"{metric_axis(first.task_set[task].unit, metric)}, {'higher' if higher else 'lower'} is better"
-            layout = round_axes(first.rounds, name, fitted(values_of(traces)))
-            title = f"{label}: {first.task_set[task].title}"
-            local = next((held for method, held in found.items() if rows[method][0].method == LOCAL), None)
-            told = f"{note} {matching_rounds(found, local, higher)}".strip() if local else note
-            figures.append(Figure(f"metric-{number}-{task}", title, told, traces, layout))
+            if figure := _curve(rows, colours, clients, task):
+                title = f"{label}: {first.task_set[task].title}"
+                figures.append(replace(figure, id=f"metric-{number}-{task}", title=title))
     return figures or [Note(ONE_EVALUATION)]
 
 
-def matching_rounds(found: Mapping[str, Sequence[Series]], local: Sequence[Series], higher: bool) -> str:
+def _curve(rows: Variants, colours: Mapping[str, str], clients: Sequence[str], task: str) -> Figure | None:
+    """Draw the mean score of some clients in a task, by method; None if it was measured once."""
+    first = next(iter(rows.values()))[0]
+    if (main := last_score(first, task)) is None:
+        return None
+    traces, means = [], {}
+    for method, same in rows.items():
+        by_run = [task_series(run.of("metric"), task, main.metric) for run in same]
+        seeds = [mean_series([own[client] for client in clients if client in own]) for own in by_run]
+        rounds = sorted({round for one in seeds for round in one})
+        traces += draw_series(method, colours[method], seeds, rounds, band="seeds")
+        means[method] = mean_series(seeds)
+    if max((len(trace["x"]) for trace in traces), default=0) < 2:
+        return None
+    most = max(len(same) for same in rows.values())
+    note = f"Lines are means of up to {most} seeds, bands reach from the lowest to the highest." if most > 1 else ""
+    local = next((means[method] for method, same in rows.items() if same[0].method == LOCAL), None)
+    note += f" {matching_rounds(means, local, main.higher_is_better)}" if local else ""
+    return Figure("", "", note.strip(), traces, round_axes(first.rounds, score_axis(main), traces))
+
+
+def matching_rounds(means: Mapping[str, Series], local: Series, higher: bool) -> str:
     """Say after how many rounds each method's mean is as good as the final mean of Local.
 
-    >>> matching_rounds({"local": [{1: 1.0, 2: 2.0}], "fedper": [{1: 2.0}]}, [{1: 1.0, 2: 2.0}], higher=True)
+    >>> matching_rounds({"local": {1: 1.0, 2: 2.0}, "fedper": {1: 2.0}}, {1: 1.0, 2: 2.0}, higher=True)
     "Rounds to local's final score: local 2, fedper 1."
     """
-    alone = mean_series(dict(enumerate(local)), range(len(local)))
-    if not alone:
-        return ""
-    means = {method: mean_series(dict(enumerate(held)), range(len(held))) for method, held in found.items()}
-    needed = {method: rounds_to_match(one, alone, higher) for method, one in means.items()}
+    needed = {method: rounds_to_match(one, local, higher) for method, one in means.items()}
     told = ", ".join(f"{method} {'never' if round is None else round}" for method, round in needed.items())
     return f"Rounds to {LOCAL}'s final score: {told}."
 
 
-def mean_series(values: Mapping[Key, Series], clients: Sequence[Key]) -> Series:
-    """The mean of some clients by round.
+def mean_series(several: Sequence[Series]) -> Series:
+    """Their mean by round.
 
-    >>> mean_series({"a": {1: 2.0, 2: 3.0}, "b": {1: 4.0}}, ["a", "b", "c"])
+    >>> mean_series([{1: 2.0, 2: 3.0}, {1: 4.0}])
     {1: 3.0, 2: 3.0}
     """
-    held: dict[int, list[float]] = {}
-    for client in clients:
-        for round, value in values.get(client, {}).items():
-            held.setdefault(round, []).append(value)
-    return {round: sum(values) / len(values) for round, values in held.items()}
+    values: dict[int, list[float]] = {}
+    for one in several:
+        for round, value in one.items():
+            values.setdefault(round, []).append(value)
+    return {round: sum(own) / len(own) for round, own in values.items()}
 
 
 def _of_each(
@@ -224,34 +248,20 @@ def _of_each(
     figures: list[Block] = []
     for number, (label, run) in enumerate(runs.items()):
         for figure in draw(run):
-            told = f"{figure.note} Seed {run.config['seed']}."
-            figures.append(replace(figure, id=f"{figure.id}-of-{number}", title=f"{label}: {figure.title}", note=told))
+            note = f"{figure.note} Seed {run.config['seed']}."
+            figures.append(replace(figure, id=f"{figure.id}-of-{number}", title=f"{label}: {figure.title}", note=note))
     return figures, group_clients(next(iter(runs.values()))).colours
 
 
 def _costs(rows: Variants, colours: Mapping[str, str]) -> list[Figure]:
-    first = next(iter(rows.values()))[0]
-    seconds = []
+    rounds, seconds = next(iter(rows.values()))[0].rounds, []
     for label, same in rows.items():
-        held = [{event["round"] + 1: event["seconds"] for event in run.of("round")} for run in same]
-        seconds += drawn(label, colours[label], held, range(1, first.rounds + 1), band="seeds")
-    finished = {label: same[0].result["bytes"] for label, same in rows.items() if same[0].result}
-    bars = [
-        {
-            "type": "bar",
-            "name": way,
-            "x": list(finished),
-            "y": [held[way] / MEBIBYTE for held in finished.values()],
-            "marker": {"color": [colours[label] for label in finished], "opacity": shade},
-            "hovertemplate": f"%{{x}}: %{{y:.4g}} MiB {way}<extra></extra>",
-        }
-        for way, shade in (("up", 1.0), ("down", 0.55))
-    ]
-    layout = axes("", "MiB", barmode="group")
-    layout["xaxis"] |= {"type": "category"}
+        times = [{event["round"] + 1: event["seconds"] for event in run.of("round")} for run in same]
+        seconds += draw_series(label, colours[label], times, range(1, rounds + 1), band="seeds")
+    sums = {label: [same[0].outcome.bytes[way] for way in ("up", "down")] for label, same in rows.items()}
     note = "The whole round, including clients and server."
     told = "All clients together, one seed: up (left) and down (right, paler)."
     return [
-        Figure("seconds", "Seconds by round", note, seconds, round_axes(first.rounds, "s")),
-        Figure("bytes", "Bytes in total", told, bars, layout),
+        Figure("seconds", "Seconds by round", note, seconds, round_axes(rounds, "s")),
+        total_bytes("bytes", told, sums, colours),
     ]

@@ -1,99 +1,247 @@
-"""Tables of a run: participants, results, settings and machine."""
+"""The results, participants, facts and versions of a run as blocks of its page, with the answer before them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from math import isfinite
+from statistics import mean, stdev
 
-from fedhca2.reports.figures.groups import group_clients, left_out
-from fedhca2.reports.page import Cell, Table
-from fedhca2.reports.tables import MOST_ROWS, scores_by_kind
+import numpy as np
+
+from fedhca2.reports.figures import GREY, Figure, Trace, gain_axes, gain_bars
+from fedhca2.reports.figures.groups import ClientGroups, group_clients, left_out
+from fedhca2.reports.page import AnswerBlock, Block, Cell, Table, Tile
+from fedhca2.reports.tables import (
+    DELTA_M_MEANS,
+    MAX_CLIENT_ROWS,
+    UNKNOWN_GAIN,
+    counting_gains,
+    heading_of,
+    how_certain,
+    scores_by_kind,
+    text_of,
+)
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.names import EVENTS
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import task_scores
-from fedhca2.words import UNKNOWN, duration_text, gain_text, metric_heading, score_text, size_text
+from fedhca2.run_folder.result import Scores, task_scores
+from fedhca2.words import UNKNOWN, counted, duration_text, gain_text, metric_title, score_text, size_text
 
-SHOWN = 100  # most rows of a table of any length
+GAIN = "gain over training alone (%)"
+MEANING = f"Δm is {DELTA_M_MEANS}."
+BY_CLIENT_MEANS = "the mean relative gain over every client and task"
 PARTS = ("encoder", "decoder", "head")
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a client's task gained over training alone, in percent."""
+
+    client: str
+    task: str
+    name: str
+    percent: float
+    told: str  # both scores
+
+
+def gains_of(run: RunFiles) -> list[Gain]:
+    """The gains that are known, in the order of the clients and their tasks."""
+    gains = []
+    for one in task_scores(*_scores(run), run.task_set):
+        if one.alone and isfinite(one.gain):
+            told = f"{metric_title(one.ours.metric)} {text_of(one.alone)} alone, {text_of(one.ours)} with {run.method}"
+            gains.append(Gain(one.client, one.task, run.short_name(f"{one.client}/{one.task}"), one.gain, told))
+    return gains
+
+
+def _scores(run: RunFiles) -> tuple[Scores, Scores | None]:
+    """A run's final scores with those of its baseline, or its last ones if it is not finished."""
+    return (run.outcome.clients, run.outcome.baseline) if run.finished else (latest_scores(run), None)
+
+
+def latest_scores(run: RunFiles) -> Scores:
+    """The last scores that a run logged: {client: {task: {metric: value}}}."""
+    scores: Scores = {}
+    for event in run.of("metric"):
+        scores.setdefault(event["client"], {}).setdefault(event["task"], {})[event["metric"]] = event["value"]
+    return scores
+
+
+def run_answer(run: RunFiles) -> list[Block]:
+    """Δm, what each client and task gained, and what it cost."""
+    gains = gains_of(run)
+    answer = _answer(run, gains)
+    if not gains:
+        return [answer]
+    groups = group_clients(run)
+    if len(gains) <= 40:
+        return [answer, _bars(groups, gains)]
+    return [answer, _boxes(run, groups, gains), _ends(groups, gains)]
+
+
+def _answer(run: RunFiles, gains: Sequence[Gain]) -> AnswerBlock:
+    if not run.finished:
+        sentence = f"The run is not finished. {len(run.of('round'))} of {counted(run.rounds, 'round')} done."
+        return AnswerBlock("Δm", UNKNOWN, (), sentence, ())
+    name, result = f"Δm of {run.method}", run.outcome
+    if not result.baseline:
+        sentence = "Δm needs a Local baseline, which this run does not have."
+        return AnswerBlock(name, UNKNOWN, [MEANING], sentence, cost_tiles(run))
+    percent = [gain for gain in counting_gains(result.clients, result.baseline, run.task_set) if isfinite(gain)]
+    meaning = [MEANING]
+    if len(percent) > 1:
+        meaning.append(
+            f"From score to score, the {len(percent)} gains have a standard deviation of {stdev(percent):.1f} %. "
+            "That is no error bar of Δm, which takes several seeds."
+        )
+    tiles = [*_end_tiles(gains), *cost_tiles(run)]
+    if result.delta_m is None or not isfinite(result.delta_m):
+        return AnswerBlock(name, UNKNOWN, meaning, UNKNOWN_GAIN, tiles)
+    if run.several_of_a_kind and result.delta_m_by_client is not None:
+        tiles.append(Tile("Δm by client", gain_text(result.delta_m_by_client), BY_CLIENT_MEANS))
+    by_client: dict[str, list[float]] = {}
+    for gain in gains:
+        by_client.setdefault(gain.client, []).append(gain.percent)
+    helped = sum(mean(own) > 0 for own in by_client.values())
+    sentence = f"{run.method} helped {helped:,} of {len(by_client):,} clients. "
+    sentence += how_certain(result.clients, result.baseline, run.task_set)
+    return AnswerBlock(name, gain_text(result.delta_m), meaning, sentence, tiles, mark_of(result.delta_m))
+
+
+def _end_tiles(gains: Sequence[Gain]) -> list[Tile]:
+    if len(gains) < 2:
+        return []
+    ranked = sorted(gains, key=lambda gain: gain.percent)
+    ends = (("Best", ranked[-1]), ("Worst", ranked[0]))
+    return [Tile(word, gain_text(one.percent), f"{one.name}: {one.told}", mark_of(one.percent)) for word, one in ends]
+
+
+def cost_tiles(run: RunFiles) -> list[Tile]:
+    """How long a run took, and what it sent."""
+    result = run.outcome
+    up, down = result.bytes["up"], result.bytes["down"]
+    each = size_text((up + down) / max(1, len(result.clients)) / max(1, run.rounds))
+    besides = f", and {duration_text(run.baseline.outcome.seconds)} for Local" if run.baseline.finished else ""
+    time = f"{counted(max(1, run.rounds), 'round')} on {result.device}{besides}"
+    traffic = f"{size_text(up)} up, {size_text(down)} down; {each} a client and round"
+    return [Tile("Time", duration_text(result.seconds), time), Tile("Traffic", size_text(up + down), traffic)]
+
+
+def _bars(groups: ClientGroups, gains: Sequence[Gain]) -> Figure:
+    """Draw a bar per client and task, in the client's colour."""
+    labels, traces = groups.labels, list[Trace]()
+    for label, colour in groups.colours.items():
+        own = [gain for gain in gains if labels.get(gain.client) == label]
+        if not own:
+            continue
+        numbers = {"text": [gain_text(gain.percent) for gain in own], "textposition": "outside"}
+        told = {"hovertext": [gain.told for gain in own], "hovertemplate": "%{y}<br>%{hovertext}<extra></extra>"}
+        percent = [gain.percent for gain in own]
+        traces.append(gain_bars(label, colour, [gain.name for gain in own], percent, **numbers, **told))
+    height = 90 + 30 * len(gains)
+    layout = gain_axes(GAIN, [gain.percent for gain in gains], height, barmode="overlay", bargap=0.25)
+    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": [gain.name for gain in gains]}
+    note = "Relative change of each client's score in every task; right of 0 is better, whichever way the metric goes."
+    return Figure("gains", "Who gained", note, traces, layout)
+
+
+def _boxes(run: RunFiles, groups: ClientGroups, gains: Sequence[Gain]) -> Figure:
+    """Draw quantiles of the gains of each kind and task."""
+    labels, by_kind = groups.labels, dict[tuple[str, str], list[float]]()
+    for gain in gains:
+        by_kind.setdefault((labels.get(gain.client, gain.client), gain.task), []).append(gain.percent)
+    traces: list[Trace] = []
+    for (label, task), own in by_kind.items():
+        least, low, middle, high, most = ([float(v)] for v in np.quantile(own, (0.05, 0.25, 0.5, 0.75, 0.95)))
+        box = {"q1": low, "median": middle, "q3": high, "lowerfence": least, "upperfence": most}
+        name = f"{label} · {run.task_set[task].title} ({len(own):,})"
+        colour = groups.colours.get(label, GREY)
+        shape = {"type": "box", "orientation": "h", "y": [name], "name": name}
+        traces.append({**shape, **box, "line": {"color": colour}, "fillcolor": f"{colour}40", "width": 0.6})
+    ends = [value for trace in traces for fence in ("lowerfence", "upperfence") for value in trace[fence]]
+    note = "Median, middle half and, as whiskers, the middle 90 % of the clients of a kind; their number in brackets."
+    return Figure("gains", "Who gained", note, traces, gain_axes(GAIN, ends, 100 + 44 * len(traces)), wide=True)
+
+
+def _ends(groups: ClientGroups, gains: Sequence[Gain]) -> Table:
+    ranked, colours = sorted(gains, key=lambda gain: -gain.percent), groups.client_colours
+    rows = [
+        [Cell(one.name, colour=colours.get(one.client, "")), Cell(one.told), gain_cell(one.percent)]
+        for one in [*ranked[:5], *ranked[-5:]]
+    ]
+    return Table("The best 5 and the worst 5", ["client", "scores", "gain"], rows, wide=False)
+
+
+def mark_of(gain: float) -> str:
+    """The mark of a gain in percent, unless it rounds to zero.
+
+    >>> mark_of(-2.0), mark_of(0.04)
+    ('worse', '')
+    """
+    return "" if abs(gain) < 0.05 or not isfinite(gain) else "better" if gain > 0 else "worse"
+
+
+def gain_cell(gain: float) -> Cell:
+    """A gain in percent, with its mark."""
+    return Cell(gain_text(gain), mark_of(gain), gain)
 
 
 def federation_table(run: RunFiles) -> Table:
     """List clients, or kinds of many clients, with data, tasks, images and parameters, and what they share."""
-    cast, profiles = group_clients(run), {event["client"]: event for event in run.of("profile")}
+    groups, profiles = group_clients(run), {event["client"]: event for event in run.of("profile")}
     rows = []
-    for label, colour in cast.colours.items():
-        held = [profiles[client] for client in cast.groups[label] if client in profiles]
-        if not held:
+    for label, colour in groups.colours.items():
+        own = [profiles[client] for client in groups.groups[label] if client in profiles]
+        if not own:
             continue
-        images = [event["samples"] for event in held]
-        sizes = [[_values(event, part) for event in held] for part in PARTS]
-        data = dict.fromkeys(event["dataset"] for event in held)
-        tasks = dict.fromkeys(task for event in held for task in event["tasks"])
-        count = [Cell(f"{len(held):,}", value=len(held))] if cast.by_kind else []
-        rows.append(
-            [
-                Cell(label, colour=colour),
-                *count,
-                Cell(", ".join(data)),
-                Cell(", ".join(tasks)),
-                *(Cell(_between(values), value=max(values)) for values in (images, *sizes)),
-            ]
-        )
+        numbers = [[event["samples"] for event in own]]
+        numbers += [[_values(event, part) for event in own] for part in PARTS]
+        data = dict.fromkeys(event["dataset"] for event in own)
+        tasks = dict.fromkeys(task for event in own for task in event["tasks"])
+        count = [Cell(f"{len(own):,}", value=len(own))] if groups.by_kind else []
+        texts = [Cell(", ".join(data)), Cell(", ".join(tasks))]
+        cells = [Cell(" to ".join(f"{end:,}" for end in sorted({min(v), max(v)})), value=max(v)) for v in numbers]
+        rows.append([Cell(label, colour=colour), *count, *texts, *cells])
     shared = [part for part in PARTS if run.config["method"].get(part)]
-    columns = ["kind", "clients"] if cast.by_kind else ["client"]
+    columns = ["kind", "clients"] if groups.by_kind else ["client"]
     columns += ["data", "tasks", "training images"]
     columns += [f"{part} values{', shared' if part in shared else ''}" for part in PARTS]
-    kept = [part for part in PARTS if part not in shared]
-    told = f"Shared: {', '.join(shared) or 'nothing'}. Stays with the client: {', '.join([*kept, 'data'])}."
-    return Table("The federation", columns, rows, told)
+    private = [*(part for part in PARTS if part not in shared), "data"]
+    note = f"Shared: {', '.join(shared) or 'nothing'}. Stays with the client: {', '.join(private)}."
+    return Table("The federation", columns, rows, note)
 
 
 def _values(profile: Event, part: str) -> int:
     return sum(count for slot, count in profile["parameters"].items() if slot.split(".")[0] == part)
 
 
-def _between(values: list[int]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
 def result_table(run: RunFiles) -> Table:
     """List score, Local baseline and relative gain of every client and task."""
-    result = run.result or {"clients": latest_scores(run), "baseline": None}
-    baseline, cast = result["baseline"], group_clients(run)
-    labels, colours = cast.labels, cast.colours
-    columns = ["client", "metric", *(["local"] if baseline else []), run.method, *(["gain"] if baseline else [])]
-    rows = []
-    for one in task_scores(result["clients"], baseline, run.task_set):
-        metric = metric_heading(one.ours.metric, one.ours.higher_is_better)
-        colour = colours.get(labels.get(one.client, ""), "")
-        row = [Cell(run.short_name(f"{one.client}/{one.task}"), colour=colour), Cell(metric)]
-        score = Cell(score_text(one.ours.unit, one.ours.value), value=one.ours.value)
-        if one.alone:
-            row += [Cell(score_text(one.alone.unit, one.alone.value), value=one.alone.value), score, marked(one.gain)]
+    scores, baseline = _scores(run)
+    colours, rows = group_clients(run).client_colours, []
+    for one in task_scores(scores, baseline, run.task_set):
+        name = Cell(run.short_name(f"{one.client}/{one.task}"), colour=colours.get(one.client, ""))
+        cells = [Cell(text_of(one.ours), value=one.ours.value)]
+        if baseline and one.alone:
+            cells = [Cell(text_of(one.alone), value=one.alone.value), *cells, gain_cell(one.gain)]
         elif baseline:  # a site that was away during the evaluation
-            row += [Cell(UNKNOWN), score, Cell(UNKNOWN)]
-        else:
-            row.append(score)
-        rows.append(row)
-    return Table(f"All {len(rows):,} results" if len(rows) > MOST_ROWS else "Results", columns, rows)
+            cells = [Cell(UNKNOWN), *cells, Cell(UNKNOWN)]
+        rows.append([name, Cell(heading_of(one.ours)), *cells])
+    columns = ["client", "metric", *(["local", run.method, "gain"] if baseline else [run.method])]
+    return Table(f"All {len(rows):,} results" if len(rows) > MAX_CLIENT_ROWS else "Results", columns, rows)
 
 
 def kinds_tables(run: RunFiles) -> list[Table]:
     """List quantiles of the scores of every kind and task, and the worst and the best client; empty for few clients."""
-    result = run.result or {"clients": latest_scores(run)}
-    cast = group_clients(run)
-    if sum(map(len, result["clients"].values())) <= MOST_ROWS:
+    scores, groups, rows = _scores(run)[0], group_clients(run), []
+    if sum(map(len, scores.values())) <= MAX_CLIENT_ROWS:
         return []
-    rows = []
-    for one in scores_by_kind(result["clients"], run.task_set, cast.labels):
-        ends = [f"{score_text(one.unit, score)} ({client})" for score, client in (one.ranked[0], one.ranked[-1])]
-        marks = [Cell(score_text(one.unit, one.at(share)), value=one.at(share)) for share in (0.1, 0.5, 0.9)]
-        worst, best = (
-            Cell(text, value=end[0]) for text, end in zip(ends, (one.ranked[0], one.ranked[-1]), strict=True)
-        )
-        name = Cell(one.kind, colour=cast.colours.get(one.kind, ""))
+    for one in scores_by_kind(scores, run.task_set, groups.labels):
+        unit, ends = one.first.unit, (one.ranked[0], one.ranked[-1])
+        worst, best = (Cell(f"{score_text(unit, score)} ({client})", value=score) for score, client in ends)
+        quantiles = [Cell(score_text(unit, one.at(share)), value=one.at(share)) for share in (0.1, 0.5, 0.9)]
+        name = Cell(one.kind, colour=groups.colours.get(one.kind, ""))
         count = Cell(f"{len(one.ranked):,}", value=len(one.ranked))
-        rows.append([name, Cell(one.task), Cell(one.metric), count, worst, *marks, best])
+        rows.append([name, Cell(one.task), Cell(heading_of(one.first)), count, worst, *quantiles, best])
     columns = ["kind", "task", "metric", "clients", "worst", "10 %", "median", "90 %", "best"]
     return [Table("Scores by kind", columns, rows, "Quantiles go from worse to better clients.")]
 
@@ -104,17 +252,14 @@ def facts_table(runs: list[RunFiles]) -> Table:
     note = "Left out: replies of clients that failed, were late or away, or were refused, over all rounds."
     rows = []
     for run in runs:
-        result = run.result
-        traffic = [size_text(result["bytes"][way]) for way in ("up", "down")] if result else ["", ""]
-        seconds = duration_text(result["seconds"]) if result else "not finished"
-        times = [result["seconds"], *(result["bytes"][way] for way in ("up", "down"))] if result else [None] * 3
-        facts = [
-            *(Cell(str(run.config[key])) for key in ("rounds", "seed")),
-            *(Cell(text, value=value) for text, value in zip([seconds, *traffic], times, strict=True)),
-            Cell(str(len(left_out(run)))),
-            Cell(result["device"] if result else ""),
-        ]
-        rows.append([Cell(run.method), *facts])
+        cost, device = [Cell("not finished"), Cell(""), Cell("")], ""
+        if run.finished:
+            result = run.outcome
+            cost = [Cell(duration_text(result.seconds), value=result.seconds)]
+            cost += [Cell(size_text(result.bytes[way]), value=result.bytes[way]) for way in ("up", "down")]
+            device = result.device
+        about = [Cell(run.method), *(Cell(str(run.config[key])) for key in ("rounds", "seed"))]
+        rows.append([*about, *cost, Cell(str(len(left_out(run)))), Cell(device)])
     if len(rows) == 1:
         turned = [[Cell(name), cell] for name, cell in zip(columns, rows[0], strict=True)]
         return Table("The run", ["fact", "value"], turned, note, wide=False)
@@ -123,7 +268,7 @@ def facts_table(runs: list[RunFiles]) -> Table:
 
 def versions_table(runs: list[RunFiles]) -> Table:
     """List the software that was used."""
-    finished = [(run.method, run.result["versions"]) for run in runs if run.result]
+    finished = [(run.method, run.outcome.versions) for run in runs if run.finished]
     if len(finished) > 1 and all(versions == finished[0][1] for _, versions in finished):
         finished = [("all runs", finished[0][1])]
     names = list(dict.fromkeys(name for _, versions in finished for name in versions))
@@ -133,46 +278,48 @@ def versions_table(runs: list[RunFiles]) -> Table:
 
 def left_out_table(run: RunFiles) -> list[Table]:
     """List whose replies were left out, in which rounds and why; empty if all were used."""
-    rounds: dict[tuple[str, str], list[int]] = {}
-    for one in left_out(run):
-        rounds.setdefault((one.client, one.why), []).append(one.round)
-    rows = [[Cell(client), Cell(spans(missed)), Cell(why)] for (client, why), missed in rounds.items()]
-    hidden = len(rows) - SHOWN
     note = "Each counts as absent in that round. The number after the last round is the evaluation."
-    note += f" The first {SHOWN} of {len(rows)} reasons are shown; {EVENTS} has all of them." if hidden > 0 else ""
-    return [Table("Left out", ["client", "rounds", "why"], rows[:SHOWN], note)] if rows else []
+    return _reasons("Left out", "why", ((one.client, one.why, one.round) for one in left_out(run)), note)
 
 
 def declined_table(run: RunFiles) -> list[Table]:
     """List what clients that took part did not do, in which rounds and why; empty if they did everything."""
-    rounds: dict[tuple[str, str], list[int]] = {}
-    for event in run.of("declined"):
-        rounds.setdefault((event["client"], event["why"]), []).append(event["round"] + 1)
-    rows = [[Cell(client), Cell(spans(missed)), Cell(why)] for (client, why), missed in rounds.items()]
+    declined = ((event["client"], event["why"], event["round"] + 1) for event in run.of("declined"))
     note = "Each still took part, with its own model if it rejected the rows it was sent."
-    return [Table("Declined", ["client", "rounds", "what and why"], rows[:SHOWN], note)] if rows else []
+    return _reasons("Declined", "what and why", declined, note)
+
+
+def _reasons(title: str, column: str, reasons: Iterable[tuple[str, str, int]], note: str) -> list[Table]:
+    """List clients, reasons, and their rounds; at most 100 of them."""
+    rounds: dict[tuple[str, str], list[int]] = {}
+    for client, why, round in reasons:
+        rounds.setdefault((client, why), []).append(round)
+    rows = [[Cell(client), Cell(spans(missed)), Cell(why)] for (client, why), missed in rounds.items()]
+    if len(rows) > 100:
+        note += f" The first 100 of {len(rows)} reasons are shown; {EVENTS} has all of them."
+    return [Table(title, ["client", "rounds", column], rows[:100], note)] if rows else []
 
 
 def privacy_table(run: RunFiles) -> list[Table]:
     """List the cost of every client's noised updates; empty without noise."""
-    spent = (run.result or {}).get("privacy")
+    spent = run.outcome.privacy if run.finished else None
     if not spent:
         return []
+
+    def epsilon(value: float | None) -> Cell:
+        return Cell("not installed" if value is None else f"{value:.4g}", value=value)
+
     rows = [
         [
             Cell(client),
             Cell(str(cost["updates"]), value=cost["updates"]),
-            *(Cell(_epsilon(cost[key]), value=cost[key]) for key in ("epsilon", "dp_accounting")),
+            *(epsilon(cost[key]) for key in ("epsilon", "dp_accounting")),
         ]
         for client, cost in spent["clients"].items()
     ]
     note = f"Client-level differential privacy at δ = {spent['delta']:g} of the updates that were sent, with noise "
     note += f"{spent['noise']:g}. A site that adds more noise on its own has spent less than this."
     return [Table("Privacy", ["client", "updates sent", "ε", "ε by dp-accounting"], rows, note)]
-
-
-def _epsilon(value: float | None) -> str:
-    return "not installed" if value is None else f"{value:.4g}"
 
 
 def spans(rounds: Iterable[int]) -> str:
@@ -188,21 +335,3 @@ def spans(rounds: Iterable[int]) -> str:
         else:
             ranges.append([round])
     return ", ".join("–".join(map(str, span)) for span in ranges)
-
-
-def latest_scores(run: RunFiles) -> dict[str, dict[str, dict[str, float]]]:
-    """The last scores that a run logged: {client: {task: {metric: value}}}."""
-    scores: dict[str, dict[str, dict[str, float]]] = {}
-    for event in run.of("metric"):
-        scores.setdefault(event["client"], {}).setdefault(event["task"], {})[event["metric"]] = event["value"]
-    return scores
-
-
-def marked(gain: float) -> Cell:
-    """A gain in percent, marked unless it rounds to zero.
-
-    >>> marked(-2.0).mark, marked(0.04).mark
-    ('worse', '')
-    """
-    mark = "" if abs(gain) < 0.05 or not isfinite(gain) else "better" if gain > 0 else "worse"
-    return Cell(gain_text(gain), mark, gain)

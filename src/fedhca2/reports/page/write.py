@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 from jinja2 import Environment, PackageLoader
+from plotly.offline import get_plotlyjs
 
 from fedhca2.errors import UserError
 from fedhca2.reports.figures.conflict import conflict_figures
@@ -16,7 +17,6 @@ from fedhca2.reports.figures.groups import attendance_figures, group_clients
 from fedhca2.reports.figures.mixing import attention_figures, grouping_figures
 from fedhca2.reports.figures.transfer import transfer_figures
 from fedhca2.reports.page import ONE_EVALUATION, Block, Note, Section, Text
-from fedhca2.reports.page.answer import run_answer
 from fedhca2.reports.page.predictions import run_galleries
 from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.tables import (
@@ -27,6 +27,7 @@ from fedhca2.reports.page.tables import (
     left_out_table,
     privacy_table,
     result_table,
+    run_answer,
     versions_table,
 )
 from fedhca2.run_folder.names import CONFIG
@@ -34,41 +35,15 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.version import __version__
 from fedhca2.whole_files import ORDINARY, write_whole
 
-COST = ("seconds", "bytes", "versions", "device")
-# The tabs of a run, in their order: title, and what makes the blocks. A tab without blocks is left out.
-SECTIONS: Mapping[str, tuple[str, Callable[[RunFiles], Sequence[Block]]]] = {
-    "results": ("Results", lambda run: _results(run)),
-    "training": ("Training", lambda run: _training(run)),
-    "predictions": ("Predictions", run_galleries),
-    "alpha-and-beta": ("α and β", weight_figures),
-    "who-helps-whom": ("Who helps whom", transfer_figures),
-    "conflicts": ("Conflicts", conflict_figures),
-    "attention": ("Attention", attention_figures),
-    "groups": ("Groups", grouping_figures),
-    "attendance": (
-        "Attendance",
-        lambda run: [*attendance_figures(run), *left_out_table(run), *declined_table(run)],
-    ),
-    "privacy": ("Privacy", privacy_table),
-    "cost": ("Cost", lambda run: [*cost_figures(run), facts_table([run])]),
-    "settings": ("Settings", lambda run: [federation_table(run), Text(CONFIG, _yaml(run)), versions_table([run])]),
-}
-
-
-class NoPlotly(UserError):  # noqa: N818
-    """The page cannot be drawn here."""
-
-    def __init__(self) -> None:
-        super().__init__(["a page needs another package: pip install plotly"])
-
 
 def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
     """Write the page of one run, or of several to compare."""
     if not runs:
-        raise UserError(["a page should have at least one run, found none"])
+        raise UserError("page", "expected at least one run, got none")
     for run in runs:
-        if run.result is not None and (missing := [key for key in COST if key not in run.result]):
-            raise UserError([f"{run.path}: the result should say what the run cost, found no {', '.join(missing)}"])
+        missing = {"seconds", "bytes", "versions", "device"} - set(run.recorded_result or ()) if run.finished else ()
+        if missing:
+            raise UserError(run.path, f"expected a result that says what the run cost, got no {', '.join(missing)}")
     names = list(dict.fromkeys(str(run.config["name"]) for run in runs))
     methods = list(dict.fromkeys(run.method for run in runs))
     sections = single_sections(runs[0]) if len(runs) == 1 else several_sections(list(runs))
@@ -80,46 +55,47 @@ def write_page(runs: Sequence[RunFiles], path: Path) -> Path:
 
 def render(title: str, sections: Sequence[Section]) -> str:
     """Render the whole page as text; raises ValueError if two figures have the same id, by which they are drawn."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise NoPlotly from None
     drawn = [figure for section in sections for figure in section.figures]
     figures = {figure.id: figure.to_json() for figure in drawn}
     if len(figures) < len(drawn):
         ids = [figure.id for figure in drawn]
-        raise ValueError(
-            f"ids of figures: expected each once, got {', '.join(id for id in figures if ids.count(id) > 1)}"
-        )
-    environment = Environment(
-        loader=PackageLoader("fedhca2.reports.page"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    held = json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+        raise ValueError(f"figures: expected each id once, got {', '.join(id for id in figures if ids.count(id) > 1)}")
+    loader = PackageLoader("fedhca2.reports.page")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    data = json.dumps(figures, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return environment.get_template("page.html").render(
-        title=title, sections=sections, figures=held, plotly=get_plotlyjs(), version=__version__
+        title=title, sections=sections, figures=data, plotly=get_plotlyjs(), version=__version__
     )
 
 
 def single_sections(run: RunFiles) -> list[Section]:
-    """Everything about one run. A part that the method lacks gets no section."""
+    """Everything about one run, a section for each tab. A part that the method lacks gets none."""
     colours = group_clients(run).colours
-    sections = [Section(id, title, blocks(run), colours) for id, (title, blocks) in SECTIONS.items()]
+    parts: Mapping[str, Callable[[RunFiles], Sequence[Block]]] = {
+        "Results": _results,
+        "Training": _training,
+        "Predictions": run_galleries,
+        "α and β": weight_figures,
+        "Who helps whom": transfer_figures,
+        "Conflicts": conflict_figures,
+        "Attention": attention_figures,
+        "Groups": grouping_figures,
+        "Attendance": lambda run: [*attendance_figures(run), *left_out_table(run), *declined_table(run)],
+        "Privacy": privacy_table,
+        "Cost": lambda run: [*cost_figures(run), facts_table([run])],
+        "Settings": lambda run: [federation_table(run), Text(CONFIG, _yaml(run)), versions_table([run])],
+    }
+    sections = [Section(title, blocks(run), colours) for title, blocks in parts.items()]
     return [section for section in sections if section.blocks]
 
 
 def _results(run: RunFiles) -> list[Block]:
-    """The answer, and the table of all scores, beside the bars if there are any."""
-    answer = run_answer(run)
-    return [*_about(run), *answer, *kinds_tables(run), replace(result_table(run), wide=len(answer) == 1)]
-
-
-def _about(run: RunFiles) -> list[Note]:
-    """The experiment's title, when it started, and the command, as far as the run has them."""
-    title, origin = run.config.get("title") or "", (run.result or {}).get("origin")
-    told = [f"{title}."] if title else []
-    if origin:
-        told.append(f"Started {datetime.fromisoformat(origin['started']):%d %B %Y, %H:%M} UTC: {origin['command']}")
-    return [Note(" ".join(told))] if told else []
+    """What was run, the answer, and the table of all scores, beside the bars if there are any."""
+    about = [f"{run.config['title']}."] if run.config.get("title") else []
+    if run.finished and (origin := run.outcome.origin):
+        about.append(f"Started {datetime.fromisoformat(origin['started']):%d %B %Y, %H:%M} UTC: {origin['command']}")
+    notes, answer = [Note(" ".join(about))] if about else [], run_answer(run)
+    return [*notes, *answer, *kinds_tables(run), replace(result_table(run), wide=len(answer) == 1)]
 
 
 def _training(run: RunFiles) -> list[Block]:
