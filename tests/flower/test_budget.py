@@ -5,9 +5,8 @@ import torch
 from federations import flower_federation, small_experiment
 
 from fedhca2.clients.privacy import epsilon
-from fedhca2.federation.flower.deploy.ledger import SPENT, Ledger
 from fedhca2.federation.flower.deploy.site import Site
-from fedhca2.federation.flower.deploy.site_config import SitePrivacy, SiteScores
+from fedhca2.federation.flower.deploy.site_config import SPENT, Ledger, SitePrivacy, SiteScores
 from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.run import run

@@ -9,8 +9,7 @@ from rich.console import Console
 
 from fedhca2.cli.run import conclude
 from fedhca2.clients.privacy import DELTA, epsilon
-from fedhca2.federation.flower.deploy.ledger import Ledger, cost
-from fedhca2.federation.flower.deploy.site_config import SiteScores
+from fedhca2.federation.flower.deploy.site_config import Ledger, SiteScores, cost
 from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import header_of, pack

@@ -27,9 +27,8 @@ from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.deploy.app_bundle import write_app as write_bundle
 from fedhca2.federation.flower.deploy.keys import make_keys
-from fedhca2.federation.flower.deploy.ledger import Ledger, cost
 from fedhca2.federation.flower.deploy.link import Link, coordinator_link
-from fedhca2.federation.flower.deploy.site_config import SiteConfig
+from fedhca2.federation.flower.deploy.site_config import Ledger, SiteConfig, cost
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError, SuperLink
 from fedhca2.federation.flower.deploy.worker import SiteKeys, work
 from fedhca2.federation.flower.engine import FlowerEngine, check_resumable

@@ -6,8 +6,7 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.clients.privacy import epsilon
-from fedhca2.federation.flower.deploy.ledger import Ledger, Sent
-from fedhca2.federation.flower.deploy.site_config import SiteConfig
+from fedhca2.federation.flower.deploy.site_config import Ledger, Sent, SiteConfig
 
 
 def invoke(*words):

@@ -14,7 +14,7 @@ from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import read_config
 from fedhca2.federation.flower.deploy.consent import OWN_FILES, TOLD_KINDS, Invitation, RefusalError, check_order
 from fedhca2.federation.flower.deploy.site import noised_scores
-from fedhca2.federation.flower.deploy.site_config import ENCODERS, SiteConfig
+from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.messages import Addend, Delivery, Order
 from fedhca2.params import Slot
 from warm import output_of
@@ -44,7 +44,7 @@ def accept(asked, own):
 def test_all_encoders_of_the_embedded_experiments_are_allowed():
     names = [listing.name for listing in embedded_experiments()]
     specs = [spec for name in names for spec in Experiment.parse(read_config(name)).specs]
-    assert {spec.model.encoder.title for spec in specs} <= set(ENCODERS)
+    assert {spec.model.encoder.title for spec in specs} <= set(site().encoders)
 
 
 @pytest.mark.parametrize("kind", TOLD_KINDS)

@@ -138,7 +138,7 @@ def test_paths_in_a_site_file_are_relative_to_it(tmp_path):
 def test_a_folder_for_turns_that_cannot_be_made_is_an_error_at_once(tmp_path):
     file = tmp_path / "site.yaml"
     file.write_text("{client: home, tasks: [depth], state: s, turns: site.yaml}")
-    with pytest.raises(UserError, match=r"turns: should be a folder, or one that can be made, found File exists"):
+    with pytest.raises(UserError, match=r"turns: expected a folder, got File exists"):
         SiteConfig.load(file)
 
 

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from fedhca2.clients.privacy import epsilon
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.deploy.ledger import Ledger, Sent, cost
-from fedhca2.federation.flower.deploy.site_config import SitePrivacy
+from fedhca2.federation.flower.deploy.site_config import Ledger, Sent, SitePrivacy, cost
 from fedhca2.params import Slot
 
 NO_END = SitePrivacy()
@@ -121,7 +120,7 @@ def test_a_line_that_lost_nothing_but_its_newline_is_the_update_that_it_was(ledg
 
 def test_a_first_line_that_does_not_say_its_noise_lets_nothing_out(ledger):
     ledger.path.write_bytes(b'{"run":"run1","ro')
-    with pytest.raises(UserError, match="line 1 should be an update that was sent"):
+    with pytest.raises(UserError, match="line 1: expected an update that was sent"):
         ledger.charge(sent(0), NO_END)
 
 
@@ -130,7 +129,7 @@ def test_a_damaged_ledger_lets_nothing_out(ledger, line):
     ledger.charge(sent(), NO_END)
     ledger.path.write_text(f"{line}\n{ledger.path.read_text()}")
     for attempt in (lambda: ledger.affords("run1", 1, 1.0, budget(9)), lambda: ledger.charge(sent(1), budget(9))):
-        with pytest.raises(UserError, match="line 1 should be an update that was sent"):
+        with pytest.raises(UserError, match="line 1: expected an update that was sent"):
             attempt()
 
 
@@ -155,8 +154,8 @@ def test_runs_at_the_same_time_do_not_spend_a_budget_twice(ledger):
 @pytest.mark.parametrize(
     ("values", "fault"),
     [
-        ({"epsilon": 8.0}, "epsilon should come with noise"),
-        ({"clip": 1.0, "noise": 1.0, "epsilon": 4.0}, r"epsilon should be at least 4\.377, .* found 4"),
+        ({"epsilon": 8.0}, "epsilon: expected noise"),
+        ({"clip": 1.0, "noise": 1.0, "epsilon": 4.0}, r"epsilon: expected at least 4\.377, .* got 4"),
         ({"clip": 1.0, "noise": 1.0, "delta": 0.0}, "greater than 0"),
     ],
 )

@@ -8,14 +8,16 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
 from flwr.common.secure_aggregation.crypto.shamir import combine_shares
+from pydantic import Field, TypeAdapter
 from torch import Tensor
 
+from fedhca2.config import Config
 from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.blind import Sum, Summed
 from fedhca2.federation.flower.answers import Answer
@@ -35,14 +37,13 @@ from fedhca2.federation.flower.deploy.secagg_site import (
     public_of,
 )
 from fedhca2.federation.flower.internals import bytes_to_public_key
+from fedhca2.federation.flower.records import refuse_errors
 from fedhca2.federation.flower.wait import by_reason
+from fedhca2.federation.foreign_text import Refused
 
 log = logging.getLogger("fedhca2.server")
 
 T = TypeVar("T")
-K = TypeVar("K")
-LONGEST = 2048  # characters of a key or of a share
-ATTEMPTS = 100  # to recover a secret, with different shares each time
 Heard = tuple[dict[str, T], dict[str, str]]  # the clients' answers, and why others did not answer
 Read = Callable[[Answer], T]  # reads an answer; raises ValueError if it is unusable
 
@@ -73,12 +74,14 @@ class _FaultyError(Exception):
         self.clients = clients
 
 
-@dataclass(frozen=True)
-class _Shared:
+Text = Annotated[str, Field(max_length=2048)]  # a key or a share
+
+
+class _Shared(Config):
     """A client's answer in the second stage."""
 
-    shares: Mapping[str, str]  # encrypted for each of the others
-    seed: str  # the commitment to its seed
+    shares: dict[str, Text]  # encrypted for each of the others
+    seed: Text  # the commitment to its seed
 
 
 @dataclass(frozen=True)
@@ -89,12 +92,11 @@ class _Masked:
     unreadable: frozenset[str]  # whose shares it cannot read
 
 
-@dataclass(frozen=True)
-class _Told:
+class _Opened(Config):
     """A client's answer in the last stage: shares of others' secrets."""
 
-    seeds: Mapping[str, str]
-    keys: Mapping[str, str]
+    seeds: dict[str, Text]
+    keys: dict[str, Text]
 
 
 class SecureSum:
@@ -134,7 +136,7 @@ class SecureSum:
                 self.away |= error.clients
                 public = {client: keys for client, keys in public.items() if client not in error.clients}
             if len(public) < least:
-                raise NoSumError(f"{least} clients should have stayed, found {len(public)}; {by_reason(self.away)}")
+                raise NoSumError(f"expected {least} clients that stay, got {len(public)}; {by_reason(self.away)}")
             public = self._stage(KEYS, {client: {} for client in public}, read_keys, least)
 
     def _attempt(self, public: Mapping[str, tuple[str, str]], least: int) -> tuple[set[str], list[Tensor | None]]:
@@ -148,18 +150,18 @@ class SecureSum:
         masked = self._masked(shared, list(wanted.values()), least)
         stayed = self._without_lone(set(masked), list(wanted.values()), least)
         split = {"stayed": sorted(stayed), "dropped": sorted(set(shared) - stayed)}
-        told = self._stage(UNMASK, dict.fromkeys(split["stayed"], split), _read_told, least)
-        seeds = {client: _seed(client, told.values(), least, shared[client].seed) for client in split["stayed"]}
-        keys = {client: _key(client, told.values(), least, public[client][0]) for client in split["dropped"]}
+        opened = self._stage(UNMASK, dict.fromkeys(split["stayed"], split), _read_opened, least).values()
+        seeds = {client: _seed(client, opened, least, shared[client].seed) for client in split["stayed"]}
+        keys = {client: _key(client, opened, least, public[client][0]) for client in split["dropped"]}
         rows: list[Tensor | None] = [None] * len(self.sums)
-        for place, (number, each) in enumerate(wanted.items()):
+        for position, (number, each) in enumerate(wanted.items()):
             if members := sorted(stayed & set(each.weights)):
                 total = np.zeros(each.numel, np.uint32)
                 for client in members:
                     total += masked[client].pop(0)
-                    total -= mask(seeds[client], place, each.numel)
+                    total -= mask(seeds[client], position, each.numel)
                     for gone in set(each.weights) & set(keys):
-                        add_pair(total, agree(keys[gone], public[client][0]), place, client < gone)
+                        add_pair(total, agree(keys[gone], public[client][0]), position, client < gone)
                 rows[number] = self._row(number, each, total, members)
         return stayed, rows
 
@@ -197,7 +199,7 @@ class SecureSum:
             self.away |= dict.fromkeys(lone, "all others of a sum have dropped out")
             stayed = stayed - lone
         if len(stayed) < least:
-            raise NoSumError(f"{least} clients should have stayed, found {len(stayed)}")
+            raise NoSumError(f"expected {least} clients that stay, got {len(stayed)}")
         return stayed
 
     def _row(self, number: int, each: Sum, total: Whole, members: Sequence[str]) -> Tensor:
@@ -221,65 +223,60 @@ class SecureSum:
         heard, away = self.ask(stage, requests, read, least, values or {})
         self.away |= away
         if len(heard) < least:
-            raise NoSumError(f"{least} clients should have answered to '{stage}', found {len(heard)}")
+            raise NoSumError(f"expected {least} clients that answer to '{stage}', got {len(heard)}")
         return heard
 
 
-def _seed(client: str, told: Iterable[_Told], least: int, committed: str) -> bytes:
+def _seed(client: str, opened: Iterable[_Opened], least: int, committed: str) -> bytes:
     """Recover the seed of a client's own mask."""
-    shares = [each.seeds[client] for each in told if client in each.seeds]
-    return _combined(client, shares, least, lambda seed: commitment(seed) == committed)
+    shares = [each.seeds[client] for each in opened if client in each.seeds]
+    return _combine(client, shares, least, lambda seed: commitment(seed) == committed)
 
 
-def _key(client: str, told: Iterable[_Told], least: int, public: str) -> str:
+def _key(client: str, opened: Iterable[_Opened], least: int, public: str) -> str:
     """Recover the key that a client agreed on masks with."""
-    shares = [each.keys[client] for each in told if client in each.keys]
-    return _combined(client, shares, least, lambda key: public_of(key.decode()) == public).decode()
+    shares = [each.keys[client] for each in opened if client in each.keys]
+    return _combine(client, shares, least, lambda key: public_of(key.decode()) == public).decode()
 
 
-def _combined(client: str, shares: Sequence[str], least: int, fits: Callable[[bytes], bool]) -> bytes:
-    """Recover the secret from its shares, even if some of them are forged."""
+def _combine(client: str, shares: Sequence[str], least: int, fits: Callable[[bytes], bool]) -> bytes:
+    """Recover the secret from its shares, even if some of them are forged: a hundred combinations are tried."""
     if len(shares) < least:
-        raise NoSumError(f"{least} shares of {client}'s secret should have come, found {len(shares)}")
-    for some in islice(combinations(shares, least), ATTEMPTS):
-        try:
-            secret = combine_shares([bytes.fromhex(share) for share in some])
-            if fits(secret):
-                return secret
-        except Exception:  # nothing in shares may stop the server
-            continue
-    raise NoSumError(f"shares of {client}'s secret should match its commitment, found others")
+        raise NoSumError(f"expected {least} shares of {client}'s secret, got {len(shares)}")
+
+    @refuse_errors
+    def recover(some: Sequence[str]) -> bytes | Refused:
+        secret = combine_shares([bytes.fromhex(share) for share in some])
+        return secret if fits(secret) else Refused("another secret")
+
+    for some in islice(combinations(shares, least), 100):
+        if not isinstance(secret := recover(some), Refused):
+            return secret
+    raise NoSumError(f"shares of {client}'s secret: expected those of its commitment, got others")
 
 
 def read_keys(answer: Answer) -> tuple[str, str]:
     """The two public keys that came with a reply; raises ValueError if other sites could not use them."""
-    agreed, read = _texts(dict(enumerate(answer.header["keys"]))).values()
+    agreed, read = TypeAdapter(tuple[Text, Text]).validate_python(answer.header["keys"])
     for key in (agreed, read):
         public = bytes_to_public_key(key.encode())
         if not isinstance(public, EllipticCurvePublicKey) or not isinstance(public.curve, SECP384R1):
-            raise ValueError("keys should be of the curve P-384, found others")
+            raise ValueError("keys: expected the curve P-384, got others")
     if agreed == read:
-        raise ValueError("keys should be different, found one twice")
+        raise ValueError("keys: expected two, got one twice")
     return agreed, read
 
 
 def _read_shares(answer: Answer) -> _Shared:
-    return _Shared(_texts(answer.header["shares"]), _texts({"seed": answer.header["seed"]})["seed"])
+    return _Shared.model_validate(answer.header)
 
 
-def _read_told(answer: Answer) -> _Told:
-    return _Told(_texts(answer.header["seeds"]), _texts(answer.header["keys"]))
+def _read_opened(answer: Answer) -> _Opened:
+    return _Opened.model_validate(answer.header)
 
 
 def _read_values(answer: Answer) -> _Masked:
     if answer.rows is None:
-        raise ValueError("an answer should have masked rows, found none")
-    unreadable = _texts(dict(enumerate(answer.header.get(UNREADABLE, [])))).values()
-    return _Masked(answer.rows.numpy().view(np.uint32), frozenset(unreadable))
-
-
-def _texts(values: Mapping[K, Any]) -> dict[K, str]:
-    """Texts by name, none of them too long."""
-    if not all(isinstance(text, str) and len(text) <= LONGEST for text in values.values()):
-        raise ValueError(f"keys and shares should be texts of at most {LONGEST} characters, found others")
-    return dict(values)
+        raise ValueError("expected masked rows, got none")
+    unreadable = TypeAdapter(frozenset[Text]).validate_python(answer.header.get(UNREADABLE, []))
+    return _Masked(answer.rows.numpy().view(np.uint32), unreadable)

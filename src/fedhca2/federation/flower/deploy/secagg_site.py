@@ -79,14 +79,14 @@ class Steps:
         largest = float(np.abs(values).max(initial=0.0))
         if not largest <= self.clip:  # also if it is NaN
             raise LargeValueError(
-                f"rows should have values of at most {self.clip:g} (secure_aggregation.clip), found {largest:g}"
+                f"rows: expected values of at most {self.clip:g} (secure_aggregation.clip), got {largest:g}"
             )
         return np.rint((values.astype(np.float64) + self.clip) / self.size).astype(np.uint32)
 
     def sum_of(self, total: Whole, members: int) -> NDArray[np.float64]:
         """The sum of this many members' steps; raises ValueError if it is impossible."""
         if int(total.max(initial=0)) > members * self.count:
-            raise ValueError("a sum should have values within the clip, found one beyond: a client sent an invalid row")
+            raise ValueError("a sum: expected values within the clip, got one beyond: a client sent an invalid row")
         return total.astype(np.float64) * self.size - members * self.clip
 
 
@@ -118,17 +118,17 @@ class SumRules:
         totals = {client: sum(own.values()) for client, own in weights.items() if client in among}
         values = [weight for own in weights.values() for weight in own.values()]
         if len(totals) < self.rows:
-            raise SumRefusedError(f"a sum should be of {self.rows} or more clients (sums.rows), found {len(totals)}")
+            raise SumRefusedError(f"a sum: expected {self.rows} or more clients (sums.rows), got {len(totals)}")
         if not all(type(weight) in (int, float) and 0 < weight < inf for weight in values):
-            raise SumRefusedError("weights of a sum should be finite and more than 0, found others")
+            raise SumRefusedError("weights of a sum: expected finite ones above 0, got others")
         parts = {Slot.parse(slot).part for own in weights.values() for slot in own}
         if len(parts) != 1:
-            raise SumRefusedError(f"a sum should be of rows of one part, found {sorted(parts)}")
+            raise SumRefusedError(f"a sum: expected rows of one part, got {sorted(parts)}")
         if parts <= self.equal:
             if max(values) > min(values) * (1 + 1e-6):  # they may differ by rounding
-                raise SumRefusedError("weights of a sum should be equal, as the method says, found others")
+                raise SumRefusedError("weights of a sum: expected equal ones, as the method says, got others")
         elif (share := max(totals.values()) / sum(totals.values())) > self.share:
-            raise SumRefusedError(f"a row should have at most {self.share:g} of a sum (sums.share), found {share:g}")
+            raise SumRefusedError(f"a row: expected at most {self.share:g} of a sum (sums.share), got {share:g}")
 
 
 class Secrets(Config):
@@ -176,7 +176,7 @@ def share(secrets: Secrets, request: Request, name: str, settings: SecureAggrega
     """Make shares of the seed and of the agreeing key, one for each client that takes part."""
     public = {client: (str(agreed), str(read)) for client, (agreed, read) in sorted(request["keys"].items())}
     if secrets.public and secrets.public != public:
-        raise SumRefusedError("keys should be shared once, found different keys in a second request")
+        raise SumRefusedError("keys: expected one request to share them, got a second with others")
     if not secrets.public:
         secrets = _shared(secrets, public, name, settings.least(len(public)))
     return secrets, {"shares": secrets.sent, "seed": commitment(bytes.fromhex(secrets.seed))}
@@ -186,7 +186,7 @@ def _shared(secrets: Secrets, public: Mapping[str, tuple[str, str]], name: str, 
     own = tuple(public_of(key) for key in (secrets.agreeing, secrets.reading))
     if public.get(name) != own or len(set(chain(*public.values()))) != 2 * len(public) or len(public) < 2:
         raise SumRefusedError(
-            "keys should be of two or more clients, all different, including this site's own, found others"
+            "keys: expected different ones of two or more clients, among them this site's own, got others"
         )
     seeds = create_shares(bytes.fromhex(secrets.seed), least, len(public))
     keys = create_shares(secrets.agreeing.encode(), least, len(public))
@@ -212,7 +212,7 @@ def conceal(
     sums = tuple({client: dict(own) for client, own in weights.items()} for weights in request["sums"])
     members = tuple(sorted({name, *request["shares"]}))
     if secrets.members and (secrets.members, secrets.sums) != (members, sums):
-        raise SumRefusedError("rows should be masked once, found other sums in a second request")
+        raise SumRefusedError("rows: expected one request to mask them, got a second with other sums")
     if not secrets.members:
         _check(members, sums, name, set(secrets.public), settings.least(len(secrets.public)))
         for weights in sums:
@@ -229,12 +229,12 @@ def conceal(
 def _check(members: Sequence[str], sums: Sequence[Weights], name: str, known: set[str], least: int) -> None:
     """Raise SumRefusedError if sums could reveal a row."""
     if len(members) < least or not set(members) <= known:
-        raise SumRefusedError(f"{least} or more clients should have shared their keys, found {len(members)}")
+        raise SumRefusedError(f"expected {least} or more clients that shared their keys, got {len(members)}")
     own = [slot for weights in sums for slot in weights.get(name, {})]
     if len(set(own)) < len(own):
-        raise SumRefusedError("a row should go into one sum only, found one in several")
+        raise SumRefusedError("a row: expected one sum, got several")
     if any(len(weights) < 2 or not set(weights) <= set(members) for weights in sums):
-        raise SumRefusedError("a sum should be of two or more of the clients that take part, found another")
+        raise SumRefusedError("a sum: expected two or more of the clients that take part, got others")
 
 
 def _masked(
@@ -257,17 +257,17 @@ def unmask(
     """The share of the seed of each client that stayed, and of the key of each that dropped out; never both."""
     stayed, dropped = sorted(set(request["stayed"])), sorted(set(request["dropped"]))
     if not secrets.members or set(stayed) & set(dropped) or {*stayed, *dropped} != set(secrets.members):
-        raise SumRefusedError("every client should have either stayed or dropped out, found otherwise")
+        raise SumRefusedError("clients: expected each to have either stayed or dropped out")
     if len(stayed) < settings.least(len(secrets.public)) or name not in stayed:
-        raise SumRefusedError(f"{settings.least(len(secrets.public))} clients should have stayed, found {len(stayed)}")
+        raise SumRefusedError(f"expected {settings.least(len(secrets.public))} clients that stay, got {len(stayed)}")
     if any(len(set(weights) & set(stayed)) == 1 for weights in secrets.sums):
-        raise SumRefusedError("a sum should be of two or more clients that stayed, found one that is a row")
+        raise SumRefusedError("a sum: expected two or more clients that stayed, got one that is a row")
     for weights in secrets.sums:
         if name in weights:
             rules.check(weights, stayed)
     asked = commitment(json.dumps([secrets.sums, stayed], sort_keys=True).encode())
     if secrets.told[0] == secrets.round and secrets.told[1] != asked:  # the difference of two sums would reveal a row
-        raise SumRefusedError("rows of a round should be added up once, found a second sum that differs")
+        raise SumRefusedError("rows: expected one sum in a round, got a second that differs")
     answer = {
         "seeds": {client: secrets.held[client][0] for client in stayed if client in secrets.held},
         "keys": {client: secrets.held[client][1] for client in dropped if client in secrets.held},

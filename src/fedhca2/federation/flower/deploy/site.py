@@ -19,7 +19,6 @@ from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_client, step_kind
 from fedhca2.federation.blind import Sketcher
 from fedhca2.federation.flower.deploy.consent import Invitation, check_order
-from fedhca2.federation.flower.deploy.ledger import SPENT, Ledger, Sent, cost
 from fedhca2.federation.flower.deploy.secagg_site import (
     KEYS,
     SHARE,
@@ -32,7 +31,7 @@ from fedhca2.federation.flower.deploy.secagg_site import (
     share,
     unmask,
 )
-from fedhca2.federation.flower.deploy.site_config import SiteConfig
+from fedhca2.federation.flower.deploy.site_config import SPENT, Ledger, Sent, SiteConfig, cost
 from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot

@@ -1,12 +1,21 @@
-"""A site's own settings, from its own file."""
+"""A site's own settings, from its own file, and its ledger of the noised updates and scores that have left it."""
 
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
+from filelock import FileLock
 from pydantic import Field, ValidationError, field_validator, model_validator
+from torch import Tensor
 
 from fedhca2.clients import Privacy
-from fedhca2.clients.privacy import DELTA, epsilon
+from fedhca2.clients.privacy import DELTA, combined, epsilon
 from fedhca2.config import Config
 from fedhca2.config_errors import describe
 from fedhca2.data.config import path_settings
@@ -14,20 +23,13 @@ from fedhca2.data.own import settings_class
 from fedhca2.errors import UserError
 from fedhca2.imports import is_import_path, located
 from fedhca2.methods import METHODS
+from fedhca2.params import Slot
 from fedhca2.strict_yaml import YamlError, read_yaml
 from fedhca2.tasks.declared import DeclaredTask
+from fedhca2.whole_files import write_whole
 
-# The encoders of the experiments that come with the package.
-ENCODERS = (
-    "swin_micro",
-    "swin_mini",
-    "swin_tiny_patch4_window7_224",
-    "swin_small_patch4_window7_224",
-    "swin_base_patch4_window7_224",
-    "resnet18.tv_in1k",
-    "tiny_vit_5m_224",
-    "mobilenetv3_small_050",
-)
+SPENT = "the privacy budget is spent"
+Kind = Literal["update", "scores"]
 
 
 class SiteScores(Config):
@@ -62,12 +64,10 @@ class SitePrivacy(Privacy):
         if self.epsilon is None:
             return self
         if not self.noise:
-            raise ValueError("epsilon should come with noise, without which every update exceeds it, found none")
+            raise ValueError("epsilon: expected noise too, without which every update exceeds it, got none")
         if (least := epsilon(self.noise, delta=self.delta)) > self.epsilon:
-            raise ValueError(
-                f"epsilon should be at least {least:.4g}, the cost of one update with noise {self.noise:g}, "
-                f"found {self.epsilon:g}"
-            )
+            expected = f"at least {least:.4g}, the cost of one update with noise {self.noise:g}"
+            raise ValueError(f"epsilon: expected {expected}, got {self.epsilon:g}")
         return self
 
 
@@ -128,7 +128,16 @@ class SiteConfig(Config):
             description="encoders it may build, by timm's names; classes for models from a file or another package, as "
             "file.py:NAME or module:NAME, run that code"
         ),
-    ] = ENCODERS
+    ] = (  # those of the experiments that come with the package
+        "swin_micro",
+        "swin_mini",
+        "swin_tiny_patch4_window7_224",
+        "swin_small_patch4_window7_224",
+        "swin_base_patch4_window7_224",
+        "resnet18.tv_in1k",
+        "tiny_vit_5m_224",
+        "mobilenetv3_small_050",
+    )
     weights: Annotated[
         Literal["timm"] | Path | None,
         Field(description="the encoder's initial weights: a file, or timm's own if they are on this machine"),
@@ -183,43 +192,39 @@ class SiteConfig(Config):
         except YamlError as error:
             raise UserError([f"{path}: {error}"]) from None
         if not isinstance(values, dict):
-            raise UserError([f"{path}: should be a mapping of keys to values, found {values!r:.200}"])
+            raise UserError(path, f"expected a mapping of keys to values, got {values!r:.200}")
         try:
             site = cls.model_validate(values)
         except ValidationError as error:
             raise UserError([f"{path}: {line}" for line in describe(error)]) from None
-        folder = path.resolve().parent
-        data = _beside(folder, site.data)
-        tasks = {name: task.located([folder]) for name, task in site.own_tasks.items()}
-        encoders, methods = (
-            tuple(located(path, [folder]) if is_import_path(path) else path for path in paths)
-            for paths in (site.encoders, site.methods)
-        )
-        weights = folder / site.weights if isinstance(site.weights, Path) else site.weights
-        return site.model_copy(
-            update={
-                "state": folder / site.state,
-                "data": data,
-                "own_tasks": tasks,
-                "encoders": encoders,
-                "methods": methods,
-                "weights": weights,
-                "turns": site.turns and _made(folder / site.turns, path),
-            }
-        )
+        return site._beside(path.resolve())
+
+    def _beside(self, file: Path) -> "SiteConfig":
+        """The same settings with paths relative to their file made absolute; makes the folder of `turns`."""
+        folder = file.parent
+
+        def locate(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(located(name, [folder]) if is_import_path(name) else name for name in names)
+
+        changes = {
+            "state": folder / self.state,
+            "data": _locate_data(self.data, folder),
+            "own_tasks": {name: task.located([folder]) for name, task in self.own_tasks.items()},
+            "encoders": locate(self.encoders),
+            "methods": locate(self.methods),
+            "weights": folder / self.weights if isinstance(self.weights, Path) else self.weights,
+            "turns": folder / self.turns if self.turns else None,
+        }
+        if self.turns:
+            try:
+                (folder / self.turns).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                fault = f"expected a folder, got {error.strerror}: {folder / self.turns}"
+                raise UserError(f"{file}: turns", fault) from None
+        return self.model_copy(update=changes)
 
 
-def _made(folder: Path, file: Path) -> Path:
-    """A folder that several sites share, which the first of them makes."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fault = f"should be a folder, or one that can be made, found {error.strerror}"
-        raise UserError([f"{file}: turns: {fault}: {folder}"]) from None
-    return folder
-
-
-def _beside(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+def _locate_data(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The settings of a data set with paths relative to this folder made absolute."""
     paths = {"root"}
     kind = str(data.get("kind", ""))
@@ -228,5 +233,88 @@ def _beside(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
         try:
             paths |= path_settings(settings_class(data["kind"]))
         except ValueError as error:
-            raise UserError([f"data.kind: {error}"]) from None
+            raise UserError("data.kind", str(error)) from None
     return {key: str(folder / value) if key in paths else value for key, value in data.items()}
+
+
+class Sent(Config):
+    """One noised update, or scores: its destination, the noise in clips, and a digest of the numbers as sent."""
+
+    run: str
+    round: int
+    noise: Annotated[float, Field(gt=0)]
+    digest: str
+    kind: Kind = "update"
+
+    @classmethod
+    def of(cls, run: str, round: int, noise: float, rows: Mapping[Slot, Tensor], kind: Kind = "update") -> "Sent":
+        """Make the entry of these rows."""
+        digest = blake2b(digest_size=16)
+        for slot, row in sorted(rows.items()):
+            digest.update(f"{slot} {row.dtype} {row.numel()}\n".encode())
+            digest.update(row.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return cls(run=run, round=round, noise=noise, digest=digest.hexdigest(), kind=kind)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """A file with a line for each update, in all runs, on disk before the update leaves.
+
+    An identical update that leaves again reveals nothing new and costs nothing.
+    """
+
+    path: Path
+
+    @classmethod
+    def of(cls, site: SiteConfig) -> "Ledger":
+        """The ledger in a site's folder."""
+        return cls(site.state / f"{site.client}.ledger.jsonl")
+
+    def entries(self) -> list[Sent]:
+        """Everything that has left; raises UserError if the file is damaged, since its cost is then unknown."""
+        *lines, unfinished = self.path.read_bytes().split(b"\n") if self.path.exists() else [b""]
+        entries: list[Sent] = []
+        for number, line in enumerate([*lines, unfinished] if unfinished else lines, 1):
+            try:
+                entries.append(Sent.model_validate_json(line) if number <= len(lines) else _restored(line, entries))
+            except ValueError:
+                where = f"{self.path}: line {number}"
+                raise UserError(where, f"expected an update that was sent, got {line[:40]!r}") from None
+        return entries
+
+    def affords(self, run: str, round: int, noise: float, budget: SitePrivacy, kind: Kind = "update") -> bool:
+        """Whether an update or scores fit the budget, or are already in the ledger from before a crash."""
+        entries = self.entries()
+        paid = any((entry.run, entry.round, entry.kind) == (run, round, kind) for entry in entries)
+        return paid or _is_within(budget, entries, noise)
+
+    def charge(self, sent: Sent, budget: SitePrivacy) -> None:
+        """Record an update so that it may leave; raises UserError if it may not."""
+        with FileLock(f"{self.path}.lock", mode=0o600):
+            entries = self.entries()
+            if any(entry.digest == sent.digest for entry in entries):
+                return
+            if not _is_within(budget, entries, sent.noise):
+                raise UserError("", SPENT)
+            write_whole(self.path, b"".join(entry.model_dump_json().encode() + b"\n" for entry in [*entries, sent]))
+
+
+def _restored(line: bytes, entries: Sequence[Sent]) -> Sent:
+    """The entry of a line that lost its end. It costs what an update costs, since it may have left.
+
+    If the line does not say its noise any more, that is the smallest of all; raises ValueError if there are none.
+    """
+    with suppress(ValidationError):
+        return Sent.model_validate_json(line)
+    said = re.search(rb'"noise":([0-9.e+-]+),', line)
+    noise = float(said[1]) if said else min(entry.noise for entry in entries)
+    return Sent(run="unknown", round=-1, noise=noise, digest=blake2b(line, digest_size=16).hexdigest())
+
+
+def cost(entries: Sequence[Sent], delta: float, *more: float) -> float:
+    """The ε of sent updates, and of further ones with these noises."""
+    return epsilon(combined(Counter([*(entry.noise for entry in entries), *more])), delta=delta)
+
+
+def _is_within(budget: SitePrivacy, entries: Sequence[Sent], noise: float) -> bool:
+    return budget.epsilon is None or cost(entries, budget.delta, noise) <= budget.epsilon
