@@ -208,6 +208,20 @@ def told(error: Exception) -> str:
     return f"{type(error).__name__}{said and f': {said}'}{''.join(lines[-1:])}"
 
 
+@contextmanager
+def explain_errors(where: str, expected: str) -> Iterator[None]:
+    """Raise whatever a user's own code or file raises in this block as a UserError of one line at this place.
+
+    :param expected: what goes before the error, such as "expected a file of tensors, got".
+    """
+    try:
+        yield
+    except UserError as error:
+        raise UserError(where, f"{expected}: {error}") from error
+    except Exception as error:
+        raise UserError(where, f"{expected}: {told(error)}") from error
+
+
 def is_raised_in(error: Exception, paths: Iterable[str]) -> bool:
     """Whether an error was raised in code at one of these import paths, or in what it called."""
     files = {file for path in paths for file in _files_of(path.rpartition(":")[0])}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedhca2.config import Config
 from fedhca2.errors import UserError
-from fedhca2.imports import told
+from fedhca2.imports import explain_errors
 from fedhca2.messages import Base, Kind
 from fedhca2.params import Layout, Part
 
@@ -94,9 +94,10 @@ class Mixing:
 class Aggregator(Config, ABC):
     """Base class of all aggregators: frozen settings and one pure function."""
 
-    sends: ClassVar[Kind]
-    measure: ClassVar[Measure]
+    sends: ClassVar[Kind] = "parameters"
+    measure: ClassVar[Measure] = "nothing"
     whole: ClassVar[bool] = False  # whether products of whole rows are enough
+    sums_once: ClassVar[bool] = False  # whether every row goes into one sum with others, and into no other
 
     kind: str = ""
     every: Annotated[int, Field(ge=1, description="aggregate only in every n-th round")] = 1
@@ -112,9 +113,9 @@ class Aggregator(Config, ABC):
         return False
 
     @property
-    def reveals_rows(self) -> str:
-        """Explain why its sums reveal rows; empty if every row goes into one sum with others, and into no other."""
-        return "which puts a row in several sums, and these reveal the rows"
+    def reveals_rows(self) -> str | None:
+        """Explain why its sums reveal rows, if they do."""
+        return None if self.sums_once else "which puts a row in several sums, and these reveal the rows"
 
     def at(self, done: float) -> Self:
         """The aggregator as it is after this part (0 to 1) of a run's rounds."""
@@ -137,18 +138,19 @@ def mixing_of(
     aggregator: Aggregator, part: Part, products: Tensor, members: Sequence[Member], layout: Layout
 ) -> Mixing:
     """Ask the aggregator of a part for its mixing; raises UserError if that is not usable, or if a user's own fails."""
-    try:
+    if not _is_users(aggregator):
         mixing = aggregator.mixing(products, members, layout)
-    except Exception as error:  # a user's own code raises anything
-        if not _is_users(aggregator):
-            raise
-        fault = str(error) if isinstance(error, UserError) else told(error)
-        raise UserError([f"method.{part}: {_shown(aggregator)}: {fault}"]) from error
-    fault = _fault(mixing, len(members), len(layout.names))
-    if not fault and any(blend.hyper for blend in mixing.blends) and not aggregator.first_weights(layout):
-        fault = "first_weights(): expected the first values of learned weights, since a Blend has hyper=True, got none"
-    if fault:
-        raise UserError([f"method.{part}: {_shown(aggregator)}: {fault}"])
+    else:
+        with explain_errors(f"method.{part}", _shown(aggregator)):
+            mixing = aggregator.mixing(products, members, layout)
+    try:
+        _check_mixing(mixing, len(members), len(layout.names))
+        if any(blend.hyper for blend in mixing.blends) and not aggregator.first_weights(layout):
+            raise ValueError(
+                "first_weights(): expected values of learned weights, since a Blend has hyper=True, got none"
+            )
+    except ValueError as error:
+        raise UserError(f"method.{part}", f"{_shown(aggregator)}: {error}") from error
     return mixing
 
 
@@ -192,42 +194,38 @@ def _shown(aggregator: Aggregator) -> str:
     return f"{kind.__name__} of {Path(kind.__module__).name}"
 
 
-def _fault(mixing: object, members: int, tensors: int) -> str:
-    """What is wrong with an answer for rows of this many members and tensors; empty if it can be used."""
+def _check_mixing(mixing: Mixing, members: int, tensors: int) -> None:
+    """Raise ValueError if an answer for rows of this many members and tensors cannot be used."""
     if not isinstance(mixing, Mixing):
-        return f"mixing(): expected a Mixing, got {type(mixing).__name__}"
+        raise ValueError(f"mixing(): expected a Mixing, got {type(mixing).__name__}")
     if mixing.base not in get_args(Base):
-        return f"base: expected {', '.join(get_args(Base))}, got {mixing.base!r}"
+        raise ValueError(f"base: expected {', '.join(get_args(Base))}, got {mixing.base!r}")
     if mixing.keeps and (len(mixing.keeps) != members or not all(isfinite(number) for number in mixing.keeps)):
-        return f"keeps: expected {members} finite numbers, one for each member, or none, got {mixing.keeps!r:.100}"
-    return next((fault for blend in mixing.blends if (fault := _blend_fault(blend, members, tensors))), "")
+        wanted = f"{members} finite numbers, one for each member, or none"
+        raise ValueError(f"keeps: expected {wanted}, got {mixing.keeps!r:.100}")
+    for blend in mixing.blends:
+        if not isinstance(blend, Blend):
+            raise ValueError(f"blends: expected Blends, got {type(blend).__name__}")
+        shape = list(check_weights(blend.weights, members).shape)
+        if len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] != tensors):
+            wanted = f"[M, {members}], or [{tensors}, M, {members}] by tensor"
+            raise ValueError(f"weights: expected the shape {wanted}, got {shape}")
+        if len(blend.gets) != members or not all(isinstance(row, int) and 0 <= row < shape[-2] for row in blend.gets):
+            wanted = f"{members} numbers of mixed rows, from 0 to {shape[-2] - 1}"
+            raise ValueError(f"gets: expected {wanted}, got {blend.gets!r:.100}")
 
 
-def _blend_fault(blend: object, members: int, tensors: int) -> str:
-    if not isinstance(blend, Blend):
-        return f"blends: expected Blends, got {type(blend).__name__}"
-    weights, gets = blend.weights, blend.gets
-    if fault := weights_fault(weights, members):
-        return fault
-    if weights.dim() not in (2, 3) or (weights.dim() == 3 and len(weights) != tensors):
-        wanted = f"[M, {members}], or [{tensors}, M, {members}] by tensor"
-        return f"weights: expected the shape {wanted}, got {list(weights.shape)}"
-    rows = weights.shape[-2]
-    if len(gets) != members or not all(isinstance(row, int) and 0 <= row < rows for row in gets):
-        return f"gets: expected {members} numbers of mixed rows, from 0 to {rows - 1}, got {gets!r:.100}"
-    return ""
+def check_weights(weights: Tensor, members: int) -> Tensor:
+    """Return weights for the rows of this many members; raises ValueError if they cannot be used.
 
-
-def weights_fault(weights: object, members: int) -> str:
-    """What is wrong with weights for the rows of this many members; empty if they can be used.
-
-    >>> weights_fault([0.5, 0.5], 2), weights_fault(torch.ones(3), 2)
-    ('weights: expected a torch.Tensor, got list', 'weights: expected 2, one for each member, got the shape [3]')
+    >>> check_weights(torch.ones(3), members=2)
+    Traceback (most recent call last):
+    ValueError: weights: expected 2, one for each member, got the shape [3]
     """
     if not isinstance(weights, Tensor):
-        return f"weights: expected a torch.Tensor, got {type(weights).__name__}"
+        raise ValueError(f"weights: expected a torch.Tensor, got {type(weights).__name__}")
     if weights.dim() == 0 or weights.shape[-1] != members:
-        return f"weights: expected {members}, one for each member, got the shape {list(weights.shape)}"
+        raise ValueError(f"weights: expected {members}, one for each member, got the shape {list(weights.shape)}")
     if not bool(weights.isfinite().all()):
-        return f"weights: expected finite numbers, got {weights.flatten().tolist()!r:.100}"
-    return ""
+        raise ValueError(f"weights: expected finite numbers, got {weights.flatten().tolist()!r:.100}")
+    return weights

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing, weights_fault
+from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing, check_weights
 from fedhca2.aggregation.means import group_weights
 from fedhca2.errors import UserError
 from fedhca2.messages import Kind
@@ -57,9 +57,9 @@ class CommonUpdate(Aggregator):
         return self.alpha is not None
 
     @property
-    def reveals_rows(self) -> str:
+    def reveals_rows(self) -> str | None:
         """Group means put a row in a second sum."""
-        return super().reveals_rows if self.groups and self.learns else ""
+        return super().reveals_rows if self.groups and self.learns else None
 
     def first_weights(self, layout: Layout) -> tuple[float, ...]:
         """One α, or none."""
@@ -70,11 +70,11 @@ class CommonUpdate(Aggregator):
         return rows.estimated_products(self.sketch, round) if self.sketch else super().products(rows, round)
 
     def _weights(self, gram: Tensor) -> Tensor:
-        """Compute the weights; raises UserError if they do not fit."""
-        weights = self.weights(gram)
-        if fault := weights_fault(weights, len(gram)):
-            raise UserError([fault])
-        return weights
+        """Compute the weights; raises UserError if a user's own do not fit."""
+        try:
+            return check_weights(self.weights(gram), len(gram))
+        except ValueError as error:
+            raise UserError("", str(error)) from error
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """Give all U, times α if there is one; with `groups` the group's mean update replaces the client's own."""
@@ -103,11 +103,6 @@ class CommonUpdate(Aggregator):
             return self.rate
         length = float((weights @ gram @ weights).clamp(min=0).sqrt())
         return self.rate * float(gram.mean().clamp(min=0).sqrt()) / length if length else self.rate
-
-
-SMOOTHING = 1e-6  # of distances to the geometric median, relative to the median length
-TOLERANCE = 1e-10
-STEPS = 1000
 
 
 def squared_distances(gram: Tensor, weights: Tensor) -> Tensor:
@@ -155,12 +150,12 @@ def geometric_median(gram: Tensor) -> Tensor:
     """
     gram = gram.double()
     lengths = gram.diagonal().clamp(min=0).sqrt()
-    smallest = SMOOTHING * float(lengths.median()) or torch.finfo(torch.float64).tiny
+    smallest = 1e-6 * float(lengths.median()) or torch.finfo(torch.float64).tiny
     weights = torch.zeros(len(gram), dtype=torch.float64)
-    for _ in range(STEPS):
+    for _ in range(1000):
         near = 1 / squared_distances(gram, weights[None])[0].sqrt().clamp(min=smallest)
         new = near / near.sum()
-        done = bool((new - weights).abs().max() <= TOLERANCE)
+        done = bool((new - weights).abs().max() <= 1e-10)
         weights = new
         if done:
             break
@@ -196,10 +191,10 @@ class Robust(CommonUpdate):
     @classmethod
     def _judges_whole_rows(cls, sketch: int | None) -> None:
         if sketch is not None:
-            raise ValueError(f"should be null: a hostile update can hide from a random projection, found {sketch}")
+            raise ValueError(f"expected null, since a hostile update can hide from a random projection, got {sketch}")
 
     @property
-    def reveals_rows(self) -> str:
+    def reveals_rows(self) -> str | None:
         """It must see what it judges."""
         return "which must see the rows it judges: a hostile client's sketch need not be of its row"
 

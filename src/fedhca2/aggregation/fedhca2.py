@@ -16,9 +16,6 @@ from fedhca2.config import Config
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
-# A combination shorter than this share of the longest update has no direction: 0 is in the updates' convex hull.
-SHORTEST = 1e-6
-
 
 def conflict_averse_weights(gram: Tensor, c: float) -> Tensor:
     r"""Weights of the least-conflicting combination of updates, FedHCA² Eq. (7), from their Gram matrix [N, N].
@@ -46,7 +43,7 @@ def conflict_averse_mixing(gram: Tensor, c: float, rescale: bool = True) -> Tens
     mean = torch.full((len(gram),), 1 / len(gram), dtype=torch.float64)
     w = conflict_averse_weights(gram, c)
     length = (w @ gram @ w).clamp(min=0).sqrt()
-    if length <= SHORTEST * gram.diagonal().max().sqrt():
+    if length <= 1e-6 * gram.diagonal().max().sqrt():
         return mean
     added = c * (mean @ gram @ mean).clamp(min=0).sqrt() / length
     return (mean + added * w) / (1 + c**2 if rescale else 1)

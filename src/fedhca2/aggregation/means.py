@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
+import scipy  # imports its parts when they are used
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -67,17 +68,15 @@ def clusters_of(gram: Tensor, count: int) -> list[int]:
     >>> clusters_of(torch.tensor([[1.0, 1.0, -1.0], [1.0, 1.0, -1.0], [-1.0, -1.0, 1.0]]), 2)
     [1, 1, 2]
     """
-    from scipy.cluster.hierarchy import fcluster, linkage
-    from scipy.spatial.distance import squareform
-
     n = len(gram)
     centre = torch.eye(n, dtype=torch.float64) - 1 / n
     centred = centre @ gram.double() @ centre
     if n == 1 or centred.diagonal().max() <= 1e-24 * gram.diagonal().max().clamp(min=1):
         return [1] * n
     distance = 1 - cosines((centred + centred.T) / 2)
-    tree = linkage(squareform(distance.numpy(), checks=False), method="average")
-    return [int(label) for label in fcluster(tree, count, criterion="maxclust")]
+    apart = scipy.spatial.distance.squareform(distance.numpy(), checks=False)
+    tree = scipy.cluster.hierarchy.linkage(apart, method="average")
+    return [int(label) for label in scipy.cluster.hierarchy.fcluster(tree, count, criterion="maxclust")]
 
 
 def layer_votes(similarity: Tensor, friends: int) -> Tensor:
@@ -144,16 +143,10 @@ def attentive_weights(gram: Tensor, alpha: float = 1.0, sigma: float = 1.0) -> T
 class Mean(Aggregator):
     """Every member gets the mean of all parameters, uniform or by the number of samples."""
 
-    sends: ClassVar[Kind] = "parameters"
-    measure: ClassVar[Measure] = "nothing"
+    sums_once: ClassVar[bool] = True
 
     kind: Literal["mean"] = "mean"
     by: By = "clients"
-
-    @property
-    def reveals_rows(self) -> str:
-        """One sum of all rows."""
-        return ""
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """Mix one row for all, which replaces their own."""
@@ -164,16 +157,10 @@ class Mean(Aggregator):
 class GroupMean(Aggregator):
     """Mean of the parameters within each group of the same data set and task or tasks."""
 
-    sends: ClassVar[Kind] = "parameters"
-    measure: ClassVar[Measure] = "nothing"
+    sums_once: ClassVar[bool] = True
 
     kind: Literal["group_mean"] = "group_mean"
     by: By = "clients"
-
-    @property
-    def reveals_rows(self) -> str:
-        """One sum per group."""
-        return ""
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """Mix one row per group."""
@@ -183,9 +170,6 @@ class GroupMean(Aggregator):
 
 class Pull(Aggregator):
     """Members move from their group's mean towards the mean of all, by a share that falls to 0 over the rounds."""
-
-    sends: ClassVar[Kind] = "parameters"
-    measure: ClassVar[Measure] = "nothing"
 
     kind: Literal["pull"] = "pull"
     gamma: Annotated[float, Field(ge=0, le=1, description="share of the way to the mean of all in the first round")] = 1
@@ -207,17 +191,12 @@ class Pull(Aggregator):
 class Clustered(Aggregator):
     """Mean of the parameters within clusters of similar parameters: MaT-FL as released."""
 
-    sends: ClassVar[Kind] = "parameters"
     measure: ClassVar[Measure] = "differences"
     whole: ClassVar[bool] = True
+    sums_once: ClassVar[bool] = True
 
     kind: Literal["clustered"] = "clustered"
     clusters: Annotated[int, Field(ge=1, description="number of clusters")] = 2
-
-    @property
-    def reveals_rows(self) -> str:
-        """One sum per group."""
-        return ""
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """Mix one row per cluster."""
@@ -247,14 +226,13 @@ class Voting(Aggregator):
         named = enumerate(zip(layout.names, layout.shapes, strict=True))
         voters = [p for p, (name, shape) in named if name.endswith("weight") and len(shape) >= 2]
         if not voters:
-            raise ValueError(f"voting: the layout should have a weight of two or more dimensions, found {layout.names}")
+            raise ValueError(f"voting: expected a weight of two or more dimensions, got {layout.names}")
         return voters[-self.layers :]
 
 
 class Attentive(Aggregator):
     """Every member's own convex mixture of all parameters."""
 
-    sends: ClassVar[Kind] = "parameters"
     measure: ClassVar[Measure] = "differences"
     whole: ClassVar[bool] = True
 

@@ -22,7 +22,6 @@ Array = NDArray[np.float64]
 
 TOLERANCE = 1e-12  # of the gap, relative
 PIVOT = 1e-13  # smallest squared distance of an update from the affine hull of the others that is not treated as noise
-BLOCK_STEPS = 30
 
 
 def relative_gap(gram: Array, w: Array, c: float) -> float:
@@ -120,7 +119,7 @@ class _Problem:
         """Fast, without a guarantee: drop all negative weights, or add all updates that would lower F, at once."""
         index = list(range(len(self.h)))
         best = None
-        for _ in range(BLOCK_STEPS):
+        for _ in range(30):
             hull = self.hull(index) if index else None
             if hull is None:
                 break

@@ -10,6 +10,7 @@ from math import ceil
 from typing import Annotated, Literal
 
 import numpy as np
+import scipy  # imports its parts when they are used
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
@@ -18,14 +19,9 @@ from torch import Tensor
 from fedhca2.aggregation.common_update import CommonUpdate
 
 Array = NDArray[np.float64]
-Weighting = Callable[[Array], Array]
 
 TOLERANCE = 1e-9
 RANK = 1e-12  # relative to the largest eigenvalue; smaller ones count as 0
-PIVOTS = 50  # maximum; typically five
-NEWTON = 100  # maximum; typically ten
-ALL_ORDERS = 7  # most updates for which PCGrad tries all orders
-DRAWN = 250_000  # inner products to compute for the orders that are drawn with more updates
 
 
 def mean(gram: Array) -> Array:
@@ -47,7 +43,8 @@ def mgda(gram: Array) -> Array:
     """
     lengths, cosines = _unit(gram)
     root = _root(cosines) * (lengths / lengths.max())
-    return _shares(_nonnegative(np.vstack([root, np.ones(len(gram))]), np.append(np.zeros(len(root)), 1.0)))
+    shortest: Array = scipy.optimize.nnls(np.vstack([root, np.ones(len(gram))]), np.append(np.zeros(len(root)), 1.0))[0]
+    return _shares(shortest)
 
 
 def pcgrad(gram: Array) -> Array:
@@ -64,7 +61,7 @@ def pcgrad(gram: Array) -> Array:
     n = len(gram)
     total = np.zeros(n)
     orders = _orders(n)
-    for some in np.array_split(orders, ceil(len(orders) * n**2 / DRAWN)):
+    for some in np.array_split(orders, ceil(len(orders) * n**2 / 250_000)):
         each, squares = np.arange(len(some)), gram.diagonal()
         weights = np.tile(np.eye(n), (len(some), 1, 1))
         products = np.tile(gram, (len(some), 1, 1))
@@ -177,7 +174,7 @@ def _newton(gram: Array, target: Array, power: float, x: Array) -> Array:
         ahead: Array = gram @ x - target * x**-power
         return ahead
 
-    for _ in range(NEWTON):
+    for _ in range(100):  # typically ten
         share = target * x**-power
         if (np.abs(slope(x)) <= 0.01 * TOLERANCE * share).all():
             break
@@ -200,7 +197,7 @@ def _projected(gram: Array, u: Array) -> Array:
     weights = _by_pivots(cosines, units * u)
     if weights is None:
         root = _root(cosines)
-        weights = units * u + _nonnegative(root, -root @ (units * u))
+        weights = units * u + scipy.optimize.nnls(root, -root @ (units * u))[0]
     return weights / units
 
 
@@ -209,7 +206,7 @@ def _by_pivots(gram: Array, low: Array) -> Array | None:
     enough = 0.01 * TOLERANCE * float(np.linalg.norm(low))
     slope = gram @ low
     free = slope < -enough
-    for _ in range(PIVOTS):
+    for _ in range(50):  # typically five
         v = low.copy()
         try:
             v[free] -= np.linalg.solve(gram[np.ix_(free, free)], slope[free])
@@ -221,14 +218,6 @@ def _by_pivots(gram: Array, low: Array) -> Array | None:
             return v if np.abs(along[free]).max(initial=0) <= enough else None
         free ^= wrong
     return None
-
-
-def _nonnegative(matrix: Array, target: Array) -> Array:
-    """Minimise ‖Ax − b‖ with x ≥ 0."""
-    from scipy.optimize import nnls  # slow to import, and most methods do without it
-
-    weights: Array = nnls(matrix, target)[0]
-    return weights
 
 
 def _shares(weights: Array) -> Array:
@@ -251,14 +240,14 @@ def _root(gram: Array) -> Array:
 
 
 def _orders(n: int) -> NDArray[np.int64]:
-    """All orders of n items, or a fixed sample."""
-    if n <= ALL_ORDERS:
+    """All orders of up to seven items; of more, a fixed sample that takes 250,000 inner products."""
+    if n <= 7:
         return np.array(list(permutations(range(n))))
     dice = np.random.default_rng(0)
-    return np.array([dice.permutation(n) for _ in range(max(4, DRAWN // n**2))])
+    return np.array([dice.permutation(n) for _ in range(max(4, 250_000 // n**2))])
 
 
-WEIGHTINGS: dict[str, Weighting] = {
+WEIGHTINGS: dict[str, Callable[[Array], Array]] = {
     each.__name__: each for each in (mean, mgda, pcgrad, upgrad, dualproj, imtl_g, aligned_mtl, nash_mtl)
 }
 
@@ -275,7 +264,7 @@ class Weighted(CommonUpdate):
     fairness: Annotated[float, Field(gt=0, le=10, description="α of fairgrad: 1 is nash_mtl, the limit is mgda")] = 2.0
 
     @property
-    def reveals_rows(self) -> str:
+    def reveals_rows(self) -> str | None:
         """Some weights can be negative, or nearly 0 for all rows but one."""
         if self.weighting in ("mean", "pcgrad", "upgrad", "dualproj"):  # no weight is below 1/N
             return super().reveals_rows

@@ -210,5 +210,5 @@ def test_voting_ends_with_one_update_per_group(data):
 
 
 def test_voting_without_any_layer_is_an_error():
-    with pytest.raises(ValueError, match="should have a weight of two or more dimensions"):
+    with pytest.raises(ValueError, match="expected a weight of two or more dimensions"):
         Voting().voters(Layout(("a.bias",), ((2,),)))
