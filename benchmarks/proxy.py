@@ -21,9 +21,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supernode import fleet_http_connection
 from row import Row, show
 
-from fedhca2.federation.flower.deploy.control import TOKEN, operator_token
-from fedhca2.federation.flower.deploy.keys import make_keys
-from fedhca2.federation.flower.deploy.link import Link
+from fedhca2.federation.flower.deploy.link import Link, make_keys
+from fedhca2.federation.flower.deploy.superlink import TOKEN, operator_token
 
 MB = 1e6
 AT_ONCE = 2  # Flower's own number

@@ -35,12 +35,12 @@ from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
 from fedhca2.federation.blind import Sketcher
-from fedhca2.federation.flower.deploy.server_app import LogWatcher
 from fedhca2.federation.flower.local import run_local
-from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.in_process import InProcess
 from fedhca2.messages import Order
 from fedhca2.params import Slot
+from fedhca2.run_folder.records import Watcher
 from fedhca2.seeds import derive
 
 ENCODER = Slot("encoder")
@@ -204,10 +204,10 @@ def rounds() -> None:
         for settings in (None, secure):
             with tempfile.TemporaryDirectory() as folder:
                 out = Path(folder) / "run"
-                run_local(small(method, settings, 1), out, LogWatcher(), NetworkSettings())
+                run_local(small(method, settings, 1), out, Watcher(), NetworkSettings())
                 models[settings is None] = {file.name: load_file(file) for file in (out / "models").iterdir()}
                 out = Path(folder) / "two"
-                run_local(small(method, settings, 2), out, LogWatcher(), NetworkSettings())
+                run_local(small(method, settings, 2), out, Watcher(), NetworkSettings())
                 up, down, seconds, _ = second_round(out)
             off = ""
             if settings is not None:

@@ -35,8 +35,7 @@ from row import Row, show
 from scaling import clients, most_resident
 
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.deploy.keys import make_keys
-from fedhca2.federation.flower.deploy.link import Link
+from fedhca2.federation.flower.deploy.link import Link, make_keys
 from fedhca2.federation.flower.deploy.processes import start, stop
 from fedhca2.federation.flower.local import start_site, write_sites
 

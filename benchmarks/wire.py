@@ -21,10 +21,10 @@ from rich.table import Table
 from row import Row
 
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.deploy.server_app import LogWatcher
 from fedhca2.federation.flower.local import run_local
-from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.run import run
+from fedhca2.run_folder.records import Watcher
 
 SINGLE = [("semseg", 0), ("sal", 0), ("normals", 0), ("edge", 0), ("semseg", 1)]
 MB = 1e6
@@ -80,7 +80,7 @@ def rows(quick: bool = False) -> Iterator[Row]:
     count = 2 if quick else 6
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        run(experiment(count), out, watcher=LogWatcher())
+        run(experiment(count), out, watcher=Watcher())
         encoders, decoders = parameters(out, "encoder"), parameters(out, "decoder")
         up, down, seconds, at_work = second_round(out)
     whole = 4 * (sum(encoders) + sum(decoders))
@@ -103,7 +103,7 @@ def main() -> None:
     table = Table("", "MB up", "MB down", "distinct", "s", "s at work", "load", title=title)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "in-process"
-        run(experiment(options.clients), out, watcher=LogWatcher())
+        run(experiment(options.clients), out, watcher=Watcher())
         encoders, decoders = parameters(out, "encoder"), parameters(out, "decoder")
         whole = 4 * (sum(encoders) + sum(decoders)) / MB
         table.add_row("θ and Δ up, a model down", f"{2 * whole:.0f}", f"{whole:.0f}", f"{whole:.0f}", "", "", "")
@@ -111,7 +111,7 @@ def main() -> None:
         for wire in ("in one process", *options.loopback):
             if wire in options.loopback:
                 out = Path(folder) / wire
-                run_local(experiment(options.clients), out, LogWatcher(), NetworkSettings(wire=wire))
+                run_local(experiment(options.clients), out, Watcher(), NetworkSettings(wire=wire))
             up, down, *seconds = second_round(out)
             distinct = down - (len(encoders) - 1) * (2 if wire == "bfloat16" else 4) * encoders[0]
             moved = up + distinct

@@ -7,7 +7,7 @@ import torch
 
 from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.blind import Sum
-from fedhca2.federation.flower.answers import Answer
+from fedhca2.federation.flower.answers import SiteAnswer
 from fedhca2.federation.flower.deploy.secagg_server import SecureSum
 from fedhca2.federation.flower.deploy.secagg_site import (
     KEYS,
@@ -63,7 +63,7 @@ class Clients:
                 header, masked = self.answer(name, stage, json.loads(json.dumps(request)))
                 self.seen.append((stage, name, header, masked))
                 rows = None if masked is None else torch.from_numpy(masked.copy().view(np.int32))
-                heard[name] = read(Answer(json.loads(json.dumps(header)), rows))
+                heard[name] = read(SiteAnswer(json.loads(json.dumps(header)), rows))
             except (ConnectionError, ValueError, KeyError) as error:
                 away[name] = str(error)
         return heard, away

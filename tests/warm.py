@@ -29,7 +29,7 @@ import fedhca2
 FLOWER = "fedhca2.federation.flower"
 IMPORTED = (
     *("fedhca2.cli", "fedhca2.runs", f"{FLOWER}.local", f"{FLOWER}.deploy.worker"),
-    *(f"{FLOWER}.deploy.guarded_superlink", f"{FLOWER}.deploy.proxy.app", f"{FLOWER}.deploy.proxy.listener"),
+    *(f"{FLOWER}.deploy.processes", f"{FLOWER}.deploy.proxy"),
     *("flwr.supernode.cli", "flwr.supercore.cli"),
 )
 BIN = Path(sys.executable).parent

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedhca2.federation.flower.deploy.keys import make_keys
-from fedhca2.federation.flower.deploy.link import Link
+from fedhca2.federation.flower.deploy.link import Link, make_keys
 from fedhca2.federation.flower.deploy.processes import listen, start, stop
 from fedhca2.federation.flower.local import start_site, write_sites
 from warm import Warm

@@ -8,12 +8,12 @@ from in_process_grid import InProcessGrid
 from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
-from fedhca2.federation.flower.deploy.client_app import make_app
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SiteConfig, SiteSums
+from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.fleet import FlowerFleet
-from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import header_of, pack
+from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server

@@ -33,7 +33,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fedhca2.federation.flower.arrivals import CHUNK
+from fedhca2.federation.flower.answers import MAX_CHUNK_BYTES
 from fedhca2.federation.flower.deploy.consent import expected_profile
 from fedhca2.federation.flower.records import STYPE, decode_order, encode_profile, encode_reply, header_of, unsalt
 from fedhca2.messages import Reply
@@ -120,7 +120,7 @@ class Letter:
 
     def sent(self, text: str | None = None, **changes) -> list[bytes]:
         """With different header values, or a different header text."""
-        chunks = [self.rows[start : start + CHUNK] for start in range(0, len(self.rows), CHUNK)]
+        chunks = [self.rows[start : start + MAX_CHUNK_BYTES] for start in range(0, len(self.rows), MAX_CHUNK_BYTES)]
         array = array_of(self.values, chunks, list(range(len(chunks)))) if chunks else None
         return letter_of(record_of(json.dumps(self.header | changes) if text is None else text), array)
 
@@ -144,8 +144,10 @@ ATTACKS = {
     "a content that is no JSON": lambda good: [*good.sent(), made("RecordDict", b"{", *good.sent()[:1])],
     "a content nested 20,000 deep": lambda good: [*good.sent(), made("RecordDict", b"[" * 20_000, *good.sent()[:1])],
     "a content that is a record": lambda good: good.sent()[:1],
-    "5 GB in one chunk": lambda good: good.with_array(array_of(5 * 2**28, [bytes(CHUNK)], [0] * 1024)),
-    "5 GB that say they are few": lambda good: good.with_array(array_of(good.values, [bytes(CHUNK)], [0] * 1024)),
+    "5 GB in one chunk": lambda good: good.with_array(array_of(5 * 2**28, [bytes(MAX_CHUNK_BYTES)], [0] * 1024)),
+    "5 GB that say they are few": lambda good: good.with_array(
+        array_of(good.values, [bytes(MAX_CHUNK_BYTES)], [0] * 1024)
+    ),
 }
 ATTACKS_IN_REPLIES = ATTACKS | {
     "seconds of 10**400": lambda good: good.sent(seconds=10**400),

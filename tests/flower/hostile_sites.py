@@ -23,11 +23,10 @@ from flwr.common.constant import ErrorCode
 from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, STEERING, Letter, Node, obliging
 
 from fedhca2.federation.flower import site_registry
-from fedhca2.federation.flower.deploy.control import OperatorInterceptor
+from fedhca2.federation.flower.deploy.superlink import OperatorInterceptor
 from fedhca2.federation.flower.fleet import FlowerFleet
-from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import salt, unsalt
-from fedhca2.federation.flower.wait import Wait
+from fedhca2.federation.flower.wait import NetworkSettings, Wait
 from fedhca2.federation.foreign_text import plain
 from fedhca2.federation.limits import Reach
 from fedhca2.federation.server import Server

@@ -36,7 +36,7 @@ from flwr.proto.recorddict_pb2 import RecordDict
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-from fedhca2.federation.flower.deploy.keys import make_site_keys
+from fedhca2.federation.flower.deploy.link import make_site_keys
 
 FLEET, CONTROL, RUNTIME = "/v1/fleet", "/v1/control", "/v1/runtime"
 

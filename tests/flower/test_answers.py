@@ -10,8 +10,16 @@ from hostile import ATTACKS, ATTACKS_IN_PROFILES, ATTACKS_IN_REPLIES, Letter, le
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Gone
-from fedhca2.federation.flower.arrivals import CHUNK, Arrival, LostError, NotYetError
+from fedhca2.federation.flower.answers import (
+    MAX_CHUNK_BYTES,
+    Allowance,
+    Answers,
+    Arrival,
+    Gone,
+    LostError,
+    NotYetError,
+    SiteAnswer,
+)
 from fedhca2.federation.flower.records import decode_profile, decode_reply, encode_profile, encode_reply
 from fedhca2.federation.foreign_text import Refused, plain
 from fedhca2.federation.gate import Expected, fault_of
@@ -59,13 +67,13 @@ def taken(objects, values=VALUES):
 def reply_or_reason(objects):
     """The gate's result for an answer."""
     answer = taken(objects)
-    reply = decode_reply(answer.header, answer.rows, PROFILE) if isinstance(answer, Answer) else answer
+    reply = decode_reply(answer.header, answer.rows, PROFILE) if isinstance(answer, SiteAnswer) else answer
     return reply.why if isinstance(reply, Refused | Gone) else fault_of(reply, EXPECTED) or reply
 
 
 def profile_or_reason(objects):
     answer = taken(objects, values=0)
-    if isinstance(answer, Answer):
+    if isinstance(answer, SiteAnswer):
         answer = decode_profile(answer.header, PROFILE)
     return answer.why if isinstance(answer, Refused | Gone) else answer
 
@@ -96,11 +104,11 @@ def test_a_hostile_profile_is_refused_for_a_plain_reason(attack):
 def test_no_chunk_of_an_array_that_does_not_fit_is_asked_for(attack):
     shelf = Shelf(ATTACKS[attack](GOOD_REPLY))
     Answers(shelf).take("order", NODE, Allowance(VALUES), math.inf)
-    assert name_of(made("ArrayChunk", bytes(CHUNK))) not in shelf.asked
+    assert name_of(made("ArrayChunk", bytes(MAX_CHUNK_BYTES))) not in shelf.asked
 
 
 def test_a_profile_has_no_array():
-    assert profile_or_reason(GOOD_REPLY.sent()).startswith("array should be none")
+    assert profile_or_reason(GOOD_REPLY.sent()).startswith("array: expected none")
 
 
 def test_an_answer_of_another_node_is_refused():
@@ -120,7 +128,7 @@ def test_an_answer_is_taken_when_the_last_of_it_has_come():
     answers = Answers(shelf)
     assert answers.take("order", NODE, Allowance(VALUES), math.inf) is None
     shelf.late.clear()
-    assert isinstance(answers.take("order", NODE, Allowance(VALUES), math.inf), Answer)
+    assert isinstance(answers.take("order", NODE, Allowance(VALUES), math.inf), SiteAnswer)
 
 
 def test_while_an_object_has_still_to_come_nothing_else_is_asked_for():
@@ -164,7 +172,7 @@ def test_no_objects_whatsoever_stop_the_server(data):
     own = st.builds(lambda kind, body: made(kind, body, *shelf.objects.values()), kinds, bodies)
     shelf.objects[name] = data.draw(spoilt | own | bodies)
     answer = Answers(shelf).take("order", NODE, Allowance(8), math.inf)
-    assert isinstance(answer, Answer | Refused | Gone)
+    assert isinstance(answer, SiteAnswer | Refused | Gone)
 
 
 values = st.recursive(

@@ -18,12 +18,12 @@ from hostile_server import ATTACKS, PRIVATE, STOCK, THRIFTY, play
 from safetensors.torch import load_file
 
 from fedhca2.clients.privacy import epsilon
-from fedhca2.federation.flower.deploy.client_app import make_app
-from fedhca2.federation.flower.deploy.keys import make_keys, make_site_keys
+from fedhca2.federation.flower.deploy.link import make_keys, make_site_keys
 from fedhca2.federation.flower.deploy.processes import start, stop
 from fedhca2.federation.flower.deploy.secagg_site import MASK, Steps
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
+from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.records import STAGE, header_of
 
 pytestmark = pytest.mark.slow

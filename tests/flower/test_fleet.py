@@ -8,8 +8,8 @@ import torch
 from federations import After, altered, flower_federation, orders_for, quiet
 
 from fedhca2.cores import one_per_core, usable_cores
-from fedhca2.federation.flower.deploy.client_app import make_app
 from fedhca2.federation.flower.deploy.site import Site
+from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.wait import TooFewClientsError
 

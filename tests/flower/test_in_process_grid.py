@@ -8,10 +8,10 @@ from federations import PowerCutError, Watching, flower_federation, in_memory, s
 from in_process_grid import InProcessGrid
 
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.deploy.client_app import make_app
 from fedhca2.federation.flower.deploy.site import Site
+from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.engine import FlowerEngine
-from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server

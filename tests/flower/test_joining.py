@@ -3,11 +3,10 @@
 import pytest
 from federations import PowerCutError, Watching, altered, flower_federation, orders_for, quiet, small_experiment
 
-from fedhca2.federation.flower.deploy.client_app import make_app
+from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.engine import FlowerEngine
-from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import header_of
-from fedhca2.federation.flower.wait import TooFewClientsError, Wait
+from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError, Wait
 from fedhca2.federation.run import resume, run
 
 pytestmark = pytest.mark.slow

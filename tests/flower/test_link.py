@@ -12,8 +12,7 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from hostile import Node
 
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.deploy.keys import make_keys
-from fedhca2.federation.flower.deploy.link import Link
+from fedhca2.federation.flower.deploy.link import Link, make_keys
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,8 @@ from contextlib import ExitStack
 import pytest
 from uvicorn import Config
 
-from fedhca2.federation.flower.deploy.keys import make_keys
-from fedhca2.federation.flower.deploy.proxy import listener as module
-from fedhca2.federation.flower.deploy.proxy.listener import Listener
+from fedhca2.federation.flower.deploy.link import make_keys
+from fedhca2.federation.flower.deploy.proxy import Listener, ProxyLimits
 
 pytestmark = pytest.mark.slow
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
@@ -27,11 +26,8 @@ async def app(scope, receive, send):
 
 
 @pytest.fixture
-def address(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "HANDSHAKE_TIME", 0.5)
-    monkeypatch.setattr(module, "HEAD_TIME", 0.5)
-    for name, value in {"STRANGERS": 8, "FROM_ONE_ADDRESS": 6, "OF_ONE_SITE": 3}.items():
-        monkeypatch.setattr(module, name, value)
+def address(tmp_path):
+    limits = ProxyLimits(8, strangers_from_one_address=6, connections_of_a_site=3, handshake_s=0.5, head_s=0.5)
     make_keys(tmp_path / "keys", [])
     files = {"ssl_certfile": tmp_path / "keys" / "superlink.crt", "ssl_keyfile": tmp_path / "keys" / "superlink.key"}
     config = Config(app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, **files)
@@ -39,7 +35,7 @@ def address(tmp_path, monkeypatch):
     listening.setblocking(False)
 
     async def serve():
-        await Listener(config).listen(listening)
+        await Listener(config, limits).listen(listening)
 
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

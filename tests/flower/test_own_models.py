@@ -14,13 +14,13 @@ from fedhca2.deployment.export import export
 from fedhca2.deployment.trained import Evaluation, Trained, evaluated, predict_files
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.deploy.client_app import make_app
 from fedhca2.federation.flower.deploy.consent import Invitation, RefusalError
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
+from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.engine import FlowerEngine
 from fedhca2.federation.flower.local import write_sites
-from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.run import resume, run
 from fedhca2.methods import METHODS
 from fedhca2.reports.page.write import write_page

@@ -11,8 +11,8 @@ from fedhca2.cli.run import conclude
 from fedhca2.clients.privacy import DELTA, epsilon
 from fedhca2.federation.flower.deploy.site_config import Ledger, SiteScores, cost
 from fedhca2.federation.flower.engine import FlowerEngine
-from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import header_of, pack
+from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.run import run
 from fedhca2.reports.figures.groups import left_out
 from fedhca2.reports.figures.transfer import transfer_figures

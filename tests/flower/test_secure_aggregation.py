@@ -14,13 +14,13 @@ from fedhca2.clients import save_reply
 from fedhca2.clients.state_file import REPLY_FILE
 from fedhca2.errors import UserError
 from fedhca2.federation.blind import BlindServer
-from fedhca2.federation.flower.deploy.client_app import make_app
 from fedhca2.federation.flower.deploy.consent import Invitation
 from fedhca2.federation.flower.deploy.secagg_site import MASK, SHARE, Steps
 from fedhca2.federation.flower.deploy.site import Site
+from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.engine import FlowerEngine
-from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import STAGE, header_of, pack, unsalt
+from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server

@@ -7,10 +7,10 @@ from flwr.app import Context, Message, RecordDict
 
 from fedhca2.clients.state_file import RoundIsOverError
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.deploy.client_app import SITE_KEY, make_app
 from fedhca2.federation.flower.deploy.consent import RefusalError
 from fedhca2.federation.flower.deploy.secagg_site import LargeValueError, SumRefusedError
 from fedhca2.federation.flower.deploy.site import Site
+from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.records import CANNOT, MalformedMessageError, header_of, pack
 from fedhca2.federation.flower.wait import TooFewClientsError
 
@@ -83,7 +83,7 @@ def test_no_name_in_a_sites_files_leaves_it(data, experiment, tmp_path, caplog):
 def test_a_site_whose_file_cannot_be_read_says_no_path(tmp_path):
     message = Message(pack({}), 1, "query")
     message.metadata.__dict__["_src_node_id"] = 1
-    context = Context(0, 1, {SITE_KEY: str(tmp_path / f"{PATIENT}.yaml")}, RecordDict(), {})
+    context = Context(0, 1, {"site": str(tmp_path / f"{PATIENT}.yaml")}, RecordDict(), {})
     told = header_of(make_app()(message, context).content)
     assert told == {CANNOT: "this site cannot read or write a file; its log says more"}
 

@@ -21,10 +21,9 @@ from strangers import ANYBODY, CONTROL, FLEET, SITES, Visitor, is_refused, outco
 from strangers import name as object_name
 
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.deploy.control import TOKEN, operator_token
-from fedhca2.federation.flower.deploy.keys import make_keys, make_site_keys
+from fedhca2.federation.flower.deploy.link import make_keys, make_site_keys
 from fedhca2.federation.flower.deploy.processes import start, stop
-from fedhca2.federation.flower.deploy.superlink import SuperLink
+from fedhca2.federation.flower.deploy.superlink import TOKEN, SuperLink, operator_token
 from fedhca2.federation.flower.records import header_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.attack]
@@ -120,7 +119,7 @@ def test_a_key_that_nobody_knows_is_refused(attack, siege, tmp_path):
 
 def test_refusals_are_in_the_log_with_the_node_and_the_reason(siege):
     siege.site().post(f"{FLEET}/push-messages", posing(siege.site()))
-    line = rf"refused {HOSTILE} \(node {siege.nodes[HOSTILE]}\), POST {FLEET}/push-messages: sender should be"
+    line = rf"refused {HOSTILE} \(node {siege.nodes[HOSTILE]}\), POST {FLEET}/push-messages: sender: expected"
     assert re.search(line, siege.log())
 
 
@@ -159,9 +158,8 @@ def test_another_user_of_the_machine_is_refused_by_the_superlink(path, siege):
 def test_to_register_a_site_twice_is_an_error_in_a_line_with_the_address(siege):
     with pytest.raises(UserError) as refused:
         siege.link.register(HOSTILE, siege.keys / "sites" / HOSTILE / "node.pub")
-    assert refused.value.lines == [
-        f"{siege.link.address}: should accept the key of home, found: Public key already in use."
-    ]
+    [fault] = refused.value.faults
+    assert (fault.where, "already in use" in fault.message) == (siege.link.address, True)
 
 
 @pytest.mark.parametrize("what", ["register", "evict"])
@@ -170,9 +168,9 @@ def test_an_operator_at_the_port_of_sites_is_told_so_in_a_line(siege, what):
     keys = [siege.keys / "sites" / HOSTILE / "node.pub"] if what == "register" else []
     with pytest.raises(UserError) as refused:
         getattr(link, what)(HOSTILE, *keys)
-    [line] = refused.value.lines
-    assert line.startswith(f"{siege.public}: should ")
-    assert line.endswith("found: 404 Not Found; sites connect to another port than operators")
+    [fault] = refused.value.faults
+    assert fault.where == siege.public
+    assert fault.message.endswith("404 Not Found; sites connect to another port than operators")
 
 
 def test_a_node_with_its_number_from_an_earlier_superlink_is_told_to_start_anew(siege):

@@ -16,8 +16,7 @@ from federations import SWIN, small_experiment
 from hostile import Node, obliging
 
 from fedhca2.federation.flower.deploy import superlink
-from fedhca2.federation.flower.deploy.keys import make_keys
-from fedhca2.federation.flower.deploy.link import Link
+from fedhca2.federation.flower.deploy.link import Link, make_keys
 from fedhca2.federation.flower.records import header_of
 from warm import Warm
 

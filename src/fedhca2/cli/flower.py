@@ -25,15 +25,13 @@ from fedhca2.clients.privacy import audited_epsilon
 from fedhca2.config_errors import describe
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.deploy.app_bundle import write_app as write_bundle
-from fedhca2.federation.flower.deploy.keys import make_keys
-from fedhca2.federation.flower.deploy.link import Link, coordinator_link
+from fedhca2.federation.flower.deploy.link import Link, coordinator_link, make_keys
 from fedhca2.federation.flower.deploy.site_config import Ledger, SiteConfig, cost
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError, SuperLink
-from fedhca2.federation.flower.deploy.worker import SiteKeys, work
+from fedhca2.federation.flower.deploy.superlink import write_app as write_bundle
+from fedhca2.federation.flower.deploy.worker import work
 from fedhca2.federation.flower.engine import FlowerEngine, check_resumable
-from fedhca2.federation.flower.network_settings import NetworkSettings
-from fedhca2.federation.flower.wait import TooFewClientsError
+from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError
 from fedhca2.federation.run import resume, run
 from fedhca2.reports.console import ConsoleWatcher
 from fedhca2.run_folder.names import default_folder
@@ -82,7 +80,7 @@ def site(file: Path, superlink: str, keys: Path) -> None:
     with exit_on_sigterm():
         config = SiteConfig.load(file)
         try:
-            work(config, superlink, SiteKeys(keys))
+            work(config, superlink, keys)
         except (KeyboardInterrupt, SystemExit) as stopped:
             os._exit(_exit_code(stopped))  # threads may wait for the network, and everything important is on disk
 

@@ -71,7 +71,7 @@ def hurry() -> None:
 
     10 s is the shortest interval of heartbeats that a SuperLink takes. A site waits less than its 5 s for a SuperNode.
     """
-    program = " ".join(sys.orig_argv[1:3])
+    program = " ".join(sys.orig_argv[1:4])
     if sys.orig_argv[2:4] == ["flower", "site"]:
         sleep_less()
     elif "supernode" in program:

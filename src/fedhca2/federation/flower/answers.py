@@ -7,22 +7,34 @@ answer is kept until all of it has arrived: a slow site costs the others neither
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from time import monotonic
 
+import httpx
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE, SUPERLINK_NODE_ID, ErrorCode
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+from flwr.serverapp.grid import Grid
 from torch import Tensor
 
-from fedhca2.federation.flower.arrivals import CHUNK, SMALL, Arrival, LostError, MisfitError, NotYetError, Source
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError
 from fedhca2.federation.flower.internals import (
     ArrayChunk,
+    HttpGrid,
     InflatableObject,
+    ProtobufCall,
+    ProtobufRequestContext,
+    add_interceptor,
+    get_all_nested_objects,
     get_object_body,
     get_object_children_ids_from_object_content,
+    http_client_of,
+    no_object_id_recompute,
+    runtime_client_of,
 )
 from fedhca2.federation.flower.records import (
     CANNOT,
@@ -37,12 +49,22 @@ from fedhca2.federation.flower.records import (
 )
 from fedhca2.federation.foreign_text import HEADER, Refused, plain, read_json, shown
 
-# Flower's codes for a node that went away, with the order or half-way through its reply: this is not a failure.
-GONE = {ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE}
-
-
+MAX_CHUNK_BYTES = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # of an array in one object
+SMALL_BYTES = 2**16  # of an object that only names others, and of what surrounds a body
 Kind = type[InflatableObject]
 Pull = Callable[[str, Kind, int], bytes]  # an object by name, of this kind and with at most this many bytes
+
+
+class NotYetError(Exception):
+    """An object that was announced but has not arrived."""
+
+
+class LostError(Exception):
+    """An object that will never arrive."""
+
+
+class MisfitError(Exception):
+    """An object that is not what it should be."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +76,7 @@ class Allowance:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SiteAnswer:
     """A well-formed answer of a site; its content is not checked yet."""
 
     header: Header
@@ -72,18 +94,122 @@ class Failed(Refused):
     """The site, or Flower at the site, reports a failure."""
 
 
+@dataclass(frozen=True)
+class Arrival:
+    """An announced answer."""
+
+    node: int
+    object: str
+    code: int | None = None  # the error code, if it is an error
+    reason: str = ""
+
+
+class MemorySource:
+    """Answers that are already in this process, as in a simulation."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.objects: dict[str, dict[str, InflatableObject]] = {}  # by answer
+
+    def find(self, message: str) -> Arrival | None:
+        """The answer to a message, once announced; each is announced once."""
+        for reply in self.grid.pull_messages([message]):
+            if reply.has_error():
+                return Arrival(reply.metadata.src_node_id, "", reply.error.code, reply.error.reason or "")
+            with no_object_id_recompute():
+                self.objects[reply.object_id] = get_all_nested_objects(reply)
+                return Arrival(reply.metadata.src_node_id, reply.object_id)
+        return None
+
+    def pull(self, name: str) -> bytes:
+        """Fetch an object of an answer."""
+        return next(objects[name] for objects in self.objects.values() if name in objects).deflate()
+
+    def release(self, message: str, arrival: Arrival | None) -> bool:
+        """Release the objects of a message and of its answer, if that has arrived; False if it can still come."""
+        if arrival:
+            self.objects.pop(arrival.object, None)
+        return True
+
+
+class SuperLinkSource:
+    """Answers that sites have sent, or are sending, to a SuperLink."""
+
+    def __init__(self, grid: HttpGrid) -> None:
+        self.client, self.node, self.run = runtime_client_of(grid), grid.node, grid.run.run_id
+        add_interceptor(grid, _BoundedResponses(http_client_of(self.client)))
+
+    def find(self, message: str) -> Arrival | None:
+        """The answer to a message, once announced; each is announced once."""
+        # One at a time: the SuperLink hands out each once, so one that is too large must not affect others.
+        for reply in self.client.PullMessages(PullAppMessagesRequest(message_ids=[message])).messages_list:
+            about, error = reply.metadata, reply.error if reply.HasField("error") else None
+            if about.reply_to_message_id == message:
+                code, reason = (error.code, error.reason) if error else (None, "")
+                return Arrival(about.src_node_id, about.message_id, code, reason)
+        return None
+
+    def pull(self, name: str) -> bytes:
+        """Fetch an object of an answer; raises NotYetError if it has not arrived."""
+        answer = self.client.PullObject(PullObjectRequest(node=self.node, run_id=self.run, object_id=name))
+        if not answer.object_found:
+            raise LostError
+        if not answer.object_available:
+            raise NotYetError
+        return bytes(answer.object_content)
+
+    def release(self, message: str, arrival: Arrival | None) -> bool:
+        """Release the objects of a message and of its answer, if that has arrived; False if it can still come."""
+        arrival = arrival or self.find(message)
+        for name in (message, arrival.object) if arrival else (message,):
+            # A site that never confirms its order would otherwise keep it here until the run ends.
+            request = ConfirmMessageReceivedRequest(node=self.node, run_id=self.run, message_object_id=name)
+            with suppress(httpx.HTTPStatusError):  # a site may have announced objects that cannot be released
+                self.client.ConfirmMessageReceived(request)
+        return arrival is not None
+
+
+class _BoundedResponses:
+    """Bounds what is read of the SuperLink's responses with something from a site."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self.http = http
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        if context.rpc_method not in ("/flwr.proto.Runtime/PullMessages", "/flwr.proto.Runtime/PullObject"):
+            return call_next(context)
+        context.request.headers["accept-encoding"] = "identity"  # no compression, which could expand a small response
+        limit = max(MAX_CHUNK_BYTES, 4 * HEADER) + 2 * SMALL_BYTES
+        response = self.http.send(context.request, stream=True)
+        content = bytearray()
+        try:
+            for piece in response.iter_raw():
+                content += piece
+                if len(content) > limit:
+                    raise MisfitError(f"an object: expected at most {limit} B, got more")
+        finally:
+            response.close()
+        return httpx.Response(response.status_code, content=bytes(content), request=context.request)
+
+
 class Answers:
     """The answers to sent messages."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: MemorySource | SuperLinkSource) -> None:
         self._source = source
         self._arrivals: dict[str, Arrival] = {}
         self._missing: dict[str, str] = {}  # by message, the object that had not arrived at the last attempt
 
-    def take(self, message: str, node: int, allowance: Allowance, until: float) -> Answer | Refused | Gone | None:
-        """The answer to a message that was sent to a node; None if it is not complete yet.
+    @classmethod
+    def of(cls, grid: Grid) -> "Answers":
+        """The answers to a grid's messages."""
+        return cls(SuperLinkSource(grid) if isinstance(grid, HttpGrid) else MemorySource(grid))
 
-        `until` is the deadline for it, on the clock of `monotonic`.
+    def take(self, message: str, node: int, allowance: Allowance, until: float) -> SiteAnswer | Refused | Gone | None:
+        """The answer to a message; None if it is not complete yet.
+
+        :param node: the node that the message was sent to.
+        :param until: the deadline for the answer, on the clock of `monotonic`.
         """
         try:
             arrival = self._arrivals.get(message) or self._source.find(message)
@@ -100,7 +226,7 @@ class Answers:
         except (RunEndedError, LinkLostError):  # no site's fault
             raise
         except Exception as error:  # nothing in an answer may stop the server
-            answer = Refused(f"answer should be readable, found {shown(error)}")
+            answer = Refused(f"answer: expected one that can be read, got {shown(error)}")
         self.forget(message)
         return answer
 
@@ -112,37 +238,37 @@ class Answers:
         self._missing.pop(message, None)
         return self._source.release(message, self._arrivals.pop(message, None))
 
-    def _open(self, message: str, arrival: Arrival, allowance: Allowance, until: float) -> Answer | Refused:
+    def _open(self, message: str, arrival: Arrival, allowance: Allowance, until: float) -> SiteAnswer | Refused:
         def pull(name: str, kind: Kind, limit: int) -> bytes:
             if monotonic() >= until:
                 raise NotYetError
             self._missing[message] = name
             content = self._source.pull(name)
-            if len(content) > limit + SMALL:
-                raise MisfitError(f"{kind.__name__} should have at most {limit} B, found {len(content)} B")
+            if len(content) > limit + SMALL_BYTES:
+                raise MisfitError(f"{kind.__name__}: expected at most {limit} B, got {len(content)} B")
             return content
 
         if message in self._missing:
             self._source.pull(self._missing[message])
-        content = get_object_children_ids_from_object_content(pull(arrival.object, Message, SMALL))
+        content = get_object_children_ids_from_object_content(pull(arrival.object, Message, SMALL_BYTES))
         if len(content) != 1:
-            raise MisfitError(f"message should have one content, found {len(content)}")
-        records = _names(pull(content[0], RecordDict, SMALL), RecordDict)
+            raise MisfitError(f"message: expected one content, got {len(content)}")
+        records = _names(pull(content[0], RecordDict, SMALL_BYTES), RecordDict)
         if not {HEADER_RECORD} <= set(records) <= {HEADER_RECORD, ROWS_RECORD}:
-            raise MisfitError(f"records should be {HEADER_RECORD} and {ROWS_RECORD}, found {shown(list(records))}")
+            raise MisfitError(f"records: expected {HEADER_RECORD} and {ROWS_RECORD}, got {shown(list(records))}")
         header = read_json(ConfigRecord.inflate(pull(records[HEADER_RECORD], ConfigRecord, 4 * HEADER)).get("json"))
         if isinstance(header, Refused):
             return header
         if CANNOT in header:
             return Refused(f"failed: {header[CANNOT] if isinstance(header[CANNOT], str) else shown(header[CANNOT])}")
-        return Answer(header, _rows(pull, records[ROWS_RECORD], allowance) if ROWS_RECORD in records else None)
+        return SiteAnswer(header, _rows(pull, records[ROWS_RECORD], allowance) if ROWS_RECORD in records else None)
 
 
 def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
     """The values of the only array that is allowed."""
-    arrays = _names(pull(name, ArrayRecord, SMALL), ArrayRecord)
+    arrays = _names(pull(name, ArrayRecord, SMALL_BYTES), ArrayRecord)
     if set(arrays) != {OWN}:
-        raise MisfitError(f"arrays should be {OWN}, found {shown(list(arrays))}")
+        raise MisfitError(f"arrays: expected {OWN}, got {shown(list(arrays))}")
     dtype = DTYPES[allowance.wire]
     size = allowance.values * dtype.itemsize
     count = ceil(size / PIECE_BYTES)
@@ -150,7 +276,7 @@ def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
     rows = bytearray(size)
     for number in reversed(range(count)):  # what was sent last arrives last
         start = number * PIECE_BYTES
-        chunk = unsalt(get_object_body(pull(chunks[number], ArrayChunk, CHUNK), ArrayChunk))
+        chunk = unsalt(get_object_body(pull(chunks[number], ArrayChunk, MAX_CHUNK_BYTES), ArrayChunk))
         if len(chunk) != min(PIECE_BYTES, size - start):
             raise MisfitError(f"array: expected pieces of {PIECE_BYTES} B, got one of {len(chunk)} B")
         rows[start : start + len(chunk)] = chunk
@@ -160,10 +286,12 @@ def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
 
 def _failure(arrival: Arrival, node: int) -> Refused | Gone | None:
     """Classify an arrival that is not an answer."""
-    if arrival.code in GONE and arrival.node == SUPERLINK_NODE_ID:
+    # Flower's codes for a node that went away, with the order or half-way through its reply: this is not a failure.
+    gone = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
+    if arrival.code in gone and arrival.node == SUPERLINK_NODE_ID:
         return Gone(plain(arrival.reason))
     if arrival.node not in (node, SUPERLINK_NODE_ID):
-        return Refused("answer should come from the node that was asked, found another")
+        return Refused("answer: expected one from the node that was asked, got another's")
     return Failed(f"failed: {arrival.reason}") if arrival.code is not None else None
 
 
@@ -171,7 +299,7 @@ def _names(content: bytes, kind: Kind) -> dict[str, str]:
     """The names of an object's contents, and the SuperLink's names for them."""
     names = json.loads(get_object_body(content, kind))
     if not isinstance(names, dict):
-        raise MisfitError(f"{kind.__name__} should be names of objects, found {shown(names)}")
+        raise MisfitError(f"{kind.__name__}: expected names of objects, got {shown(names)}")
     return names
 
 
@@ -181,8 +309,8 @@ def _chunks(content: bytes, allowance: Allowance, count: int) -> list[str]:
     found = (array["stype"], array["dtype"], array["shape"])
     if found != (STYPE, allowance.wire, [allowance.values]) or not count:
         wanted = f"{allowance.values} values of {STYPE} {allowance.wire}" if count else "none"
-        raise MisfitError(f"array should be {wanted}, found {shown(found)}")
-    places = array["arraychunk_ids"]
-    if len(places) != count:
-        raise MisfitError(f"array should come in {count} pieces, found {len(places)}")
-    return [children[place] for place in places]
+        raise MisfitError(f"array: expected {wanted}, got {shown(found)}")
+    numbers = array["arraychunk_ids"]
+    if len(numbers) != count:
+        raise MisfitError(f"array: expected {count} pieces, got {len(numbers)}")
+    return [children[number] for number in numbers]

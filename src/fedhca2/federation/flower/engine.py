@@ -13,9 +13,9 @@ from flwr.serverapp.grid import Grid
 from fedhca2.clients import BatchWatch
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
-from fedhca2.federation.flower.deploy.control import Registration
+from fedhca2.federation.flower.deploy.superlink import Registration
 from fedhca2.federation.flower.fleet import FlowerFleet
-from fedhca2.federation.flower.network_settings import NetworkSettings
+from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.foreign_text import NAME, plain
 from fedhca2.federation.run import reopened
 from fedhca2.federation.server import check_method

@@ -19,13 +19,20 @@ from fedhca2.aggregation import MappedRow
 from fedhca2.clients import BatchWatch
 from fedhca2.experiment import Experiment
 from fedhca2.federation.blind import Sum, Summed, seen_of
-from fedhca2.federation.flower.answers import Allowance, Answer, Gone
+from fedhca2.federation.flower.answers import Allowance, Gone, SiteAnswer
 from fedhca2.federation.flower.deploy.consent import Invitation
 from fedhca2.federation.flower.deploy.secagg_server import SecureSum, read_keys
-from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, Header, decode_reply, encode_orders, pack
 from fedhca2.federation.flower.site_registry import SiteRegistry
-from fedhca2.federation.flower.wait import LOST_AFTER, TIMES_AS_LONG, Sending, TooFewClientsError, Wait, by_reason
+from fedhca2.federation.flower.wait import (
+    LOST_AFTER,
+    TIMES_AS_LONG,
+    NetworkSettings,
+    TooFewClientsError,
+    Transmission,
+    Wait,
+    by_reason,
+)
 from fedhca2.federation.foreign_text import Refused, shown
 from fedhca2.messages import Order, Profile, Reply
 
@@ -41,8 +48,8 @@ class _Errand(Generic[T]):
 
     content: RecordDict
     allowance: Allowance  # for the answer
-    read: Callable[[Answer], T | Refused]
-    sending: Sending = field(default_factory=Sending)
+    read: Callable[[SiteAnswer], T | Refused]
+    sending: Transmission = field(default_factory=Transmission)
     took: float | None = None  # the seconds until its answer
     failures: int = 0
     why: str = AWAY  # why there is no answer yet
@@ -144,7 +151,7 @@ class FlowerFleet:
         seconds: float,
         stage: str,
         requests: Mapping[str, Mapping[str, Any]],
-        read: Callable[[Answer], T],
+        read: Callable[[SiteAnswer], T],
         least: int,
         values: Mapping[str, int],
     ) -> tuple[dict[str, T], dict[str, str]]:
@@ -207,7 +214,7 @@ class FlowerFleet:
             self.registry.went(client)
             errand.why = "Flower did not accept its order"
 
-    def _take(self, client: str, errand: _Errand[T], answer: Answer | Refused | Gone) -> None:
+    def _take(self, client: str, errand: _Errand[T], answer: SiteAnswer | Refused | Gone) -> None:
         """Keep an answer, or make sure that the message is sent again."""
         if isinstance(answer, Gone):
             log.warning("%s went away, and its order waits for it: %s", client, answer.why)
@@ -221,7 +228,7 @@ class FlowerFleet:
         log.warning("%s: %s", client, outcome.why)
         errand.sending.given, errand.why, errand.failures = None, outcome.why, errand.failures + 1
 
-    def _read_reply(self, client: str, answer: Answer) -> Reply | Refused:
+    def _read_reply(self, client: str, answer: SiteAnswer) -> Reply | Refused:
         if self.experiment.secure_aggregation and answer.header.get("keys"):
             keys = self._used(read_keys, answer)
             if isinstance(keys, Refused):
@@ -232,11 +239,11 @@ class FlowerFleet:
             return reply
         return spooled(reply, self.folder, DTYPES[self.terms.wire])
 
-    def _read_stage(self, client: str, read: Callable[[Answer], T], answer: Answer) -> T | Refused:
+    def _read_stage(self, client: str, read: Callable[[SiteAnswer], T], answer: SiteAnswer) -> T | Refused:
         self._count(client, up=len(json.dumps(answer.header)) + (0 if answer.rows is None else answer.rows.nbytes))
         return self._used(read, answer)
 
-    def _used(self, read: Callable[[Answer], T], answer: Answer) -> T | Refused:
+    def _used(self, read: Callable[[SiteAnswer], T], answer: SiteAnswer) -> T | Refused:
         try:
             return read(answer)
         except Exception as error:  # nothing in an answer may stop the server

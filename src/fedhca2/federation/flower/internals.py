@@ -76,31 +76,13 @@ def http_client_of(client: RuntimeHttpClient) -> httpx.Client:
     return client._client
 
 
-def add_interceptor(client: RuntimeHttpClient, interceptor: Any) -> None:
-    """Add an interceptor as the last to see every request of a client; at most one of a kind."""
+def add_interceptor(grid: "HttpGrid", interceptor: Any) -> None:
+    """Add an interceptor as the last to see every request of a grid; at most one of a kind."""
+    client = runtime_client_of(grid)
     if not any(type(each) is type(interceptor) for each in client._interceptors):
         client._interceptors = (*client._interceptors, interceptor)
 
 
-def give_up_when(grid: "HttpGrid", asked: Callable[[Exception], bool]) -> None:
-    """Also check this condition before a failed request is retried."""
-    theirs = grid._retry_invoker.should_giveup
-    grid._retry_invoker.should_giveup = lambda error: asked(error) or bool(theirs and theirs(error))
-
-
-def give_up_after(grid: "HttpGrid", seconds: float, tell: Callable[[Exception], None]) -> None:
-    """Retry failed requests for this time only, and then pass the error on, which may raise another."""
-    invoker = grid._retry_invoker
-    invoker.max_time, theirs = seconds, invoker.on_giveup
-
-    def give_up(state: Any) -> None:
-        if theirs:
-            theirs(state)
-        tell(state.exception)
-
-    invoker.on_giveup = give_up
-
-
 def try_once(grid: "HttpGrid") -> None:
-    """Disable retries of requests."""
+    """Disable Flower's own retries of requests."""
     grid._retry_invoker.max_tries = 1

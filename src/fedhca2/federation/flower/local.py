@@ -25,17 +25,15 @@ from fedhca2.clients.evaluation import sample_labels, sample_predictions
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, assign_shards, open_data, partition_as_data
 from fedhca2.experiment.build import build_client
-from fedhca2.federation.flower.deploy.client_app import make_app
 from fedhca2.federation.flower.deploy.consent import EMBEDDED_WEIGHTS, TOLD_KINDS
-from fedhca2.federation.flower.deploy.keys import make_keys
-from fedhca2.federation.flower.deploy.link import Link
+from fedhca2.federation.flower.deploy.link import Link, make_keys
 from fedhca2.federation.flower.deploy.processes import start
 from fedhca2.federation.flower.deploy.site import MODEL_FILE
 from fedhca2.federation.flower.deploy.site_config import SiteLimits
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError, SuperLink
+from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.engine import Collect, FlowerEngine, check_resumable, read_note
-from fedhca2.federation.flower.network_settings import NetworkSettings
-from fedhca2.federation.flower.wait import TooFewClientsError
+from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError
 from fedhca2.federation.membership import shards_after, shards_from
 from fedhca2.federation.run import run_or_resume
 from fedhca2.run_folder.lock import require_own_files

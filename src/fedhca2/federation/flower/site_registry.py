@@ -16,13 +16,11 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp.grid import Grid
 
 from fedhca2.experiment import Experiment
-from fedhca2.federation.flower.answers import Allowance, Answer, Answers, Failed, Gone
-from fedhca2.federation.flower.arrivals import source_of
+from fedhca2.federation.flower.answers import Allowance, Answers, Failed, Gone, SiteAnswer
 from fedhca2.federation.flower.deploy.consent import Invitation, expected_profile
 from fedhca2.federation.flower.internals import ObjectPushError
-from fedhca2.federation.flower.network_settings import NetworkSettings
 from fedhca2.federation.flower.records import decode_profile, pack
-from fedhca2.federation.flower.wait import LOST_AFTER, TIMES_AS_LONG, Sending, Wait
+from fedhca2.federation.flower.wait import LOST_AFTER, TIMES_AS_LONG, NetworkSettings, Transmission, Wait
 from fedhca2.federation.foreign_text import NAME, Refused, plain, shown
 from fedhca2.messages import Profile
 
@@ -59,12 +57,12 @@ class SiteRegistry:
         self.known: dict[str, Profile] = {}
         self.claims: dict[str, int] = {}  # the number of images that each client said it has, also before a resume
         self._refused: dict[int, tuple[str, str]] = {}  # nodes that do not fit: their names, and why
-        self._answers = Answers(source_of(grid))
+        self._answers = Answers.of(grid)
         self._specs = {spec.name: spec for spec in experiment.specs}
         self._node_of: dict[str, int] = {}
         self._there: dict[int, _Node] = {}
         self._looked = -NODES_EVERY
-        self._asked: dict[int, Sending] = {}  # by node, the question who it is
+        self._asked: dict[int, Transmission] = {}  # by node, the question who it is
         self._slowest = 0.0  # seconds until the slowest answer to it
         self._waiting: dict[str, _Sent] = {}
         self._late: dict[int, set[str]] = {}  # by node, messages that nobody waits for and that it may still answer
@@ -106,7 +104,7 @@ class SiteRegistry:
         for message in [message for message, sent in self._waiting.items() if sent.order]:
             self._forget(message)
 
-    def exchange(self, wait: Wait, *, invite: bool = True) -> Iterator[tuple[str, Answer | Refused | Gone]]:
+    def exchange(self, wait: Wait, *, invite: bool = True) -> Iterator[tuple[str, SiteAnswer | Refused | Gone]]:
         """Check for nodes and answers, after a short wait; returns answers to orders, and introduces newcomers.
 
         Without `invite`, newcomers are asked who they are another time.
@@ -190,7 +188,7 @@ class SiteRegistry:
         self._there = {node.node_id: _Node(node.name, node.last_activated_at) for node in self.grid.get_nodes()}
         lost_after = LOST_AFTER + TIMES_AS_LONG * min(self._slowest, SLOWEST)
         for number, node in self._there.items():
-            if invite and self._asked.setdefault(number, Sending()).is_due(node.since, lost_after):
+            if invite and self._asked.setdefault(number, Transmission()).is_due(node.since, lost_after):
                 self._meet(number, node)
 
     def _meet(self, number: int, node: _Node) -> None:
@@ -211,12 +209,12 @@ class SiteRegistry:
         if self._ask(pack(told), _Sent(number, name, False, Allowance()), "query"):
             asked.give(node.since)
 
-    def _introduce(self, sent: _Sent, answer: Answer | Refused | Gone) -> None:
+    def _introduce(self, sent: _Sent, answer: SiteAnswer | Refused | Gone) -> None:
         """Accept a client, or tell its site why not."""
         if isinstance(answer, Gone | Failed):
             log.warning("node %d did not introduce itself: %s", sent.node, answer.why)
             return  # it is asked again as if the question were lost, so that one that always fails is asked rarely
-        if isinstance(answer, Answer) and not self.terms.named and [*answer.header] == ["client"]:
+        if isinstance(answer, SiteAnswer) and not self.terms.named and [*answer.header] == ["client"]:
             claimed = answer.header["client"]
             if isinstance(claimed, str) and claimed in self._specs:  # otherwise `_profile` refuses it
                 told = self.invitation.only_for(claimed).header()
@@ -237,7 +235,7 @@ class SiteRegistry:
         self._refused.pop(sent.node, None)
         log.info("%s has joined: %s, %d images", profile.client, ", ".join(profile.tasks), profile.samples)
 
-    def _profile(self, sent: _Sent, answer: Answer) -> Profile | Refused:
+    def _profile(self, sent: _Sent, answer: SiteAnswer) -> Profile | Refused:
         """The profile of a node, if it is valid."""
         name = sent.name if self.terms.named else answer.header.get("client")
         if not isinstance(name, str) or name not in self._specs:

@@ -1,17 +1,41 @@
-"""Waiting for sites: the time left, messages that seem to be lost, and a log line that names who is waited for."""
+"""Waiting for sites: deadlines and quorum, lost messages, and a log line that names who is waited for."""
 
 import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
+from typing import Annotated
 
-NAMED = 5  # clients with one reason that a message names
-TELL_AFTER = 60.0  # seconds of waiting until it is logged; twice as long every time after
+from pydantic import Field
+
+from fedhca2.config import Config
+from fedhca2.federation.flower.records import Wire
+
 # A message without an answer is taken for lost this many seconds, and three times as long as the slowest other took,
 # after it was given.
 LOST_AFTER, TIMES_AS_LONG = 60.0, 3
+TELL_AFTER = 60.0  # seconds of waiting until it is logged; twice as long every time after
 log = logging.getLogger("fedhca2.server")
+
+
+class NetworkSettings(Config):
+    """How long and for how many clients the server waits, the wire format of rows, and where they are kept."""
+
+    deadline: Annotated[
+        float | None, Field(gt=0, description="seconds per round, from its orders to the last reply; none: no limit")
+    ] = 3600
+    min_clients: Annotated[int | None, Field(ge=1, description="replies a round needs; by default all clients'")] = None
+    retries: Annotated[int, Field(ge=0, description="how often a failed order is repeated")] = 2
+    wire: Annotated[Wire, Field(description="wire format of rows; float32 is lossless")] = "float32"
+    spool: Annotated[bool, Field(description="keep replies in files in the run's folder until they are used")] = False
+    named: Annotated[
+        bool, Field(description="identify sites by their keys; in a simulation, which has none, by what they say")
+    ] = True
+    await_refused: Annotated[
+        bool, Field(description="wait for sites that refuse or are refused: they may come back with other settings")
+    ] = True
+    poll: Annotated[float, Field(gt=0, description="seconds between checks for replies")] = 0.2
 
 
 class TooFewClientsError(RuntimeError):
@@ -22,6 +46,7 @@ class Wait:
     """One period of waiting, with or without a deadline."""
 
     def __init__(self, deadline: float | None) -> None:
+        """:param deadline: seconds from now, if any."""
         began = monotonic()
         self.end = began + (math.inf if deadline is None else deadline)
         self._pause, self._next = TELL_AFTER, began + TELL_AFTER
@@ -40,7 +65,7 @@ class Wait:
 
 
 @dataclass
-class Sending:
+class Transmission:
     """A message for a node, which is given again, at growing intervals, for as long as there is no answer.
 
     Flower delivers a message once, even if the connection ends under it.
@@ -69,8 +94,8 @@ class Sending:
         self.patience = math.inf
 
 
-def by_reason(clients: Mapping[str, str]) -> str:
-    """Clients by what keeps them away; of many, only the first are named.
+def by_reason(clients: Mapping[str, str], named: int = 5) -> str:
+    """Clients by what keeps them away; of many with one reason, only the first are named.
 
     >>> by_reason({"home": "offline", "street": "no reply yet", "ward": "offline"})
     'home, ward: offline; street: no reply yet'
@@ -80,10 +105,10 @@ def by_reason(clients: Mapping[str, str]) -> str:
     names: dict[str, list[str]] = {}
     for name, why in clients.items():
         names.setdefault(why, []).append(name)
-    return "; ".join(f"{_first(who)}: {why}" for why, who in names.items())
+    return "; ".join(f"{_first(who, named)}: {why}" for why, who in names.items())
 
 
-def _first(names: list[str]) -> str:
-    if len(names) <= NAMED + 1:
+def _first(names: list[str], count: int) -> str:
+    if len(names) <= count + 1:
         return ", ".join(names)
-    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} others"
+    return f"{', '.join(names[:count])} and {len(names) - count} others"

@@ -7,8 +7,8 @@ from contextlib import closing
 import pytest
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
-from fedhca2.federation.flower.deploy.control import Registration
-from fedhca2.federation.flower.deploy.keys import make_site_keys
+from fedhca2.federation.flower.deploy.link import make_site_keys
+from fedhca2.federation.flower.deploy.superlink import Registration
 from fedhca2.federation.flower.engine import Admissions
 from fedhca2.run_folder.event_log import START, EventLog
 from fedhca2.run_folder.writer import RunFolder

@@ -222,10 +222,10 @@ def test_scores_outside_their_range_count_as_its_end():
 
 SPEAKING = """
 import socket, sys, threading
-from fedhca2.federation.flower.deploy.worker import StrangerError, only_speak_with
+from fedhca2.federation.flower.deploy.worker import BlockedConnectionError, restrict_connections
 
 with socket.create_server(("127.0.0.1", 0)) as friend, socket.create_server(("127.0.0.1", 0)) as stranger:
-    only_speak_with({friend.getsockname()[1]})
+    restrict_connections({friend.getsockname()[1]})
     socket.create_connection(friend.getsockname()).close()
     refused = 0
     for contact in (
@@ -237,7 +237,7 @@ with socket.create_server(("127.0.0.1", 0)) as friend, socket.create_server(("12
     ):
         try:
             contact()
-        except StrangerError:
+        except BlockedConnectionError:
             refused += 1
     print(refused)
 """

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.deploy.keys import make_keys
+from fedhca2.federation.flower.deploy.link import make_keys
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_the_public_key_is_that_of_the_private_one(keys):
 
 
 def test_keys_that_are_there_are_not_overwritten(keys):
-    with pytest.raises(FileExistsError, match="should be a new or empty folder"):
+    with pytest.raises(FileExistsError, match="expected a new or empty folder"):
         make_keys(keys, ["home"])
 
 
@@ -91,7 +91,7 @@ def test_an_address_without_a_port_is_an_error_in_a_line(keys, address):
 
 def test_to_register_what_is_no_key_is_an_error_in_a_line(keys):
     (keys / "sites" / "garden" / "node.pub").write_text("rubbish")
-    assert "node.pub: should be a public key as ssh-keygen writes it" in register(keys, "garden")
+    assert "node.pub: expected a public key" in register(keys, "garden")
 
 
 def test_to_register_a_site_without_a_key_is_an_error_in_a_line(keys):

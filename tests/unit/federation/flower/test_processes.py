@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.deploy.processes import host_and_port, listen, start, stop
+from fedhca2.federation.flower.deploy.processes import listen, start, stop
+from fedhca2.federation.flower.deploy.superlink import host_and_port
 
 PARENT = """
 import sys, threading, time

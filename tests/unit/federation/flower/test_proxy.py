@@ -1,6 +1,7 @@
 """What the proxy forwards to a SuperLink: nothing that a site must not send, however it is disguised."""
 
 import logging
+from contextlib import suppress
 
 import pytest
 from flwr.common.constant import SUPERLINK_NODE_ID
@@ -12,20 +13,21 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedhca2.federation.flower.deploy.proxy.app import Seldom
-from fedhca2.federation.flower.deploy.proxy.requests import (
-    DEPTH,
-    INLINE,
-    OBJECTS,
-    PUSHES,
-    TREES,
-    Allowance,
-    Objects,
-    fault_of,
-    fault_of_tree,
+from fedhca2.federation.flower.deploy.proxy_checks import (
+    MAX_DEPTH,
+    MAX_INLINE_BYTES,
+    MAX_OBJECTS,
+    KnownObjects,
+    Quota,
+    RateLimitFilter,
+    Refusal,
+    check_request,
+    check_tree,
 )
+from fedhca2.federation.flower.deploy.superlink import Registration
 
-NODE, KEY = 7, b"key"
+NODE = 7
+SITE = Registration(NODE, "home", b"key", "", "")
 names = st.integers(0, 15).map(lambda n: f"{n:064x}")
 
 
@@ -63,14 +65,22 @@ def assert_harmless(request):
     about = message.metadata
     assert (about.src_node_id, about.dst_node_id) == (NODE, SUPERLINK_NODE_ID)
     assert len(about.reply_to_message_id) == 64
-    assert message.content.ByteSize() <= INLINE
-    assert levels(tree) <= DEPTH
-    assert len(set(objects(tree))) == len(objects(tree)) <= OBJECTS
+    assert message.content.ByteSize() <= MAX_INLINE_BYTES
+    assert levels(tree) <= MAX_DEPTH
+    assert len(set(objects(tree))) == len(objects(tree)) <= MAX_OBJECTS
     assert about.message_id == tree.object_id
 
 
+def is_refused(request):
+    try:
+        check_request(request, SITE)
+    except Refusal:
+        return True
+    return False
+
+
 def test_a_reply_passes():
-    assert fault_of(reply_of(), NODE, KEY) == ""
+    check_request(reply_of(), SITE)
 
 
 numbers = st.sampled_from([0, 1, NODE, 8, 2**64 - 1])
@@ -104,7 +114,7 @@ changes = st.one_of(
     trees.map(other_tree),
     st.just(lambda request: request.messages_list.append(request.messages_list[0])),
     st.just(lambda request: request.message_object_trees.append(request.message_object_trees[0])),
-    st.integers(0, 2 * INLINE).map(
+    st.integers(0, 2 * MAX_INLINE_BYTES).map(
         lambda size: lambda request: request.messages_list[0].content.items.add(key="k" * size)
     ),
 )
@@ -116,7 +126,7 @@ def test_whatever_is_said_in_a_message_what_passes_is_harmless(made):
     request = reply_of()
     for change in made:
         change(request)
-    if not fault_of(request, NODE, KEY):
+    if not is_refused(request):
         assert_harmless(request)
 
 
@@ -131,7 +141,7 @@ def test_whatever_bytes_are_changed_what_passes_is_harmless(data):
         request.ParseFromString(bytes(body))
     except DecodeError:
         return
-    if not fault_of(request, NODE, KEY):
+    if not is_refused(request):
         assert_harmless(request)
 
 
@@ -146,13 +156,14 @@ def test_whatever_bytes_are_changed_what_passes_is_harmless(data):
     ids=["another node", "no node", "another key", "no session"],
 )
 def test_a_request_in_anothers_name_is_refused(request_):
-    assert fault_of(request_, NODE, KEY)
+    assert is_refused(request_)
 
 
 def test_a_wide_tree_of_nothing_is_refused_before_it_is_followed():
     tree = tree_of(0)
     tree.children.extend([ObjectTree()] * 200_000)
-    assert "objects" in fault_of_tree(tree)
+    with pytest.raises(Refusal, match="objects"):
+        check_tree(tree)
 
 
 def chain_of(depth):
@@ -163,12 +174,13 @@ def chain_of(depth):
 
 
 def test_the_deepest_tree_passes_and_one_more_is_refused():
-    assert fault_of_tree(chain_of(DEPTH)) == ""
-    assert "deep" in fault_of_tree(chain_of(DEPTH + 1))
+    check_tree(chain_of(MAX_DEPTH))
+    with pytest.raises(Refusal, match="deep"):
+        check_tree(chain_of(MAX_DEPTH + 1))
 
 
 def test_the_largest_tree_passes():
-    assert fault_of_tree(tree_of(0, *map(tree_of, range(1, OBJECTS)))) == ""
+    check_tree(tree_of(0, *map(tree_of, range(1, MAX_OBJECTS))))
 
 
 trees_of = st.recursive(
@@ -181,19 +193,18 @@ trees_of = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["order", 1, 2]), trees_of), max_size=12))
 def test_whatever_is_announced_a_superlink_can_release_all_of_it(announced):
-    objects_, store, roots = Objects(), InMemoryObjectStore(), set()
+    objects_, store, roots = KnownObjects(), InMemoryObjectStore(), set()
     for sender, tree in announced:
-        if fault_of_tree(tree):
-            continue
-        if sender == "order":
-            if any(name in store for name in objects(tree)):
-                continue  # the server's own objects are new
-            objects_.note_order(1, tree)
-        else:
-            try:
+        if sender == "order" and any(name in store for name in objects(tree)):
+            continue  # the server's own objects are new
+        try:
+            check_tree(tree)
+            if sender == "order":
+                objects_.note_order(1, tree)
+            else:
                 objects_.claim(sender, tree)
-            except ValueError:
-                continue
+        except Refusal:
+            continue
         store.preregister(1, tree)
         roots.add(tree.object_id)
         assert objects(store.get_object_tree(tree.object_id)) == objects(tree)
@@ -203,7 +214,7 @@ def test_whatever_is_announced_a_superlink_can_release_all_of_it(announced):
 
 
 def test_an_answer_that_is_sent_again_passes_and_is_remembered_once():
-    known = Objects()
+    known = KnownObjects()
     tree = reply_of().message_object_trees[0]
     assert [known.claim(NODE, tree), known.claim(NODE, tree)] == [True, False]
 
@@ -211,50 +222,51 @@ def test_an_answer_that_is_sent_again_passes_and_is_remembered_once():
 @pytest.mark.parametrize("node", [NODE, 8])
 @pytest.mark.parametrize("below", [(), (3,)], ids=["as it is", "with children"])
 def test_a_leaf_of_an_order_or_of_another_answer_is_refused(node, below):
-    known = Objects()
+    known = KnownObjects()
     known.note_order(NODE, tree_of(0, tree_of(1)))
     known.claim(NODE, tree_of(5, tree_of(2)))
     for leaf in (1, 2):
-        with pytest.raises(ValueError, match="new"):
+        with pytest.raises(Refusal, match="new"):
             known.claim(node, tree_of(9, tree_of(leaf, *map(tree_of, below))))
 
 
 def test_what_the_superlink_did_not_accept_may_be_announced_by_another():
-    known = Objects()
+    known = KnownObjects()
     known.claim(NODE, tree_of(0, tree_of(1)))
     known.release(NODE, tree_of(0, tree_of(1)))
     assert known.claim(8, tree_of(2, tree_of(1)))
 
 
 def test_the_objects_of_old_answers_are_forgotten():
-    known = Objects()
-    for number in range(0, 4 * TREES, 2):
+    known = KnownObjects(max_trees=8)
+    for number in range(0, 32, 2):
         known.claim(NODE, tree_of(number, tree_of(number + 1)))
     assert known.claim(8, tree_of(100, tree_of(1)))
-    with pytest.raises(ValueError, match="new"):
-        known.claim(8, tree_of(101, tree_of(4 * TREES - 1)))
+    with pytest.raises(Refusal, match="new"):
+        known.claim(8, tree_of(101, tree_of(31)))
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 60), st.booleans(), st.sampled_from(["keep", "back", "renew"])), max_size=40))
 def test_a_node_never_has_more_than_its_quota(requests):
-    allowance, kept, pushes = Allowance(100), 0, 0
+    quota, sent, pushes = Quota(100, max_pushes=8), 0, 0
     for size, announces, after in requests:
-        if not allowance.take(size, announces):
-            kept, pushes = kept + size, pushes + announces
+        with suppress(Refusal):
+            quota.take(size, announces)
+            sent, pushes = sent + size, pushes + announces
             if after == "back":
-                allowance.give_back(size, announces)
-                kept, pushes = kept - size, pushes - announces
+                quota.give_back(size, announces)
+                sent, pushes = sent - size, pushes - announces
         if after == "renew":
-            allowance.renew()
-            kept = pushes = 0
-        assert kept <= 100
-        assert pushes <= PUSHES
+            quota.renew()
+            sent = pushes = 0
+        assert sent <= 100
+        assert pushes <= 8
 
 
 def test_many_records_of_a_kind_are_one_line(caplog):
     log = logging.getLogger("test.seldom")
-    log.addFilter(Seldom())
+    log.addFilter(RateLimitFilter())
     for number in range(1000):
         log.warning("refused %s: %s", "home", number, extra={"kind": f"home: expected 7, got {number}"})
         log.warning("Unsupported upgrade request.")

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from fedhca2.federation.flower.answers import Answer
+from fedhca2.federation.flower.answers import SiteAnswer
 from fedhca2.federation.flower.deploy.secagg_server import read_keys
 from fedhca2.federation.flower.deploy.secagg_site import (
     MASK,
@@ -267,7 +267,7 @@ RSA = rsa.generate_private_key(65537, 2048).public_key()
 )
 def test_keys_that_others_could_not_use_are_not_passed_on(keys):
     with pytest.raises((ValueError, TypeError)):
-        read_keys(Answer({"keys": keys}, None))
+        read_keys(SiteAnswer({"keys": keys}, None))
 
 
 def after_masking():

@@ -1,4 +1,4 @@
-"""A SuperLink on loopback and the proxy in front of it, as processes: the only way into a federation."""
+"""The coordinator's keys, and its SuperLink with the proxy in front of it: the only way into a federation."""
 
 import logging
 import socket
@@ -7,26 +7,162 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from inspect import signature
+from ipaddress import ip_address
 from pathlib import Path
+from secrets import token_hex
 from subprocess import Popen
 
-from fedhca2.errors import UserError
-from fedhca2.federation.flower.deploy.keys import LINK_FILES, OPERATOR_FILES, require_keys
-from fedhca2.federation.flower.deploy.processes import host_and_port, listen, start, stop
-from fedhca2.federation.flower.deploy.superlink import LinkLostError, SuperLink
-from fedhca2.whole_files import private_folder
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-PATIENCE = 60.0  # seconds for a process to start
-PAUSE = 1.0  # seconds between checks for processes that have ended
-QUOTA = 2 * 2**30  # bytes that a site may send to the SuperLink for each message it receives
-CANNOT_HEAL = 2  # the exit code of a command with a mistake in its input
+from fedhca2.errors import UserError
+from fedhca2.experiment.clients import name_fault
+from fedhca2.federation.flower.deploy.processes import listen, start, stop
+from fedhca2.federation.flower.deploy.superlink import LinkLostError, SuperLink, host_and_port
+from fedhca2.whole_files import ORDINARY, private_folder, write_whole
+
+OPERATOR_FILES = ("ca.crt", "secret")
 log = logging.getLogger("fedhca2.server")
 
 
+def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), days: int = 365) -> None:
+    """Write everything needed for a federation with TLS and authenticated sites.
+
+    `ca.crt`, `ca.key`; `superlink.crt`, `superlink.key` for these hosts and loopback; `secret` for the coordinator;
+    and for every site a folder `sites/NAME` with `node.key`, `node.pub`, `secret` and `ca.crt`, to be taken there.
+
+    :param days: how long the certificates are valid.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder}: expected a new or empty folder, got files in it")
+    if faults := list(filter(None, map(name_fault, sites))):
+        raise UserError("--sites", faults[0])
+    private_folder(folder)
+    authority, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    ca = _self_signed(authority, days)
+    signed = _signed(key, ["localhost", "127.0.0.1", "::1", *hosts], authority, ca, days)
+    write_whole(folder / "ca.key", _pem(authority))
+    write_whole(folder / "ca.crt", ca.public_bytes(Encoding.PEM), ORDINARY)
+    write_whole(folder / "superlink.key", _pem(key))
+    write_whole(folder / "superlink.crt", signed.public_bytes(Encoding.PEM), ORDINARY)
+    write_whole(folder / "secret", token_hex(32).encode())
+    for site in sites:
+        make_site_keys(folder / "sites" / site, ca.public_bytes(Encoding.PEM))
+
+
+def make_site_keys(folder: Path, ca: bytes) -> None:
+    """Write the files of one site. A site can also create its own key and hand over only `node.pub`."""
+    private_folder(folder)
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_whole(folder / "node.key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
+    write_whole(folder / "node.pub", public, ORDINARY)
+    write_whole(folder / "secret", token_hex(32).encode())
+    write_whole(folder / "ca.crt", ca, ORDINARY)
+
+
+def check_keys(folder: Path, names: Sequence[str]) -> None:
+    """Raise UserError unless a folder has these files of `make_keys`, and each can be used."""
+    in_sites = "node.key" in names and (folder / "sites").is_dir()
+    hint = f"; a site's own folder is {folder}/sites/NAME" if in_sites else ""
+    for path in (folder / name for name in names):
+        try:
+            _load(path.name, path.read_bytes())
+        except OSError as error:
+            fault = f"expected a folder with {', '.join(names)}, got {error.strerror}: {path}{hint}"
+            raise UserError(f"--keys {folder}", fault) from None
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            fault = f"{path}: expected a file as 'flower keys' writes it, got {error}"
+            raise UserError(f"--keys {folder}", fault) from None
+
+
+def _load(name: str, content: bytes) -> None:
+    """Read a file of `make_keys` as others will; raises ValueError, TypeError or UnsupportedAlgorithm if it is not."""
+    if name.endswith(".crt"):
+        x509.load_pem_x509_certificates(content)
+    elif name == "node.key":
+        if not isinstance(key := load_ssh_private_key(content, None), ec.EllipticCurvePrivateKey):
+            raise ValueError(f"{type(key).__name__}, which is not an elliptic-curve key")
+    elif name.endswith(".key"):
+        load_pem_private_key(content, None)
+    elif not content:
+        raise ValueError("an empty file")
+
+
+def _self_signed(key: ec.EllipticCurvePrivateKey, days: int) -> x509.Certificate:
+    """The certificate of a CA."""
+    name = _named("fedhca2 test CA")
+    may = ("digital_signature", "key_cert_sign", "crl_sign")
+    usage = x509.KeyUsage(**{use: use in may for use in signature(x509.KeyUsage).parameters})
+    return (
+        _builder(name, name, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _signed(
+    key: ec.EllipticCurvePrivateKey,
+    hosts: Sequence[str],
+    authority: ec.EllipticCurvePrivateKey,
+    issuer: x509.Certificate,
+    days: int,
+) -> x509.Certificate:
+    """A server's certificate for these names and addresses."""
+    return (
+        _builder(_named("fedhca2 SuperLink"), issuer.subject, key.public_key(), days)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        .sign(authority, hashes.SHA256())
+    )
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))  # since clocks differ and are set back
+        .not_valid_after(now + timedelta(days=days))
+    )
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
 class Link:
-    """The two processes, and others that need them. Sites connect to the proxy, the coordinator to the SuperLink.
+    """The SuperLink, its proxy, and other processes that need them. Sites connect to the proxy.
 
     What ends is started again, except the SuperLink: its runs end with it.
     """
@@ -41,22 +177,26 @@ class Link:
         quota: int | None = None,
         options: Sequence[str] = (),
     ) -> None:
-        """`public` and `superlink` are host:port, on loopback for the SuperLink; `options` are the SuperLink's.
+        """Check the keys; nothing is started yet.
 
-        Port 0 is any that is free; once the processes have started, both addresses have a port's number.
+        :param public: host:port that sites connect to; port 0 is any that is free, and is replaced by its number.
+        :param superlink: host:port of the SuperLink, on loopback.
+        :param quota: bytes that a site may send for each message it receives; 2 GiB by default.
+        :param options: further options of `flower-superlink`.
         """
-        require_keys(keys, LINK_FILES)
-        self.keys, self.public, self.quota, self.options, self.logs = keys, public, quota or QUOTA, options, logs
+        check_keys(keys, (*OPERATOR_FILES, "superlink.crt", "superlink.key"))
+        self.keys, self.public, self.quota, self.options, self.logs = keys, public, quota or 2 * 2**30, options, logs
         self.superlink = SuperLink.at(superlink, keys)
         self.processes: dict[str, Popen[bytes]] = {}
-        self._again: dict[str, Callable[[], Popen[bytes]]] = {}
+        self._restart: dict[str, Callable[[], Popen[bytes]]] = {}
         self._home = tempfile.TemporaryDirectory(prefix="fedhca2-link-")
         self._fault = ""
         self._over = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
+        self._supervisor = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
 
     def __enter__(self) -> "Link":
-        try:
+        with ExitStack() as stack:
+            stack.callback(self.__exit__)
             public, self.public = listen(self.public, "--listen")
             with public:  # before the SuperLink takes its seconds to start
                 listening, address = listen(self.superlink.address, "--superlink")
@@ -64,24 +204,22 @@ class Link:
                     private_folder(self.logs)
                 self.processes["superlink"] = self._start("superlink", listening, self._superlink_command(address))
                 self.superlink = SuperLink(address, self.superlink.ca, self.superlink.secret, self.check)
-                self.add("proxy", partial(self._start_proxy, public))
-            self._again["proxy"] = self._start_proxy
-            self._keeper.start()
-        except BaseException:
-            self.__exit__()
-            raise
+                self.processes["proxy"] = self._start_proxy(public)
+            self._restart["proxy"] = self._start_proxy
+            self._supervisor.start()
+            stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        if self._keeper.is_alive():
-            self._keeper.join()
+        if self._supervisor.is_alive():
+            self._supervisor.join()
         stop(reversed(self.processes.values()))
         self._home.cleanup()
 
     def add(self, name: str, start: Callable[[], "Popen[bytes]"]) -> None:
         """Start a process now, and whenever it has ended."""
-        self.processes[name], self._again[name] = start(), start
+        self.processes[name], self._restart[name] = start(), start
 
     def register(self, names: Iterable[str]) -> None:
         """Admit the sites with these names."""
@@ -90,48 +228,40 @@ class Link:
 
     def check(self) -> None:
         """Raise LinkLostError if the federation has lost a process that cannot be started again."""
-        for name, process in list(self.processes.items()):
-            if name not in self._again and (code := process.poll()) is not None and not self._over.is_set():
-                self._replace(name, code)
+        code = self.processes["superlink"].poll()
+        if code is not None and not self._over.is_set():
+            self._fault = f"the SuperLink has ended with code {code}, and the run with it"
         if self._fault:
-            raise LinkLostError([self._fault])
+            raise LinkLostError("", self._fault)
 
     def wait(self) -> None:
         """Wait until the federation has lost such a process, and raise LinkLostError."""
-        self._keeper.join()
+        self._supervisor.join()
         self.check()
 
-    def _keep(self) -> None:
-        """Start again what has ended."""
-        while not self._fault and not self._over.wait(PAUSE):
-            for name, process in list(self.processes.items()):
-                if (code := process.poll()) is not None and not self._over.is_set():
-                    self._replace(name, code)
-
-    def _replace(self, name: str, code: int) -> None:
-        """Start a process again after it has ended with this code, or say why that is impossible."""
-        if name not in self._again:
-            self._fault = f"the SuperLink has ended with code {code}, and the run with it"
-        elif code == CANNOT_HEAL:
-            self._fault = f"{name} has ended with code {code}{self._hint}"
-        else:
-            log.warning("%s has ended with code %s and is started again", name, code)
+    def _supervise(self) -> None:
+        """Start again what has ended, until something cannot be."""
+        while not self._fault and not self._over.wait(1.0):
             try:
-                self.processes[name] = self._again[name]()
+                self.check()
+                for name in list(self._restart):
+                    if (code := self.processes[name].poll()) is not None and not self._over.is_set():
+                        self._replace(name, code)
             except (UserError, OSError) as error:
                 self._fault = str(error)
+
+    def _replace(self, name: str, code: int) -> None:
+        """Start a process again after it has ended with this code."""
+        if code == 2:  # the exit code of a command with a mistake in its input, which would end again
+            raise UserError(name, f"expected it to run, got exit code {code}{self._hint}")
+        log.warning("%s has ended with code %s and is started again", name, code)
+        self.processes[name] = self._restart[name]()
 
     def _start_proxy(self, listening: socket.socket | None = None) -> "Popen[bytes]":
         """Start or restart the proxy; sites only notice a pause."""
         listening = listening or listen(self.public, "--listen")[0]
-        command = [
-            "fedhca2.federation.flower.deploy.proxy",
-            "--listen",
-            self.public,
-            "--superlink",
-            self.superlink.address,
-        ]
-        return self._start("proxy", listening, [*command, "--keys", str(self.keys), "--quota", str(self.quota)])
+        command = ["fedhca2.federation.flower.deploy.proxy", self.public, self.superlink.address]
+        return self._start("proxy", listening, [*command, str(self.keys), str(self.quota)])
 
     def _start(self, name: str, listening: socket.socket, command: Sequence[str]) -> "Popen[bytes]":
         """Start a Python module that gets a socket to listen on, and wait until it does.
@@ -142,32 +272,31 @@ class Link:
             address = listening.getsockname()
             output = self.logs / f"{name}.log" if self.logs else None
             process = start(["python", "-m", *command], Path(self._home.name) / name, output, listening)
-        try:
+        with ExitStack() as stack:
+            stack.callback(stop, [process])
             self._wait_until_ready(name, address, process)
-        except BaseException:
-            stop([process])
-            raise
+            stack.pop_all()
         return process
 
     def _wait_until_ready(self, name: str, address: tuple[str, int], process: "Popen[bytes]") -> None:
-        """Return when the process has shown its certificate."""
+        """Return when the process has shown its certificate, which should take less than a minute."""
         host, port = address[:2]
         here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         context = ssl.create_default_context(cafile=str(self.keys / "ca.crt"))
         context.check_hostname = False  # sites know it by other names
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + 60
         while time.monotonic() < end and process.poll() is None and not self._over.is_set():
             try:
                 with socket.create_connection((here, port), timeout=2) as plain, context.wrap_socket(plain):
                     return
             except ssl.SSLCertVerificationError as error:
                 fault = f"expected a certificate that {self.keys / 'ca.crt'} has signed, got {error.verify_message}"
-                raise UserError([f"{self.keys / 'superlink.crt'}: {fault}"]) from None
+                raise UserError(self.keys / "superlink.crt", fault) from None
             except OSError:
                 time.sleep(0.1)
         code = process.poll()
-        what = f"it ended with code {code}" if code is not None else f"no answer in {PATIENCE:g} s"
-        raise UserError([f"{here}:{port}: expected the {name} to start, got: {what}{self._hint}"])
+        what = "no answer in 60 s" if code is None else f"exit code {code}"
+        raise UserError(f"{here}:{port}", f"expected the {name} to start, got {what}{self._hint}")
 
     @property
     def _hint(self) -> str:
@@ -177,7 +306,7 @@ class Link:
         """The module and options of a SuperLink with TLS and authenticated sites, for those who know the secret."""
         host, port = host_and_port(address, "--superlink")
         return [
-            *("fedhca2.federation.flower.deploy.guarded_superlink", "--host", host, "--port", str(port)),
+            *("fedhca2.federation.flower.deploy.processes", "superlink", "--host", host, "--port", str(port)),
             *("--ssl-ca-certfile", str(self.keys / "ca.crt")),
             *("--ssl-certfile", str(self.keys / "superlink.crt")),
             *("--ssl-keyfile", str(self.keys / "superlink.key")),
@@ -191,12 +320,17 @@ class Link:
 def coordinator_link(
     superlink: str | None, keys: Path, names: Iterable[str], public: str, quota: int | None, out: Path
 ) -> Iterator[tuple[SuperLink, str]]:
-    """The running SuperLink at an address, or a new one for these sites during a run in this folder.
+    """A SuperLink for a run, with the address that sites connect to, which is empty for one that runs already.
 
-    Yields it with the address that sites connect to, which is empty for one that runs already.
+    :param superlink: host:port of a running SuperLink; by default one is started for the time of the run.
+    :param keys: the coordinator's folder of keys.
+    :param names: the sites that a new SuperLink admits.
+    :param public: host:port that sites connect to at a new one.
+    :param quota: bytes that a site may send for each message it receives.
+    :param out: the run's folder; the logs of a new one are beside it.
     """
     if superlink:
-        require_keys(keys, OPERATOR_FILES)
+        check_keys(keys, OPERATOR_FILES)
         yield SuperLink.at(superlink, keys), ""
         return
     with Link(keys, public, logs=out.with_name(f"{out.name}.link"), quota=quota) as link:

@@ -1,22 +1,32 @@
-"""Processes that end with their parent, and the sockets that they listen on."""
+"""Processes that end with their parent, the sockets that they listen on, and Flower's commands as they run here.
 
+`python -m fedhca2.federation.flower.deploy.processes superlink OPTIONS` runs `flower-superlink` with these options, and
+`supernode` runs `flower-supernode`, both on the socket that is their standard input.
+"""
+
+import hmac
+import logging
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from functools import partialmethod
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from fedhca2.errors import UserError
-from fedhca2.federation.flower import QUIET
+from fedhca2.federation.flower import QUIET, internals
+from fedhca2.federation.flower.deploy.superlink import TOKEN, host_and_port, operator_token
 
-PATIENCE = 4.0  # seconds for a process to end by itself
 # A small process becomes the command after it has asked for SIGTERM at its parent's end (PR_SET_PDEATHSIG), which
 # outlives exec. Between fork and exec, a process with threads must not run Python.
 LAUNCHER = """
@@ -30,20 +40,24 @@ if os.getppid() == int(sys.argv[1]):
 def start(
     command: Sequence[str], home: Path, log: Path | None = None, listening: socket.socket | None = None
 ) -> "subprocess.Popen[bytes]":
-    """Start a command of this environment with its own Flower home; it is told to end when the calling thread ends.
+    """Start a command of this environment; it is told to end when the calling thread ends.
 
-    Its standard input is the socket that it should listen on, if there is one.
+    :param home: its own Flower home.
+    :param log: the file to append its output to; by default it goes where this process's goes.
+    :param listening: the socket that it should listen on, as its standard input.
     """
     home.mkdir(parents=True, exist_ok=True)
     output = log.open("ab") if log else None
-    beside = Path(sys.executable).parent
-    path = f"{beside}{os.pathsep}{os.environ['PATH']}"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # Parallel processes use one thread each, like clients in one process, so that the results are the same bits.
     environment = {"OMP_NUM_THREADS": "1", **os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": path}
+    executable = shutil.which(command[0], path=path)
+    if executable is None:
+        raise FileNotFoundError(f"{command[0]}: expected it from pip install 'fedhca2[flower]', got nothing")
     launcher = [sys.executable, "-IS", "-c", LAUNCHER, str(os.getpid())] if sys.platform == "linux" else []
     try:
         return subprocess.Popen(
-            [*launcher, _executable(command[0]), *command[1:]],
+            [*launcher, executable, *command[1:]],
             env=environment,
             stdin=subprocess.DEVNULL if listening is None else listening.fileno(),
             stdout=output,
@@ -55,26 +69,18 @@ def start(
             output.close()
 
 
-def stop(processes: Iterable["subprocess.Popen[bytes]"]) -> None:
-    """Ask all to end, and kill those that do not."""
+def stop(processes: Iterable["subprocess.Popen[bytes]"], seconds: float = 4.0) -> None:
+    """Ask all to end, and kill those that have not done so within this time."""
     running = [process for process in processes if process.poll() is None]
     for process in running:
         process.terminate()
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + seconds
     for process in running:
         try:
             process.wait(max(end - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def host_and_port(address: str, option: str) -> tuple[str, int]:
-    """Split HOST:PORT, with an IPv6 address in brackets; raises UserError, which names the option, if it is not."""
-    host, _, port = address.rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-        raise UserError([f"{option}: expected HOST:PORT, got {address!r}"])
-    return host, int(port)
 
 
 def listen(address: str, option: str) -> tuple[socket.socket, str]:
@@ -88,7 +94,7 @@ def listen(address: str, option: str) -> tuple[socket.socket, str]:
         listening = socket.create_server((host.strip("[]"), port), family=family, backlog=512)
     except OSError as error:
         why = str(error.strerror).partition(" (")[0]  # Python adds the address
-        raise UserError([f"{option}: expected an address to listen on, got {address}: {why}"]) from None
+        raise UserError(option, f"expected an address to listen on, got {address}: {why}") from None
     return listening, f"{host}:{listening.getsockname()[1]}"
 
 
@@ -97,15 +103,62 @@ def given_socket() -> socket.socket:
     return socket.socket(fileno=os.dup(sys.stdin.fileno()))
 
 
-def serve_given_socket() -> None:
-    """Let the server of any command that this process runs use the socket it was started with."""
+class Guarded:
+    """An application that refuses requests without the operator's token."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._token = operator_token(app.state.superexec_auth_secret).encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request, or refuse it."""
+        if scope["type"] == "lifespan" or hmac.compare_digest(
+            dict(scope["headers"]).get(TOKEN.encode(), b""), self._token
+        ):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await PlainTextResponse("this SuperLink is for its coordinator", 403)(scope, receive, send)
+
+
+def run_superlink() -> None:
+    """Run `flower-superlink` for holders of the operator's token: the proxy and the coordinator's own commands.
+
+    Flower's control API has no authentication, so on a machine with several users, each of them could register keys.
+    Here every request must carry a token that only a reader of the secret's file can compute.
+    """
+    run = uvicorn.run
+    uvicorn.run = lambda app, **options: run(Guarded(app), **options)
+    internals.flower_superlink()
+
+
+def run_supernode() -> None:
+    """Run `flower-supernode`, and end with it, or with the first of its threads that fails; the site starts it again.
+
+    Flower's command stays when it has given up on the SuperLink, and never gets another message: after a TLS handshake
+    that times out, which takes no more than a busy network or proxy, or after a heartbeat with an unexpected answer.
+    """
+
+    def end(error: BaseException | None = None) -> None:
+        if error is not None:
+            logging.getLogger("fedhca2.site").error("the SuperNode failed", exc_info=error)
+        sys.stdout.flush()
+        os._exit(1)
+
+    threading.excepthook = lambda failed: end(failed.exc_value)
+    try:
+        internals.flower_supernode()
+    except Exception as error:
+        end(error)
+    end()
+
+
+def main() -> None:
+    """Run the command of Flower that the first argument names, with the socket that this process was started with."""
+    command = {"superlink": run_superlink, "supernode": run_supernode}[sys.argv.pop(1)]
     given = partialmethod(uvicorn.Server.run, [given_socket()])
     uvicorn.Server.run = given  # type: ignore[method-assign, assignment]
+    command()
 
 
-def _executable(name: str) -> str:
-    beside = Path(sys.executable).parent / name
-    executable = str(beside) if beside.exists() else shutil.which(name)
-    if executable is None:
-        raise FileNotFoundError(f"{name}: should be installed with pip install 'fedhca2[flower]', found nothing")
-    return executable
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedhca2.config import Config
 from fedhca2.experiment import SecureAggregation
 from fedhca2.federation.blind import Sum, Summed
-from fedhca2.federation.flower.answers import Answer
+from fedhca2.federation.flower.answers import SiteAnswer
 from fedhca2.federation.flower.deploy.secagg_site import (
     KEYS,
     MASK,
@@ -45,7 +45,7 @@ log = logging.getLogger("fedhca2.server")
 
 T = TypeVar("T")
 Heard = tuple[dict[str, T], dict[str, str]]  # the clients' answers, and why others did not answer
-Read = Callable[[Answer], T]  # reads an answer; raises ValueError if it is unusable
+Read = Callable[[SiteAnswer], T]  # reads an answer; raises ValueError if it is unusable
 
 
 class Ask(Protocol):
@@ -255,7 +255,7 @@ def _combine(client: str, shares: Sequence[str], least: int, fits: Callable[[byt
     raise NoSumError(f"shares of {client}'s secret: expected those of its commitment, got others")
 
 
-def read_keys(answer: Answer) -> tuple[str, str]:
+def read_keys(answer: SiteAnswer) -> tuple[str, str]:
     """The two public keys that came with a reply; raises ValueError if other sites could not use them."""
     agreed, read = TypeAdapter(tuple[Text, Text]).validate_python(answer.header["keys"])
     for key in (agreed, read):
@@ -267,15 +267,15 @@ def read_keys(answer: Answer) -> tuple[str, str]:
     return agreed, read
 
 
-def _read_shares(answer: Answer) -> _Shared:
+def _read_shares(answer: SiteAnswer) -> _Shared:
     return _Shared.model_validate(answer.header)
 
 
-def _read_opened(answer: Answer) -> _Opened:
+def _read_opened(answer: SiteAnswer) -> _Opened:
     return _Opened.model_validate(answer.header)
 
 
-def _read_values(answer: Answer) -> _Masked:
+def _read_values(answer: SiteAnswer) -> _Masked:
     if answer.rows is None:
         raise ValueError("expected masked rows, got none")
     unreadable = TypeAdapter(frozenset[Text]).validate_python(answer.header.get(UNREADABLE, []))

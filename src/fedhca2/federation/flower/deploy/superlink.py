@@ -1,7 +1,13 @@
-"""The coordinator's side of a SuperLink: register sites, submit a run, and be its ServerApp in this process."""
+"""A SuperLink for its operator: the token that opens it, the registered keys, and runs with this process as ServerApp.
 
+This module does not need torch, and imports Flower's large modules on first use: the proxy, which uses it, stays small.
+"""
+
+import hmac
+import logging
 import tempfile
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -11,10 +17,17 @@ from secrets import token_hex
 
 import httpx
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key, ssh_key_fingerprint
 from flwr.common.constant import SubStatus
-from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest, StopRunRequest, UnregisterNodeRequest
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+    UnregisterNodeRequest,
+)
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullTaskInputRequest,
@@ -23,39 +36,37 @@ from flwr.proto.runtime_pb2 import (
 )
 
 from fedhca2.errors import UserError
-from fedhca2.federation.flower.deploy.app_bundle import write_app
-from fedhca2.federation.flower.deploy.control import (
-    OperatorInterceptor,
-    Registration,
-    control_client,
-    list_registrations,
-)
-from fedhca2.federation.flower.deploy.processes import host_and_port
-from fedhca2.federation.flower.deploy.runtime import runtime_client
-from fedhca2.federation.flower.internals import (
-    ControlHttpClient,
-    Fab,
-    FlowerError,
-    HeartbeatSender,
-    HttpGrid,
-    ProtobufCall,
-    ProtobufRequestContext,
-    RuntimeHttpClient,
-    TaskIdentity,
-    add_interceptor,
-    build_fab_from_disk,
-    fab_to_proto,
-    give_up_after,
-    give_up_when,
-    public_key_to_bytes,
-    run_from_proto,
-    runtime_client_of,
-    try_once,
-)
+from fedhca2.federation.flower import internals
+from fedhca2.federation.flower.internals import ControlHttpClient, Fab, RuntimeHttpClient
+from fedhca2.version import __version__
+from fedhca2.whole_files import ORDINARY, write_whole
 
-POLL = 0.2
-PATIENCE = 60.0  # seconds without an answer until the SuperLink is taken for lost
-ENDED = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)  # the SuperLink's answers to a task that is over
+TOKEN = "fedhca2-operator"  # the header of requests from the coordinator or its proxy
+APP = f"""\
+[project]
+name = "fedhca2"
+version = "{__version__}"
+description = "Federated multi-task learning for clients that do not share a task list"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedhca2"
+
+[tool.flwr.app.components]
+serverapp = "fedhca2.federation.flower.deploy.worker:server_app"
+clientapp = "fedhca2.federation.flower.deploy.worker:client_app"
+
+[tool.flwr.app.config]
+experiment = "demo"
+out = "runs/flower"
+deadline = 3600.0
+min-clients = 0
+retries = 2
+wire = "float32"
+spool = false
+"""
+log = logging.getLogger("fedhca2.server")
 
 
 class RunEndedError(RuntimeError):
@@ -69,6 +80,45 @@ class LinkLostError(UserError):
     """The SuperLink does not answer, or the federation has lost another process for good: it is no site's fault."""
 
 
+def host_and_port(address: str, option: str) -> tuple[str, int]:
+    """Split HOST:PORT, with an IPv6 address in brackets; raises UserError, which names the option, if it is not."""
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise UserError(option, f"expected HOST:PORT, got {address!r}")
+    return host, int(port)
+
+
+def operator_token(secret: bytes) -> str:
+    """The token that the coordinator's processes show to their SuperLink; it cannot be computed without the secret."""
+    return hmac.digest(secret, b"fedhca2 operator", "sha256").hex()
+
+
+def write_app(folder: Path, mark: str = "") -> None:
+    """Write the Flower app: the names of two objects in this package. A run needs an app; sites use their own code.
+
+    :param mark: apps with different marks have different hashes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "pyproject.toml", f"{APP}{mark and '# '}{mark}\n".encode(), ORDINARY)
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A registered key, possibly evicted since; times are ISO 8601, from the SuperLink."""
+
+    node: int
+    name: str
+    key: bytes  # PEM
+    registered: str
+    evicted: str  # empty if it was not
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint as `ssh-keygen -lf node.pub` prints it."""
+        digest = ssh_key_fingerprint(internals.bytes_to_public_key(self.key), hashes.SHA256())
+        return f"SHA256:{b64encode(digest).decode().rstrip('=')}"
+
+
 @dataclass(frozen=True)
 class SuperLink:
     """The address of a SuperLink, and what is needed to talk to it."""
@@ -76,7 +126,6 @@ class SuperLink:
     address: str  # host:port
     ca: Path
     secret: Path
-
     check: Callable[[], None] = field(default=lambda: None, repr=False)  # raises LinkLostError if it is gone for good
 
     @classmethod
@@ -90,98 +139,159 @@ class SuperLink:
         try:
             key = load_ssh_public_key(public_key.read_bytes())
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise UserError([f"{public_key}: should be a public key as ssh-keygen writes it, found {error}"]) from None
+            raise UserError(public_key, f"expected a public key as ssh-keygen writes it, got {error}") from None
         if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise UserError([f"{public_key}: should be an elliptic-curve key, found {type(key).__name__}"])
-        with self._control() as control, self._one_line(f"should accept the key of {name}"):
-            answer = control.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name))
-        return int(answer.node_id)
+            raise UserError(public_key, f"expected an elliptic-curve key, got {type(key).__name__}")
+        with self._control() as control:
+            request = RegisterNodeRequest(public_key=internals.public_key_to_bytes(key), name=name)
+            return int(control.RegisterNode(request).node_id)
 
     def evict(self, name: str) -> list[int]:
         """Evict all nodes with this name; returns their numbers."""
-        with self._control() as control, self._one_line("should list its sites"):
-            nodes = [one.node for one in list_registrations(control) if one.name == name and not one.evicted]
-            for node in nodes:
-                # Flower also evicts a node that never connected, and then fails to say so.
-                with suppress(httpx.HTTPStatusError):
-                    control.UnregisterNode(UnregisterNodeRequest(node_id=node))
-            left = {one.node for one in list_registrations(control) if not one.evicted} & {*nodes}
-        if left or not nodes:
-            raise UserError([f"{name}: should be evicted, found {'it still registered' if left else 'no such site'}"])
+
+        def admitted() -> list[int]:
+            return [one.node for one in self.registrations() if one.name == name and not one.evicted]
+
+        nodes = admitted()
+        for node in nodes:
+            # Flower also evicts a node that never connected, and then fails to say so.
+            with suppress(UserError), self._control() as control:
+                control.UnregisterNode(UnregisterNodeRequest(node_id=node))
+        if not nodes or admitted():
+            raise UserError(name, f"expected a site to evict, got {'one that stays' if nodes else 'no such site'}")
         return nodes
 
     def registrations(self) -> list[Registration]:
-        """Every key that was ever registered."""
+        """Every key that this SuperLink ever learned of, the earliest first."""
         with self._control() as control:
-            return list_registrations(control)
+            nodes = control.ListNodes(ListNodesRequest()).nodes_info
+        found = [
+            Registration(one.node_id, one.name, one.public_key, one.registered_at, one.unregistered_at) for one in nodes
+        ]
+        return sorted(found, key=lambda one: (one.registered, one.node))
 
     def stop(self, run: int) -> None:
         """End a run whose ServerApp is gone, so that no site waits for its next message."""
-        with self._control() as control, suppress(httpx.HTTPStatusError):  # it may have ended by itself
+        with suppress(UserError), self._control() as control:  # it may have ended by itself
             control.StopRun(StopRunRequest(run_id=run))
 
     @contextmanager
-    def run(self, deadline: float | None = None) -> Iterator[HttpGrid]:
+    def run(self, deadline: float | None = None) -> Iterator["internals.HttpGrid"]:
         """Start a new run of this SuperLink; the holder of the grid is its ServerApp.
 
         Requests raise LinkLostError once the SuperLink has not answered for a minute, or for the seconds of a round.
         """
         app = _own_app()
         with self._control() as control:
-            control.StartRun(StartRunRequest(fab=fab_to_proto(app)))
+            control.StartRun(StartRunRequest(fab=internals.fab_to_proto(app)))
         with self._runtime() as runtime:
             token = acquire(runtime, app.hash_str)
-        grid = HttpGrid(self.address, root_certificates=self.ca.read_bytes(), token=token)
-        add_interceptor(runtime_client_of(grid), OperatorInterceptor(self.secret))
-        add_interceptor(runtime_client_of(grid), _Checked(self.check))
-        _raise_when_ended(grid)
-        give_up_after(grid, min(PATIENCE, deadline or PATIENCE), self._raise_lost)
-        with _task(grid):
+        grid = internals.HttpGrid(self.address, root_certificates=self.ca.read_bytes(), token=token)
+        internals.try_once(grid)
+        internals.add_interceptor(grid, _Persistent(self, min(60.0, deadline or 60.0)))
+        with self._runtime(token) as runtime, _task(runtime, grid):
             yield grid
 
-    def _raise_lost(self, error: Exception) -> None:
-        """Report an error of the network, in the words of an operator."""
-        if isinstance(error, httpx.TransportError):
-            time.sleep(POLL)  # a SuperLink that was just killed resets connections before it shows its exit code
-            self.check()
-            raise LinkLostError([f"{self.address}: expected a SuperLink that answers, got {error}"]) from None
-
-    @contextmanager
-    def _one_line(self, wanted: str) -> Iterator[None]:
-        """Report what the SuperLink, or whatever else is at its address, answers to an operator."""
-        try:
-            yield
-        except httpx.HTTPStatusError as error:
-            answer = FlowerError.from_json(error.response.text)
-            what = answer.message if answer else f"{error.response.status_code} {error.response.reason_phrase}"
-            hint = "; sites connect to another port than operators" if answer is None else ""
-            raise UserError([f"{self.address}: {wanted}, found: {what}{hint}"]) from None
+    def raise_lost(self, error: httpx.TransportError) -> None:
+        """Raise LinkLostError for an error of the network."""
+        time.sleep(0.2)  # a SuperLink that was just killed resets connections before it shows its exit code
+        self.check()
+        raise LinkLostError(self.address, f"expected a SuperLink that answers, got {error}") from None
 
     @contextmanager
     def _control(self) -> Iterator[ControlHttpClient]:
+        """A client of the control API. What the SuperLink, or whatever is at its address, refuses is a UserError."""
+        client = ControlHttpClient.from_server_address(
+            self.address,
+            insecure=False,
+            root_certificates=self.ca.read_bytes(),
+            interceptors=[
+                internals.RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
+                OperatorInterceptor(self.secret),
+            ],
+        )
         try:
-            with control_client(self.address, self.ca, self.secret) as client:
+            with client:
                 yield client
         except httpx.TransportError as error:
-            self._raise_lost(error)
+            self.raise_lost(error)
+        except httpx.HTTPStatusError as error:
+            answer = internals.FlowerError.from_json(error.response.text)
+            fault = answer.message if answer else f"{error.response.status_code} {error.response.reason_phrase}"
+            hint = "" if answer else "; sites connect to another port than operators"
+            raise UserError(self.address, f"expected a SuperLink that accepts this, got: {fault}{hint}") from None
 
     @contextmanager
-    def _runtime(self) -> Iterator[RuntimeHttpClient]:
-        client = runtime_client(self.address, self.ca, self.secret)
+    def _runtime(self, token: str = "") -> Iterator[RuntimeHttpClient]:
         try:
-            yield client
+            with runtime_client(self.address, self.ca, self.secret, token) as client:
+                yield client
         except httpx.TransportError as error:
-            self._raise_lost(error)
-        finally:
-            client.close()
+            self.raise_lost(error)
 
 
-def _own_app() -> Fab:
-    """The Flower app of one run. No other run has the same, so its hash identifies the task to carry it out."""
-    with tempfile.TemporaryDirectory() as folder:
-        write_app(Path(folder), token_hex(16))
-        content = build_fab_from_disk(Path(folder))
-    return Fab(sha256(content).hexdigest(), content, {})
+class OperatorInterceptor:
+    """Adds the operator's token to every request."""
+
+    def __init__(self, secret: Path) -> None:
+        self._token = operator_token(secret.read_bytes())
+
+    def intercept(self, context: internals.ProtobufRequestContext, call_next: internals.ProtobufCall) -> httpx.Response:
+        """Add the token."""
+        context.request.headers[TOKEN] = self._token
+        return call_next(context)
+
+
+class _Persistent(OperatorInterceptor):
+    """Repeats the requests of a run for a while, and raises RunEndedError once the run has ended.
+
+    Flower itself would repeat them for ever, and end its own process with SIGINT.
+    """
+
+    def __init__(self, link: SuperLink, seconds: float) -> None:
+        super().__init__(link.secret)
+        self._link, self._seconds = link, seconds
+
+    def intercept(self, context: internals.ProtobufRequestContext, call_next: internals.ProtobufCall) -> httpx.Response:
+        end = time.monotonic() + self._seconds
+        while True:
+            self._link.check()
+            try:
+                response = super().intercept(context, call_next)
+            except httpx.TransportError as error:
+                if time.monotonic() >= end:
+                    self._link.raise_lost(error)
+            else:
+                if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+                    raise RunEndedError
+                if response.status_code < 502 or time.monotonic() >= end:  # 502 to 504: it is too busy to answer
+                    return response
+            time.sleep(0.5)
+
+
+def runtime_client(address: str, ca: Path | None, secret: Path, token: str = "") -> RuntimeHttpClient:
+    """A client of a SuperLink's or SuperNode's Runtime API.
+
+    :param ca: the CA of its certificate; without one it uses plain HTTP.
+    :param token: the token of an acquired task; without one, the client may acquire tasks.
+    """
+    auth = (
+        internals.RuntimeTokenHttpInterceptor(token)
+        if token
+        else internals.SuperExecAuthHttpInterceptor(
+            master_secret=secret.read_bytes(), protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
+        )
+    )
+    return RuntimeHttpClient.from_server_address(
+        address,
+        insecure=ca is None,
+        root_certificates=ca.read_bytes() if ca else None,
+        interceptors=[
+            internals.RuntimeVersionHttpInterceptor(component_name="SuperExec"),
+            auth,
+            OperatorInterceptor(secret),
+        ],
+    )
 
 
 def acquire(client: RuntimeHttpClient, app: str) -> str:
@@ -193,66 +303,52 @@ def acquire(client: RuntimeHttpClient, app: str) -> str:
         answer = client.AcquireTask(AcquireTaskRequest(agentapp_fab_hashes=[app]))
         if answer.token:
             return str(answer.token)
-        time.sleep(POLL)
-
-
-class _Checked:
-    """Makes a check before every request, also before it is repeated."""
-
-    def __init__(self, check: Callable[[], None]) -> None:
-        self._check = check
-
-    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
-        self._check()
-        return call_next(context)
-
-
-def _raise_when_ended(grid: HttpGrid) -> None:
-    """Raise an error if the run was ended. Flower would send SIGINT to its own process, which then ends silently."""
-
-    def has_ended(error: Exception) -> bool:
-        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in ENDED:
-            raise RunEndedError from None
-        return False
-
-    give_up_when(grid, has_ended)
-
-
-def _beat(client: RuntimeHttpClient) -> bool:
-    """Send a heartbeat. The next message shows whether the run still exists; Flower would send SIGINT."""
-    try:
-        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
-    except httpx.TransportError:
-        return False
-    except (httpx.HTTPStatusError, RunEndedError, LinkLostError):
-        pass
-    return True
+        time.sleep(0.2)
 
 
 @contextmanager
-def _task(grid: HttpGrid) -> Iterator[None]:
-    """Tell the SuperLink that the task has started, and how it ended."""
-    client = runtime_client_of(grid)
-    pulled = client.PullTaskInput(PullTaskInputRequest())
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = (
-        pulled.task_id,
-        pulled.run.run_id,
-        pulled.context.node_id,
-    )
-    grid.set_run(run_from_proto(pulled.run))
-    heartbeat = HeartbeatSender(lambda: _beat(client))
-    heartbeat.start()
-    status, details = SubStatus.FAILED, "interrupted"
+def heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
+    """Send the heartbeats of a task. Flower's own end the process when the run is over; these do not."""
+
+    def beat() -> bool:
+        try:
+            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+        except httpx.TransportError:
+            return False
+        except httpx.HTTPStatusError as error:
+            log.info("a task is over: %s", error)
+        return True
+
+    sender = internals.HeartbeatSender(beat)
+    sender.start()
     try:
         yield
-        status, details = SubStatus.COMPLETED, ""
-    except Exception as error:
-        details = str(error)
-        raise
     finally:
-        heartbeat.stop()
-        try_once(grid)
+        sender.stop()
+
+
+def _own_app() -> Fab:
+    """The Flower app of one run. No other run has the same, so its hash identifies the task to carry it out."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_app(Path(folder), token_hex(16))
+        content = internals.build_fab_from_disk(Path(folder))
+    return Fab(sha256(content).hexdigest(), content, {})
+
+
+@contextmanager
+def _task(client: RuntimeHttpClient, grid: "internals.HttpGrid") -> Iterator[None]:
+    """Tell the SuperLink that the task has started, and how it ended."""
+    pulled = client.PullTaskInput(PullTaskInputRequest())
+    identity = internals.TaskIdentity
+    identity.task_id, identity.run_id, identity.node_id = pulled.task_id, pulled.run.run_id, pulled.context.node_id
+    grid.set_run(internals.run_from_proto(pulled.run))
+    status, details = SubStatus.FAILED, "interrupted"
+    try:
+        with heartbeats(client):
+            yield
+        status, details = SubStatus.COMPLETED, ""
+    finally:
         pulled.context.ClearField("state")
-        with suppress(httpx.HTTPError, RunEndedError, LinkLostError):
+        with suppress(httpx.HTTPError):
             client.PushTaskOutput(PushTaskOutputRequest(context=pulled.context, sub_status=status, details=details))
         grid.close()

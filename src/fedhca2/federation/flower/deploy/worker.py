@@ -1,4 +1,4 @@
-"""A long-lived site: a SuperNode beside this process, which carries out its tasks.
+"""A site at work: it answers a server's messages, beside a SuperNode that fetches them, or as Flower's ClientApp.
 
 Flower's own setup starts Python and torch again for every message. Here they stay loaded, and so does the client. Code
 that a run ships is ignored: only the installed code runs.
@@ -11,198 +11,290 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any, get_args
 
 import httpx
 import torch
-from flwr.app import Error, Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
+from flwr.common.constant import SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.serverapp import Grid, ServerApp
 
-from fedhca2.federation.flower.deploy.client_app import as_told, make_app
-from fedhca2.federation.flower.deploy.keys import SITE_FILES, require_keys
-from fedhca2.federation.flower.deploy.processes import host_and_port, listen, start, stop
-from fedhca2.federation.flower.deploy.runtime import runtime_client
+from fedhca2.clients.state_file import RoundIsOverError
+from fedhca2.cores import one_per_core
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, Shard
+from fedhca2.federation.flower.deploy.consent import Invitation, RefusalError
+from fedhca2.federation.flower.deploy.link import check_keys
+from fedhca2.federation.flower.deploy.processes import listen, start, stop
+from fedhca2.federation.flower.deploy.secagg_site import LargeValueError, SumRefusedError
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
-from fedhca2.federation.flower.internals import (
-    HeartbeatSender,
-    RuntimeHttpClient,
-    RuntimeTokenHttpInterceptor,
-    RuntimeVersionHttpInterceptor,
-    TaskType,
-    pull_task_input,
-    push_message,
-    push_task_output,
+from fedhca2.federation.flower.deploy.superlink import heartbeats, host_and_port, runtime_client
+from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.internals import TaskType, pull_task_input, push_message, push_task_output
+from fedhca2.federation.flower.records import (
+    CANNOT,
+    STAGE,
+    MalformedMessageError,
+    Wire,
+    decode_order,
+    encode_profile,
+    encode_reply,
+    header_of,
+    pack,
 )
+from fedhca2.federation.flower.wait import NetworkSettings
+from fedhca2.federation.foreign_text import plain
+from fedhca2.federation.run import run_or_resume
+from fedhca2.run_folder.records import ServerRecord, Watcher
 from fedhca2.words import counted
 
-POLL = 0.5  # seconds between checks for a task; the SuperNode itself checks for messages every 3 seconds
-IDLE_POLL = 3.0  # … once none came for a while, since checks are most of what a waiting site costs
-A_WHILE = 10.0  # seconds
-RESTART = 5.0  # seconds before a lost SuperNode is restarted
+# What the server is told of each kind of error. Messages of errors name files, columns and values, and stay in the log.
+SENTENCES: Mapping[type[Exception], str] = {
+    UserError: "the experiment does not fit the settings or data of this site",
+    RoundIsOverError: "the round is over at this site",
+    MalformedMessageError: "the message cannot be read",
+    SumRefusedError: "this site does not help to add up rows in this way (sums in site.yaml)",
+    LargeValueError: "a value of its row is larger than secure_aggregation.clip",
+    MemoryError: "this site has too little memory",
+    torch.OutOfMemoryError: "this site has too little memory",
+    OSError: "this site cannot read or write a file",
+}
 log = logging.getLogger("fedhca2.site")
-LOOPBACK = "127.0.0.1"
-LOOKUPS = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo")
 
 
-@dataclass(frozen=True)
-class SiteKeys:
-    """The files of a site's folder that `fedhca2 flower keys` writes."""
-
-    folder: Path
-
-    @property
-    def node(self) -> Path:
-        """The private key that identifies the site to the SuperLink."""
-        return self.folder / "node.key"
-
-    @property
-    def ca(self) -> Path:
-        """The CA of the SuperLink's certificate."""
-        return self.folder / "ca.crt"
-
-    @property
-    def secret(self) -> Path:
-        """The secret that this process shows to its SuperNode."""
-        return self.folder / "secret"
-
-
-def work(config: SiteConfig, superlink: str, keys: SiteKeys) -> None:
+def work(config: SiteConfig, superlink: str, keys: Path) -> None:
     """Take part until interrupted; a SuperNode that ends, as it does when it loses the SuperLink, is restarted.
 
     Raises UserError at once if it could never start.
+
+    :param superlink: host:port that sites connect to.
+    :param keys: the site's folder with `ca.crt`, `secret` and `node.key`.
     """
     host_and_port(superlink, "--superlink")
-    require_keys(keys.folder, SITE_FILES)
-    app, turn, ports = make_app(Site(config)), threading.Lock(), set[int]()
-    only_speak_with(ports)
+    check_keys(keys, ("ca.crt", "secret", "node.key"))
+    site, turn, ports = Site(config), threading.Lock(), set[int]()
+    restrict_connections(ports)
     if config.threads or config.turns:
         torch.set_num_threads(config.threads or 1)
     threads = counted(torch.get_num_threads(), "thread")
     log.info("%s works in process %d with %s on the CPU", config.client, os.getpid(), threads)
     with tempfile.TemporaryDirectory(prefix="fedhca2-site-") as home:
         while True:
-            listening, address = listen(f"{LOOPBACK}:0", "SuperNode")
+            listening, address = listen("127.0.0.1:0", "SuperNode")
             ports.add(listening.getsockname()[1])
             with listening:
-                node = start(_command(superlink, keys, address), Path(home) / "flwr", listening=listening)
+                node = start(_supernode(superlink, keys, address), Path(home) / "flwr", listening=listening)
             try:
-                _serve(app, turn, node, address, keys.secret)
+                _serve(site, turn, node, address, keys / "secret")
             finally:
                 ended = node.poll()
                 stop([node])
                 ports.clear()
             why = "did not take a reply" if ended is None else f"ended with code {ended}"
-            log.warning("the SuperNode %s; starting it again in %g s", why, RESTART)
-            time.sleep(RESTART)
+            log.warning("the SuperNode %s; starting it again in 5 s", why)
+            time.sleep(5)
 
 
-def _command(superlink: str, keys: SiteKeys, address: str) -> list[str]:
+def _supernode(superlink: str, keys: Path, address: str) -> list[str]:
+    """The command of a SuperNode that listens at an address."""
     host, port = host_and_port(address, "SuperNode")
     return [
-        *("python", "-m", "fedhca2.federation.flower.deploy.supernode"),
+        *("python", "-m", "fedhca2.federation.flower.deploy.processes", "supernode"),
         *("--superlink", superlink),
-        *("--root-certificates", str(keys.ca)),
-        *("--auth-supernode-private-key", str(keys.node)),
+        *("--root-certificates", str(keys / "ca.crt")),
+        *("--auth-supernode-private-key", str(keys / "node.key")),
         *("--isolation", "process"),
         *("--host", host, "--port", str(port)),
-        *("--superexec-auth-secret-file", str(keys.secret)),
+        *("--superexec-auth-secret-file", str(keys / "secret")),
     ]
 
 
-def _serve(app: ClientApp, turn: threading.Lock, node: "subprocess.Popen[bytes]", address: str, secret: Path) -> None:
+def _serve(site: Site, turn: threading.Lock, node: "subprocess.Popen[bytes]", address: str, secret: Path) -> None:
     """Carry out the SuperNode's tasks for as long as it runs and takes the replies."""
-    client = runtime_client(address, None, secret)
     refused, last = threading.Event(), time.monotonic()
-    try:
+    with runtime_client(address, None, secret) as client:
         while node.poll() is None and not refused.is_set():
             try:
-                answer = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
+                acquired = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
             except httpx.HTTPError:
-                time.sleep(POLL)  # it is starting or stopping
+                time.sleep(0.5)  # it is starting or stopping
                 continue
-            if answer.HasField("task") and answer.token:
+            if acquired.HasField("task") and acquired.token:
                 # In a thread: a message whose run was stopped half-way never completes, and would block.
-                task = (app, address, answer.token, turn, refused)
+                task = (site, address, secret, acquired.token, turn, refused)
                 threading.Thread(target=_carry_out, args=task, daemon=True).start()
                 last = time.monotonic()
-            else:
-                time.sleep(POLL if time.monotonic() - last < A_WHILE else IDLE_POLL)
-    finally:
-        client.close()
+            else:  # the SuperNode itself checks for messages every 3 s; checks are most of what a waiting site costs
+                time.sleep(0.5 if time.monotonic() - last < 10 else 3)
 
 
-def _carry_out(app: ClientApp, address: str, token: str, turn: threading.Lock, refused: threading.Event) -> None:
+def _carry_out(
+    site: Site, address: str, secret: Path, token: str, turn: threading.Lock, refused: threading.Event
+) -> None:
     """Handle one message and its reply; only one is worked on at a time.
 
     If the SuperNode refuses the reply, as it does once it believes that the task has died, `refused` is set: it might
     wait for that reply, and fetch no other message. The server repeats its orders to one that is started again.
     """
+    context, status = None, SubStatus.FAILED
     # Without Flower's retries, which end the process when a task has expired: the server repeats the order.
-    client = RuntimeHttpClient.from_server_address(
-        address,
-        insecure=True,
-        root_certificates=None,
-        interceptors=[
-            RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"),
-            RuntimeTokenHttpInterceptor(token),
-        ],
-    )
-    heartbeat = HeartbeatSender(lambda: _beat(client))
-    heartbeat.start()
-    context, status, details = None, SubStatus.FAILED, ""
-    try:
-        message, context, _, _ = pull_task_input(client)
+    with runtime_client(address, None, secret, token) as client, heartbeats(client):
         try:
+            message, context, _, _ = pull_task_input(client)
             with turn:
-                reply = app(message=message, context=context)
+                reply = answer(site, message)
+            push_message(client, reply, context)
             status = SubStatus.COMPLETED
-        except Exception as error:
-            log.exception("a message of the server could not be answered")
-            details = as_told(error)  # it leaves this machine
-            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
-        push_message(client, reply, context)
-    except Exception:
-        log.exception("a reply could not be delivered")
-        refused.set()
-    finally:
-        push_task_output(client, context, status, details)
-        heartbeat.stop()
-        client.close()
+        except Exception:
+            log.exception("a reply could not be delivered")
+            refused.set()
+        finally:
+            push_task_output(client, context, status, "")
 
 
-def _beat(client: RuntimeHttpClient) -> bool:
-    """Send heartbeats. Flower's own heartbeat ends the process when a run is over; this one does not."""
-    try:
-        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
-    except httpx.TransportError:
-        return False
-    except httpx.HTTPStatusError as error:
-        log.info("a task is over: %s", error)
-    return True
-
-
-class StrangerError(ConnectionError):
+class BlockedConnectionError(ConnectionError):
     """Something in this process tried to reach another computer, or another program on this one."""
 
 
-def only_speak_with(ports: set[int]) -> None:
-    """Refuse all other connections of this process for as long as it runs; the set of ports may change.
+def restrict_connections(ports: set[int]) -> None:
+    """Refuse connections of this process, for as long as it runs, except to these ports of this machine.
 
     So no library can download what an experiment names; only files already on this machine are used.
-    """
 
-    def refuse_strangers(event: str, arguments: tuple[object, ...]) -> None:
-        if event in LOOKUPS:
+    :param ports: the caller may change the set later.
+    """
+    lookups = ("socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getnameinfo")
+
+    def check(event: str, arguments: tuple[object, ...]) -> None:
+        if event in lookups:
             host = arguments[0][0] if isinstance(arguments[0], tuple) else arguments[0]
-            if host not in (LOOPBACK, LOOPBACK.encode()):
-                raise StrangerError(f"a site should resolve no host, found {host!r:.100}")
+            if host not in ("127.0.0.1", b"127.0.0.1"):
+                raise BlockedConnectionError(f"expected that a site resolves no host, got {host!r:.100}")
         elif event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
             address = arguments[1]
-            if isinstance(address, tuple) and (address[0] != LOOPBACK or address[1] not in ports):
-                raise StrangerError(f"a site should only connect to its SuperNode, found {address!r:.100}")
+            if isinstance(address, tuple) and (address[0] != "127.0.0.1" or address[1] not in ports):
+                raise BlockedConnectionError(f"expected a connection to the SuperNode, got {address!r:.100}")
 
-    sys.addaudithook(refuse_strangers)
+    sys.addaudithook(check)
+
+
+def answer(site: Site, message: Message) -> Message:
+    """Answer any message of the server. A site that cannot do what it is asked says so, and its log says why."""
+    return _answer_any(lambda: site, message)
+
+
+def _answer_any(find_site: Callable[[], Site], message: Message) -> Message:
+    try:
+        site, header = find_site(), header_of(message.content)
+        if "refused" in header:
+            log.error("the server refuses this site: %s", plain(str(header["refused"])))
+            return Message(pack({}), reply_to=message)
+        with one_per_core(site.config.turns) if site.config.turns else nullcontext():
+            return _answer(site, message, header)
+    except Exception as error:  # whatever happens, the site continues, and the server is told
+        expected = isinstance(error, UserError | RoundIsOverError)
+        why = "; ".join(map(plain, str(error).splitlines()))
+        log.error("cannot take part: %s", why, exc_info=None if expected else error)
+        return Message(pack({CANNOT: public_reason(error)}), reply_to=message)
+
+
+def _answer(site: Site, message: Message, header: Mapping[str, Any]) -> Message:
+    if "experiment" not in header:  # a server that knows nobody's key asks first who this is
+        return Message(pack({"client": site.config.client}), reply_to=message)
+    invitation = Invitation.read(header)
+    profile = site.describe(invitation)
+    if STAGE in header:
+        content = site.aggregate(invitation, str(header[STAGE]), header["round"], header["request"])
+        return Message(content, reply_to=message)
+    if "order" not in header:
+        return Message(encode_profile(profile), reply_to=message)
+    wire = header["wire"]
+    if wire not in get_args(Wire):
+        raise UserError("wire", f"expected one of {', '.join(get_args(Wire))}, got {wire!r}")
+    order = decode_order(message.content, profile.layouts)
+    log.info("round %d of %s as %s", order.round + 1, plain(str(invitation.experiment["name"])), profile.client)
+    reply = site.seen(invitation, order)
+    return Message(encode_reply(reply, wire, keys=site.keys(invitation, order)), reply_to=message)
+
+
+def public_reason(error: Exception) -> str:
+    """What the server is told of an error: a fixed sentence, and which settings of the site refuse something.
+
+    >>> public_reason(FileNotFoundError("/data/ward 7/Anna Smith, 1962.png"))
+    'this site cannot read or write a file; its log says more'
+    """
+    if isinstance(error, RefusalError):
+        keys = f" ({', '.join(error.keys)} in site.yaml)" if error.keys else ""
+        return f"this site does not allow it{keys}; its log says more"
+    kinds = (sentence for kind, sentence in SENTENCES.items() if isinstance(error, kind))
+    return f"{next(kinds, 'an unexpected error at this site')}; its log says more"
+
+
+def make_app(site: Site | None = None, files: Sequence[Path] = ()) -> ClientApp:
+    """A ClientApp that answers as a site.
+
+    :param site: by default, the site whose file the node config names.
+    :param files: the sites' files in a simulation, which numbers its nodes.
+    """
+    app = ClientApp()
+    sites: dict[Path, Site] = {}
+
+    def find(context: Context) -> Site:
+        if site is not None:
+            return site
+        path = _site_file(context, files)
+        if path not in sites:
+            sites[path] = Site(SiteConfig.load(path))
+        return sites[path]
+
+    def handle(message: Message, context: Context) -> Message:
+        return _answer_any(lambda: find(context), message)
+
+    app.query()(handle)
+    app.train()(handle)
+    return app
+
+
+def _site_file(context: Context, files: Sequence[Path]) -> Path:
+    if files and "partition-id" in context.node_config:
+        return files[int(context.node_config["partition-id"])]
+    if "site" not in context.node_config:
+        raise UserError("--node-config", f'expected site="FILE.yaml", got {[*context.node_config]}')
+    return Path(str(context.node_config["site"]))
+
+
+class _LogWatcher(Watcher):
+    """Logs a line for every round."""
+
+    def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
+        """Log what will be trained."""
+        log.info("%s: %d clients, %d rounds", experiment.method_name, len(shards), experiment.rounds)
+
+    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
+        """Log how long a round took, and who was left out."""
+        away = "".join(f"; without {client}: {why}" for client, why in record.refused.items())
+        log.info("round %d took %.1f s%s", round + 1, seconds, away)
+
+
+client_app, server_app = make_app(), ServerApp()  # for `flwr run`, whose app names them
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment of the run config, or continue it if its folder exists."""
+    config = context.run_config
+    terms = NetworkSettings(
+        deadline=float(config["deadline"]) or None,
+        min_clients=int(config["min-clients"]) or None,
+        retries=int(config["retries"]),
+        wire=config["wire"],
+        spool=bool(config["spool"]),
+    )
+    experiment, out = Experiment.load(str(config["experiment"])), Path(str(config["out"]))
+    run_or_resume(experiment, out, watcher=_LogWatcher(), engine=FlowerEngine(grid, terms))

@@ -1,0 +1,369 @@
+"""The proxy on the public address in front of a SuperLink: sites reach the fleet interface and nothing else.
+
+The SuperLink trusts holders of a key more than it should. Every request is read whole, within bounds, and checked here
+before the SuperLink sees it; responses are streamed.
+
+`python -m fedhca2.federation.flower.deploy.proxy LISTEN SUPERLINK KEYS QUOTA` runs it until stopped.
+"""
+
+import asyncio
+import logging
+import resource
+import signal
+import socket
+import ssl
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvloop
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    PushMessagesResponse,
+)
+from flwr.proto.message_pb2 import PushObjectRequest
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+from uvicorn import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from fedhca2.errors import UserError
+from fedhca2.federation.flower.deploy.processes import given_socket
+from fedhca2.federation.flower.deploy.proxy_checks import (
+    Headers,
+    KeyRegister,
+    KnownObjects,
+    Quota,
+    RateLimitFilter,
+    Refusal,
+    Route,
+    forwarded,
+    headers_of,
+    is_signed,
+    key_in,
+    read_request,
+    route_of,
+)
+from fedhca2.federation.flower.deploy.superlink import TOKEN, Registration, SuperLink, operator_token
+
+log = logging.getLogger("fedhca2.proxy")
+
+
+@dataclass(frozen=True)
+class ProxyLimits:
+    """Bounds on connections and requests."""
+
+    strangers: int = 1024  # connections that have not shown a key
+    strangers_from_one_address: int = 256
+    connections_of_a_site: int = 32  # that have shown its key: Flower's SuperNode uses seven
+    requests_of_a_site: int = 16  # at the same time; Flower's SuperNode uses six
+    handshake_s: float = 10.0
+    head_s: float = 30.0  # for the header of a request, from the connection or the last response on
+    body_s: float = 120.0  # for a request to arrive: a chunk at 0.4 Mbit/s
+    answer_s: float = 300.0  # until a request has its answer
+    head_bytes: int = 2**14
+
+
+class Proxy:
+    """Forwards the requests that registered sites may make to a SuperLink."""
+
+    def __init__(self, superlink: httpx.AsyncClient, register: KeyRegister, quota: int, limits: ProxyLimits) -> None:
+        """:param quota: bytes that a site may send for each message it receives."""
+        self._superlink, self._register, self._quota, self._limits = superlink, register, quota, limits
+        self._objects = KnownObjects()
+        self._quotas: dict[int, Quota] = {}
+        self._busy = Counter[int]()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer any request."""
+        request = Request(scope, receive)
+        who = f"a stranger at {request.client.host if request.client else 'an unknown address'}"
+        try:
+            async with asyncio.timeout(self._limits.answer_s):
+                route, headers = route_of(request), headers_of(request)
+                site = await self._identify(route, headers)
+                who = f"{ascii(site.name)[1:-1][:80]} (node {site.node})"
+                scope["state"]["connection"].belongs_to(site.node)
+                await self._serve(site, route, headers, request, send)
+        except Refusal as refusal:
+            asked = f"{request.method} {ascii(request.url.path)[1:-1][:80]}"
+            log.warning("refused %s, %s: %s", who, asked, refusal.why, extra={"kind": f"{who}: {refusal.why}"})
+            answer = PlainTextResponse(refusal.why, refusal.status, {"connection": "close"})
+            await answer(scope, receive, send)
+        except (ClientDisconnect, TimeoutError, httpx.HTTPError):
+            scope["state"]["connection"].hang_up()
+
+    async def _identify(self, route: Route, headers: Headers) -> Registration:
+        """Identify the sender; only the header of the request has been read."""
+        key = key_in(headers)
+        try:
+            site = await self._register.find(key)
+        except UserError:
+            raise Refusal(503, "the SuperLink: expected an answer, got none") from None
+        if site is None:
+            status = 412 if route.request is ActivateNodeRequest else 401  # the SuperLink's own codes
+            raise Refusal(status, "a key: expected a registered one, got another")
+        if not is_signed(headers, key):
+            raise Refusal(401, "a request: expected a signature of the last minutes with its key, got another")
+        return site
+
+    async def _serve(self, site: Registration, route: Route, headers: Headers, request: Request, send: Send) -> None:
+        """Read a site's request, forward it, and return the response."""
+        if self._busy[site.node] >= self._limits.requests_of_a_site:
+            raise Refusal(
+                503, f"a site: expected at most {self._limits.requests_of_a_site} requests at a time, got more"
+            )
+        self._busy[site.node] += 1
+        try:
+            body = await self._body(request, route.limit)
+            message = read_request(route.request, body, site)
+            quota = self._quotas.setdefault(site.node, Quota(self._quota))
+            announces = isinstance(message, PushMessagesRequest)
+            size = len(body) if announces or isinstance(message, PushObjectRequest) else 0
+            quota.take(size, announces)
+            ask = partial(self._ask, request.url.path, body, headers)
+            response = await (self._announce(site, message, ask) if isinstance(message, PushMessagesRequest) else ask())
+            if not response.is_success:
+                quota.give_back(size, announces)
+            elif isinstance(message, PullMessagesRequest):
+                trees = PullMessagesResponse.FromString(await response.aread()).message_object_trees
+                if trees:
+                    quota.renew()
+                for tree in trees:
+                    self._objects.note_order(site.node, tree)
+            await _pass_back(response, send)
+        finally:
+            self._busy[site.node] -= 1
+
+    async def _body(self, request: Request, limit: int) -> bytes:
+        """The whole body, within its bounds; its length is announced."""
+        length = request.headers.get("content-length", "")
+        if not length.isdecimal():
+            raise Refusal(411, "a request: expected its length, got none")
+        if int(length) > limit:
+            raise Refusal(413, f"a request: expected at most {limit} B, got {length[:20]}")
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                return await request.body()
+        except TimeoutError:
+            raise Refusal(408, f"a request: expected it within {self._limits.body_s:g} s, got it late") from None
+
+    async def _announce(
+        self, site: Registration, message: PushMessagesRequest, ask: Callable[[], Awaitable[httpx.Response]]
+    ) -> httpx.Response:
+        """Announce an answer, if its objects are new; they are the site's once the SuperLink has accepted them."""
+        tree = message.message_object_trees[0]
+        new = self._objects.claim(site.node, tree)
+        response = await ask()
+        if new and not (
+            response.is_success and PushMessagesResponse.FromString(await response.aread()).objects_to_push
+        ):
+            self._objects.release(site.node, tree)
+        return response
+
+    async def _ask(self, path: str, body: bytes, headers: Headers) -> httpx.Response:
+        """The SuperLink's response, of which only the header has been read."""
+        try:
+            request = self._superlink.build_request("POST", path, content=body, headers=forwarded(headers))
+            return await self._superlink.send(request, stream=True)
+        except httpx.HTTPError as error:
+            raise Refusal(503, f"the SuperLink: expected an answer, got {type(error).__name__}") from None
+
+
+async def _pass_back(response: httpx.Response, send: Send) -> None:
+    """Stream the SuperLink's response to a site."""
+    try:
+        headers = [(name.encode(), value.encode()) for name, value in forwarded(response.headers).items()]
+        await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+        async for piece in response.aiter_bytes():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        await response.aclose()
+        response.stream = httpx.ByteStream(b"")  # breaks a reference cycle that would keep the request's body
+
+
+class Connection(H11Protocol):
+    """A connection for requests, from the moment it was accepted; it is closed if the next one takes too long."""
+
+    def __init__(self, listener: "Listener", address: str) -> None:
+        super().__init__(listener.config, listener.state, {"connection": self})
+        self.listener, self.address = listener, address
+        self.node: int | None = None  # whose key it has shown
+        self.task: asyncio.Task[None] | None = None
+        self.is_closed = self.loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """The handshake is done."""
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Data arrived; the header is complete once its request is being handled."""
+        super().data_received(data)
+        if self._timer and self.cycle is not None and not self.cycle.response_complete:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_response_complete(self) -> None:
+        """The next request may come."""
+        self._wait_for_head()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended, on either side."""
+        super().connection_lost(exc)
+        if self._timer:
+            self._timer.cancel()
+        if not self.is_closed.done():
+            self.is_closed.set_result(None)
+
+    def belongs_to(self, node: int) -> None:
+        """The peer holds this node's key."""
+        self.listener.admit(self, node)
+
+    def hang_up(self) -> None:
+        """Close it without a response."""
+        if self.transport:
+            self.transport.abort()
+
+    def _wait_for_head(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(self.listener.limits.head_s, self.hang_up)
+
+
+class Listener:
+    """Accepts connections. If strangers have too many, the oldest of these makes room for the next.
+
+    A connection that has shown a site's key is the site's: sites may share one address, and have room for as many
+    connections each as they need. A site that has more loses its own oldest.
+    """
+
+    def __init__(self, config: Config, limits: ProxyLimits) -> None:
+        config.load()
+        self.config, self.limits, self.state = config, limits, ServerState()
+        self._strangers: dict[Connection, None] = {}  # the oldest first
+        self._of_site = defaultdict[int, dict[Connection, None]](dict)  # the others, by node
+
+    async def listen(self, listening: socket.socket) -> None:
+        """Accept connections until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connected, (address, *_) = await loop.sock_accept(listening)
+            except OSError as error:
+                log.warning("a connection could not be accepted: %s", error)
+                await asyncio.sleep(0.1)
+                continue
+            self._make_room(address)
+            connection = Connection(self, address)
+            self._strangers[connection] = None
+            connection.task = loop.create_task(self._attend(connection, connected))
+
+    def admit(self, connection: Connection, node: int) -> None:
+        """A stranger has shown the key of a node."""
+        if connection not in self._strangers:  # it did so before, or was sent away
+            return
+        own = self._of_site[node]
+        if len(own) >= self.limits.connections_of_a_site:
+            self._send_away(next(iter(own)))
+        del self._strangers[connection]
+        own[connection], connection.node = None, node
+
+    def _make_room(self, address: str) -> None:
+        """Make room for one more connection from this address."""
+        neighbours = [one for one in self._strangers if one.address == address]
+        if len(neighbours) >= self.limits.strangers_from_one_address:
+            self._send_away(neighbours[0])
+        elif len(self._strangers) >= self.limits.strangers:
+            self._send_away(next(iter(self._strangers)))
+
+    def _send_away(self, connection: Connection) -> None:
+        if connection.task:
+            connection.task.cancel()
+        self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        self._strangers.pop(connection, None)
+        if connection.node is not None:
+            self._of_site[connection.node].pop(connection, None)
+
+    async def _attend(self, connection: Connection, connected: socket.socket) -> None:
+        """Do the handshake, and wait until the connection ends."""
+        try:
+            with suppress(OSError, ssl.SSLError):  # strangers hang up, or speak another protocol
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: connection, connected, ssl=self.config.ssl, ssl_handshake_timeout=self.limits.handshake_s
+                )
+                await asyncio.shield(connection.is_closed)
+        finally:
+            connection.hang_up()
+            connected.close()
+            self._forget(connection)
+
+
+async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
+    """Run the proxy of a SuperLink until this process is told to end.
+
+    :param listen: host:port of the socket that this process was started with.
+    :param superlink: host:port of the SuperLink.
+    :param keys: the folder that `fedhca2 flower keys` wrote.
+    :param quota: bytes that a site may send for each message it receives.
+    """
+    link, limits = SuperLink.at(superlink, keys), ProxyLimits()
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, done.set)
+    async with httpx.AsyncClient(
+        base_url=f"https://{superlink}",
+        verify=ssl.create_default_context(cafile=str(link.ca)),
+        headers={TOKEN: operator_token(link.secret.read_bytes()), "accept-encoding": "identity"},
+        # The SuperLink handles 40 requests at a time.
+        limits=httpx.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=3),
+        timeout=limits.answer_s,
+    ) as client:
+        config = Config(
+            Proxy(client, KeyRegister(link.registrations), quota, limits),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=int(limits.head_s),
+            h11_max_incomplete_event_size=limits.head_bytes,
+            ssl_certfile=keys / "superlink.crt",
+            ssl_keyfile=keys / "superlink.key",
+        )
+        with given_socket() as listening:
+            listening.setblocking(False)
+            log.info("sites can connect to %s", listen)
+            listener = loop.create_task(Listener(config, limits).listen(listening))
+            await done.wait()
+            listener.cancel()
+
+
+def main(listen: str, superlink: str, keys: str, quota: str) -> None:
+    """Serve with the words of the command line; see `serve`."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger().handlers[0].addFilter(RateLimitFilter())
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(listen, superlink, Path(keys), int(quota)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
