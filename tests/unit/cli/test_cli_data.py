@@ -41,7 +41,7 @@ def test_info_writes_a_picture(root, tmp_path):
 @pytest.mark.parametrize("command", ["check", "info"])
 def test_a_folder_of_no_known_layout_is_wrong_input(command, tmp_path):
     done = invoke("data", command, tmp_path)
-    assert (done.exit_code, "should have ImageSets/ (pascal_context) or gt_sets/ (nyud)" in done.output) == (2, True)
+    assert (done.exit_code, "gt_sets/" in done.output) == (2, True)
 
 
 @pytest.mark.parametrize("size", ["16", "64x", "1x2x3", "big"])
@@ -52,7 +52,7 @@ def test_a_wrong_size_is_wrong_input(size, tmp_path):
 
 def test_scenes_are_not_written_over_something(root):
     done = invoke("data", "scenes", "--layout", "nyud", "--root", root)
-    assert (done.exit_code, "should be a new or empty folder" in done.output) == (2, True)
+    assert (done.exit_code, "empty folder" in done.output) == (2, True)
 
 
 def with_masks(tmp_path, **settings):
