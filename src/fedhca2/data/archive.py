@@ -33,11 +33,7 @@ class Source:
     @classmethod
     def single(cls, place: str, read: Callable[[Path], Tensor], otherwise: str | None = None) -> Self:
         """A source of one file per id."""
-        return cls((place,), partial(_read_first, read), otherwise)
-
-
-def _read_first(read: Callable[[Path], Tensor], paths: Paths, size: Size) -> Tensor:
-    return read(paths[0])
+        return cls((place,), lambda paths, _: read(paths[0]), otherwise)
 
 
 class Archive(SameForAll, ABC):

@@ -26,7 +26,7 @@ from fedhca2.data.files import (
     read_shades,
     read_values,
 )
-from fedhca2.data.label_spaces import NYUD_LABELS, PART_CLASS, PASCAL_LABELS, PERSON
+from fedhca2.data.label_spaces import NYUD_CLASSES, NYUD_LABELS, PART_CLASS, PASCAL_CLASSES, PASCAL_LABELS, PERSON
 from fedhca2.labels import IGNORE
 from fedhca2.metrics.edges import boundaries
 from fedhca2.tasks import TASKS
@@ -87,22 +87,6 @@ def read_label_map(path: Path) -> NDArray[np.int32]:
     return label_map
 
 
-def _read_voc(path: Path) -> Tensor:
-    return class_codes(path, read_values(path), len(PASCAL_LABELS["semseg"].names))
-
-
-def _read_saliency(path: Path) -> Tensor:
-    return (read_shades(path) >= 128).to(torch.uint8)
-
-
-def _read_training_edges(path: Path) -> Tensor:
-    return torch.from_numpy(training_edges(read_label_map(path))).float()[None]
-
-
-def _read_boundaries(path: Path) -> Tensor:
-    return boundaries(torch.from_numpy(read_label_map(path))).float()[None]
-
-
 class PascalContext(Archive):
     """One split of PASCAL-Context.
 
@@ -147,12 +131,22 @@ class PascalContext(Archive):
         label_map = "pascal-context/trainval/*.mat"
         return {
             "image": Source.single("JPEGImages/*.jpg", read_colours),
-            "semseg": Source.single("semseg/VOC12/*.png", _read_voc, otherwise="semseg/pascal-context/*.png"),
+            "semseg": Source.single(
+                "semseg/VOC12/*.png",
+                lambda path: class_codes(path, read_values(path), len(PASCAL_CLASSES)),
+                otherwise="semseg/pascal-context/*.png",
+            ),
             "human_parts": Source(("human_parts/*.mat",), read_parts),
-            "sal": Source.single("sal_distill/*.png", _read_saliency),
+            "sal": Source.single("sal_distill/*.png", lambda path: (read_shades(path) >= 128).byte()),
             "normals": Source(("normals_distill/*.png", label_map), self._read_normals),
-            "edge": Source.single(label_map, _read_training_edges if self.split == "train" else _read_boundaries),
+            "edge": Source.single(label_map, self._read_edges),
         }
+
+    def _read_edges(self, path: Path) -> Tensor:
+        label_map = read_label_map(path)
+        if self.split == "train":
+            return torch.from_numpy(training_edges(label_map)).float()[None]
+        return boundaries(torch.from_numpy(label_map)).float()[None]
 
     @shared_property
     def _valid(self) -> NDArray[np.bool_]:
@@ -224,16 +218,8 @@ class PascalContextData(ArchiveData):
 
 
 def _read_nyud_classes(path: Path) -> Tensor:
-    codes = class_codes(path, read_values(path), len(NYUD_LABELS["semseg"].names) + 1)
+    codes = class_codes(path, read_values(path), len(NYUD_CLASSES) + 1)
     return torch.where(codes == 255, 255, codes - 1)  # 0, unlabelled, wraps around to 255
-
-
-def _read_edges(path: Path) -> Tensor:
-    return read_shades(path).float() / 255
-
-
-def _read_all_edges(path: Path) -> Tensor:
-    return (read_shades(path) > 0).float()
 
 
 def _read_annotated_edges(path: Path) -> Tensor:
@@ -263,9 +249,12 @@ class Nyud(Archive):
 
     def find_sources(self) -> Mapping[str, Source]:
         """The sources of every task's labels, and under "image" of the images."""
-        edge = Source.single("edge/*.png", _read_edges if self.split == "train" else _read_all_edges)
-        if self.split == "val" and (self.root / "edge_mat").is_dir():
+        if self.split == "train":
+            edge = Source.single("edge/*.png", lambda path: read_shades(path).float() / 255)
+        elif (self.root / "edge_mat").is_dir():
             edge = Source.single("edge_mat/*.mat", _read_annotated_edges)
+        else:
+            edge = Source.single("edge/*.png", lambda path: (read_shades(path) > 0).float())
         return {
             "image": Source.single("images/*.png", read_colours),
             "semseg": Source.single("segmentation/*.png", _read_nyud_classes),

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -20,16 +21,6 @@ from fedhca2.tasks import TASKS, Task, TaskSet
 from fedhca2.words import counted
 
 ARCHIVES: dict[ArchiveKind, type[PascalContext] | type[Nyud]] = {"pascal_context": PascalContext, "nyud": Nyud}
-PAPERS: dict[ArchiveKind, dict[Split, int]] = {  # images of the papers' archives
-    "pascal_context": {"train": 4998, "val": 5105},
-    "nyud": {"train": 795, "val": 654},
-}
-OFFICIAL = {  # digests of the sorted ids of the official training lists
-    "2da5ca32fd4ef15bec421829de47e0652cb7b749f4cd24a2485757607ecb1975",
-    "c4e0b26c6b243abddb903ff779dfdfa6f791f6d84e13ce02a84eee4bdf5e73a6",
-}
-CELL = (192, 144)
-TITLE_HEIGHT = 16
 D = TypeVar("D", bound=Dataset)
 
 
@@ -78,12 +69,16 @@ class CheckReport:
         yield from (f"missing: {path}" for path in self.missing)
         yield from (f"broken: {path}: {fault}" for path, fault in self.broken.items())
 
-    def note(self, error: FileError) -> None:
-        """Record a faulty file once."""
-        if not isinstance(error, MissingFileError):
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Record the faulty file that this block stops at, once, and go on."""
+        try:
+            yield
+        except MissingFileError as error:
+            if error.path not in self.missing:
+                self.missing.append(error.path)
+        except FileError as error:
             self.broken.setdefault(error.path, error.fault)
-        elif error.path not in self.missing:
-            self.missing.append(error.path)
 
 
 def kind_of(root: Path) -> ArchiveKind:
@@ -105,10 +100,8 @@ def check(
     for archive in archives.values():
         report.without = [task for task in archive.spaces if task not in archive.labels]
         report.origin += compare_with_papers(kind, archive.split, archive.ids)
-        try:
+        with report.noting():
             archive.check_lists()
-        except FileError as error:
-            report.note(error)
     if report.without and archives:
         tasks = ", ".join(task for task in archive.spaces if task in archive.labels)
         report.origin.append(f"clients of this archive can have {tasks or 'no task'}")
@@ -121,10 +114,15 @@ def compare_with_papers(kind: ArchiveKind, split: Split, ids: Sequence[str]) -> 
     >>> compare_with_papers("nyud", "val", ["0001", "0002"])
     ["val: another archive than the papers', which have 654 images here, got 2"]
     """
-    expected = PAPERS[kind][split]
+    images = {"pascal_context": {"train": 4998, "val": 5105}, "nyud": {"train": 795, "val": 654}}
+    digests = (  # of the sorted ids of the official training lists
+        "2da5ca32fd4ef15bec421829de47e0652cb7b749f4cd24a2485757607ecb1975",
+        "c4e0b26c6b243abddb903ff779dfdfa6f791f6d84e13ce02a84eee4bdf5e73a6",
+    )
+    expected = images[kind][split]
     if len(ids) != expected:
         return [f"{split}: another archive than the papers', which have {expected} images here, got {len(ids)}"]
-    if split == "train" and sha256("\n".join(sorted(ids)).encode()).hexdigest() not in OFFICIAL:
+    if split == "train" and sha256("\n".join(sorted(ids)).encode()).hexdigest() not in digests:
         return [f"{split}: as many images as in the papers, and others than in the official list"]
     return [f"{split}: the papers' {'training images' if split == 'train' else 'number of images'}"]
 
@@ -141,10 +139,8 @@ def _opened(open: Callable[[Split], D], report: CheckReport) -> dict[Split, D]:
     """The splits that can be opened."""
     opened: dict[Split, D] = {}
     for split in get_args(Split):
-        try:
+        with report.noting():
             opened[split] = open(split)
-        except FileError as error:
-            report.note(error)
     return opened
 
 
@@ -169,10 +165,13 @@ def _read_all(
 def _check_sample(data: Dataset, index: int, tasks: Sequence[Task], split: SplitReport, report: CheckReport) -> None:
     """Read a sample; if that fails, read its parts one by one, to find all faults."""
     names = [task.name for task in tasks]
+    samples: list[Sample] = []
     try:
-        samples = [data.load(index, names)]
+        samples.append(data.load(index, names))
     except FileError:
-        samples = [sample for part in ((), *zip(names)) if (sample := _part(data, index, part, report))]
+        for part in ((), *zip(names)):
+            with report.noting():
+                samples.append(data.load(index, part))
     if samples:
         split.sizes[(samples[0]["image"].shape[-2], samples[0]["image"].shape[-1])] += 1
     for sample in samples:
@@ -181,28 +180,25 @@ def _check_sample(data: Dataset, index: int, tasks: Sequence[Task], split: Split
                 split.add(task, sample[task.name])
 
 
-def _part(data: Dataset, index: int, tasks: Sequence[str], report: CheckReport) -> Sample | None:
-    try:
-        return data.load(index, tasks)
-    except FileError as error:
-        report.note(error)
-        return None
+def contact_sheet(
+    dataset: Dataset, count: int, known: TaskSet = TASKS, *, cell: Size = (192, 144), title_height: int = 16
+) -> Image.Image:
+    """Paint samples from all over a data set, one per row: the image, then its labels.
 
-
-def contact_sheet(dataset: Dataset, count: int, known: TaskSet = TASKS) -> Image.Image:
-    """Paint samples from all over a data set, one per row: the image, then its labels."""
+    :param cell: width and height of each picture.
+    """
     tasks = [task for task in dataset.labels if task in known]
     titles = ["Image", *(known[task].title for task in tasks)]
     usable = dataset.usable(tasks)
     chosen = [usable[place] for place in np.linspace(0, len(usable) - 1, min(count, len(usable))).astype(int)]
-    sheet = Image.new("RGB", (CELL[0] * len(titles), TITLE_HEIGHT + CELL[1] * len(chosen)))
+    sheet = Image.new("RGB", (cell[0] * len(titles), title_height + cell[1] * len(chosen)))
     for column, title in enumerate(titles):
-        ImageDraw.Draw(sheet).text((column * CELL[0] + 4, 2), title, fill="white")
+        ImageDraw.Draw(sheet).text((column * cell[0] + 4, 2), title, fill="white")
     for row, index in enumerate(chosen):
         sample = dataset.load(index, tasks)
         painted = [known[task].paint(known[task].ignored(sample[task]), dataset.labels[task]) for task in tasks]
         for column, picture in enumerate([sample["image"], *painted]):
-            cell = Image.fromarray(picture.permute(1, 2, 0).numpy())
-            cell = ImageOps.contain(cell, CELL, Image.Resampling.NEAREST)
-            sheet.paste(cell, (column * CELL[0], TITLE_HEIGHT + row * CELL[1]))
+            full = Image.fromarray(picture.permute(1, 2, 0).numpy())
+            small = ImageOps.contain(full, cell, Image.Resampling.NEAREST)
+            sheet.paste(small, (column * cell[0], title_height + row * cell[1]))
     return sheet

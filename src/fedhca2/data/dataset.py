@@ -81,9 +81,6 @@ class Cache:
         self._lock = Lock()
         self._tensors: dict[tuple[str, str], Tensor] = {}
 
-    def __reduce__(self) -> tuple[type["Cache"], tuple[int]]:
-        return Cache, (self.limit,)  # another process starts with an empty cache
-
     def get(self, key: tuple[str, str], make: Callable[[], Tensor]) -> Tensor:
         """The tensor of this key as a copy of the caller's own; computed if it is not cached."""
         cached = self._tensors.get(key)

@@ -135,8 +135,17 @@ def _read_grey(path: Path) -> NDArray[Any]:
 
 
 def read_normals(path: Path) -> Tensor:
-    """Read normals from an RGB PNG: 2v/255 − 1 in each channel, float32 [3, H, W]."""
-    return 2 * read_colours(path).float() / 255 - 1
+    """Read normals from an RGB PNG, float32 [3, H, W]."""
+    return decode_normals(read_colours(path))
+
+
+def decode_normals(code: Tensor) -> Tensor:
+    """Decode normals from an 8-bit image: $n = 2v/255 - 1$.
+
+    >>> decode_normals(torch.tensor([0, 153, 255], dtype=torch.uint8))
+    tensor([-1.0000,  0.2000,  1.0000])
+    """
+    return 2 * code.float() / 255 - 1
 
 
 def read_npy(path: Path) -> NDArray[Any]:

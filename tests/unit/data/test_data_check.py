@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from fedhca2.data.archives import PascalContext
-from fedhca2.data.check import CELL, TITLE_HEIGHT, check, compare_with_papers, contact_sheet, kind_of
+from fedhca2.data.check import check, compare_with_papers, contact_sheet, kind_of
 from fedhca2.data.rendered import write_scenes
 
 SIZE = (24, 32)
@@ -107,11 +107,11 @@ def test_a_folder_that_is_neither_archive_is_an_error(tmp_path):
 
 
 def test_a_contact_sheet_has_a_row_per_sample_and_a_column_per_label(root):
-    assert contact_sheet(PascalContext(root, "train"), 2).size == (6 * CELL[0], TITLE_HEIGHT + 2 * CELL[1])
+    assert contact_sheet(PascalContext(root, "train"), 2).size == (6 * 192, 16 + 2 * 144)
 
 
 def test_a_contact_sheet_of_a_small_data_set_shows_all_of_it(root):
-    assert contact_sheet(PascalContext(root, "train"), 10).size[1] == TITLE_HEIGHT + 3 * CELL[1]
+    assert contact_sheet(PascalContext(root, "train"), 10).size[1] == 16 + 3 * 144
 
 
 def test_an_archive_that_is_not_the_papers_is_named_with_the_tasks_that_it_serves(root):

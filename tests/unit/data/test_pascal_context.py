@@ -1,5 +1,4 @@
 import json
-import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -273,11 +272,6 @@ def test_the_cache_keeps_to_its_limit():
     for number in range(10):
         cache.get((str(number), "image"), lambda: torch.zeros(40, dtype=torch.uint8))
     assert cache.used == 80
-
-
-def test_another_process_gets_the_same_samples(root):
-    data = PascalContextData(root=root, cache=True).open("train")
-    assert_close(pickle.loads(pickle.dumps(data)).load(1, ["normals"]), data.load(1, ["normals"]))
 
 
 def test_threads_get_the_same_samples(root):

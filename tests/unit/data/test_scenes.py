@@ -6,12 +6,12 @@ import torch
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedhca2.data.files import decode_normals
 from fedhca2.data.label_spaces import CONTEXT_IDS
 from fedhca2.data.label_spaces import SCENE_LABELS as LABELS
 from fedhca2.data.scenes import rendering as ray_casting
-from fedhca2.data.scenes.indoor import draw_room
-from fedhca2.data.scenes.outdoor import draw_street
-from fedhca2.data.scenes.rendering import count_people, decode_normals, encode_normals, render, salient, see
+from fedhca2.data.scenes.drawing import draw_room, draw_street
+from fedhca2.data.scenes.rendering import count_people, encode_normals, render, salient, see
 from fedhca2.data.scenes.solids import UPRIGHT, Dice, Paint, Solid, box, capsule, ellipsoid, plane, sky, turn
 from fedhca2.data.scenes.world import SIDE, photographed
 from fedhca2.metrics.edges import boundaries

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from fedhca2.data.files import decode_normals
 from fedhca2.data.label_spaces import PERSON, SCENE_LABELS, Domain
-from fedhca2.data.scenes.indoor import draw_room
-from fedhca2.data.scenes.outdoor import draw_street
+from fedhca2.data.scenes.drawing import draw_room, draw_street
 from fedhca2.data.scenes.shapes import HUGE, dot
 from fedhca2.data.scenes.solids import FAR, Dice, Solid
 from fedhca2.data.scenes.world import SIDE, Light, Scene, World, in_the_way, in_view, pack, pair, pixels, untiled
@@ -212,15 +212,6 @@ def encode_normals(normals: Tensor) -> Tensor:
     tensor([  0, 153, 255], dtype=torch.uint8)
     """
     return ((normals + 1) * 127.5).round().to(torch.uint8)
-
-
-def decode_normals(code: Tensor) -> Tensor:
-    """Decode normals from an 8-bit image: $n = 2v/255 - 1$.
-
-    >>> decode_normals(torch.tensor([0, 153, 255], dtype=torch.uint8))
-    tensor([-1.0000,  0.2000,  1.0000])
-    """
-    return 2 * code.float() / 255 - 1
 
 
 def quantise_normals(normals: Tensor) -> Tensor:
