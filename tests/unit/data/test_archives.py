@@ -1,0 +1,370 @@
+"""The papers' archives: what is read from their files, what is refused, and scenes that are written as such files."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.io import savemat
+from torch.testing import assert_close
+
+from fedhca2.data.archives import Nyud, NyudData, PascalContext, PascalContextData, training_edges
+from fedhca2.data.dataset import Cache
+from fedhca2.data.files import BrokenFileError, MissingFileError
+from fedhca2.data.rendered import ScenesData, scene_numbers, write_scenes
+from fedhca2.data.scenes.rendering import render
+from fedhca2.tasks import TASKS
+
+SIZE = (6, 8)
+IDS = ("2008_000002", "2008_000003", "2008_000007", "2008_000008")
+WITH_PERSON = (IDS[1], IDS[3])
+LABEL_MAP = np.full(SIZE, 2, np.uint16)
+LABEL_MAP[:, 4:] = 3
+
+
+def grey(value, size=SIZE):
+    return Image.fromarray(np.full(size, value, np.uint8))
+
+
+def coloured(*colour):
+    return Image.new("RGB", SIZE[::-1], colour)
+
+
+def struct(rows, fields):
+    array = np.empty((1, len(rows)) if rows else (0, 0), [(name, object) for name in fields.split()])
+    for place, row in enumerate(rows):
+        array[0, place] = row
+    return array
+
+
+def mask(*place):
+    painted = np.zeros(SIZE, np.uint8)
+    painted[place] = 1
+    return painted
+
+
+def annotation(*objects):
+    """A PASCAL-Part annotation under different field names: only positions matter."""
+    rows = [("thing", number, mask(slice(0, 4)), struct(parts, "a b")) for number, parts in objects]
+    return {"anno": struct([("image", struct(rows, "c d e f"))], "g h")}
+
+
+def write(path: Path, content) -> Path:
+    """Write a picture, an array, the variables of a MATLAB file, or JSON, by the type of the content."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, Image.Image):
+        content.save(path)
+    elif isinstance(content, np.ndarray):
+        np.save(path, content)
+    elif path.suffix == ".mat" and isinstance(content, dict):
+        savemat(path, content, do_compression=True)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+@pytest.fixture
+def rooms(tmp_path):
+    """NYUD-v2 with one image."""
+    files = {"images/0.png": coloured(1, 2, 3), "normals/0.png": coloured(255, 102, 0), "segmentation/0.png": grey(1)}
+    files |= {"edge/0.png": grey(51), "depth/0.npy": np.full(SIZE, 2.5, np.float16)}
+    for name, content in {**files, "gt_sets/train.txt": "0\n", "gt_sets/val.txt": "0\n"}.items():
+        write(tmp_path / name, content)
+    return tmp_path
+
+
+@pytest.fixture
+def root(tmp_path):
+    """PASCAL-Context with four images, two of them with a person."""
+    codes = grey(15)
+    codes.putpalette([7] * 768)
+    for id in IDS:
+        write(tmp_path / f"JPEGImages/{id}.jpg", coloured(10, 20, 30))
+        write(tmp_path / f"semseg/VOC12/{id}.png", codes)
+        write(tmp_path / f"sal_distill/{id}.png", grey(200))
+        write(tmp_path / f"normals_distill/{id}.png", coloured(0, 51, 255))
+        write(tmp_path / f"pascal-context/trainval/{id}.mat", {"LabelMap": LABEL_MAP})
+        parts = (15, [("head", mask(slice(0, 2)))]) if id in WITH_PERSON else (6, [])
+        write(tmp_path / f"human_parts/{id}.mat", annotation(parts))
+    for split in ("train", "val"):
+        write(tmp_path / f"ImageSets/Context/{split}.txt", "\n".join(IDS) + "\n")
+        write(
+            tmp_path / f"ImageSets/Parts/{split}.txt", {id: [15, 6] if id in WITH_PERSON else [6] for id in IDS[::-1]}
+        )
+    write(tmp_path / "json/nyu_classes.json", {"chair": 1, "unknown": 2})
+    write(tmp_path / "json/context_classes.json", {"chair": 2, "sky": 3, "tvmonitor": 427, "unknown": 431})
+    return tmp_path
+
+
+def load(root, task, split="train", index=0):
+    archive = PascalContext if (root / "JPEGImages").exists() else Nyud
+    return archive(root, split).load(index, [task] if task != "image" else [])[task]
+
+
+@pytest.mark.parametrize(
+    ("task", "split", "pixel"),
+    [
+        ("image", "train", [1, 2, 3]),
+        ("normals", "train", [1.0, -0.2, -1.0]),
+        ("edge", "train", [0.2]),  # soft in training
+        ("edge", "val", [1.0]),  # and every drawn pixel without an annotation
+        ("depth", "train", [2.5]),  # half precision becomes float32
+    ],
+)
+def test_rooms_are_read_exactly(rooms, task, split, pixel):
+    found = load(rooms, task, split)
+    assert_close(found, torch.tensor(pixel, dtype=found.dtype).view(-1, 1, 1).expand(-1, *SIZE))
+
+
+@pytest.mark.parametrize(("written", "label"), [(0, 255), (1, 0), (40, 39)])
+def test_classes_count_from_zero_and_unlabelled_is_unknown(rooms, written, label):
+    write(rooms / "segmentation/0.png", grey(written))
+    assert load(rooms, "semseg").unique().tolist() == [label]
+
+
+def test_validation_edges_are_the_boundaries_of_the_annotation(rooms):
+    truth = np.empty((1, 1), object)
+    truth[0, 0] = {"Boundaries": mask(slice(None), 3)}
+    write(rooms / "edge_mat/0.mat", {"groundTruth": truth})
+    assert load(rooms, "edge", "val")[0, 0].tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+
+
+def test_a_config_opens_a_split_at_the_papers_size(rooms):
+    assert NyudData(root=rooms).open("val").size == (448, 576)
+
+
+def test_semseg_is_the_index_and_not_the_colour(root):
+    assert_close(load(root, "semseg"), torch.full((1, *SIZE), 15, dtype=torch.uint8))
+
+
+def test_semseg_comes_from_pascal_context_only_where_voc_has_none(root):
+    write(root / f"semseg/pascal-context/{IDS[0]}.png", grey(3))
+    preferred = load(root, "semseg").unique().tolist()
+    (root / f"semseg/VOC12/{IDS[0]}.png").unlink()
+    assert (preferred, load(root, "semseg").unique().tolist()) == ([15], [3])
+
+
+@pytest.mark.parametrize(("shade", "salient"), [(127, 0), (128, 1)])
+def test_saliency_starts_at_128(root, shade, salient):
+    write(root / f"sal_distill/{IDS[0]}.png", grey(shade))
+    assert load(root, "sal").unique().tolist() == [salient]
+
+
+def test_normals_are_zero_where_the_class_is_not_valid(root):
+    found = load(root, "normals")
+    assert_close(found[..., :4], torch.tensor([-1.0, -0.6, 1.0]).view(3, 1, 1).expand(3, SIZE[0], 4))
+    assert not found[..., 4:].any()
+
+
+def test_training_edges_equal_those_of_opencv_and_scikit_image():
+    label_map = np.full((9, 14), 1, np.uint16)
+    label_map[:5, 8:], label_map[6:], label_map[3:8, 3:6], label_map[0, 0] = 5, 3, 9, 2
+    expected = """
+        .#............
+        #......#......
+        .......#......
+        ...####.......
+        ..#....#......
+        ..#....######.
+        ###...#.......
+        ...###........
+        ..............
+    """
+    assert ["".join(".#"[int(on)] for on in row) for row in training_edges(label_map)] == expected.split()
+
+
+def test_validation_edges_are_the_boundaries_that_odsf_compares_with(root):
+    expected = torch.zeros(1, *SIZE)
+    expected[..., 3] = 1
+    assert_close(load(root, "edge", "val"), expected)
+
+
+@pytest.mark.parametrize(
+    ("objects", "column"),
+    [
+        ([(15, [("torso", mask(slice(0, 3))), ("lfoot", mask(slice(2, 4)))])], [2, 2, 6, 6, 0, 0]),  # later ones on top
+        ([(12, [("head", mask(slice(0, 3)))]), (15, [("rhand", mask(slice(4, 5)))])], [0, 0, 0, 0, 4, 0]),
+        ([(15, [])], [255] * 6),  # an image without parts is unknown everywhere
+    ],
+)
+def test_parts_of_people_are_painted_by_group(root, objects, column):
+    write(root / f"human_parts/{IDS[0]}.mat", annotation(*objects))
+    assert load(root, "human_parts")[0, :, 0].tolist() == column
+
+
+@pytest.mark.parametrize(("tasks", "usable"), [(["human_parts"], [1, 3]), (["human_parts", "sal"], [0, 1, 2, 3])])
+def test_only_a_client_with_human_parts_alone_drops_images_without_a_person(root, tasks, usable):
+    data = PascalContext(root, "train")
+    assert list(data.usable(tasks)) == list(data.for_share([3, 0]).usable(tasks)) == usable
+
+
+def test_the_released_index_asks_for_the_position_in_the_share(root):
+    share = [3, 0, 1]
+    data = PascalContext(root, "train", released_parts_index=True).for_share(share)
+    assert [index for index in share if index in data.usable(["human_parts"])] == [0]
+    assert data.load(3, ["human_parts", "sal"])["human_parts"].unique().tolist() == [255]
+
+
+def test_opening_names_the_missing_label(root):
+    path = root / f"sal_distill/{IDS[2]}.png"
+    path.unlink()
+    with pytest.raises(MissingFileError, match="'sal' of the train split") as error:
+        PascalContext(root, "train", tasks=["sal"])
+    assert error.value.path == path
+    assert len(PascalContext(root, "train", tasks=["edge"])) == len(IDS)
+
+
+def test_labels_are_the_tasks_whose_folders_are_there(root):
+    (root / "normals_distill").rename(root / "elsewhere")
+    assert set(PascalContext(root, "train").labels) == {"semseg", "human_parts", "sal", "edge"}
+    with pytest.raises(MissingFileError, match="'normals', got semseg"):
+        PascalContext(root, "train", tasks=["normals"])
+
+
+FAULTS = {
+    "a class out of range": ("semseg/VOC12/{}.png", grey(21), "semseg", r"\[21\]"),
+    "another size": ("sal_distill/{}.png", grey(0, (5, 8)), "sal", "6×8 like its image, got 5×8"),
+    "a damaged file": ("human_parts/{}.mat", "not a MATLAB file at all" * 20, "human_parts", "a MATLAB file"),
+    "something else": ("human_parts/{}.mat", {"anno": np.zeros((2, 2))}, "human_parts", "readable as 'human_parts'"),
+    "a part": ("human_parts/{}.mat", annotation((15, [("wing", mask(slice(0, 3)))])), "human_parts", "got 'wing'"),
+    "people without an image": ("ImageSets/Parts/train.txt", {IDS[0]: [15]}, None, f"none for {IDS[1]}"),
+    **{
+        f"a list of people {number}": ("ImageSets/Parts/train.txt", content, None, "a list of classes by id")
+        for number, content in enumerate([[], {IDS[0]: 15}, {IDS[0]: "15"}])
+    },
+    **{
+        f"the number of a class {number!r}": (
+            "json/context_classes.json",
+            {"chair": 2, "sky": number, "tvmonitor": 427},
+            "normals",
+            "'sky': expected a number from 0 to 459",
+        )
+        for number in (460, -1, 1.0, "2", True)
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "content", "task", "said"), FAULTS.values(), ids=FAULTS.keys())
+def test_a_fault_is_named_by_its_file(root, name, content, task, said):
+    path = write(root / name.format(IDS[0]), content)
+    with pytest.raises(BrokenFileError, match=said) as error:
+        load(root, task) if task else PascalContext(root, "train").usable(["human_parts"])
+    assert error.value.path == path
+
+
+@pytest.mark.parametrize("value", [460.0, -1.0, 1.5, float("nan")])
+def test_a_class_that_does_not_exist_in_the_label_map_is_an_error(root, value):
+    write(root / f"pascal-context/trainval/{IDS[0]}.mat", {"LabelMap": np.full(SIZE, value)})
+    with pytest.raises(BrokenFileError, match=r"\.mat: LabelMap: expected whole numbers from 0 to 459"):
+        load(root, "edge")
+
+
+@pytest.mark.parametrize("id", ["../secret/2008_000002", "/etc/2008_000002", "a/../../b"])
+def test_an_id_leads_to_no_other_folder(root, id):
+    write(root / "ImageSets/Context/train.txt", f"{IDS[0]}\n{id}\n")
+    with pytest.raises(BrokenFileError, match=r"train\.txt: id 2: expected the name of a file in"):
+        PascalContext(root, "train")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "task", "said"),
+    [
+        ("segmentation/0.png", grey(41), "semseg", r"\[41\]"),
+        ("segmentation/0.png", coloured(0, 0, 0), "semseg", "mode RGB"),
+        ("gt_sets/train.txt", "0\n0\n", "image", "2 ids, 1 of them different"),
+        ("depth/0.npy", np.full(SIZE, 2500, np.int32), "depth", "floats, got int32"),
+        *(("depth/0.npy", np.full(SIZE, value, np.float32), "depth", "at least 0") for value in (-1, np.nan, np.inf)),
+    ],
+)
+def test_a_fault_in_a_room_is_named_by_its_file(rooms, name, content, task, said):
+    path = write(rooms / name, content)
+    with pytest.raises(BrokenFileError, match=said) as error:
+        load(rooms, task)
+    assert error.value.path == path
+
+
+def test_the_cache_saves_the_second_read_and_is_never_changed(root):
+    data = PascalContextData(root=root, cache=True).open("train")
+    data.load(0, ["semseg"])["semseg"].zero_()
+    (root / f"semseg/VOC12/{IDS[0]}.png").unlink()
+    assert data.load(0, ["semseg"])["semseg"].unique().tolist() == [15]
+
+
+def test_the_cache_keeps_to_its_limit():
+    cache = Cache(limit=100)
+    for number in range(10):
+        cache.get((str(number), "image"), lambda: torch.zeros(40, dtype=torch.uint8))
+    assert cache.used == 80
+
+
+def test_threads_get_the_same_samples(root):
+    tasks = ["semseg", "human_parts", "sal", "normals", "edge"]
+    data, alone = (PascalContextData(root=root, cache=True).open("train") for _ in range(2))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda index: data.load(index % len(IDS), tasks), range(16)))
+    assert_close(found, [alone.load(index % len(IDS), tasks) for index in range(16)])
+
+
+# Rendered scenes in the same layouts.
+COUNTS = {"train": 6, "val": 2}
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scenes")
+    for layout in ("pascal_context", "nyud"):
+        write_scenes(layout, folder / layout, *COUNTS.values(), (48, 64), seed=3)
+    return folder
+
+
+def rendered(domain, split):
+    return render(domain, scene_numbers(split, COUNTS[split]), size=(48, 64), seed=3)
+
+
+def all_of(data, name):
+    return torch.stack([data.load(i, [name] if name != "image" else [])[name] for i in range(len(data))])
+
+
+@pytest.mark.parametrize("split", COUNTS)
+def test_indoor_scenes_are_read_back_exactly(scenes, split):
+    data, expected = Nyud(scenes / "nyud", split), rendered("indoor", split)
+    for name in ("image", "semseg", "normals", "edge", "depth"):
+        assert torch.equal(all_of(data, name), expected[name]), name
+
+
+@pytest.mark.parametrize("split", COUNTS)
+def test_outdoor_scenes_are_read_back_exactly(scenes, split):
+    data, expected = PascalContext(scenes / "pascal_context", split), rendered("outdoor", split)
+    expected["human_parts"] = TASKS["human_parts"].ignored(expected["human_parts"])  # unknown without people
+    if split == "train":
+        edges = [torch.from_numpy(training_edges(label_map)) for label_map in expected["context"][:, 0].numpy()]
+        expected["edge"] = torch.stack(edges).float()[:, None]
+    for name in ("semseg", "sal", "normals", "human_parts", "edge"):
+        assert torch.equal(all_of(data, name), expected[name]), name
+    assert (all_of(data, "image").float() - expected["image"].float()).abs().mean() < 8  # JPEG
+
+
+def test_images_with_people_are_those_of_the_rendered_data_set(scenes):
+    same = ScenesData(domain="outdoor", size=(64, 64), **COUNTS, seed=3).open("train")
+    written = PascalContext(scenes / "pascal_context", "train")
+    assert list(written.usable(["human_parts"])) == list(same.usable(["human_parts"]))
+
+
+def test_segmentation_has_a_palette(scenes):
+    with Image.open(next((scenes / "pascal_context/semseg/VOC12").iterdir())) as image:
+        assert image.mode == "P"
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(FileExistsError, match="a new or empty folder"):
+        write_scenes("nyud", tmp_path, 1, 1, (48, 64), 0)
+
+
+def test_progress_is_told(tmp_path):
+    heard = []
+    write_scenes("nyud", tmp_path / "new", 2, 1, (16, 16), 0, lambda done, total: heard.append((done, total)))
+    assert heard == [(1, 3), (2, 3), (3, 3)]
