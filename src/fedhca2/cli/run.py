@@ -26,17 +26,17 @@ from fedhca2.federation.forecast import forecast
 from fedhca2.federation.in_process import check_in_process
 from fedhca2.federation.run import check_new
 from fedhca2.federation.stopping import Interrupted
-from fedhca2.reports.console import ConsoleWatcher, LiveStatus, comparison_status
+from fedhca2.reports.console import PAUSE_S, ConsoleWatcher, LiveStatus, comparison_status, follow
 from fedhca2.reports.figures.transfer import transfer_sentences
 from fedhca2.reports.page.write import write_page
 from fedhca2.reports.pictures import samples_panel, save_picture
 from fedhca2.reports.tables import conclusion, forecast_summary, result_table, runs_table
-from fedhca2.reports.tracking import PAUSE, Sending, Trackers, follow
+from fedhca2.reports.tracking import Trackers
 from fedhca2.run_folder.listing import list_runs
 from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.names import PAGE, default_folder
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import Watcher
+from fedhca2.run_folder.records import Watcher, Watchers
 from fedhca2.run_folder.result import Result
 from fedhca2.run_folder.writer import write_evaluation
 from fedhca2.runs import EngineName, resume_function, run_function
@@ -58,7 +58,7 @@ def run(
     with exit_when_interrupted():
         experiment = Experiment.load(config, overrides or [])
         folder = out or default_folder(experiment.name)
-        with _tracked(folder, track) as trackers:
+        with Trackers(folder, track or []) as trackers:
             if dry_run:
                 check_new(experiment, folder, baseline)
                 if engine == "in-process":
@@ -82,28 +82,17 @@ def _show_forecast(experiment: Experiment, as_json: bool) -> None:
 def resume(run: Path, overrides: list[str] | None, track: list[str] | None, as_json: bool) -> None:
     """Continue an interrupted run from its last checkpoint."""
     console = open_console(stderr=as_json)
-    with exit_when_interrupted(), _tracked(run, track) as trackers:
+    with exit_when_interrupted(), Trackers(run, track or []) as trackers:
         with _watched(console, trackers) as watcher:
             result = resume_function(run)(run, watcher=watcher, overrides=overrides)
         conclude(console, result, run, as_json)
 
 
 @contextmanager
-def _tracked(run: Path, track: list[str] | None) -> Iterator[Trackers]:
-    """Open the requested trackers, send them the outcome at the end, and close them."""
-    trackers = Trackers(run, track or [])
-    try:
-        yield trackers
-    finally:
-        trackers.finish()
-        trackers.close()
-
-
-@contextmanager
 def _watched(console: Console, trackers: Trackers) -> Iterator[Watcher]:
     """Show a run's progress, and send its numbers to trackers."""
-    with ConsoleWatcher(console) as shown, Sending(shown, trackers) as watcher:
-        yield watcher
+    with ConsoleWatcher(console) as shown:
+        yield Watchers([trackers, shown])
 
 
 @contextmanager
@@ -172,7 +161,7 @@ def watch(run: Path, once: bool, track: list[str] | None, as_json: bool) -> None
 
 def _watch_run(console: Console, files: RunFiles, once: bool, track: list[str] | None) -> bool:
     """Show a run, and send its numbers where requested, until no process works on it; whether it is finished."""
-    with _tracked(files.path, track) as trackers, ExitStack() as stack:
+    with Trackers(files.path, track or []) as trackers, ExitStack() as stack:
         board = LiveStatus(files)
         trackers.start()
         live = stack.enter_context(Live(board, console=console, auto_refresh=False)) if console.is_terminal else None
@@ -197,15 +186,15 @@ def _watch_comparison(console: Console, folder: Path, once: bool) -> bool:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
         while True:
             ended = once or not in_use(folder)  # read first: nothing is written after it
-            status = comparison_status(folder)
+            table, finished = comparison_status(folder)
             if live:
-                live.update(status.table, refresh=True)
+                live.update(table, refresh=True)
             if ended:
                 break
-            sleep(PAUSE)
+            sleep(PAUSE_S)
         if not live:
-            console.print(status.table)
-    return status.finished
+            console.print(table)
+    return finished
 
 
 def runs(folder: Path, as_json: bool) -> None:

@@ -266,6 +266,7 @@ class _Run:
         fleet, events, checkpoint = self.fleet, self.folder.events, self.folder.checkpoint
         fleet.gather()
         watcher.started(self.experiment, fleet.shards)
+        events.watcher = watcher
         recorder = _Recorder(events, fleet, checkpoint.clients if checkpoint else ())
         recorder.introduce()
         fleet.warm_up()

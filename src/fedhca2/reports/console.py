@@ -1,12 +1,11 @@
 """Progress in the terminal: a run's own bars or lines, the table of a followed run, and parallel runs."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from statistics import median
-from time import monotonic
-from typing import NamedTuple
+from time import monotonic, sleep
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -32,19 +31,16 @@ from fedhca2.experiment.clients import client_kind
 from fedhca2.federation.comparison_runs import ComparisonRun, known_runs
 from fedhca2.federation.run_process import RunProcess, log_file
 from fedhca2.messages import Order, Reply
-from fedhca2.reports.tables import MAX_CLIENT_ROWS, TextTable, kinds_table
-from fedhca2.run_folder.event_log import Event
+from fedhca2.reports.tables import MAX_CLIENT_ROWS, TextTable, heading_of, kinds_table, text_of
+from fedhca2.run_folder.event_log import Event, parse_event
 from fedhca2.run_folder.lock import in_use
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord, Watcher
-from fedhca2.run_folder.result import headline
-from fedhca2.words import UNKNOWN, counted, duration_text, gain_text, metric_heading, score_text
+from fedhca2.run_folder.result import Scores, headline
+from fedhca2.words import UNKNOWN, counted, duration_text, gain_text
 
-LONG = 300.0  # seconds from which a run says how long it will take
-EVERY = 60.0  # seconds between lines about parallel runs, without a terminal
-REFRESH = 0.2  # seconds between reading losses, since reading one from a GPU waits for it
-WIDTH = 60
-MOST_BARS = 12  # clients that are shown one by one
+PAUSE_S = 0.5  # between two reads of a followed run
+MAX_BARS = 12  # clients that are shown one by one
 
 
 class ConsoleWatcher(Watcher):
@@ -66,7 +62,7 @@ class ConsoleWatcher(Watcher):
         self.rounds: TaskID | None = None
         self.clients: dict[str, TaskID] = {}
         self.losses: dict[str, float] = {}
-        self.read = 0.0
+        self.read = 0.0  # when a loss was last read
 
     def __enter__(self) -> "ConsoleWatcher":
         self.progress.start()
@@ -77,30 +73,25 @@ class ConsoleWatcher(Watcher):
 
     def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
         """Print what will be trained."""
-        name = experiment.method_name
-        images = sum(len(shard.train) for shard in shards.values())
-        self.console.print(
-            f"[bold]{name}[/]: {counted(len(shards), 'client')}, {counted(images, 'training image')}, "
-            f"{counted(experiment.rounds, 'round')}"
-        )
+        self.experiment, self.estimated = experiment, False
+        name, images = experiment.method_name, sum(len(shard.train) for shard in shards.values())
+        about = counted(len(shards), "client"), counted(images, "training image"), counted(experiment.rounds, "round")
+        self.console.print(f"[bold]{name}[/]: {', '.join(about)}")
         for task in self.progress.task_ids:
             self.progress.remove_task(task)
-        self.total = experiment.rounds
-        self.label = name
-        self.smaller = f"{experiment.name}_small"
-        self.estimated = False
         self.rounds = self.progress.add_task(f"{name}: rounds", total=experiment.rounds, note="")
         self.clients = {}
 
     def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
         """Move a client's bar; of many clients, those that have finished leave."""
-        if not self.console.is_terminal or (monotonic() - self.read < REFRESH and done < total):
+        waited = monotonic() - self.read
+        if not self.console.is_terminal or (waited < 0.2 and done < total):  # reading a loss waits for the GPU
             return
         self.read = monotonic()
         if client not in self.clients:
             self.clients[client] = self.progress.add_task(f"  {client}", total=total, note="")
         self.progress.update(self.clients[client], completed=done, total=total, note=f"loss {float(loss):.3f}")
-        if done == total and len(self.clients) > MOST_BARS:
+        if done == total and len(self.clients) > MAX_BARS:
             self.progress.remove_task(self.clients.pop(client))
 
     def replied(self, order: Order, reply: Reply) -> None:
@@ -119,21 +110,22 @@ class ConsoleWatcher(Watcher):
         self.clients.clear()
         for client, why in record.refused.items():
             self.console.print(Text(f"round {round + 1}: {client} was left out: {why}", "yellow"))
+        total = self.experiment.rounds
         if not self.console.is_terminal:
-            self.console.print(
-                f"{self.label} round {round + 1}/{self.total}  {seconds:.1f} s  loss: {loss_text(self.losses)}",
-                soft_wrap=True,
-            )
+            state = f"{self.experiment.method_name} round {round + 1}/{total}  {seconds:.1f} s"
+            self.console.print(f"{state}  loss: {loss_text(self.losses)}", soft_wrap=True)
         self.losses.clear()
-        self._estimate(self.total - round - 1, seconds)
+        if not self.estimated:
+            self._estimate(total - round - 1, seconds)
+        self.estimated = True
 
     def _estimate(self, rounds: int, seconds: float) -> None:
-        """After its first round, print how long the rest of a long run will take, and name a smaller experiment."""
-        if not self.estimated and rounds * seconds > LONG:
-            instead = f"; {self.smaller} is smaller" if embedded_file(self.smaller) else ""
+        """Print how long the rest of a run will take, if more than five minutes, and name a smaller experiment."""
+        if rounds * seconds > 300:
+            smaller = f"{self.experiment.name}_small"
+            instead = f"; {smaller} is smaller" if embedded_file(smaller) else ""
             told = f"{counted(rounds, 'more round')} will take about {duration_text(rounds * seconds)} on this machine"
             self.console.print(told + instead, highlight=False)
-        self.estimated = True
 
 
 def loss_text(losses: Mapping[str, float]) -> str:
@@ -144,7 +136,7 @@ def loss_text(losses: Mapping[str, float]) -> str:
     >>> loss_text({f"site-{number}": number / 10 for number in range(13)})
     '13 clients, median 0.600, lowest 0.000 (site-0), highest 1.200 (site-12)'
     """
-    if len(losses) <= MOST_BARS:
+    if len(losses) <= MAX_BARS:
         return "  ".join(f"{client} {loss:.3f}" for client, loss in losses.items())
     ranked = sorted(losses, key=lambda client: losses[client])
     middle, low, high = median(losses.values()), losses[ranked[0]], losses[ranked[-1]]
@@ -152,23 +144,14 @@ def loss_text(losses: Mapping[str, float]) -> str:
     return f"{len(losses):,} clients, median {middle:.3f}, {ends}"
 
 
-def _shown(loss: float | None) -> str:
-    """Format a loss, if there is one."""
-    if loss is None:
-        return ""
-    return f"{loss:.4f}" if isfinite(loss) else UNKNOWN
-
-
 class LiveStatus:
     """Rounds done, time left, and every client's last loss and score."""
 
     def __init__(self, run: RunFiles) -> None:
         _ = run.task_set  # what it refuses
-        self.run = run
-        self.done = 0
-        self.seconds: dict[int, float] = {}
-        self.losses: dict[tuple[str, str], float] = {}
-        self.scores: dict[tuple[str, str], dict[str, float]] = {}
+        self.run, self.done, self.seconds = run, 0, dict[int, float]()
+        self.losses: dict[tuple[str, str], float] = {}  # by client and task
+        self.scores: Scores = {}
         self.refused: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
 
@@ -180,7 +163,8 @@ class LiveStatus:
             case "loss":
                 self.losses[event["client"], event["task"]] = event["value"]
             case "metric":
-                self.scores.setdefault((event["client"], event["task"]), {})[event["metric"]] = event["value"]
+                tasks = self.scores.setdefault(event["client"], {})
+                tasks.setdefault(event["task"], {})[event["metric"]] = event["value"]
             case "round":
                 self.done = event["round"] + 1
                 self.seconds[event["round"]] = event["seconds"]
@@ -197,31 +181,24 @@ class LiveStatus:
     def __rich__(self) -> Group:
         """Build what the terminal shows."""
         away = [Text(f"{client} was left out: {why}", "yellow") for client, why in self.refused.items()]
-        bar = Padding(ProgressBar(self.run.rounds, self.done, width=WIDTH), expand=False)  # which ends its line
+        bar = Padding(ProgressBar(self.run.rounds, self.done, width=60), expand=False)  # which ends its line
         return Group(Text(self.state, "bold"), bar, *self._before(), *self._clients(), *away)
 
     def _clients(self) -> list[Text | TextTable]:
         """A table of all clients or, if they are many, of their kinds and a line about their losses."""
-        members = list(dict.fromkeys([*self.losses, *self.scores]))
+        scored = [(client, task) for client, tasks in self.scores.items() for task in tasks]
+        members = list(dict.fromkeys([*self.losses, *scored]))
         if len(members) > MAX_CLIENT_ROWS:
-            by_client: dict[str, dict[str, dict[str, float]]] = {}
-            for (client, task), held in self.scores.items():
-                by_client.setdefault(client, {})[task] = held
             losses = {f"{client}/{task}": loss for (client, task), loss in self.losses.items()}
-            return [
-                Text(f"last losses: {loss_text(losses)}"),
-                *([kinds_table(by_client, self.run.task_set, self.kinds)] if by_client else []),
-            ]
+            kinds = [kinds_table(self.scores, self.run.task_set, self.kinds)] if self.scores else []
+            return [Text(f"last losses: {loss_text(losses)}"), *kinds]
         rows = []
         for client, task in members:
-            loss, scores = self.losses.get((client, task)), self.scores.get((client, task))
-            cells = ["", ""]
-            if scores:
-                main = headline(self.run.task_set[task], scores)
-                cells = [metric_heading(main.metric, main.higher_is_better), score_text(main.unit, main.value)]
-            rows.append([client, task, _shown(loss), *cells])
-        names = ["client", "task", "loss", "metric", "score"]
-        drop, wraps = ["metric", "loss"], {"client": 7, "task": 6}
+            loss, scores = self.losses.get((client, task)), self.scores.get(client, {}).get(task)
+            shown = "" if loss is None else f"{loss:.4f}" if isfinite(loss) else UNKNOWN
+            main = headline(self.run.task_set[task], scores) if scores else None
+            rows.append([client, task, shown, *([heading_of(main), text_of(main)] if main else ["", ""])])
+        names, drop, wraps = ["client", "task", "loss", "metric", "score"], ["metric", "loss"], {"client": 7, "task": 6}
         return [TextTable(names, rows, right=["loss", "score"], drop=drop, wraps=wraps)]
 
     def _before(self) -> list[Text]:
@@ -232,15 +209,44 @@ class LiveStatus:
         return [Text(f"The Local baseline is trained first: fedhca2 watch {shlex.quote(str(baseline.path))}")]
 
 
-class ComparisonStatus(NamedTuple):
-    """The runs of a comparison as a table, and whether all of them are finished."""
+class Follower:
+    """Reads what was added to a run's events since the last read.
 
-    table: TextTable
-    finished: bool
+    A resumed run may drop the events of an unfinished round, and log others in their place: what is no longer there
+    was read in vain, and all events are read again.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.path, self.offset, self.last = RunFiles(run).events_file, 0, b""  # the last line that was read
+
+    def look(self) -> list[Event]:
+        """Read new events, up to the last whole line."""
+        if not self.path.is_file():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.offset - len(self.last))
+            if file.read(len(self.last)) != self.last:
+                self.offset, self.last = 0, b""
+                file.seek(0)
+            lines = [line for line in file if line.endswith(b"\n")]
+        self.offset += sum(map(len, lines))
+        self.last = lines[-1] if lines else self.last
+        return [parse_event(line, str(self.path)) for line in lines]
 
 
-def comparison_status(folder: Path) -> ComparisonStatus:
-    """Read how far the runs of a comparison are."""
+def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sleep) -> Iterator[list[Event]]:
+    """Yield lists of new events until no process works on the run, or with `wait=False` until there are none left."""
+    follower = Follower(run)
+    while True:
+        ended = RunFiles(run).finished or not in_use(run)  # read first: nothing is written after it
+        yield follower.look()
+        if ended or not wait:
+            return
+        pause(PAUSE_S)
+
+
+def comparison_status(folder: Path) -> tuple[TextTable, bool]:
+    """How far the runs of a comparison are, and whether all of them are finished."""
     rows, all_finished = [], True
     for path in known_runs(folder):
         run = RunFiles(path)
@@ -251,7 +257,7 @@ def comparison_status(folder: Path) -> ComparisonStatus:
             done = max((event["round"] + 1 for event in run.of("round")), default=0)
             state = f"round {done} of {run.rounds}{'' if in_use(path) else ', stopped'}"
         rows.append([escape(path.relative_to(folder).as_posix()), state])
-    return ComparisonStatus(TextTable(["run", "state"], rows, wraps={"run": 12, "state": 12}), all_finished)
+    return TextTable(["run", "state"], rows, wraps={"run": 12, "state": 12}), all_finished
 
 
 class ParallelConsole:
@@ -273,20 +279,18 @@ class ParallelConsole:
 
     def began(self, how: str) -> None:
         """Print how the runs share the GPU."""
-        self.console.print(f"runs share the GPU {how}", highlight=False, soft_wrap=True)
+        self._print(f"runs share the GPU {how}")
 
     def put_back(self, run: ComparisonRun, why: str) -> None:
         """Print a line for a run that continues later."""
         later = "continues alone when the others have finished"
-        self.console.print(f"{run.name}: [yellow]{why}[/]; {later} ({log_file(run)})", highlight=False, soft_wrap=True)
+        self._print(f"{run.name}: [yellow]{why}[/]; {later} ({log_file(run)})")
 
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
         """Print a line for a finished run."""
         self.done += 1
         what = f"[red]failed: [/]{escape(fault)} ({log_file(run)})" if fault else _outcome(RunFiles.open(run.folder))
-        self.console.print(
-            f"{self.done}/{self.total}  {run.name}: {what}, {seconds:.0f} s", highlight=False, soft_wrap=True
-        )
+        self._print(f"{self.done}/{self.total}  {run.name}: {what}, {seconds:.0f} s")
 
     def looked(self, running: Sequence[RunProcess], waiting: int) -> None:
         """Show the current state."""
@@ -297,10 +301,13 @@ class ParallelConsole:
                 table.add_row(one.run.name, one.last_line or "starting", f"{one.seconds:.0f} s")
             table.add_row(more)
             self.live.update(table, refresh=True)
-        elif monotonic() - self.said > EVERY:
+        elif monotonic() - self.said > 60:
             self.said = monotonic()
             now = [f"{one.run.name}: {one.last_line or 'starting'}" for one in running]
-            self.console.print("; ".join([*now, more]), highlight=False, soft_wrap=True)
+            self._print("; ".join([*now, more]))
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True)
 
 
 def _outcome(run: RunFiles) -> str:

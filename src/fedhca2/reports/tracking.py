@@ -7,29 +7,24 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
-from time import sleep
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
-
-from torch import Tensor
 
 from fedhca2.config import suggest
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.imports import FORMS, is_import_path, load, told
-from fedhca2.messages import Order, Reply
-from fedhca2.run_folder.event_log import Event, parse_event
-from fedhca2.run_folder.lock import in_use
+from fedhca2.reports.variants import flat
+from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.names import TRACKING
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.records import ServerRecord, Watcher
+from fedhca2.run_folder.records import Watcher
 from fedhca2.run_folder.strict_json import mapping, read_json, to_json
 from fedhca2.whole_files import write_whole
-
-SQLITE = "sqlite:///"
 
 
 class Scalar(NamedTuple):
@@ -66,34 +61,36 @@ class Tracker(Protocol):
         """Nothing follows; an unfinished run may be resumed later."""
 
 
-def folder_at(place: str) -> Path:
-    """The folder at this place, which may be missing; raises ValueError if it cannot be made or written to."""
-    path, made = Path(place).absolute(), list[Path]()
+def check_folder(path: Path) -> Path:
+    """The absolute path of a folder, which may be missing; raises ValueError if it cannot be made or written to."""
+    path = existing = path.absolute()
     try:
-        for folder in (*reversed(path.parents), path):
-            if not folder.is_dir():
-                folder.mkdir()
-                made.insert(0, folder)
-        TemporaryFile(dir=path).close()  # for root, the permissions of folders such as /proc promise too much
+        while not existing.exists():
+            existing = existing.parent
+        TemporaryFile(dir=existing).close()  # for root, the permissions of folders such as /proc promise too much
     except OSError as error:
-        raise ValueError(f"expected a folder that can be written to, got {error.filename}: {error.strerror}") from None
-    finally:
-        for folder in made:  # the tracker makes it when the run starts
-            folder.rmdir()
+        raise ValueError(f"expected a folder that can be written to, got {existing}: {error.strerror}") from None
     return path
 
 
+def import_extra(package: str, extra: str) -> Any:
+    """Import an optional package; raises ValueError that says how to install it."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise ValueError(f"needs another package: pip install 'fedhca2[{extra}]'") from None
+
+
 class TensorBoard:
-    """Event files for TensorBoard in a folder, which has no place for other files."""
+    """Event files for TensorBoard in a folder; other files are not taken."""
 
     def __init__(self, place: str) -> None:
-        self._folder = folder_at(place)
+        self._open = import_extra("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._folder = check_folder(Path(place))
 
     def start(self, run: TrackedRun) -> None:
         """Open a new file of events."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer: Any = SummaryWriter(str(self._folder))
+        self._writer = self._open(str(self._folder))
 
     def log(self, numbers: Sequence[Scalar]) -> None:
         """Take some numbers."""
@@ -112,14 +109,12 @@ class Wandb:
     """A run in a project of Weights & Biases."""
 
     def __init__(self, place: str) -> None:
-        self._project = place
+        self._wandb, self._project = import_extra("wandb", "wandb"), place
 
     def start(self, run: TrackedRun) -> None:
         """Begin the run, or continue it."""
-        import wandb
-
         about = {"project": self._project, "name": run.name, "config": dict(run.config)}
-        self._run: Any = wandb.init(**about, id=run.id, resume="allow", allow_val_change=True)
+        self._run = self._wandb.init(**about, id=run.id, resume="allow", allow_val_change=True)
         self._run.define_metric("*", step_metric="round")
 
     def log(self, numbers: Sequence[Scalar]) -> None:
@@ -135,9 +130,7 @@ class Wandb:
 
     def keep(self, files: Mapping[str, Path]) -> None:
         """Take the files as one artefact."""
-        import wandb
-
-        artefact = wandb.Artifact(f"run-{self._run.id}", type="run")
+        artefact = self._wandb.Artifact(f"run-{self._run.id}", type="run")
         for name, path in files.items():
             artefact.add_file(str(path), name=name)
         self._run.log_artifact(artefact)
@@ -154,68 +147,52 @@ class MLflow:
     today's. Numbers that MLflow has already are not sent again.
     """
 
-    TAG = "fedhca2.run"
-    MOST_METRICS, MOST_PARAMETERS, LONGEST_VALUE = 1000, 100, 500  # that a request may have, and every version takes
-
-    ENVIRONMENT: ClassVar = {
-        "MLFLOW_DISABLE_TELEMETRY": "true",  # it would tell its makers that it is used
-        "MLFLOW_ALLOW_FILE_STORE": "true",  # it would ask for a database in place of a folder
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # it would look for a missing server for four minutes
-    }
-
     def __init__(self, place: str) -> None:
-        for name, value in self.ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        if "://" in place:
-            self._place = place
-            if place.startswith(SQLITE):  # MLflow would try for minutes to open it
-                folder_at(str(Path(place.removeprefix(SQLITE)).absolute().parent))
-            self._connect().search_experiments(max_results=1)
-        else:
-            self._place = folder_at(place).as_uri()
-
-    def _connect(self) -> Any:
-        from mlflow import MlflowClient
-
-        return MlflowClient(tracking_uri=self._place)
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its makers that it is used
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # it would ask for a database in place of a folder
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # else it looks for a server for four minutes
+        mlflow = import_extra("mlflow", "mlflow")
+        if place.startswith("sqlite:///"):  # MLflow would try for minutes to open it
+            check_folder(Path(place.removeprefix("sqlite:///")).absolute().parent)
+        is_address = "://" in place
+        self._client = mlflow.MlflowClient(tracking_uri=place if is_address else check_folder(Path(place)).as_uri())
+        self._entities = mlflow.entities
+        if is_address:
+            self._client.search_experiments(max_results=1)  # raises if it does not answer
 
     def start(self, run: TrackedRun) -> None:
         """Begin the run, or continue it."""
-        self._client, name = self._connect(), str(run.config.get("name", "fedhca2"))
+        name, tag = str(run.config.get("name", "fedhca2")), "fedhca2.run"
         known = self._client.get_experiment_by_name(name)
         experiment = known.experiment_id if known else self._client.create_experiment(name)
-        found = self._client.search_runs([experiment], f"tags.`{self.TAG}` = '{run.id}'", max_results=1)
+        found = self._client.search_runs([experiment], f"tags.`{tag}` = '{run.id}'", max_results=1)
         if found:
             self._id = found[0].info.run_id
             self._client.update_run(self._id, status="RUNNING")
         else:
-            made = self._client.create_run(experiment, run_name=run.name, tags={self.TAG: run.id})
-            self._id = made.info.run_id
-            self._log_parameters(run.config)
-        self._sent = {key: self._history(key) for key in (found[0].data.metrics if found else ())}
+            self._id = self._client.create_run(experiment, run_name=run.name, tags={tag: run.id}).info.run_id
+            texts = {key: json.dumps(v) if isinstance(v, list) else str(v) for key, v in flat(run.config, lists=True)}
+            self._send("params", [self._entities.Param(key, text[:500]) for key, text in texts.items()], 100)
+        metrics = found[0].data.metrics if found else ()
+        points = {key: self._client.get_metric_history(self._id, key) for key in metrics}
+        self._sent = {(key, point.step, repr(point.value)) for key, own in points.items() for point in own}
 
-    def _history(self, key: str) -> set[tuple[int, str]]:
-        return {(point.step, repr(point.value)) for point in self._client.get_metric_history(self._id, key)}
-
-    def _log_parameters(self, config: Mapping[str, Any]) -> None:
-        from mlflow.entities import Param
-
-        found = [Param(key, str(value)[: self.LONGEST_VALUE]) for key, value in flat(config)]
-        for i in range(0, len(found), self.MOST_PARAMETERS):
-            self._client.log_batch(self._id, params=found[i : i + self.MOST_PARAMETERS])
+    def _send(self, kind: str, values: Sequence[Any], most: int) -> None:
+        """Send parameters or metrics, at most as many at once as every version of MLflow takes."""
+        for i in range(0, len(values), most):
+            self._client.log_batch(self._id, **{kind: values[i : i + most]})
 
     def log(self, numbers: Sequence[Scalar]) -> None:
         """Take some numbers."""
-        from mlflow.entities import Metric
-
-        now, new = int(1000 * time.time()), []
-        for scalar in numbers:
-            sent, point = self._sent.setdefault(scalar.tag, set()), (scalar.round, repr(float(scalar.value)))
-            if point not in sent:
-                sent.add(point)
-                new.append(Metric(scalar.tag, scalar.value, now, scalar.round))
-        for i in range(0, len(new), self.MOST_METRICS):
-            self._client.log_batch(self._id, metrics=new[i : i + self.MOST_METRICS])
+        now = int(1000 * time.time())
+        new = {(tag, round, repr(float(value))): value for tag, round, value in numbers}
+        points = [
+            (tag, value, now, round)
+            for (tag, round, text), value in new.items()
+            if (tag, round, text) not in self._sent
+        ]
+        self._sent.update(new)
+        self._send("metrics", [self._entities.Metric(*point) for point in points], 1000)
 
     def keep(self, files: Mapping[str, Path]) -> None:
         """Take the files as artefacts."""
@@ -225,22 +202,6 @@ class MLflow:
     def close(self, *, finished: bool) -> None:
         """Mark the run as finished, or as killed, until it is resumed."""
         self._client.set_terminated(self._id, "FINISHED" if finished else "KILLED")
-
-
-def flat(values: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings of a config by their keys for `--set`; lists of plain values stay whole.
-
-    >>> dict(flat({"rounds": 3, "clients": [{"tasks": ["sal"]}]}))
-    {'rounds': 3, 'clients.0.tasks': '["sal"]'}
-    """
-    steps = values.items() if isinstance(values, Mapping) else enumerate(values) if isinstance(values, list) else ()
-    if isinstance(values, list) and not any(isinstance(value, (Mapping, list)) for value in values):
-        yield place, json.dumps(values)
-    elif steps or isinstance(values, Mapping):
-        for step, value in steps:
-            yield from flat(value, f"{place}.{step}" if place else str(step))
-    else:
-        yield place, values
 
 
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": MLflow}
@@ -269,46 +230,7 @@ def scalars(event: Event) -> Iterator[Scalar]:
             yield Scalar("round/seconds", event["round"] + 1, event["seconds"])
 
 
-PAUSE = 0.5  # seconds between reads
-
-
-class Follower:
-    """Reads what was added to a run's events since the last read.
-
-    A resumed run may drop the events of an unfinished round, and log others in their place: what is no longer there
-    was read in vain, and all events are read again.
-    """
-
-    def __init__(self, run: Path) -> None:
-        self.path, self.place, self.last = RunFiles(run).events_file, 0, b""  # the last line that was read
-
-    def look(self) -> list[Event]:
-        """Read new events, up to the last whole line."""
-        if not self.path.is_file():
-            return []
-        with self.path.open("rb") as file:
-            file.seek(self.place - len(self.last))
-            if file.read(len(self.last)) != self.last:
-                self.place, self.last = 0, b""
-                file.seek(0)
-            lines = [line for line in file if line.endswith(b"\n")]
-        self.place += sum(map(len, lines))
-        self.last = lines[-1] if lines else self.last
-        return [parse_event(line, str(self.path)) for line in lines]
-
-
-def follow(run: Path, *, wait: bool = True, pause: Callable[[float], None] = sleep) -> Iterator[list[Event]]:
-    """Yield lists of new events until no process works on the run, or with `wait=False` until there are none left."""
-    follower = Follower(run)
-    while True:
-        ended = RunFiles(run).finished or not in_use(run)  # read first: nothing is written after it
-        yield follower.look()
-        if ended or not wait:
-            return
-        pause(PAUSE)
-
-
-class Trackers:
+class Trackers(Watcher):
     """The trackers that a command asks for, as NAME=PLACE. They are checked at once, and start when the run does.
 
     A tracker that fails later does not stop the run: it gets nothing more, and a line says how to send the rest.
@@ -316,20 +238,53 @@ class Trackers:
 
     def __init__(self, run: Path, wanted: Sequence[str]) -> None:
         self.run, self.failed = run, list[str]()
-        self._trackers = {text: _tracker(text) for text in wanted}
-        self._started = False
+        self._trackers = {text: _open(text) for text in wanted}
+        self._started, self._waiting = False, list[Event]()
+
+    def __enter__(self) -> "Trackers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Send what remains and, of a finished run, its Δm, settings, result, page and models; then close."""
+        files = RunFiles(self.run)
+        self.send(self._waiting)
+        if not self._started:
+            return
+        if files.finished:
+            if (gain := files.outcome.delta_m) is not None:
+                self._each(lambda tracker: tracker.log([Scalar("delta_m", files.rounds, gain)]))
+            self._each(lambda tracker: tracker.keep(files.outcome_files))
+        self._each(lambda tracker: tracker.close(finished=files.finished))
 
     def start(self) -> None:
         """Tell every tracker about the run, which has its folder by now; raises UserError if one cannot start."""
-        if not self._started and self._trackers:
-            files = RunFiles.open(self.run)
+        files = RunFiles.open(self.run)
+        if self._trackers:
             about = TrackedRun(files.path.absolute().name, _tracking_id(files.path / TRACKING), files.config)
             for text, tracker in self._trackers.items():
-                try:
+                with _faults_named(text):
                     tracker.start(about)
-                except Exception as error:  # other people's code raises anything
-                    raise UserError([f"--track {text}: {told(error)}"]) from error
         self._started = True
+
+    def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
+        """Start with the run or its baseline, and send what was logged before an interruption."""
+        if self._started:
+            return
+        try:
+            self.start()
+        except UserError as error:
+            command = shlex.join(["fedhca2", "resume", str(self.run)])
+            raise UserError("", f"{error}; the run has begun, continue it with: {command}") from error
+        if self._trackers:
+            self.send(RunFiles(self.run).events)
+
+    def logged(self, run: Path, event: Event) -> None:
+        """Send the events of the run, but not those of its baseline, at the end of each round."""
+        if self._trackers and run == self.run:
+            self._waiting.append(event)
+            if event["event"] == "round":
+                self.send(self._waiting)
+                self._waiting = []
 
     def send(self, events: Iterable[Event]) -> None:
         """Send the numbers of these events."""
@@ -337,97 +292,50 @@ class Trackers:
         if self._started and numbers:
             self._each(lambda tracker: tracker.log(numbers))
 
-    def finish(self) -> None:
-        """Send the outcome of a finished run: its Δm, settings, result, page and models."""
-        files = RunFiles(self.run)
-        if not self._started or not files.finished:
-            return
-        gain = files.finished_result["delta_m"]
-        if gain is not None:
-            self._each(lambda tracker: tracker.log([Scalar("delta_m", files.rounds, gain)]))
-        self._each(lambda tracker: tracker.keep(files.outcome_files))
-
-    def close(self) -> None:
-        """Close those that have started."""
-        if self._started:
-            self._each(lambda tracker: tracker.close(finished=RunFiles(self.run).finished))
-
     def _each(self, act: Callable[[Tracker], None]) -> None:
         for text, tracker in list(self._trackers.items()):
             try:
-                act(tracker)
-            except Exception as error:
+                with _faults_named(text):
+                    act(tracker)
+            except UserError as error:
                 del self._trackers[text]
                 self.failed.append(text)
                 command = shlex.join(["fedhca2", "watch", str(self.run), "--track", text])
-                rest = f"send the rest later: {command}"
-                print(f"--track {text}: stopped, found {told(error)}; {rest}", file=sys.stderr)
+                print(f"{error}; it gets nothing more, send the rest later: {command}", file=sys.stderr)
 
 
 def _tracking_id(path: Path) -> str:
     """The run's id in trackers, from this file, which is written if it is missing."""
     if not path.is_file():
         write_whole(path, to_json({"id": uuid4().hex}).encode())
-    found = str(mapping(path, read_json(path)).get("id"))
-    if not re.fullmatch("[0-9a-f]{32}", found):
-        raise UserError([f"{path}: id should be 32 hexadecimal digits, found {found!r:.80}"])
-    return found
+    known = str(mapping(path, read_json(path)).get("id"))
+    if not re.fullmatch("[0-9a-f]{32}", known):
+        raise UserError(path, f"id: expected 32 hexadecimal digits, got {known!r:.80}")
+    return known
 
 
-def _tracker(text: str) -> Tracker:
+@contextmanager
+def _faults_named(text: str) -> Iterator[None]:
+    """Turn what a tracker raises into a UserError that names it."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(f"--track {text}", str(error)) from None
+    except Exception as error:  # other people's code raises anything
+        raise UserError(f"--track {text}", told(error)) from error
+
+
+def _open(text: str) -> Tracker:
     """Open the tracker that NAME=PLACE asks for; raises UserError if it cannot be used."""
     name, _, place = text.partition("=")
-    try:
+    with _faults_named(text):
         if not name or not place:
-            raise ValueError(f"should be NAME=PLACE, found {text!r}")
-        if name in TRACKERS and find_spec(name) is None:
-            raise ValueError(f"needs another package: pip install 'fedhca2[{name}]'")
+            raise ValueError(f"expected NAME=PLACE, got {text!r}")
         if name not in TRACKERS and not is_import_path(name):
             raise ValueError(f"unknown tracker {name!r}. {suggest(name, TRACKERS)}; or {FORMS}")
         kind = TRACKERS[name] if name in TRACKERS else load(name, "a class with start, log, keep and close", _tracks)
         return kind(place)
-    except ValueError as error:
-        raise UserError([f"--track {text}: {error}"]) from None
-    except Exception as error:  # other people's code raises anything
-        raise UserError([f"--track {text}: {told(error)}"]) from error
 
 
 def _tracks(found: Any) -> bool:
     return isinstance(found, type) and all(hasattr(found, name) for name in ("start", "log", "keep", "close"))
-
-
-class Sending(Watcher):
-    """Passes everything on to another watcher, and sends the run's logged events to trackers, like `fedhca2 watch`."""
-
-    def __init__(self, watcher: Watcher, trackers: Trackers) -> None:
-        self.watcher, self.trackers = watcher, trackers
-        self.follower = Follower(trackers.run)
-
-    def __enter__(self) -> "Sending":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Send the remaining events, however the run ended."""
-        self.trackers.send(self.follower.look())
-
-    def started(self, experiment: Experiment, shards: Mapping[str, Shard]) -> None:
-        """Start the trackers, now that the run has its folder."""
-        try:
-            self.trackers.start()
-        except UserError as error:
-            command = shlex.join(["fedhca2", "resume", str(self.trackers.run)])
-            raise UserError([f"{error}; the run has begun, continue it with: {command}"]) from error
-        self.watcher.started(experiment, shards)
-
-    def batch(self, client: str, done: int, total: int, loss: Tensor) -> None:
-        """Batches are not sent."""
-        self.watcher.batch(client, done, total, loss)
-
-    def replied(self, order: Order, reply: Reply) -> None:
-        """Nothing is sent before the round ends."""
-        self.watcher.replied(order, reply)
-
-    def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
-        """Send the logged events of the round."""
-        self.trackers.send(self.follower.look())
-        self.watcher.aggregated(round, record, seconds)

@@ -1,6 +1,6 @@
 """Grouping runs into rows of a table, one row for all seeds."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from fedhca2.methods import METHODS
@@ -168,14 +168,19 @@ def differing(runs: Sequence[ComparedRun]) -> list[str]:
     return [key for key in keys if len({repr(held.get(key)) for held in settings}) > 1]
 
 
-def flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """List nested settings by path.
+def flat(value: Any, key: str = "", *, lists: bool = False) -> Iterator[tuple[str, Any]]:
+    """List nested settings by path; a list is one value, unless `lists` with further settings count as nested too.
 
     >>> list(flat({"method": {"name": "fedhca2", "encoder": {"c": 0.4}}}))
     [('method.name', 'fedhca2'), ('method.encoder.c', 0.4)]
+    >>> list(flat({"clients": [{"tasks": ["sal"]}]}, lists=True))
+    [('clients.0.tasks', ['sal'])]
     """
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from flat(item, f"{place}.{key}" if place else str(key))
-    else:
-        yield place, value
+    items: Iterable[tuple[Any, Any]] | None = value.items() if isinstance(value, Mapping) else None
+    if lists and isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        items = enumerate(value)
+    if items is None:
+        yield key, value
+        return
+    for step, item in items:
+        yield from flat(item, f"{key}.{step}" if key else str(step), lists=lists)

@@ -36,6 +36,7 @@ class EventLog(Watcher):
 
     def __init__(self, run: Path, position: Mapping[str, Any], done: int = 0) -> None:
         """`done` is the number of rounds before the position."""
+        self._run, self.watcher = run, Watcher()  # which is told about every event
         path, self._matrices = run / EVENTS, run / MATRICES
         self._file = path.open("a", encoding="utf-8")
         with path.open("rb") as file:
@@ -66,11 +67,13 @@ class EventLog(Watcher):
 
     def log(self, event: str, **values: Any) -> None:
         """Append one event."""
+        logged = {"event": event, **values}
         try:
-            self._file.write(to_json({"event": event, **values}) + "\n")
+            self._file.write(to_json(logged) + "\n")
             self._file.flush()
         except OSError as error:
             raise OSError(error.errno, error.strerror, self._file.name) from None
+        self.watcher.logged(self._run, logged)
 
     def log_matrices(self, event: str, round: int, matrices: Mapping[str, Any], **values: Any) -> None:
         """Append an event about the members of a round with matrices: arrays, lists of arrays, or None."""

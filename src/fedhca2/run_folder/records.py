@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -84,6 +85,9 @@ class Watcher:
     def aggregated(self, round: int, record: ServerRecord, seconds: float) -> None:
         """A round is over, after this many seconds."""
 
+    def logged(self, run: Path, event: dict[str, Any]) -> None:
+        """An event was logged in the folder of a run."""
+
 
 class Watchers(list[Watcher], Watcher):
     """Several watchers, which are told in this order."""
@@ -107,3 +111,8 @@ class Watchers(list[Watcher], Watcher):
         """Pass it on."""
         for watcher in self:
             watcher.aggregated(round, record, seconds)
+
+    def logged(self, run: Path, event: dict[str, Any]) -> None:
+        """Pass it on."""
+        for watcher in self:
+            watcher.logged(run, event)

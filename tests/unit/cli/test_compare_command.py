@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.federation.comparison_runs import plan_runs
-from fedhca2.reports import console as terminal
 from fedhca2.reports.console import ParallelConsole
 from small_run import small
 
@@ -40,9 +39,9 @@ def test_it_says_how_the_gpu_is_shared(shown):
     assert printed() == "runs share the GPU with MPS\n"
 
 
-def test_it_says_that_runs_wait_for_memory(shown, monkeypatch):
-    monkeypatch.setattr(terminal, "EVERY", -1.0)
+def test_it_says_that_runs_wait_for_memory(shown):
     console, printed = shown
+    console.said -= 61  # a line each minute
     console.looked([], 3)
     assert printed() == "3 more waiting for memory\n"
 

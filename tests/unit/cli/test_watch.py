@@ -6,8 +6,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.reports.console import LiveStatus
-from fedhca2.reports.tracking import Follower, Scalar, follow, scalars
+from fedhca2.reports.console import Follower, LiveStatus, follow
+from fedhca2.reports.tracking import Scalar, scalars
 from fedhca2.run_folder.lock import lock_folder
 from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run

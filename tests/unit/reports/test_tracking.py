@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.errors import UserError
-from fedhca2.reports.tracking import Scalar, Sending, TrackedRun, Trackers, Wandb, scalars
+from fedhca2.reports.tracking import Scalar, TrackedRun, Trackers, Wandb, scalars
 from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run
-from small_run import SETTINGS, CrashError, Silent, crash, resume_small, run_small, small
+from small_run import SETTINGS, CrashError, crash, resume_small, run_small, small
 
 
 def invoked(*words):
@@ -23,13 +23,8 @@ def invoked(*words):
 
 def sending(run, *wanted, work):
     """Train with these trackers as the command does."""
-    trackers = Trackers(run, wanted)
-    try:
-        with Sending(Silent(), trackers) as watcher:
-            work(watcher)
-    finally:
-        trackers.finish()
-        trackers.close()
+    with Trackers(run, wanted) as trackers:
+        work(trackers)
 
 
 def logged(run):
@@ -146,11 +141,9 @@ def own(tmp_path):
 
 def test_a_tracker_of_ones_own_gets_run_numbers_and_files(tmp_path, own, capsys):
     run = made_run(tmp_path / "run")
-    trackers = Trackers(run.path, [f"{own}:Mine=here"])
-    trackers.start()
-    trackers.send(run.events)
-    trackers.finish()
-    trackers.close()
+    with Trackers(run.path, [f"{own}:Mine=here"]) as trackers:
+        trackers.start()
+        trackers.send(run.events)
     numbers, kept = f"log {len(logged(run)) - 1}", "keep config.yaml result.json"
     assert capsys.readouterr().out.splitlines() == ["start run 3", numbers, "log 1", kept, "close True"]
 
@@ -167,12 +160,12 @@ def test_a_tracker_that_breaks_is_named_and_gets_nothing_more(tmp_path, own):
 @pytest.mark.parametrize(
     ("track", "fault"),
     [
-        ("mlflow", "should be NAME=PLACE, found 'mlflow'"),
+        ("mlflow", "expected NAME=PLACE, got 'mlflow'"),
         ("mflow=runs", "unknown tracker 'mflow'. Did you mean 'mlflow'? (tensorboard, wandb, mlflow); or path/to"),
         ("wandb=project", "needs another package: pip install 'fedhca2[wandb]'"),
         ("tensorboard={file}", "expected a folder that can be written to, got {file}:"),
         ("mlflow={file}/below", "expected a folder that can be written to, got {file}:"),
-        ("mlflow=/proc/none", "expected a folder that can be written to, got /proc/none:"),
+        ("mlflow=/proc/none", "expected a folder that can be written to, got /proc:"),
         ("mlflow=sqlite:///{file}/below/a.db", "expected a folder that can be written to, got {file}:"),
         (f"tensorboard={'long' * 100}", "expected a folder that can be written to"),
         ("mlflow=nowhere://at.all", "unsupported URI 'nowhere://at.all'"),
@@ -250,7 +243,7 @@ def test_an_id_that_somebody_changed_is_one_line(tmp_path):
     (run.path / "tracking.json").write_text('{"id": "\' OR 1 = 1"}')
     done = invoked("watch", run.path, "--track", f"tensorboard={tmp_path / 'board'}")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "id should be 32 hexadecimal digits" in done.stderr
+    assert "expected 32 hexadecimal digits" in done.stderr
 
 
 def test_settings_that_are_long_fit_into_mlflow(tmp_path, store):
