@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, NoReturn, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -54,12 +54,15 @@ class Config(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _keys_are_known_and_numbers_are_no_booleans(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            for key, value in values.items():
-                if key not in cls.model_fields:
-                    raise ValueError(f"unknown key {key!r:.200}. {suggest(str(key), cls.model_fields)}")
-                if has_boolean_for_number(value, cls.model_fields[key].annotation):
-                    kind = PydanticCustomError("boolean_for_number", "should be a number")
-                    fault = InitErrorDetails(type=kind, loc=(key,), input=value)
-                    raise ValidationError.from_exception_data(cls.__name__, [fault])
+        for key, value in values.items() if isinstance(values, dict) else ():
+            if key not in cls.model_fields:
+                hint = suggest(str(key), cls.model_fields).replace("{", "{{").replace("}", "}}")
+                _refuse(cls, key, value, PydanticCustomError("unknown_key", f"unknown key. {hint}"))
+            if has_boolean_for_number(value, cls.model_fields[key].annotation):
+                _refuse(cls, key, value, PydanticCustomError("boolean_for_number", "expected a number"))
         return values
+
+
+def _refuse(config: type[Config], key: Any, value: Any, why: PydanticCustomError) -> NoReturn:
+    fault = InitErrorDetails(type=why, loc=(str(key)[:200],), input=value)
+    raise ValidationError.from_exception_data(config.__name__, [fault])

@@ -1,8 +1,11 @@
-"""Errors to show to a user: the place, what was expected, and what was found instead."""
+"""Errors to show to a user: the place of a mistake, what was expected, and what was there instead."""
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+if TYPE_CHECKING:  # the command line starts without pydantic
+    from pydantic import ValidationError
 
 
 class Fault(NamedTuple):
@@ -13,6 +16,10 @@ class Fault(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
+
+    def within(self, outer: str | Path, separator: str = ": ") -> "Fault":
+        """The same mistake, in a place within another: in a file, or with "." as the separator in a setting."""
+        return Fault(f"{outer}{separator}{self.where}" if self.where else str(outer), self.message)
 
 
 class UserError(ValueError):
@@ -41,3 +48,67 @@ class UserError(ValueError):
     def lines(self) -> list[str]:
         """A line for each mistake."""
         return [str(fault) for fault in self.faults]
+
+
+def list_faults(error: "ValidationError", inside: str = "") -> list[Fault]:
+    """The mistakes that pydantic found.
+
+    :param inside: the place of what was validated, if it is not a whole config.
+    """
+    details = error.errors(include_url=False)
+    # An entry with mistakes of its own is left out by pydantic, which then counts too few.
+    incomplete = {detail["loc"][:length] for detail in details for length in range(len(detail["loc"]))}
+    faults = []
+    for detail in details:
+        kind, location = detail["type"], detail["loc"]
+        if kind == "too_short" and location in incomplete:
+            continue
+        # Below `partition` pydantic also names the kind that it chose.
+        steps = [step for i, step in enumerate(location) if i == 0 or location[i - 1] != "partition"]
+        steps += ["kind"] if kind.startswith("union_tag") else []
+        faults.append(Fault(format_location([*filter(None, [inside]), *steps]) or "config", _describe(kind, detail)))
+    return faults
+
+
+def format_location(location: Iterable[int | str]) -> str:
+    """Write a location in a config as a user would.
+
+    >>> format_location(("clients", 2, "tasks", 0))
+    'clients[2].tasks[0]'
+    """
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location).removeprefix(".")
+
+
+def _describe(kind: str, detail: Any) -> str:
+    """What pydantic expected, in a user's words, and what it got."""
+    context = detail.get("ctx", {})
+    if kind in ("missing", "union_tag_not_found"):
+        return "missing"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "unknown_key":
+        return str(detail["msg"])
+    got = context["tag"] if kind == "union_tag_invalid" else detail["input"]
+    known = _EXPECTED.get(kind)
+    expected = known.format_map(context) if known else detail["msg"].removeprefix("Input should be ")
+    return f"expected {expected}, got {got!r:.200}"
+
+
+_EXPECTED = {  # what pydantic says in terms of Python
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping of keys to values"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "boolean_for_number"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "text",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "string_too_long": "at most {max_length} characters",
+    "path_type": "a path",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "too_short": "at least {min_length} entries",
+    "too_long": "at most {max_length} entries",
+    "union_tag_invalid": "{expected_tags}",
+}

@@ -197,7 +197,7 @@ def _has_run(file: Path) -> bool:
         return False
 
 
-def told(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """The kind of an error, what it says, and the line of the user's own code that it comes from, in one line."""
     lines = [
         f" ({Path(frame.f_code.co_filename).name}, line {line})"
@@ -219,7 +219,7 @@ def explain_errors(where: str, expected: str) -> Iterator[None]:
     except UserError as error:
         raise UserError(where, f"{expected}: {error}") from error
     except Exception as error:
-        raise UserError(where, f"{expected}: {told(error)}") from error
+        raise UserError(where, f"{expected}: {one_line(error)}") from error
 
 
 def is_raised_in(error: Exception, paths: Iterable[str]) -> bool:
@@ -246,7 +246,7 @@ def parameters(made_by: Any, given: int = 0) -> dict[str, tuple[Any, Any]]:
     try:
         hints = get_type_hints(constructor, include_extras=True)
     except (NameError, TypeError, AttributeError) as error:
-        raise ValueError(f"{made_by.__name__}: expected parameters with types, got {told(error)}") from error
+        raise ValueError(f"{made_by.__name__}: expected parameters with types, got {one_line(error)}") from error
     named = list(inspect.signature(made_by).parameters.values())[given:]
     return {
         each.name: (hints.get(each.name, Any), ... if each.default is each.empty else each.default)
@@ -264,7 +264,7 @@ def _load_module(source: str) -> ModuleType:
     try:
         return _from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
     except Exception as error:  # a module may raise anything
-        found = (isinstance(error, OSError) and error.strerror) or told(error)
+        found = (isinstance(error, OSError) and error.strerror) or one_line(error)
         raise ValueError(f"{source} cannot be imported: {found}") from error
 
 

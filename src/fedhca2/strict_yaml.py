@@ -1,36 +1,30 @@
 """Reading YAML configs: plain data, unique keys, and bounds on size, so that no text takes long to read."""
 
-from contextlib import suppress
 from importlib.resources.abc import Traversable
 from typing import Any, ClassVar
 
 import yaml
-from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
-from yaml.events import AliasEvent
+from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, NodeEvent
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-MOST_BYTES = 2**24
-MOST_VALUES = 100_000  # with every alias expanded
-MOST_LEVELS = 64
-PLAIN = ("null", "bool", "int", "float", "str", "seq", "map")
-TAG = "tag:yaml.org,2002:"
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is many times as fast
 
 
 class YamlError(ValueError):
     """Text that cannot be read; one line with the reason, line and column."""
 
 
-def read_yaml(file: Traversable) -> Any:
+def read_yaml(file: Traversable, max_bytes: int = 2**24) -> Any:
     """Read a YAML file. Raises YamlError if it is not plain YAML, and OSError if there is no such file."""
     with file.open("rb") as stream:
-        content = stream.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise YamlError(f"should have at most {MOST_BYTES} bytes, found more")
+        content = stream.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise YamlError(f"expected at most {max_bytes} bytes, got more")
     try:
         return parse_yaml(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise YamlError(f"should be UTF-8, found {error.reason} at byte {error.start}") from None
+        raise YamlError(f"expected UTF-8, got {error.reason} at byte {error.start}") from None
 
 
 def parse_yaml(text: str) -> Any:
@@ -42,15 +36,14 @@ def parse_yaml(text: str) -> Any:
     Traceback (most recent call last):
     fedhca2.strict_yaml.YamlError: not valid YAML at line 2, column 1: found the key 'rounds' a second time
     """
-    with suppress(yaml.YAMLError):
-        return _Loader(text, quick=yaml.__with_libyaml__).get_single_data()
     try:
-        return _Loader(text).get_single_data()  # which says better what is wrong, and where
+        _check_size(text)
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
-        raise YamlError(_described(error)) from None
+        raise YamlError(_describe(error)) from None
 
 
-def _described(error: yaml.YAMLError) -> str:
+def _describe(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is None:
         return f"not valid YAML: {' '.join(str(error).split())}"
@@ -59,62 +52,58 @@ def _described(error: yaml.YAMLError) -> str:
     return f"not valid YAML at line {mark.line + 1}, column {mark.column + 1}: {why}"
 
 
-class _Loader(yaml.SafeLoader):
-    """Counts values and levels as it meets them, to refuse what is too large before building it."""
+def _check_size(text: str, max_values: int = 100_000, max_levels: int = 64) -> None:
+    """Raise an error if a text has too many levels, or with every alias expanded too many values; builds nothing."""
+    values, sizes, opened = 0, dict[str | None, int](), list[tuple[str | None, int]]()
+    for event in yaml.parse(text, _Base):
+        mark: Any = event.start_mark
+        if isinstance(event, CollectionEndEvent):
+            anchor, before = opened.pop()
+            sizes |= {anchor: values - before} if anchor else {}
+        elif isinstance(event, NodeEvent):
+            values += 1
+            if isinstance(event, AliasEvent):
+                if any(event.anchor == anchor for anchor, _ in opened):
+                    raise ConstructorError(None, None, f"found {event.anchor!r} within itself", mark)
+                values += sizes.get(event.anchor, 0)
+            elif isinstance(event, CollectionStartEvent):
+                opened.append((event.anchor, values))
+            if len(opened) > max_levels or values > max_values:
+                much = f"{max_levels} levels" if len(opened) > max_levels else f"{max_values} values"
+                raise ConstructorError(None, None, f"found more than {much}", mark)
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """Knows only plain values, of which dates are none, and refuses a key that occurs twice."""
 
     yaml_constructors: ClassVar = {
-        tag: yaml.SafeLoader.yaml_constructors[tag] for tag in (*(TAG + name for name in PLAIN), None)
+        tag: make
+        for tag, make in yaml.SafeLoader.yaml_constructors.items()
+        if tag is None or tag.rpartition(":")[2] in ("null", "bool", "int", "float", "str", "seq", "map")
     }
-    yaml_implicit_resolvers = {  # noqa: RUF012
-        letter: [(tag, pattern) for tag, pattern in resolvers if tag != f"{TAG}timestamp"]
+    yaml_implicit_resolvers: ClassVar = {
+        letter: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def __init__(self, text: str, quick: bool = False) -> None:
-        super().__init__(text)
-        if quick:  # libyaml finds the same events in a fraction of the time
-            events = yaml.CSafeLoader(text)
-            self.__dict__.update({name: getattr(events, name) for name in ("check_event", "peek_event", "get_event")})
-        self._values = self._levels = 0
-        self._size: dict[Node, int] = {}  # of complete nodes, with every alias expanded
-
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
-        before, place = self._values, event.start_mark
-        self._values += 1
-        self._levels += 1
-        if self._levels > MOST_LEVELS:
-            raise ComposerError(None, None, f"found more than {MOST_LEVELS} levels", place)
-        node = super().compose_node(parent, index)
-        self._levels -= 1
-        if isinstance(event, AliasEvent):
-            if node not in self._size:
-                raise ComposerError(None, None, f"found {event.anchor!r} within itself", place)
-            self._values += self._size[node]
-        if self._values > MOST_VALUES:
-            raise ComposerError(None, None, f"found more than {MOST_VALUES} values", place)
-        if node is not None:
-            self._size.setdefault(node, self._values - before)
-        return node
-
-    def compose_mapping_node(self, anchor: Any) -> MappingNode:
-        node = super().compose_mapping_node(anchor)
+    def flatten_mapping(self, node: MappingNode) -> None:
+        """Look for keys that occur twice before others are merged into the mapping."""
         seen = set()
-        for key, _ in node.value:
+        for key, _ in () if hasattr(node, "is_flat") else node.value:
             if isinstance(key, ScalarNode):
                 if (key.tag, key.value) in seen:
-                    raise ComposerError(None, None, f"found the key {key.value!r} a second time", key.start_mark)
+                    raise ConstructorError(None, None, f"found the key {key.value!r} a second time", key.start_mark)
                 seen.add((key.tag, key.value))
-        return node
+        node.is_flat = True  # type: ignore[attr-defined]
+        super().flatten_mapping(node)
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
+        """Name the place of a text that is not of its type."""
         try:
             made = super().construct_object(node, deep)
             if isinstance(made, int):
                 str(made)  # Python refuses to print numbers with thousands of digits, and error messages name them
             return made
-        except yaml.YAMLError:
-            raise
-        except Exception as error:  # constructors raise anything for text that is not of their type
-            why = f"found {str(node.value)[:40]!r}, which is not a valid {str(node.tag).removeprefix(TAG)}"
+        except (ValueError, LookupError) as error:
+            why = f"found {str(node.value)[:40]!r}, which is not a valid {node.tag.rpartition(':')[2]}"
             raise ConstructorError(None, None, why, node.start_mark) from error

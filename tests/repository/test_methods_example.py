@@ -50,7 +50,7 @@ def test_a_config_names_a_method_by_its_file(config):
 def test_a_mistake_in_the_settings_of_a_method_by_file_is_one_line(config):
     found = command("run", config, "--set", "method.sharpness=-1")
     assert found.exit_code == 2
-    assert "FRIENDLY: encoder.sharpness: should be greater than 0, found -1" in found.output
+    assert "FRIENDLY: encoder.sharpness: expected more than 0, got -1" in found.output
 
 
 @pytest.mark.slow

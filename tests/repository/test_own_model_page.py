@@ -154,10 +154,10 @@ SETTINGS = {
 
 
 TYPES = {
-    "text": ("width: int = 16", "width=wide", "width: should be a whole number, found 'wide'"),
-    "a boolean": ("width: int = 16", "width=true", "width: should be a number, found True"),
-    "a mapping": ("width=16, *, steps: list[int] = ()", "steps={a: 1}", "steps: should be a list, found {'a': 1}"),
-    "a part": ("width=16, *, steps: tuple[int, ...] = ()", "steps=[1, x]", r"steps\[1\]: should be a whole number"),
+    "text": ("width: int = 16", "width=wide", "width: expected a whole number, got 'wide'"),
+    "a boolean": ("width: int = 16", "width=true", "width: expected a number, got True"),
+    "a mapping": ("width=16, *, steps: list[int] = ()", "steps={a: 1}", "steps: expected a list, got {'a': 1}"),
+    "a part": ("width=16, *, steps: tuple[int, ...] = ()", "steps=[1, x]", r"steps\[1\]: expected a whole number"),
 }
 
 

@@ -44,4 +44,4 @@ def test_an_unknown_part_and_setting_are_told(results, capsys):
         results.main(["run", "cruve"])
     assert "'cruve' is not a part (catalogue, curve, " in capsys.readouterr().err
     assert results.main(["run", "demo", "--set", "rouns=1"]) == 1
-    assert "unknown key 'rouns'. Did you mean 'rounds'?" in capsys.readouterr().err
+    assert "rouns: unknown key. Did you mean 'rounds'?" in capsys.readouterr().err

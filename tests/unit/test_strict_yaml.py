@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from fedhca2.strict_yaml import MOST_BYTES, YamlError, parse_yaml, read_yaml
+from fedhca2.strict_yaml import YamlError, parse_yaml, read_yaml
 
 
 def bomb(line):
@@ -32,9 +32,9 @@ REFUSED = {
     "a mapping merged into itself": ("&a {<<: *a}", "found 'a' within itself"),
     "a key twice": ("rounds: 3\nseed: 1\nrounds: 5\n", "line 3, column 1: found the key 'rounds' a second time"),
     "a key twice, quoted": ("{a: 1, 'a': 1}", "found the key 'a' a second time"),
-    "a control character": ("a: \0", "special characters are not allowed"),
+    "a control character": ("a: \0", "control characters are not allowed"),
     "two documents": ("a: 1\n---\na: 2\n", "found another document"),
-    "no YAML": ("a: [1, 2", "line 1, column 9: while parsing a flow sequence, expected ',' or ']'"),
+    "no YAML": ("a: [1, 2", "line 2, column 1: while parsing a flow sequence, did not find expected ',' or ']'"),
 }
 
 
@@ -68,13 +68,13 @@ def test_a_date_is_text():
 
 def test_a_file_that_is_not_utf8_is_refused(tmp_path):
     (tmp_path / "a.yaml").write_bytes(b"name: \xff")
-    with pytest.raises(YamlError, match="should be UTF-8, found invalid start byte at byte 6"):
+    with pytest.raises(YamlError, match="expected UTF-8, got invalid start byte at byte 6"):
         read_yaml(tmp_path / "a.yaml")
 
 
 def test_a_file_without_end_is_refused(tmp_path):
     (tmp_path / "a.yaml").symlink_to("/dev/zero")
-    with pytest.raises(YamlError, match=f"should have at most {MOST_BYTES} bytes, found more"):
+    with pytest.raises(YamlError, match="expected at most 16777216 bytes, got more"):
         read_yaml(tmp_path / "a.yaml")
 
 

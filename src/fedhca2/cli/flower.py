@@ -22,8 +22,7 @@ from fedhca2.cli.app import open_console, print_json
 from fedhca2.cli.run import conclude
 from fedhca2.cli.show import print_costs
 from fedhca2.clients.privacy import audited_epsilon
-from fedhca2.config_errors import describe
-from fedhca2.errors import UserError
+from fedhca2.errors import Fault, UserError, list_faults
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.deploy.link import Link, coordinator_link, make_keys
 from fedhca2.federation.flower.deploy.site_config import Ledger, SiteConfig, cost
@@ -195,7 +194,8 @@ def network_settings(**values: Any) -> NetworkSettings:
     try:
         return NetworkSettings.model_validate(values)
     except ValidationError as error:
-        raise UserError([f"--{line.replace('_', '-', 1)}" for line in describe(error)]) from None
+        faults = (Fault(f"--{where.replace('_', '-')}", message) for where, message in list_faults(error))
+        raise UserError.of(faults) from None
 
 
 def spent(file: Path, as_json: bool) -> None:

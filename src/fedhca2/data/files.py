@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from fedhca2.errors import UserError
-from fedhca2.imports import told
+from fedhca2.imports import one_line
 
 MAX_PIXELS = 40_000_000  # in an image or a label; photographs and satellite tiles have fewer
 FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")  # EPS would start Ghostscript
@@ -54,7 +54,7 @@ def reading(path: Path | str, wanted: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, FileNotFoundError) and str(error.filename) == str(path):
             raise MissingFileError(path, f"expected {wanted}, got no file") from None
-        raise BrokenFileError(path, f"expected {wanted}, got {told(error)}") from error
+        raise BrokenFileError(path, f"expected {wanted}, got {one_line(error)}") from error
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from fedhca2.data.config import Cached, DataConfig, InputSize, Place, Root
 from fedhca2.data.dataset import Cache, Dataset, SameForAll, Sample, Size, Split
 from fedhca2.data.files import MAX_PIXELS, BrokenFileError, MissingFileError, reading
 from fedhca2.data.transforms import require_fit
-from fedhca2.imports import load, parameters, told
+from fedhca2.imports import load, one_line, parameters
 from fedhca2.labels import IGNORE
 from fedhca2.tasks import TASKS, LabelSpace, Task, TaskSet
 from fedhca2.words import counted
@@ -215,7 +215,7 @@ class OwnSamples(SameForAll):
         except ValueError as error:
             raise BrokenFileError(where, f"{key!r}: {error}") from error
         except OSError as error:  # Pillow reads a file when its pixels are needed
-            raise BrokenFileError(where, f"{key!r}: expected to be readable, got {told(error)}") from error
+            raise BrokenFileError(where, f"{key!r}: expected to be readable, got {one_line(error)}") from error
 
 
 def checked_image(value: Any) -> Tensor:

@@ -147,10 +147,10 @@ def export(trained: Trained, format: Format, folder: Path, size: Size | None = N
     trained.require_images()
     own = size or trained.size
     if min(own) < 1:
-        raise UserError([f"--size: expected 1×1 or more, got {own[0]}×{own[1]}"])
+        raise UserError("--size", f"expected 1×1 or more, got {own[0]}×{own[1]}")
     if trained.resizes and any(side > most for side, most in zip(own, trained.size, strict=True)):
         most = f"at most {trained.size[0]}×{trained.size[1]}, to which larger images are scaled down before"
-        raise UserError([f"--size: expected {most}, got {own[0]}×{own[1]}"])
+        raise UserError("--size", f"expected {most}, got {own[0]}×{own[1]}")
     written: dict[Format, Callable[[Trained, Size], bytes]] = {
         "safetensors": lambda trained, _: as_file(contents(trained.model().state_dict()), {"format": "pt"}),
         "onnx": _to_onnx,
@@ -184,7 +184,7 @@ def _to_onnx(trained: Trained, own: Size) -> bytes:
     try:
         import onnxscript  # noqa: F401
     except ImportError:
-        raise UserError(["--format onnx: needs more packages: pip install 'fedhca2[export]'"]) from None
+        raise UserError("--format onnx", "expected more packages: pip install 'fedhca2[export]'") from None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter warns about itself
         program = torch.onnx.export(
@@ -196,5 +196,5 @@ def _to_onnx(trained: Trained, own: Size) -> bytes:
             verbose=False,
         )
     if program is None:
-        raise RuntimeError("torch.onnx.export should return a program, found none")
+        raise RuntimeError("torch.onnx.export: expected a program, got none")
     return bytes(program.model_proto.SerializeToString())

@@ -59,7 +59,7 @@ class Trained:
         experiment = files.experiment()
         specs = {spec.name: spec for spec in experiment.specs}
         if client not in specs:
-            raise UserError([f"--client {client}: is not a client of {run}. {suggest(client, specs)}"])
+            raise UserError("--client", f"expected a client of {run}, got {client!r}. {suggest(client, specs)}")
         return cls(files, experiment, specs[client])
 
     @property
@@ -93,7 +93,7 @@ class Trained:
         try:
             return dict(load_file(self.path))
         except (OSError, SafetensorError) as error:
-            raise UserError([f"{self.path}: should be a trained model, found {error}"]) from None
+            raise UserError(self.path, f"expected a trained model, got {error}") from None
 
     def model(self, size: tuple[int, int] | None = None) -> MultiTaskModel:
         """Build the model for images of this size, in evaluation mode. Windows of a Swin V2 depend on the size."""
@@ -110,27 +110,28 @@ class Trained:
         try:
             model = MultiTaskModel(self.spec.model.blank, channels, size, self.tasks)
         except (RuntimeError, AssertionError, ValueError) as error:
-            about = f"{self.spec.name}: expected images of a size that {self.spec.model.encoder.title} takes"
-            raise UserError([f"{about}, got {size[0]}×{size[1]} after padding: {imports.told(error)}"]) from None
+            wanted = f"images of a size that {self.spec.model.encoder.title} takes"
+            got = f"{size[0]}×{size[1]} after padding: {imports.one_line(error)}"
+            raise UserError(self.spec.name, f"expected {wanted}, got {got}") from None
         try:
             model.load_state_dict(self._tensors)
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:200]
-            raise UserError([f"{self.path}: should be the model of {self.spec.name!r}, found {reason}"]) from None
+            raise UserError(self.path, f"expected the model of {self.spec.name!r}, got {reason}") from None
         return model.eval()
 
     def require_images(self) -> None:
         """Raise UserError if its inputs are not images."""
         if self.experiment.data[self.spec.data].are_arrays:
-            fault = "should have images as inputs, found arrays; `Trained.predict` takes them"
-            raise UserError([f"--client {self.spec.name}: {fault}"])
+            wanted = "expected images as inputs, got arrays; `Trained.predict` takes them"
+            raise UserError(f"--client {self.spec.name}", wanted)
 
     def input_size(self, own: tuple[int, int], name: str) -> tuple[int, int]:
         """The size of the network's input for an image of this size; raises UserError if it is too large for one."""
         size = input_size(own, self.size, resize=self.resizes)
         if size != self.size and (prod(size) > MAX_PIXELS or max(size) > LONGEST):
             most = f"at most {MAX_PIXELS} pixels with sides of at most {LONGEST}"
-            raise UserError([f"{name}: expected {most} as the network's input, got {size[0]}×{size[1]}"])
+            raise UserError(name, f"expected {most} as the network's input, got {size[0]}×{size[1]}")
         return size
 
     @torch.inference_mode()
@@ -160,7 +161,7 @@ class Trained:
                 return checked_array(given, self.size), None
             sample = {"image": checked_image(torch.tensor(given) if _has_planes_first(given) else given)}
         except (ValueError, OSError) as error:  # Pillow reads a file when its pixels are needed
-            raise UserError([f"{name}: {error}"]) from None
+            raise UserError(name, str(error)) from None
         size = self.input_size(own_size(sample), name)
         return for_evaluation(fitted(sample, size), size)["image"], placement(own_size(sample), size)
 
@@ -185,7 +186,7 @@ def predict_files(trained: Trained, places: Sequence[Path], folder: Path, *, raw
     paths = [path for place in places for path in _images_in(place)]
     counts = Counter(path.stem for path in paths)
     if repeated := sorted(stem for stem, count in counts.items() if count > 1):
-        raise UserError([f"images should have different names, found {', '.join(repeated)} more than once"])
+        raise UserError("images", f"expected different names, got {', '.join(repeated)} more than once")
     aside = folder / ".new"
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     shutil.rmtree(aside, ignore_errors=True)  # of a killed process
@@ -208,7 +209,7 @@ def _images_in(place: Path) -> list[Path]:
     known = {suffix for suffix, format in Image.registered_extensions().items() if format in Image.OPEN}
     if images := sorted(path for path in place.iterdir() if path.suffix.lower() in known and path.is_file()):
         return images
-    raise UserError([f"{place}: should have images in it, such as .jpg or .png files, found none"])
+    raise UserError(place, "expected images in it, such as .jpg or .png files, got none")
 
 
 def _predict_file(trained: Trained, path: Path, folder: Path, *, raw: bool) -> None:
@@ -243,7 +244,7 @@ def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
     experiment = files.experiment().blank  # trained values replace the initial ones
     names = [spec.name for spec in experiment.specs]
     if wanted.client is not None and wanted.client not in names:
-        raise UserError([f"--client: should be one of {', '.join(names)}, found {wanted.client!r}"])
+        raise UserError("--client", f"expected one of {', '.join(names)}, got {wanted.client!r}")
     data = open_data(experiment)
     shards = shards_after(experiment, data, files)
     scores = _scores(files, experiment, data, shards, wanted, progress)
@@ -289,7 +290,7 @@ def _load(client: Client, path: Path) -> None:
         client.personal.model.load_state_dict(load_file(path))
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise UserError([f"{path}: should be the trained model of {client.name!r}, found {reason}"]) from None
+        raise UserError(path, f"expected the trained model of {client.name!r}, got {reason}") from None
 
 
 def _evaluate(client: Client, wanted: Evaluation) -> dict[str, dict[str, float]]:

@@ -240,5 +240,5 @@ def _model_faults(experiment: Experiment, spec: ClientSpec) -> Iterator[None]:
     try:
         yield
     except (ValueError, RuntimeError, KeyError, AssertionError) as error:
-        whose = "model" if spec.model == experiment.model else f"clients: the model of {spec.name!r}"
-        raise UserError([f"{whose}: cannot be built: {error}"]) from error
+        where = "model" if spec.model == experiment.model else f"clients: the model of {spec.name!r}"
+        raise UserError(where, f"cannot be built: {error}") from error

@@ -2,20 +2,19 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fedhca2.config import Config, suggest
-from fedhca2.config_errors import describe
-from fedhca2.errors import UserError
+from fedhca2.errors import Fault, UserError, list_faults
 from fedhca2.experiment.sources import merged
 from fedhca2.imports import folders, located
 from fedhca2.models import ModelConfig
 from fedhca2.models.config import with_classes
-from fedhca2.tasks import LabelSpace, Task, TaskSet
+from fedhca2.tasks import LabelSpace, TaskSet
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -125,16 +124,7 @@ def _own_model(model: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
     try:
         return ModelConfig.model_validate(merged(base, changes))
     except ValidationError as error:
-        raise UserError(describe(error, "model")) from None
-
-
-def _channels_fault(data: str, task: Task, space: LabelSpace) -> list[str]:
-    """A line if a data set does not say how many classes a task has, or too many."""
-    try:
-        task.channels_for(space)
-    except ValueError as error:
-        return [f"data.{data}: {error}; they are in its `labels`, or of kind csv in its `classes`"]
-    return []
+        raise UserError.of(list_faults(error, "model")) from None
 
 
 def expand(
@@ -143,33 +133,42 @@ def expand(
     model: ModelConfig,
     tasks: TaskSet,
 ) -> list[ClientSpec]:
-    """List all clients, checked against the labels of the data sets; None where these are not known."""
-    lines: list[str] = []
+    """List all clients; raises UserError if they do not fit the labels of the data sets, which are None if unknown."""
+    faults: list[Fault] = []
     specs: list[ClientSpec] = []
     for i, entry in enumerate(entries):
+        where = f"clients[{i}]"
         if entry.data not in labels:
-            lines.append(
-                f"clients[{i}].data: {entry.data!r} is not a data set of this experiment. {suggest(entry.data, labels)}"
-            )
+            hint = suggest(entry.data, labels)
+            faults.append(Fault(f"{where}.data", f"expected a data set of this experiment, got {entry.data!r}. {hint}"))
             continue
-        key = "tasks" if entry.tasks else "split"
-        for task in entry.tasks or entry.split or ():
-            known = labels[entry.data]
-            if known is not None and task not in known:
-                hint = suggest(task, known)
-                lines.append(f"clients[{i}].{key}: {task!r} is not a task of data set {entry.data!r}. {hint}")
-            elif task not in tasks:
-                hint = f"should be declared in `tasks`, for example as `{task}: regression`, found nothing"
-                lines.append(f"clients[{i}].{key}: {task!r} {hint}")
-            elif known is not None:
-                lines += _channels_fault(entry.data, tasks[task], known[task])
+        faults += _task_faults(where, entry, labels[entry.data], tasks)
         try:
             specs += entry.expand(model)
         except UserError as error:
-            lines += [f"clients[{i}].{line}" for line in error.lines]
+            faults += (fault.within(where, ".") for fault in error.faults)
     for name, count in Counter(spec.name for spec in specs).items():
         if count > 1:
-            lines.append(f"clients: {count} clients are called {name!r}; give each a 'name', or use 'copies'")
-    if lines:
-        raise UserError(dict.fromkeys(lines))
+            hint = "give each a 'name', or use 'copies'"
+            faults.append(Fault("clients", f"expected different names, got {count} clients called {name!r}; {hint}"))
+    if faults:
+        raise UserError.of(dict.fromkeys(faults))
     return specs
+
+
+def _task_faults(
+    where: str, entry: ClientEntry, labels: Mapping[str, LabelSpace] | None, tasks: TaskSet
+) -> Iterator[Fault]:
+    """Tasks of a client that nobody declares, that its data set has no labels for, or whose classes are not known."""
+    key = f"{where}.{'tasks' if entry.tasks else 'split'}"
+    for task in entry.tasks or entry.split or ():
+        if labels is not None and task not in labels:
+            yield Fault(key, f"expected tasks of data set {entry.data!r}, got {task!r}. {suggest(task, labels)}")
+        elif task not in tasks:
+            yield Fault(key, f"expected {task!r} in `tasks`, for example as `{task}: regression`, got no declaration")
+        elif labels is not None:
+            try:
+                tasks[task].channels_for(labels[task])
+            except ValueError as error:
+                hint = "they are in its `labels`, or of kind csv in its `classes`"
+                yield Fault(f"data.{entry.data}", f"{error}; {hint}")

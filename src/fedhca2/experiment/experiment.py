@@ -1,6 +1,6 @@
 """An experiment as data: everything a run depends on, checked before training starts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -10,15 +10,14 @@ from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_
 
 from fedhca2.clients import Privacy, Training
 from fedhca2.config import Config, suggest
-from fedhca2.config_errors import describe
 from fedhca2.data import AnyData, Dataset, Split
 from fedhca2.data.config import DataSets
 from fedhca2.data.files import FileError
-from fedhca2.errors import UserError
+from fedhca2.errors import Fault, UserError, list_faults
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
-from fedhca2.experiment.sources import apply_overrides, merged, name_files, read_config
+from fedhca2.experiment.sources import apply_overrides, merge_files, merged, name_files, read_files
 from fedhca2.imports import FOLDERS, folders, is_import_path, located
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
@@ -124,11 +123,11 @@ class Experiment(Config):
         """The method with its settings."""
         settings = dict(self.method)
         if not isinstance(settings["name"], str):
-            raise UserError([f"method.name: should be a name, found {settings['name']!r}"])
+            raise UserError("method.name", f"expected a name, got {settings['name']!r}")
         try:
             return resolve(settings.pop("name"), settings).over(self.rounds)
         except ValueError as error:
-            raise UserError([f"method: {error}"]) from None
+            raise UserError("method", str(error)) from None
 
     @property
     def own_code(self) -> list[str]:
@@ -184,14 +183,14 @@ class Experiment(Config):
         """All clients; raises UserError if they, or partitions, do not fit these labels. None fits everything."""
         tasks = self.task_set
         specs = expand(self.clients, labels, self.model, tasks)
-        lines = _unequal_starts(specs)
+        faults = _unequal_starts(specs)
         for name, known in labels.items():
             clients = [spec.name for spec in specs if spec.data == name]
             labelled = [tasks[task] for task in (tasks if known is None else known) if task in tasks]
             if clients and (fault := self.data[name].partition.fault(clients, labelled)):
-                lines.append(f"data.{name}.partition.{fault}")
-        if lines:
-            raise UserError(lines)
+                faults.append(Fault(*f"data.{name}.partition.{fault}".split(": ", 1)))
+        if faults:
+            raise UserError.of(faults)
         return specs
 
     @property
@@ -202,14 +201,14 @@ class Experiment(Config):
     @classmethod
     def load(cls, source: str | Path = "demo", overrides: list[str] | None = None) -> Self:
         """Load an experiment from a YAML file or by its embedded name, with `key=value` overrides."""
-        beside: list[Path] = []
-        values = apply_overrides(read_config(source, beside), overrides or [])
+        files = read_files(source)
+        values = apply_overrides(merge_files(files), overrides or [])
         try:
-            return cls.parse(values, beside)
+            return cls.parse(values, [file.folder for file in files if file.folder])
         except UserError as error:
             if overrides:  # which may be at fault
                 raise
-            raise UserError(name_files(error.lines, source)) from None
+            raise type(error).of(name_files(error.faults, files)) from None
 
     @classmethod
     def parse(cls, values: Any, beside: Sequence[Path] = ()) -> Self:
@@ -218,38 +217,37 @@ class Experiment(Config):
         Relative paths are looked for in the folders `beside`, and then in the working directory.
         """
         if not isinstance(values, dict):
-            raise UserError([f"config: should be a mapping of keys to values, found {values!r:.200}"])
+            raise UserError("config", f"expected a mapping of keys to values, got {values!r:.200}")
         try:
             experiment = cls.model_validate(values, context={FOLDERS: beside})
         except ValidationError as error:
-            raise UserError(describe(error)) from None
-        names = [spec.name for spec in experiment.specs]
-        if lines := _wrong_methods(experiment.methods or {}):
-            raise UserError(lines)
-        participation, guard = experiment.participation, experiment.guard
-        named = {"participation.availability": [*participation.availability], "guard.images": [*guard.images]}
-        lines = [
-            f"{key}: {name!r} is not a client. {suggest(name, names)}"
-            for key, by_client in named.items()
-            for name in by_client
-            if name not in names
-        ]
-        lines += _unknown_metrics(experiment.metrics, experiment.task_set)
-        if experiment.resolved_method.batch_norm == "average" and experiment.privacy.noise:
-            lines.append(
-                "privacy.noise: does not work with method.batch_norm 'average': noise makes variances negative"
-            )
-        if experiment.training.batch_size < 2 and any(
-            spec.model.decoder.kind == "deeplab" for spec in experiment.specs
-        ):
-            lines.append("training.batch_size: expected at least 2 for deeplab, which normalises over the batch, got 1")
-        if experiment.diagnostics and experiment.privacy.noise:
-            lines.append("diagnostics: does not work with privacy.noise, which does not cover the losses it measures")
-        if experiment.secure_aggregation:
-            lines += experiment.secure_aggregation.faults(experiment.resolved_method, experiment.privacy.deviation)
-        if lines:
-            raise UserError(lines)
+            raise UserError.of(list_faults(error)) from None
+        if faults := list(experiment._find_faults()):
+            raise UserError.of(faults)
         return experiment
+
+    def _find_faults(self) -> Iterator[Fault]:
+        """Settings that contradict each other."""
+        specs = self.specs
+        if wrong := _wrong_methods(self.methods or {}):
+            yield from wrong
+            return
+        names, method = [spec.name for spec in specs], self.resolved_method
+        chosen = [("participation.availability", name) for name in self.participation.availability]
+        for key, name in [*chosen, *(("guard.images", name) for name in self.guard.images)]:
+            if name not in names:
+                yield Fault(key, f"expected names of clients, got {name!r}. {suggest(name, names)}")
+        yield from _unknown_metrics(self.metrics, self.task_set)
+        if method.batch_norm == "average" and self.privacy.noise:
+            yield Fault("privacy.noise", "does not work with method.batch_norm 'average': variances become negative")
+        if self.training.batch_size < 2 and any(spec.model.decoder.kind == "deeplab" for spec in specs):
+            wanted = "at least 2 for deeplab, which normalises over the batch"
+            yield Fault("training.batch_size", f"expected {wanted}, got 1")
+        if self.diagnostics and self.privacy.noise:
+            yield Fault("diagnostics", "does not work with privacy.noise, which does not cover the losses it measures")
+        if self.secure_aggregation:
+            for fault in self.secure_aggregation.faults(method, self.privacy.deviation):
+                yield Fault(*fault.split(": ", 1))
 
     def with_method(self, name: str) -> Self:
         """The same experiment with another method in its settings from `methods`, and without a baseline."""
@@ -294,15 +292,15 @@ def _settings_for(name: Any, methods: Mapping[Any, Any]) -> Mapping[str, Any]:
     return settings if isinstance(settings, Mapping) else {}
 
 
-def _wrong_methods(methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Write one line for each unknown method, and for each method with settings that it cannot have."""
-    lines = []
+def _wrong_methods(methods: Mapping[str, Mapping[str, Any]]) -> list[Fault]:
+    """Unknown methods, and methods with settings that they cannot have."""
+    faults = []
     for name, settings in methods.items():
         try:
             resolve(name, settings)
         except ValueError as error:
-            lines.append(f"methods.{name}: {str(error).removeprefix(f'{name}: ')}")
-    return lines
+            faults.append(Fault(f"methods.{name}", str(error).removeprefix(f"{name}: ")))
+    return faults
 
 
 def _encoders(values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -311,22 +309,24 @@ def _encoders(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [model["encoder"] for model in models if "encoder" in model]
 
 
-def _unequal_starts(specs: Sequence[ClientSpec]) -> list[str]:
-    """Write a line for each encoder that does not start from the same weights at all clients that have it."""
+def _unequal_starts(specs: Sequence[ClientSpec]) -> list[Fault]:
+    """Encoders that do not start from the same weights at all clients that have them."""
     weights: dict[str, set[str]] = {}
     for spec in specs:
         weights.setdefault(spec.model.encoder.title, set()).add(spec.model.encoder.weights)
+    wanted = "expected the same weights at all clients with the encoder"
     return [
-        f"clients: encoder {name!r} should start from the same weights at all clients, found {', '.join(sorted(files))}"
+        Fault("clients", f"{wanted} {name!r}, got {', '.join(sorted(files))}")
         for name, files in weights.items()
         if len(files) > 1
     ]
 
 
-def _unknown_metrics(metrics: Mapping[str, str], tasks: TaskSet) -> list[str]:
-    """Write one line for each unknown task, and for each metric that its task does not have."""
-    lines = [f"metrics: {task!r} is not a task. {suggest(task, tasks)}" for task in metrics if task not in tasks]
+def _unknown_metrics(metrics: Mapping[str, str], tasks: TaskSet) -> Iterator[Fault]:
+    """Unknown tasks, and metrics that their task does not have."""
     for task, name in metrics.items():
-        if task in tasks and name not in tasks[task].metrics:
-            lines.append(f"metrics.{task}: {name!r} is not a metric of {task!r}. {suggest(name, tasks[task].metrics)}")
-    return lines
+        if task not in tasks:
+            yield Fault("metrics", f"expected names of tasks, got {task!r}. {suggest(task, tasks)}")
+        elif name not in tasks[task].metrics:
+            hint = suggest(name, tasks[task].metrics)
+            yield Fault(f"metrics.{task}", f"expected a metric of {task!r}, got {name!r}. {hint}")

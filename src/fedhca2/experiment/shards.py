@@ -10,12 +10,10 @@ from fedhca2.data.dataset import Dataset
 from fedhca2.data.files import FileError
 from fedhca2.data.own import OwnSamples
 from fedhca2.data.partition import keep
-from fedhca2.errors import UserError
+from fedhca2.errors import Fault, UserError
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.models.pretrained import digest
-
-TRIED = 32  # samples of each client and split that are read before training
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ def open_data(experiment: Experiment) -> dict[str, OpenData]:
         config = experiment.data[name]
         root = getattr(config, "root", None)
         if root is not None and not root.is_dir():
-            raise UserError([f"data.{name}.root: should be the folder of {config.kind}, found no folder {root}"])
+            raise UserError(f"data.{name}.root", f"expected the folder of {config.kind}, got no folder {root}")
     return {name: OpenData(experiment.open(name, "train"), experiment.open(name, "val")) for name in experiment.labels}
 
 
@@ -55,7 +53,7 @@ def _require_weights(experiment: Experiment) -> None:
         try:
             digest(weights)
         except ValueError as error:
-            raise UserError([f"model.encoder.weights: {error}"]) from None
+            raise UserError("model.encoder.weights", str(error)) from None
 
 
 def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[str, Shard]:
@@ -69,7 +67,7 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
         groups.setdefault((len(spec.tasks) > 1, spec.data), []).append(spec)
     rng = np.random.RandomState(experiment.seed)
     shards: dict[str, Shard] = {}
-    lines: list[str] = []
+    faults: list[Fault] = []
     for (_, name), specs in groups.items():
         try:
             parts = experiment.data[name].partition.deal(
@@ -77,22 +75,22 @@ def assign_shards(experiment: Experiment, data: Mapping[str, OpenData]) -> dict[
             )
             shards |= {spec.name: _shard(spec, data[name], parts[spec.name]) for spec in specs}
         except FileError as error:
-            lines.append(f"data.{name}: {error}")
+            faults.append(Fault(f"data.{name}", str(error)))
         except ValueError as error:
-            lines.append(f"data.{name}.partition: {error}")
-    if lines:
-        raise UserError(lines)
+            faults.append(Fault(f"data.{name}.partition", str(error)))
+    if faults:
+        raise UserError.of(faults)
     require_usable(experiment, data, shards)
     return {spec.name: shards[spec.name] for spec in experiment.specs}
 
 
 def require_usable(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> None:
     """Raise UserError if a client has too few images, or if some of them, tried here, cannot be read."""
-    lines = _too_small(shards, experiment.training.batch_size)
-    if not lines and not experiment.skip_broken:
-        lines = _bad_samples(experiment, data, shards)
-    if lines:
-        raise UserError(lines)
+    faults = _too_small(shards, experiment.training.batch_size)
+    if not faults and not experiment.skip_broken:
+        faults = _bad_samples(experiment, data, shards)
+    if faults:
+        raise UserError.of(faults)
 
 
 def _shard(spec: ClientSpec, data: OpenData, part: Sequence[int]) -> Shard:
@@ -100,30 +98,29 @@ def _shard(spec: ClientSpec, data: OpenData, part: Sequence[int]) -> Shard:
     return Shard(keep(part, usable), list(data.val.usable(spec.tasks)), part)
 
 
-def _bad_samples(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> list[str]:
+def _bad_samples(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> list[Fault]:
     """Read some samples of the data sets that cannot check their files when they are opened; lists the first faults."""
-    lines = []
+    faults, tried = [], 32  # samples of each client and split
     for spec in experiment.specs:
         opened, shard = data[spec.data], shards[spec.name]
         try:
             for split, indices in ((opened.train, shard.train), (opened.val, shard.val)):
-                for index in indices[:: -(-len(indices) // TRIED)] if isinstance(split, OwnSamples) else ():
+                for index in indices[:: -(-len(indices) // tried)] if isinstance(split, OwnSamples) else ():
                     split.load(index, spec.tasks)
         except FileError as error:
-            lines.append(f"data.{spec.data}: {error}")
-    return list(dict.fromkeys(lines))
+            faults.append(Fault(f"data.{spec.data}", str(error)))
+    return list(dict.fromkeys(faults))
 
 
-def _too_small(shards: Mapping[str, Shard], batch: int) -> list[str]:
-    lines = []
+def _too_small(shards: Mapping[str, Shard], batch: int) -> list[Fault]:
+    faults = []
     for name, shard in shards.items():
         if len(shard.train) < batch:
-            lines.append(
-                f"clients: {name!r} has {len(shard.train)} training images, fewer than training.batch_size = {batch}"
-            )
+            wanted = f"at least training.batch_size = {batch} training images"
+            faults.append(Fault("clients", f"expected {wanted} for {name!r}, got {len(shard.train)}"))
         if not shard.val:
-            lines.append(f"clients: {name!r} has no validation images")
-    return lines
+            faults.append(Fault("clients", f"expected validation images for {name!r}, got none"))
+    return faults
 
 
 def partition_as_data(
@@ -162,31 +159,26 @@ def without_broken(
         return dict(shards), {}
     left: dict[str, Shard] = {}
     skipped: Skipped = {}
-    lines: list[str] = []
     for spec in experiment.specs:
-        shard, faults = shards[spec.name], list[str]()
-        train = _readable(data[spec.data].train.for_share(shard.dealt), shard.train, spec.tasks, faults)
-        val = _readable(data[spec.data].val, shard.val, spec.tasks, faults)
+        shard, broken = shards[spec.name], list[str]()
+        train = _readable(data[spec.data].train.for_share(shard.dealt), shard.train, spec.tasks, broken)
+        val = _readable(data[spec.data].val, shard.val, spec.tasks, broken)
         left[spec.name] = Shard(train, val, shard.dealt)
-        if faults:
-            skipped[spec.name] = faults
-        if len(train) < experiment.training.batch_size or not val:
-            lines.append(
-                f"clients: {spec.name!r} should have {experiment.training.batch_size} training images and one "
-                f"validation image, found {len(train)} and {len(val)} that can be read ({len(faults)} cannot)"
-            )
-    if lines:
-        raise UserError(lines)
+        if broken:
+            skipped[spec.name] = broken
+    if faults := _too_small(left, experiment.training.batch_size):
+        listed = "; ".join(f"{len(broken)} of {name!r}, such as {broken[0]}" for name, broken in skipped.items())
+        raise UserError.of([*faults, *([Fault("", f"unreadable files: {listed}")] if listed else [])])
     return left, skipped
 
 
-def _readable(data: Dataset, indices: Sequence[int], tasks: Sequence[str], faults: list[str]) -> list[int]:
-    """List the indices of readable samples, and add the faults of the others to `faults`."""
+def _readable(data: Dataset, indices: Sequence[int], tasks: Sequence[str], broken: list[str]) -> list[int]:
+    """List the indices of readable samples, and add the faults of the others to `broken`."""
     good = []
     for index in indices:
         try:
             data.load(index, tasks)
             good.append(index)
         except FileError as error:
-            faults.append(str(error))
+            broken.append(str(error))
     return good

@@ -1,38 +1,84 @@
 """Config files: finding them, inheriting from others, and applying `key.path=value` overrides."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
+from functools import reduce
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from fedhca2.config import suggest
-from fedhca2.configs import embedded_experiments, embedded_file
-from fedhca2.errors import UserError
-from fedhca2.strict_yaml import MOST_LEVELS, YamlError, parse_yaml, read_yaml
+from fedhca2.configs import embedded_file, embedded_names
+from fedhca2.errors import Fault, UserError
+from fedhca2.strict_yaml import YamlError, parse_yaml, read_yaml
 
 SUFFIXES = (".yaml", ".yml")
-OWN = ("name", "title", "belongs_to")  # keys that are not inherited
 
 
-def read_config(source: str | Path, folders: list[Path] | None = None) -> dict[str, Any]:
-    """Read plain data from a YAML file or an embedded config, merged with what it `extends`.
+@dataclass(frozen=True)
+class ConfigFile:
+    """A config's own file, or one that it extends."""
 
-    `folders` gets the folders of all files that are read. Raises UserError if a file cannot be read, or is no mapping.
-    """
-    path = Path(source)
-    if path.suffix in SUFFIXES:
-        values = _read(path, str(source), (), folders if folders is not None else [])
-        if not isinstance(values, dict):
-            found = "an empty file" if values is None else f"{values!r:.200}"
-            raise UserError([f"{source}: expected a mapping of keys to values, got {found}"])
-        return _named(values, path.stem)
-    embedded = embedded_file(str(source))
-    if embedded is None:
-        known = [listing.name for listing in embedded_experiments()]
-        raise UserError([f"{source}: neither a .yaml file nor an embedded experiment. {_near(str(source), known)}"])
-    return _named(_read(embedded, str(source), (), []), str(source).replace("/", "-"))
+    name: str
+    values: dict[str, Any]
+    folder: Path | None  # None: it is an embedded one
+
+
+def read_files(source: str | Path) -> list[ConfigFile]:
+    """Read a YAML file or an embedded config, and then those that it extends; raises UserError if one is no config."""
+    name = str(source)
+    is_own = Path(source).suffix in SUFFIXES
+    file: Traversable | None = Path(source) if is_own else embedded_file(name)
+    if file is None:
+        hint = suggest(name, embedded_names()).partition("(")[0]  # the whole list is too long for a line
+        raise UserError(
+            name, f"expected a .yaml file or an embedded experiment. {hint}`fedhca2 experiments` lists them"
+        )
+    files = list[ConfigFile]()
+    while file is not None:
+        files.append(ConfigFile(name, _read(file, name), Path(str(file)).parent if is_own else None))
+        parent = files[-1].values.get("extends")
+        if parent is None:
+            break
+        where, parent, is_own = f"{name}: extends", str(parent), is_own and str(parent).endswith(SUFFIXES)
+        file = Path(str(file)).parent / parent if is_own else embedded_file(parent)
+        if file is None:
+            raise UserError(where, f"expected a .yaml file or an embedded experiment, got {parent!r}")
+        if len(files) > 32:
+            raise UserError(where, f"expected a config that does not extend this one, got {parent!r}")
+        name = str(file) if is_own else parent
+    return files
+
+
+def read_config(source: str | Path) -> dict[str, Any]:
+    """The values of a YAML file or an embedded config, merged with what it extends."""
+    return merge_files(read_files(source))
+
+
+def _read(file: Traversable, name: str) -> dict[str, Any]:
+    try:
+        values = read_yaml(file)
+    except YamlError as error:
+        raise UserError(name, str(error)) from None
+    except (OSError, ValueError) as error:  # ValueError: not a possible file name
+        raise UserError(name, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not isinstance(values, dict):
+        got = "an empty file" if values is None else f"{values!r:.200}"
+        raise UserError(name, f"expected a mapping of keys to values, got {got}")
+    return values
+
+
+def merge_files(files: Sequence[ConfigFile]) -> dict[str, Any]:
+    """The values of a config over those of the files that it extends, with its file's name if it has none."""
+    own = {key: value for key, value in files[0].values.items() if key in ("name", "title", "belongs_to")}
+    shared = [
+        {key: value for key, value in file.values.items() if key not in ("name", "title", "belongs_to", "extends")}
+        for file in reversed(files)
+    ]
+    name = Path(files[0].name).stem if files[0].folder else files[0].name.replace("/", "-")
+    return {"name": re.sub(r"[^A-Za-z0-9_.-]", "-", name), **own, **reduce(merged, shared)}
 
 
 def merged(base: Any, changes: Any) -> Any:
@@ -51,33 +97,15 @@ def merged(base: Any, changes: Any) -> Any:
     return {**base, **both}
 
 
-def name_files(faults: Sequence[str], source: str | Path) -> list[str]:
-    """Add to lines about a config the file that the faulty setting was inherited from, if it was."""
-    files = list(_chain(source))
-    lines = []
+def name_files(faults: Iterable[Fault], files: Sequence[ConfigFile]) -> list[Fault]:
+    """Add to faults of a config the file that the setting was inherited from, if it was."""
+    named = []
     for fault in faults:
-        unknown = re.match(r"config: unknown key '([^']*)'", fault)
-        steps = [unknown[1]] if unknown else re.findall(r"[\w-]+", fault.partition(": ")[0])
-        depths = [_depth(values, steps) for _, values in files]
+        steps = re.findall(r"[\w-]+", fault.where)
+        depths = [_depth(file.values, steps) for file in files]
         nearest = depths.index(max(depths))
-        lines.append(f"{fault} (in {files[nearest][0]})" if nearest else fault)
-    return lines
-
-
-def _chain(source: str | Path) -> Iterator[tuple[str, Any]]:
-    """A config file and those that it extends, each with its name and own values."""
-    file: Traversable | None = Path(source) if Path(source).suffix in SUFFIXES else embedded_file(str(source))
-    name = str(source)
-    while file is not None:
-        values = read_yaml(file)
-        yield name, values
-        parent = values.get("extends") if isinstance(values, dict) else None
-        name, file = str(parent), _parent(file, str(parent)) if parent else None
-
-
-def _parent(file: Traversable, parent: str) -> Traversable | None:
-    """The file that another extends."""
-    return file.parent / parent if parent.endswith(SUFFIXES) and isinstance(file, Path) else embedded_file(parent)
+        named.append(Fault(fault.where, f"{fault.message} (in {files[nearest].name})") if nearest else fault)
+    return named
 
 
 def _depth(values: Any, steps: Sequence[str]) -> int:
@@ -92,44 +120,6 @@ def _depth(values: Any, steps: Sequence[str]) -> int:
     return len(steps)
 
 
-def _named(values: dict[str, Any], name: str) -> dict[str, Any]:
-    """Give the config its file's name, unless it has one."""
-    return {"name": re.sub(r"[^A-Za-z0-9_.-]", "-", name), **values}
-
-
-def _read(file: Traversable, source: str, below: tuple[str, ...], folders: list[Path]) -> Any:
-    """Read a file, merged with what it extends; `below` lists the files that extend it."""
-    if isinstance(file, Path):
-        folders.append(file.parent)
-    try:
-        values = read_yaml(file)
-    except YamlError as error:
-        raise UserError([f"{source}: {error}"]) from None
-    except (OSError, ValueError) as error:  # ValueError: not a possible file name
-        raise UserError([f"{source}: cannot be read: {getattr(error, 'strerror', None) or error}"]) from None
-    if not isinstance(values, dict) or "extends" not in values:
-        return values
-    parent = str(values.pop("extends"))
-    if parent in below:
-        raise UserError([f"{source}: extends {parent!r}, which extends it"])
-    above = _parent(file, parent)
-    if above is None:
-        raise UserError([f"{source}: extends: {parent!r} is neither a .yaml file nor an embedded experiment"])
-    is_file = isinstance(above, Path) and parent.endswith(SUFFIXES)  # not an embedded one
-    base = _read(above, str(above) if is_file else parent, (*below, parent), folders if is_file else [])
-    base = {} if base is None else base
-    if not isinstance(base, dict):
-        raise UserError([f"{source}: extends: {parent!r} should be a mapping, found {type(base).__name__}"])
-    own = {key: value for key, value in values.items() if key in OWN}
-    inherited, changes = ({k: v for k, v in each.items() if k not in OWN} for each in (base, values))
-    return {**own, **merged(inherited, changes)}
-
-
-def _near(name: str, known: list[str]) -> str:
-    """Suggest the closest name; a full list is too long for one line."""
-    return f"{suggest(name, known).partition('(')[0]}`fedhca2 experiments` lists them"
-
-
 def apply_overrides(values: Any, overrides: list[str]) -> Any:
     """Apply each override to the config; list entries are addressed by number, and values are YAML.
 
@@ -139,24 +129,23 @@ def apply_overrides(values: Any, overrides: list[str]) -> Any:
     values = deepcopy(values)
     for override in overrides:
         path, equals, text = override.partition("=")
-        if not equals or not path or path.count(".") >= MOST_LEVELS:
-            raise UserError(
-                [f"--set {override:.200}: should be KEY=VALUE, as in rounds=5 or training.learning_rate=0.001"]
-            )
+        where = f"--set {override:.200}"
+        if not equals or not path or path.count(".") >= 64:
+            raise UserError(where, "expected KEY=VALUE, as in rounds=5 or training.learning_rate=0.001")
         try:
             value = parse_yaml(text)
         except YamlError as error:
-            raise UserError([f"--set {override:.200}: the value is {error}"]) from None
-        _set(values, path.split("."), value, override)
+            raise UserError(where, f"the value is {error}") from None
+        _set(values, path.split("."), value, where)
     return values
 
 
-def _set(record: Any, steps: list[str], value: Any, override: str) -> None:
+def _set(record: Any, steps: list[str], value: Any, where: str) -> None:
     for i, step in enumerate(steps):
         last = i == len(steps) - 1
         if isinstance(record, list):
             if not step.isdigit() or int(step) >= len(record):
-                raise UserError([f"--set {override}: {step!r} should be the number of an entry below {len(record)}"])
+                raise UserError(where, f"expected the number of an entry below {len(record)}, got {step!r}")
             key: Any = int(step)
         elif isinstance(record, dict):
             key = step
@@ -165,7 +154,7 @@ def _set(record: Any, steps: list[str], value: Any, override: str) -> None:
             if not last and record.get(key) is None:
                 record[key] = {}
         else:
-            raise UserError([f"--set {override}: there is nothing below {'.'.join(steps[:i])!r}"])
+            raise UserError(where, f"expected settings in {'.'.join(steps[:i])!r}, got {record!r:.200}")
         if last and steps == ["method", "name"] and value != record.get("name"):
             record.clear()  # another method has other settings
         if last:

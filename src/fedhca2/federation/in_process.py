@@ -23,7 +23,7 @@ from fedhca2.experiment.clients import client_kind
 from fedhca2.federation.membership import shards_after
 from fedhca2.federation.server import check_method
 from fedhca2.federation.shelf import Built, Shelf, Turns
-from fedhca2.imports import is_raised_in, told
+from fedhca2.imports import is_raised_in, one_line
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.checkpoints import unusable
 from fedhca2.run_folder.names import PARTITION
@@ -159,7 +159,7 @@ class InProcess:
         except Exception as error:  # a user's own code raises anything
             if not is_raised_in(error, self.own_code):
                 raise
-            raise UserError(where, told(error)) from error
+            raise UserError(where, one_line(error)) from error
 
     def _stop(self, working: Collection[Future[None]]) -> None:
         """Let work end with its current batch, and wait for it."""

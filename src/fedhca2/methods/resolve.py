@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from fedhca2 import aggregation, objectives
 from fedhca2.aggregation import Aggregator
 from fedhca2.config import Config, suggest
-from fedhca2.config_errors import describe
+from fedhca2.errors import list_faults
 from fedhca2.imports import FORMS, is_import_path, load
 from fedhca2.methods.catalogue import METHODS
 from fedhca2.methods.method import Method
@@ -123,7 +123,7 @@ def _validated(cls: type[C], place: str, values: Mapping[str, Any]) -> C:
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        raise ValueError(describe(error, place)[0]) from None
+        raise ValueError(str(list_faults(error, place)[0])) from None
 
 
 def imported(name: str) -> Method:

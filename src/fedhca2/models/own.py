@@ -15,8 +15,8 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from fedhca2.config import has_boolean_for_number, suggest
-from fedhca2.config_errors import describe
-from fedhca2.imports import load, parameters, told
+from fedhca2.errors import list_faults
+from fedhca2.imports import load, one_line, parameters
 from fedhca2.models.config import ModelConfig, Part
 from fedhca2.models.layers import STRIDES
 
@@ -32,7 +32,7 @@ def make(name: str, part: Part, *given: Any) -> nn.Module:
         made = made_by(*given, **settings)
     except Exception as error:  # it may raise anything
         values = ", ".join([*map(repr, given), *(f"{key}={value!r}" for key, value in settings.items())])
-        raise ValueError(f"{name} {part.kind}: expected to be made with ({values}), got {told(error)}") from error
+        raise ValueError(f"{name} {part.kind}: expected to be made with ({values}), got {one_line(error)}") from error
     if name == "encoder" and not _are_widths(getattr(made, "channels", None)):
         found = getattr(made, "channels", "none")
         raise ValueError(f"{name} {part.kind} should have `channels`, the widths of its maps, found {found}")
@@ -60,11 +60,11 @@ def _typed(place: str, value: Any, hint: Any) -> Any:
     except PydanticUserError:  # a type that no config can hold
         return value
     if has_boolean_for_number(value, hint):
-        raise ValueError(f"{place}: should be a number, found {value!r}")
+        raise ValueError(f"{place}: expected a number, got {value!r}")
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise ValueError(describe(error, place)[0]) from None
+        raise ValueError(str(list_faults(error, place)[0])) from None
 
 
 def _is_module(value: Any) -> bool:
@@ -133,7 +133,7 @@ def _tried(name: str, module: nn.Module, *inputs: Any) -> Any:
     try:
         return module(*inputs)
     except Exception as error:  # it may raise anything
-        raise ValueError(f"{name} should accept what it gets, found {told(error)}") from error
+        raise ValueError(f"{name} should accept what it gets, found {one_line(error)}") from error
 
 
 def _check_maps(config: ModelConfig, maps: Any, channels: Sequence[int], shape: Sequence[int]) -> None:

@@ -17,7 +17,7 @@ from uuid import uuid4
 from fedhca2.config import suggest
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
-from fedhca2.imports import FORMS, is_import_path, load, told
+from fedhca2.imports import FORMS, is_import_path, load, one_line
 from fedhca2.reports.variants import flat
 from fedhca2.run_folder.event_log import Event
 from fedhca2.run_folder.names import TRACKING
@@ -322,7 +322,7 @@ def _faults_named(text: str) -> Iterator[None]:
     except ValueError as error:
         raise UserError(f"--track {text}", str(error)) from None
     except Exception as error:  # other people's code raises anything
-        raise UserError(f"--track {text}", told(error)) from error
+        raise UserError(f"--track {text}", one_line(error)) from error
 
 
 def _open(text: str) -> Tracker:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from fedhca2.config_errors import describe
-from fedhca2.errors import UserError
+from fedhca2.errors import UserError, list_faults
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.clients import ClientEntry, client_kind
 from fedhca2.experiment.sources import read_config
@@ -214,7 +213,7 @@ class RunFiles:
         except NotAllowedError:
             raise
         except ValidationError as error:
-            raise UserError([f"{self.config_file}: tasks: {line}" for line in describe(error)]) from None
+            raise UserError.of(fault.within(f"{self.config_file}: tasks") for fault in list_faults(error)) from None
         except ValueError as error:
             raise UserError([f"{self.config_file}: tasks: {error}"]) from None
         return TaskSet([*known.values(), *by_facts.values()]) if by_facts else known
@@ -275,7 +274,7 @@ class RunFiles:
         try:
             return TypeAdapter(list[ClientEntry]).validate_python(self.config.get("clients", []))
         except ValidationError as error:
-            raise UserError([f"{self.config_file}: {line}" for line in describe(error, "clients")]) from None
+            raise UserError.of(fault.within(self.config_file) for fault in list_faults(error, "clients")) from None
 
     def _kinds(self, tasks: Mapping[str, Iterable[str]]) -> dict[str, str]:
         return {client: client_kind(self.dataset(client), held) for client, held in tasks.items()}

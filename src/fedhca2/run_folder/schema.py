@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedhca2.config_errors import describe
-from fedhca2.errors import UserError
+from fedhca2.errors import UserError, list_faults
 from fedhca2.run_folder.names import MATRICES_FILE
 from fedhca2.run_folder.strict_json import mapping
 from fedhca2.tasks import TaskSet
@@ -241,4 +240,4 @@ def _check(model: type[_Checked], values: Any, place: str) -> None:
     try:
         model.model_validate(values)
     except ValidationError as error:
-        raise UserError([f"{place}: {describe(error)[0]}"]) from None
+        raise UserError.of([list_faults(error)[0].within(place)]) from None

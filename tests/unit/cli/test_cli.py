@@ -46,14 +46,14 @@ def test_methods_lists_the_whole_catalogue():
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["no-such-experiment"], "error: no-such-experiment: neither a .yaml file nor an embedded experiment."),
+        (["no-such-experiment"], "error: no-such-experiment: expected a .yaml file or an embedded experiment."),
         (["no-such-file.yaml"], "error: no-such-file.yaml: cannot be read: No such file or directory"),
-        (["demo", "--set", "rounds"], "error: --set rounds: should be KEY=VALUE"),
-        (["demo", "--set", "clients=semseg"], "error: clients: should be a list, found 'semseg'"),
-        (["demo", "--set", "clients.0.split=sal"], "error: clients[0].split: should be a list, found 'sal'\n"),
-        (["demo", "--set", "rounds=none"], "error: rounds: should be a whole number, found 'none'"),
+        (["demo", "--set", "rounds"], "error: --set rounds: expected KEY=VALUE"),
+        (["demo", "--set", "clients=semseg"], "error: clients: expected a list, got 'semseg'"),
+        (["demo", "--set", "clients.0.split=sal"], "error: clients[0].split: expected a list, got 'sal'\n"),
+        (["demo", "--set", "rounds=none"], "error: rounds: expected a whole number, got 'none'"),
         (["demo", "--set", "rounds=!!bool maybe"], "the value is not valid YAML at line 1, column 1: found 'maybe'"),
-        (["demo", "--set", "rounds=yes"], "error: rounds: should be a number, found True"),
+        (["demo", "--set", "rounds=yes"], "error: rounds: expected a number, got True"),
         (["demo", "--baseline", "no-such-run"], "error: --baseline no-such-run: not a finished run"),
     ],
 )

@@ -185,15 +185,15 @@ def test_a_setting_that_is_swept_twice_is_one_line(config, tmp_path):
         ("=1,2", "expected KEY=V1,V2,…"),
         ("method.c=0.2,[", "the values are not valid YAML"),
         ("method.c=0.2,0.2", "expected different values"),
-        ("method.c=0.2,5", "encoder.c: should be less than 1, found 5"),
+        ("method.c=0.2,5", "encoder.c: expected less than 1, got 5"),
         ("method.d=1,2", "unknown setting 'd'"),
-        ("rouds=1,2", "unknown key 'rouds'"),
+        ("rouds=1,2", "rouds: unknown key"),
         ("seed=0,1", "another setting than 'seed': --seeds"),
         ("name=a,b", "another setting than 'name'"),
         ("devices=[cpu],[cuda:9]", "another setting than 'devices'"),
         ("clients.0.name=a,b", "expected the clients and tasks of clients.0.name=a"),
         ("clients.0.tasks=[sal],[semseg]", "expected the clients and tasks of clients.0.tasks="),
-        ("rounds=yes,no", "rounds: should be a number, found True"),
+        ("rounds=yes,no", "rounds: expected a number, got True"),
     ],
 )
 def test_a_wrong_sweep_is_one_line(config, tmp_path, over, line):

@@ -325,9 +325,9 @@ def test_an_error_of_the_users_own_code_is_named_by_its_line(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"count": "many"}, "data.mine.count: should be a whole number, found 'many'"),
-        ({"cout": 3}, "data.mine: unknown key 'cout'. Did you mean 'count'?"),
-        ({"root": "nowhere"}, "data.mine.root: should be the folder of"),
+        ({"count": "many"}, "data.mine.count: expected a whole number, got 'many'"),
+        ({"cout": 3}, "data.mine.cout: unknown key. Did you mean 'count'?"),
+        ({"root": "nowhere"}, "data.mine.root: expected the folder of"),
         ({"note": "nothing.txt"}, "data.mine: nothing.txt: expected 'note' here, got nothing"),
         ({"size": [32]}, "data.mine.size[1]: missing"),
     ],

@@ -104,7 +104,7 @@ def with_partition(partition):
             "at most 50000 images in 'lists', got 50001",
         ),
         ({"kind": "lists", "file": "nowhere.json"}, "nowhere.json: expected JSON"),
-        ({"kind": "evn"}, "data.outdoor.partition.kind: should be 'even'"),
+        ({"kind": "evn"}, "data.outdoor.partition.kind: expected 'even'"),
     ],
 )
 def test_a_wrong_partition_is_an_error_in_the_config(partition, line):
@@ -139,7 +139,7 @@ def test_one_client_too_many_is_an_error():
 def test_a_missing_folder_is_named():
     data = {"nyud": {"kind": "nyud", "root": "nowhere/NYUDv2"}}
     experiment = Experiment.parse({**SMALL, "data": data, "clients": [{"data": "nyud", "tasks": ["depth"]}]})
-    with pytest.raises(UserError, match=r"data\.nyud\.root: .* found no folder nowhere/NYUDv2"):
+    with pytest.raises(UserError, match=r"data\.nyud\.root: .* got no folder nowhere/NYUDv2"):
         open_data(experiment)
 
 

@@ -137,7 +137,7 @@ def test_what_is_no_image_is_one_line(run, kind):
 
 
 def test_an_unknown_client_is_refused(run):
-    with pytest.raises(UserError, match=r"is not a client of .*\. Did you mean 'home'"):
+    with pytest.raises(UserError, match=r"--client: expected a client of .*\. Did you mean 'home'"):
         Trained.open(run, "hoem")
 
 
@@ -145,7 +145,7 @@ def test_a_broken_model_is_refused(run, tmp_path):
     (tmp_path / "models").mkdir()
     (tmp_path / "config.yaml").write_bytes((run / "config.yaml").read_bytes())
     (tmp_path / "models" / f"{CLIENT}.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(UserError, match="should be a trained model"):
+    with pytest.raises(UserError, match="expected a trained model"):
         Trained.open(tmp_path, CLIENT).model()
 
 
@@ -167,7 +167,7 @@ def test_a_folder_stands_for_its_images(run, tmp_path):
 
 def test_a_folder_without_images_is_refused(run, tmp_path):
     found = predict(run, tmp_path, "-o", tmp_path / "out")
-    assert (found.exit_code, "should have images in it" in found.output) == (2, True)
+    assert (found.exit_code, "expected images in it" in found.output) == (2, True)
 
 
 def test_a_failed_prediction_leaves_nothing(run, tmp_path):
@@ -223,7 +223,7 @@ def test_an_image_that_takes_much_memory_is_one_line_with_its_name(run, tmp_path
 
 def test_two_images_of_one_name_are_refused(run, tmp_path):
     done = CliRunner().invoke(app, ["predict", str(run), "a/x.png", "b/x.png", "--client", CLIENT, "-o", str(tmp_path)])
-    assert "different names, found x more than once" in done.stderr
+    assert "different names, got x more than once" in done.stderr
 
 
 def test_safetensors_give_the_parameters_back(run, tmp_path):

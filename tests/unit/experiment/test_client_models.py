@@ -52,12 +52,12 @@ def test_what_is_written_is_read_alike():
 
 
 FAULTS = {
-    "an unknown key": ({"encoder": {"nmae": "x"}}, r"clients\[1\]\.model\.encoder: unknown key 'nmae'. Did you mean"),
-    "a wrong value": ({"decoder_width": 3}, r"clients\[1\]\.model\.decoder_width: should be .* 4, found 3"),
-    "no settings": ({"encoder": 3}, r"clients\[1\]\.model\.encoder: .*found 3"),
+    "an unknown key": ({"encoder": {"nmae": "x"}}, r"clients\[1\]\.model\.encoder\.nmae: unknown key. Did you mean"),
+    "a wrong value": ({"decoder_width": 3}, r"clients\[1\]\.model\.decoder_width: expected .* 4, got 3"),
+    "no settings": ({"encoder": 3}, r"clients\[1\]\.model\.encoder: .*got 3"),
     "other weights": (
         {"encoder": {"weights": "scenes"}},
-        f"encoder {TINY!r} should start from the same weights .*none",
+        f"expected the same weights .* {TINY!r}, got .*none",
     ),
 }
 

@@ -68,9 +68,9 @@ def test_a_task_comes_from_a_file_beside_the_experiment(tmp_path):
         ({"a.b": "regression"}, "tasks: 'a.b' should be a name of letters, digits and '_'"),
         ({"keys": "regression"}, "tasks: 'keys' should be a name of letters, digits and '_' with no other meaning"),
         ({"image": "regression"}, "tasks: 'image' should be a name"),
-        ({"x": {"kind": "regression", "wight": 1}}, "tasks.x: unknown key 'wight'. Did you mean 'weight'?"),
-        ({"x": {"kind": "regression", "weight": -1}}, "tasks.x.weight: should be greater than or equal to 0"),
-        ({"x": 3}, "tasks.x: should be a mapping of keys to values, found 3"),
+        ({"x": {"kind": "regression", "wight": 1}}, "tasks.x.wight: unknown key. Did you mean 'weight'?"),
+        ({"x": {"kind": "regression", "weight": -1}}, "tasks.x.weight: expected at least 0"),
+        ({"x": 3}, "tasks.x: expected a mapping of keys to values, got 3"),
     ],
 )
 def test_a_mistake_is_one_line(tasks, message):
@@ -84,8 +84,8 @@ def test_something_else_than_a_task_is_named(tmp_path):
 
 
 def test_a_label_without_a_task_is_named():
-    hint = "should be declared in `tasks`, for example as `people: regression`, found nothing"
-    assert fault(clients=[{"data": "outdoor", "tasks": ["people"]}]) == [f"clients[0].tasks: 'people' {hint}"]
+    hint = "in `tasks`, for example as `people: regression`, got no declaration"
+    assert fault(clients=[{"data": "outdoor", "tasks": ["people"]}]) == [f"clients[0].tasks: expected 'people' {hint}"]
 
 
 def test_a_vector_has_the_decoder_that_a_map_has():

@@ -140,7 +140,7 @@ def test_a_task_without_labels_is_one_line_of_every_command_that_opens_the_data(
     done = CliRunner().invoke(app, [*words, str(table), *map(str, out)])
     assert done.exit_code == 2, done.output
     assert "clients[0].tasks" in done.output
-    assert "is not a task of data set 'shop'" in " ".join(done.output.split())
+    assert "expected tasks of data set 'shop'" in " ".join(done.output.split())
     assert not (tmp_path / "out").exists()
 
 

@@ -192,7 +192,7 @@ def test_noise_that_hides_nothing_is_an_error():
 def test_a_site_file_names_what_is_wrong_with_its_scores(tmp_path):
     file = tmp_path / "site.yaml"
     file.write_text("{client: home, tasks: [depth], state: s, scores: sometimes}")
-    with pytest.raises(UserError, match=r"scores\.send: should be 'all', 'final' or 'none', found 'sometimes'"):
+    with pytest.raises(UserError, match=r"scores\.send: expected 'all', 'final' or 'none', got 'sometimes'"):
         SiteConfig.load(file)
 
 

@@ -145,7 +145,7 @@ def test_a_folder_for_turns_that_cannot_be_made_is_an_error_at_once(tmp_path):
 def test_a_wrong_site_file_says_where(tmp_path):
     file = tmp_path / "site.yaml"
     file.write_text("{client: home, task: [depth]}")
-    with pytest.raises(UserError, match=r"site\.yaml: config: unknown key 'task'\. Did you mean 'tasks'\?"):
+    with pytest.raises(UserError, match=r"site\.yaml: task: unknown key\. Did you mean 'tasks'\?"):
         SiteConfig.load(file)
 
 

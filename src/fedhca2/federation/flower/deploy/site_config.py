@@ -17,10 +17,9 @@ from torch import Tensor
 from fedhca2.clients import Privacy
 from fedhca2.clients.privacy import DELTA, combined, epsilon
 from fedhca2.config import Config
-from fedhca2.config_errors import describe
 from fedhca2.data.config import path_settings
 from fedhca2.data.own import settings_class
-from fedhca2.errors import UserError
+from fedhca2.errors import UserError, list_faults
 from fedhca2.imports import is_import_path, located
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
@@ -190,13 +189,13 @@ class SiteConfig(Config):
         try:
             values = read_yaml(path)
         except YamlError as error:
-            raise UserError([f"{path}: {error}"]) from None
+            raise UserError(path, str(error)) from None
         if not isinstance(values, dict):
             raise UserError(path, f"expected a mapping of keys to values, got {values!r:.200}")
         try:
             site = cls.model_validate(values)
         except ValidationError as error:
-            raise UserError([f"{path}: {line}" for line in describe(error)]) from None
+            raise UserError.of(fault.within(path) for fault in list_faults(error)) from None
         return site._beside(path.resolve())
 
     def _beside(self, file: Path) -> "SiteConfig":
