@@ -13,7 +13,7 @@ from row import Row, show
 
 from fedhca2.clients import DeviceSlot
 from fedhca2.clients.gpu.device import worthwhile_slots
-from fedhca2.data import resident
+from fedhca2.data.feed import DeviceFeed
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients, plan_clients
 from fedhca2.federation.in_process import InProcess
@@ -73,10 +73,10 @@ def differing(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> l
 
 def rows(quick: bool = False) -> Iterator[Row]:
     """Yield every row as it is measured."""
-    rounds, most = Rounds(), resident.MOST
-    resident.MOST = 0
+    rounds, most = Rounds(), DeviceFeed.max_client_bytes
+    DeviceFeed.max_client_bytes = 0
     before, expected = rounds.seconds([DeviceSlot(GPU)], 2 if quick else ROUNDS)
-    resident.MOST = most
+    DeviceFeed.max_client_bytes = most
     yield Row("six small clients, one at a time, images from host memory", before, "s a round")
     serial, found = rounds.seconds([slot()], 2 if quick else ROUNDS)
     assert not differing(found, expected)

@@ -12,13 +12,13 @@ from dataclasses import replace
 from math import cos, pi
 from time import perf_counter
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedhca2.data.batch_augmentation import Plan
-from fedhca2.data.feed import Preparation
-from fedhca2.data.scenes import LABELS, render
+from fedhca2.data.augmentation import Choices, InputFormat, Packed, Preparation
+from fedhca2.data.scenes.rendering import LABELS, render
 from fedhca2.models import EncoderConfig, ModelConfig, MultiTaskModel
 from fedhca2.models.multitask import apply_head
 from fedhca2.tasks import TASKS, TaskSet
@@ -49,41 +49,6 @@ def render_all(domain: str, count: int, pool: ProcessPoolExecutor) -> dict[str, 
     ranges = [range(start, min(start + 200, count)) for start in range(0, count, 200)]
     chunks = list(pool.map(render_chunk, [domain] * len(ranges), ranges))
     return {name: torch.cat([chunk[name].cuda() for chunk in chunks]) for name in chunks[0]}
-
-
-def uniform(count: int, low: float, high: float) -> Tensor:
-    """Random numbers, [count, 1, 1, 1]."""
-    return torch.empty(count, 1, 1, 1, device="cuda").uniform_(low, high)
-
-
-def coin(count: int) -> Tensor:
-    """Heads or tails, [count, 1, 1, 1]."""
-    return uniform(count, 0, 1) < 0.5
-
-
-def draw_plan(count: int) -> Plan:
-    """How each image of a batch is enlarged, cropped, mirrored and coloured."""
-    scale = uniform(count, *SCALES)
-    length = torch.tensor(SIZE, device="cuda").expand(count, 2)
-    scaled = (length * scale.view(-1, 1)).long()
-    room = (scaled - length).clamp(min=0)[:, None]
-    contrast, before = torch.where(coin(count), uniform(count, 0.5, 1.5), 1.0), coin(count)
-    distortion = [
-        torch.where(coin(count), uniform(count, -32, 32), 0.0),
-        torch.where(before, contrast, 1.0),
-        torch.where(coin(count), uniform(count, 0.5, 1.5), 1.0),
-        torch.where(coin(count), uniform(count, -18, 18).floor(), 0.0),
-        torch.where(before, 1.0, contrast),
-    ]
-    return Plan(
-        length=length,
-        scaled=scaled,
-        starts=(torch.rand(count, 1, 2, device="cuda") * (room + 1)).long(),
-        mirrored=coin(count).view(-1),
-        scale=scale,
-        distorted=torch.ones(count, 1, 1, 1, dtype=torch.bool, device="cuda"),
-        distortion=torch.stack(distortion),
-    )
 
 
 def losses(model: MultiTaskModel, batches: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -165,13 +130,15 @@ def main() -> None:
     config = ModelConfig(encoder=EncoderConfig(name=options.encoder), decoder_width=64)
     model = MultiTaskModel(config, channels, SIZE, tasks).cuda().train()
     step = CapturedStep(model)
-    prepare = Preparation(compile=True)
+    prepare, form, rng = Preparation(compile=True), InputFormat(TASKS, SIZE), np.random.default_rng(0)
+    lengths = torch.tensor(SIZE, device="cuda").expand(options.batch, 2)
     for number in range(options.steps):
         batches = {}
         for domain, scenes in data.items():
             chosen = torch.randint(0, options.scenes, (options.batch,), device="cuda")
             raw = {name: values[chosen] for name, values in scenes.items()}
-            batches[domain] = prepare(raw, draw_plan(options.batch), TASKS, SIZE, 0)
+            choices = Choices.draw(rng, options.batch, SCALES, tries=1).map(Tensor.cuda)
+            batches[domain] = prepare(Packed(raw, lengths, choices), form)
         rate = min((number + 1) / 500, 0.5 + 0.5 * cos(pi * number / options.steps))
         parts = step(batches, LEARNING_RATE * rate)
         if number % 1000 == 0 or number == options.steps - 1:

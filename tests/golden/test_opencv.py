@@ -1,5 +1,6 @@
 """Scaling and colours against OpenCV 4.10, called as the authors' released code calls it, on noise."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from fedhca2.data.augmentation import Choices, InputFormat, Preparation, axes, pack
 from fedhca2.data.photometric import Distortion, distort, from_hsv, to_hsv
-from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Augmentation, axis, for_training
+from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, nearest
+from fedhca2.tasks import TASKS
 
 GOLDEN = np.load(Path(__file__).parent / "data" / "opencv.npz")
 
@@ -23,9 +26,10 @@ def resized(case):
         "image": picture(f"resize/{case}/image"),
         "semseg": torch.from_numpy(GOLDEN[f"resize/{case}/label"])[None],
     }
-    scale = float(GOLDEN[f"resize/{case}/scale"])
-    augmentation = Augmentation(scale, crops=((0.0, 0.0),), mirrored=False, distortion=None)
-    return for_training(sample, GOLDEN[f"resize/{case}/nearest"].shape, augmentation)
+    choices = replace(Choices.none(1), scale=torch.tensor([float(GOLDEN[f"resize/{case}/scale"])], dtype=torch.double))
+    size = GOLDEN[f"resize/{case}/nearest"].shape
+    prepared = Preparation()(pack([sample], choices, size), InputFormat(TASKS, size))
+    return {name: value[0] for name, value in prepared.items()}
 
 
 @pytest.mark.parametrize("case", range(5))
@@ -43,8 +47,10 @@ def test_images_are_scaled_linearly(case):
 @pytest.mark.parametrize("case", range(8))
 def test_long_axes_are_read_at_the_same_places(case):
     expected = GOLDEN[f"axis/{case}/nearest"]
-    found = axis(int(GOLDEN[f"axis/{case}/length"]), len(expected), 0, len(expected)).nearest
-    np.testing.assert_array_equal(found, expected)
+    length, scaled = (torch.tensor([[int(each)]]) for each in (GOLDEN[f"axis/{case}/length"], len(expected)))
+    found = axes(length, scaled, torch.zeros_like(length), len(expected), torch.zeros(1, 1, dtype=torch.bool)).nearest
+    np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(nearest(length.item(), len(expected)), expected)
 
 
 def test_hue_saturation_and_value_are_the_same():

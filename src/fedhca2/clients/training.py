@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from fedhca2.config import Config
+from fedhca2.data.augmentation import SCALES
 from fedhca2.data.batches import Batch
-from fedhca2.data.transforms import SCALES
 from fedhca2.models.layers import dropping
 from fedhca2.models.multitask import MultiTaskModel, apply_head
 from fedhca2.objectives import add_pull

@@ -1,8 +1,7 @@
 """Batches of one client. Their order and augmentation depend only on seed, client and epoch."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -11,22 +10,10 @@ from typing import Literal, TypeVar
 import numpy as np
 from torch import Tensor
 
-from fedhca2.data.choices import Choices, draw_choices
+from fedhca2.data.augmentation import SCALES, Choices, InputFormat, Packed, Preparation, pack
 from fedhca2.data.dataset import Dataset, Sample
-from fedhca2.data.feed import DeviceFeed
-from fedhca2.data.transforms import (
-    SCALES,
-    UNCHANGED,
-    Augmentation,
-    Placement,
-    collate,
-    fitted,
-    for_evaluation,
-    for_training,
-    own_size,
-    placement,
-    require_fit,
-)
+from fedhca2.data.feed import DeviceFeed, in_threads
+from fedhca2.data.transforms import Placement, collate, fitted, for_evaluation, own_size, placement, require_fit
 from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, Task, TaskSet
 
@@ -123,9 +110,9 @@ class Batches:
     ) -> Iterator[Batch]:
         """The batches of one training epoch, on the CPU or on the GPU of a feed."""
         order = np.random.default_rng(derive(seed, "shuffle", client, epoch)).permutation(len(self.indices))
-        places = order[: len(self) * self.batch_size].tolist()
-        chosen = [self.indices[place] for place in places]
-        return self._batches(places, draw_choices(seed, client, epoch, chosen, scales) if augment else None, feed)
+        chosen = order[: len(self) * self.batch_size].tolist()
+        rng = np.random.default_rng(derive(seed, "augment", client, epoch))
+        return self._batches(chosen, Choices.draw(rng, len(chosen), scales) if augment else None, feed)
 
     def evaluation(self, feed: DeviceFeed | None = None) -> Iterator[Batch]:
         """All images in order; the last batch may be smaller."""
@@ -135,56 +122,53 @@ class Batches:
         """All images in order, with labels of the network's size, as training has them."""
         return self._batches(range(len(self.indices)), None, feed)
 
+    def _batches(self, positions: Sequence[int], choices: Choices | None, feed: DeviceFeed | None) -> Iterator[Batch]:
+        """Batches of the images at these positions, with random choices for each, or only normalised and padded."""
+        chosen, form = [self.indices[position] for position in positions], self._format
+        if self.are_arrays:
+            arrays = self._map(lambda part: collate([self._load(index) for index in chosen[part]]), len(chosen))
+            return (Batch.of(each).map(lambda value: value.to(feed.device) if feed else value) for each in arrays)
+        read = self._load if choices else self._load_to_fit
+        if feed is None and choices is None:
+            prepared = self._map(lambda part: self._evaluated([read(index) for index in chosen[part]]), len(chosen))
+            return map(Batch.of, prepared)
+        drawn = choices or Choices.none(len(chosen))
+        if feed and (choices or not self.resize) and (images := feed.resident(self, self.indices, read, form.size)):
+            return map(Batch.of, feed.from_resident(images, positions, drawn, self.batch_size, form))
+
+        def packed(part: slice) -> Packed:
+            samples = [read(index) for index in chosen[part]]
+            return pack(samples, drawn.map(lambda values: values[part]), form.size, pin=feed is not None)
+
+        if feed is None:
+            prepare = Preparation()
+            return map(Batch.of, self._map(lambda part: prepare(packed(part), form), len(chosen)))
+        return map(Batch.of, feed.batches(self._map(packed, len(chosen), feed), form))
+
     def _at_own_size(self, feed: DeviceFeed | None) -> Iterator[Batch]:
         """All images, scaled down where they are larger than the network's input, with labels at their own size."""
         size = self.data.size
-        waiting: deque[list[tuple[Placement, Sample]]] = deque()  # of batches that are being prepared
+        own: deque[list[tuple[Placement, Sample]]] = deque()  # of batches that are being prepared
 
-        def read(index: int) -> tuple[Placement, Sample, Sample]:
-            sample = self.data.load(index, self.tasks)
-            return placement(own_size(sample), size), sample, fitted({"image": sample["image"]}, size, self.known)
+        def read(part: slice) -> tuple[list[Sample], list[Sample]]:
+            samples = [self._load(index) for index in self.indices[part]]
+            return samples, [fitted({"image": sample["image"]}, size, self.known) for sample in samples]
 
         def images() -> Iterator[list[Sample]]:
-            for group in self._grouped(self.indices, read):
-                waiting.append([(place, sample) for place, sample, _ in group])
-                yield [image for _, _, image in group]
+            for samples, scaled in read_early:
+                own.append([(placement(own_size(sample), size), sample) for sample in samples])
+                yield scaled
 
-        def prepared() -> Iterator[Sample]:
-            if feed is None:
-                return (collate([for_evaluation(image, size, self.known) for image in group]) for group in images())
-            return feed.batches(([(image, UNCHANGED) for image in group] for group in images()), self.known, size, 0)
+        read_early = self._map(read, len(self.indices), feed)
+        packed = (pack(each, Choices.none(len(each)), size, pin=True) for each in images())
+        prepared = map(self._evaluated, images()) if feed is None else feed.batches(packed, self._format)
+        return (Batch(batch["image"], {}, own=own.popleft()) for batch in prepared)
 
-        for batch in prepared():
-            yield Batch(batch["image"], {}, own=waiting.popleft())
-
-    def _batches(self, places: Sequence[int], choices: Choices | None, feed: DeviceFeed | None) -> Iterator[Batch]:
-        """Batches of the images at these places, with random choices for each, or only normalised and padded."""
-        return map(Batch.of, self._samples(places, choices, feed))
-
-    def _samples(self, places: Sequence[int], choices: Choices | None, feed: DeviceFeed | None) -> Iterator[Sample]:
-        if self.are_arrays:
-            taken = map(collate, self._grouped([self.indices[place] for place in places], self._load))
-            return taken if feed is None else (_moved(batch, feed) for batch in taken)
-        read = self._load if choices else self._load_to_fit
-        size, count, numbers = self.data.size, self.batch_size, range(len(places))
-
-        def loaded(number: int) -> tuple[Sample, Augmentation]:
-            return read(self.indices[places[number]]), choices[number] if choices else UNCHANGED
-
-        def prepared(number: int) -> Sample:
-            sample, augmentation = loaded(number)
-            if choices:
-                return for_training(sample, size, augmentation, self.known)
-            return for_evaluation(sample, size, self.known)
-
-        if feed is None:
-            return map(collate, self._grouped(numbers, prepared))
+    @property
+    def _format(self) -> InputFormat:
+        """What its batches are prepared for."""
         chooser = self.known.crop_chooser(self.tasks)
-        classes = (self.data.labels[chooser].classes if chooser else None) or 0
-        if (choices or not self.resize) and (images := feed.resident(self, self.indices, read, size)):
-            chosen = choices or Choices.none(len(places))
-            return feed.from_resident(images, places, chosen, count, self.known, size, classes)
-        return feed.batches(self._grouped(numbers, loaded), self.known, size, classes)
+        return InputFormat(self.known, self.data.size, (self.data.labels[chooser].classes if chooser else None) or 0)
 
     def _load(self, index: int) -> Sample:
         return self.data.load(index, self.tasks)
@@ -197,31 +181,16 @@ class Batches:
         require_fit(sample, self.data.size)
         return sample
 
-    def _grouped(self, indices: Sequence[int], prepare: Callable[[int], T]) -> Iterator[list[T]]:
-        """Prepare each index, one batch at a time."""
-        ahead = 2 * self.batch_size
-        samples = _ahead(indices, prepare, self.workers, ahead) if self.workers else map(prepare, indices)
-        for start in range(0, len(indices), self.batch_size):
-            yield [next(samples) for _ in indices[start : start + self.batch_size]]
+    def _evaluated(self, samples: Sequence[Sample]) -> Sample:
+        """A batch of samples that are normalised and padded."""
+        return collate([for_evaluation(sample, self.data.size, self.known) for sample in samples])
 
-
-def _moved(batch: Sample, feed: DeviceFeed) -> Sample:
-    return {name: value.to(feed.device) for name, value in batch.items()}
-
-
-def _ahead(indices: Iterable[int], prepare: Callable[[int], T], workers: int, ahead: int) -> Iterator[T]:
-    """Like `map`, but threads compute up to `ahead` samples early, in order."""
-    pool = ThreadPoolExecutor(workers)
-    waiting: deque[Future[T]] = deque()
-    try:
-        for index in indices:
-            waiting.append(pool.submit(prepare, index))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)  # nobody wants the rest if an epoch ends early
+    def _map(self, make: Callable[[slice], T], total: int, feed: DeviceFeed | None = None) -> Iterator[T]:
+        """Make each batch from its part of all images: in threads and early if it has workers, or for a feed."""
+        parts = [slice(start, start + self.batch_size) for start in range(0, total, self.batch_size)]
+        if not self.workers and feed is None:
+            return map(make, parts)
+        return in_threads(make, parts, max(self.workers, 1), max(self.workers + 1, feed.ahead if feed else 0))
 
 
 def one_early(items: Iterator[T]) -> Iterator[T]:

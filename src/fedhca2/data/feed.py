@@ -1,107 +1,108 @@
-"""Batches for a GPU: from images that stay on it, or read early by a thread and prepared on a stream of their own."""
+"""Batches for a GPU: from images that stay on it, or read early by threads and prepared on a stream of their own."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from itertools import islice
 from math import prod
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from fedhca2.compiling import Graphs, compiled
-from fedhca2.data.batch_augmentation import Axes, Plan, Raw, axes, choose_starts, plan, plan_all
-from fedhca2.data.choices import Choices
+from fedhca2.compiling import Graphs, capture_graph
+from fedhca2.data.augmentation import Choices, InputFormat, Packed, Preparation, pack
 from fedhca2.data.dataset import Sample
-from fedhca2.data.photometric import Distortion, distort
-from fedhca2.data.resident import CapturedPreparation, ResidentImages, in_chunks, on_canvas
-from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Size
-from fedhca2.tasks import Task, TaskSet
+from fedhca2.data.transforms import Size
 
-ROOM = 2**30  # bytes of all images that stay on a GPU
-TOGETHER = 2**19  # pixels of images on a GPU that are prepared at a time: for small ones, a batch has too little to do
-AHEAD = 3  # batches that are read early from memory or disk
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+def in_threads(make: Callable[[S], T], items: Iterable[S], threads: int, ahead: int) -> Iterator[T]:
+    """Like `map`, but threads start now to make up to `ahead` results early, in order."""
+    pool, source = ThreadPoolExecutor(threads), iter(items)
+    waiting: deque[Future[T]] = deque(pool.submit(make, item) for item in islice(source, ahead))
+
+    def results() -> Iterator[T]:
+        try:
+            while waiting:
+                result = waiting.popleft().result()
+                waiting.extend(pool.submit(make, item) for item in islice(source, 1))
+                yield result
+        finally:
+            pool.shutdown(cancel_futures=True)  # nobody wants the rest if an epoch ends early
+
+    return results()
 
 
 class DeviceFeed:
-    """Reads batches early, and prepares them on a stream of its own while the GPU trains."""
+    """Prepares batches on a stream of its own while the GPU trains, or from images that stay on the GPU."""
+
+    max_resident_bytes = 2**30  # of all images that stay on the GPU
+    max_client_bytes = 2**29  # of one client's
+    max_pixels = 2**19  # of resident images that are prepared at a time: of small ones, a batch has too little to do
+    ahead = 3  # batches that are read early from memory or disk
 
     def __init__(self, device: torch.device, *, compile: bool) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.prepare = Preparation(compile=compile)
         self.prepare_odd = Preparation()  # small images, and a smaller last batch, are not worth compiling for
-        self.held: WeakKeyDictionary[object, ResidentImages] = WeakKeyDictionary()  # the last used ones are last
+        self.residents: WeakKeyDictionary[object, ResidentImages] = WeakKeyDictionary()  # the last used ones are last
         self.graphs = Graphs(device)
 
     def resident(
         self, owner: object, indices: Sequence[int], read: Callable[[int], Sample], size: Size
-    ) -> ResidentImages | None:
+    ) -> "ResidentImages | None":
         """The images with these indices, which `owner` always uses, if they are few enough to stay on the GPU."""
-        images = self.held.pop(owner, None)
+        images = self.residents.pop(owner, None)
         if images is None or images.indices is not indices:
-            images = ResidentImages.if_few(indices, read, size, self.device)
-            if images is None:
+            samples = read_if_few(indices, read, size, self.max_client_bytes)
+            if samples is None:
                 return None
-            taken = sum(each.nbytes for each in self.held.values()) + images.nbytes
-            while self.held and taken > ROOM:
-                taken -= self.held.pop(next(iter(self.held))).nbytes
-        self.held[owner] = images
+            images = ResidentImages(indices, samples, size, self.device)
+            total = sum(each.nbytes for each in self.residents.values()) + images.nbytes
+            while self.residents and total > self.max_resident_bytes:
+                total -= self.residents.pop(next(iter(self.residents))).nbytes
+        self.residents[owner] = images
         return images
 
     def from_resident(
-        self,
-        images: ResidentImages,
-        places: Sequence[int],
-        choices: Choices,
-        count: int,
-        tasks: TaskSet,
-        size: Size,
-        classes: int,
+        self, images: "ResidentImages", positions: Sequence[int], choices: Choices, count: int, form: InputFormat
     ) -> Iterator[Sample]:
-        """Yield batches of `count` of the images at these places."""
-        plan = plan_all(images.lengths[places], choices, size).to(self.device)
-        return in_chunks(
-            torch.tensor(places, device=self.device),
-            plan,
-            count,
-            TOGETHER // prod(size),
-            lambda own, part: self._preparation(images, own, part, tasks, size, classes)(images, own, part),
-        )
+        """Yield batches of `count` of the images at these positions."""
+        order, drawn = torch.tensor(positions, device=self.device), choices.map(self._moved)
 
-    def _preparation(
-        self, images: ResidentImages, places: Tensor, plan: Plan, tasks: TaskSet, size: Size, classes: int
-    ) -> CapturedPreparation:
-        kind = tuple((name, canvas.shape[1:]) for name, canvas in images.canvases.items())
-        key = kind, len(places), plan.starts.shape, tasks, size, classes
-        return self.graphs.get(
-            key, lambda: CapturedPreparation(self.prepare_odd, images.chosen(places), plan, tasks, size, classes)
-        )
+        def prepare(numbers: Tensor) -> Sample:
+            own = numbers.to(self.device)
+            return self._prepare_resident(images.pack(order[own], drawn.map(lambda values: values[own])), form)
 
-    def batches(self, raw: Iterable[Raw], tasks: TaskSet, size: Size, classes: int) -> Iterator[Sample]:
-        """Yield the batches, each ready on the current stream. Reading starts at once."""
-        return self._in_turn(_read_ahead(raw, size), tasks, size, classes)
+        return in_chunks(len(positions), count, self.max_pixels // prod(form.size), prepare)
 
-    def _in_turn(
-        self, read: Iterable[tuple[Sample, Plan]], tasks: TaskSet, size: Size, classes: int
-    ) -> Iterator[Sample]:
+    def _prepare_resident(self, packed: Packed, form: InputFormat) -> Sample:
+        kind = tuple((name, canvas.shape) for name, canvas in packed.canvases.items())
+        key = kind, packed.choices.crops.shape, form
+        return self.graphs.get(key, lambda: CapturedPreparation(self.prepare_odd, packed, form))(packed)
+
+    def batches(self, packed: Iterable[Packed], form: InputFormat) -> Iterator[Sample]:
+        """Yield batches that were packed on the CPU, each ready on the current stream."""
         current = torch.cuda.current_stream(self.device)
         waiting: deque[tuple[Sample, torch.cuda.Event]] = deque()
-        taken: deque[torch.cuda.Event] = deque()  # when the work on earlier batches ends
+        ends: deque[torch.cuda.Event] = deque()  # of the work on earlier batches
         count = 0
-        for packed, planned in read:
-            taken.append(current.record_event(torch.cuda.Event(blocking=True)))  # type: ignore[no-untyped-call]
+        for each in packed:
+            ends.append(current.record_event(torch.cuda.Event(blocking=True)))  # type: ignore[no-untyped-call]
             # Memory of earlier batches is used again. `record_stream` does not protect it: the allocator forgets what
             # was recorded while any thread captures a graph.
-            self.stream.wait_event(taken[-1])
-            if len(taken) > AHEAD:
-                taken.popleft().synchronize()  # or pinned memory would grow with the queue of the GPU
-            count = count or len(packed["image"])
-            prepare = self.prepare if len(packed["image"]) == count else self.prepare_odd
+            self.stream.wait_event(ends[-1])
+            if len(ends) > self.ahead:
+                ends.popleft().synchronize()  # or pinned memory would grow with the queue of the GPU
+            count = count or len(each.lengths)
+            prepare = self.prepare if len(each.lengths) == count else self.prepare_odd
             with torch.cuda.stream(self.stream):
-                batch = self.prepared(packed, planned, tasks, size, classes, prepare)
-                waiting.append((batch, self.stream.record_event()))
+                waiting.append((self.prepared(each, form, prepare), self.stream.record_event()))
             if len(waiting) > 1:
                 yield _ready(current, *waiting.popleft())
         while waiting:
@@ -109,12 +110,12 @@ class DeviceFeed:
 
     @torch.inference_mode(False)  # the same kind of tensors for every caller: code is compiled per kind
     @torch.no_grad()
-    def prepared(
-        self, packed: Sample, planned: Plan, tasks: TaskSet, size: Size, classes: int, prepare: "Preparation"
-    ) -> Sample:
+    def prepared(self, packed: Packed, form: InputFormat, prepare: Preparation) -> Sample:
         """Move a batch that was packed on the CPU, and prepare it on the current stream."""
-        sample = {name: value.to(self.device, non_blocking=True) for name, value in packed.items()}
-        return prepare(sample, planned.to(self.device), tasks, size, classes)
+        return prepare(packed.map(self._moved), form)
+
+    def _moved(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)
 
 
 def _ready(stream: torch.cuda.Stream, sample: Sample, prepared: torch.cuda.Event) -> Sample:
@@ -123,93 +124,76 @@ def _ready(stream: torch.cuda.Stream, sample: Sample, prepared: torch.cuda.Event
     return sample
 
 
-def _read_ahead(raw: Iterable[Raw], size: Size) -> Iterator[tuple[Sample, Plan]]:
-    """Pack batches into pinned memory, in a thread that stays a few batches ahead."""
-    source = iter(raw)
+class ResidentImages:
+    """Images and labels that stay on a GPU."""
 
-    def pack() -> tuple[Sample, Plan] | None:
-        batch = next(source, None)
-        if batch is None:
-            return None
-        return on_canvas([sample for sample, _ in batch], size, pin=True), plan(batch, size)
+    def __init__(self, indices: Sequence[int], samples: Sequence[Sample], size: Size, device: torch.device) -> None:
+        self.indices = indices
+        packed = pack(samples, Choices.none(len(samples)), size).map(lambda own: own.to(device, non_blocking=True))
+        self.canvases, self.lengths = packed.canvases, packed.lengths
+        self.nbytes = sum(canvas.nbytes for canvas in self.canvases.values())
 
-    pool = ThreadPoolExecutor(1)
-    waiting: deque[Future[tuple[Sample, Plan] | None]] = deque(pool.submit(pack) for _ in range(AHEAD))
-
-    def packed() -> Iterator[tuple[Sample, Plan]]:
-        try:
-            while (batch := waiting.popleft().result()) is not None:
-                waiting.append(pool.submit(pack))
-                yield batch
-        finally:
-            pool.shutdown(cancel_futures=True)  # nobody wants the rest if an epoch ends early
-
-    return packed()
+    def pack(self, positions: Tensor, choices: Choices) -> Packed:
+        """The images and labels at these positions, with choices for them."""
+        canvases = {name: canvas.index_select(0, positions) for name, canvas in self.canvases.items()}
+        return Packed(canvases, self.lengths[positions], choices)
 
 
-def _taken(source: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """The values [B, C, rows, columns] at these positions of each sample."""
-    batch, channels, _, width = source.shape
-    places = (rows[:, :, None] * width + columns[:, None, :]).view(batch, 1, -1)
-    values = source.flatten(2).gather(2, places.expand(-1, channels, -1))
-    return values.view(batch, channels, rows.shape[1], columns.shape[1])
+def read_if_few(
+    indices: Sequence[int], read: Callable[[int], Sample], size: Size, max_bytes: int
+) -> list[Sample] | None:
+    """Read samples, unless they are too large together on canvases of at least this size, or there are none."""
+    if not indices or len(indices) * bytes_on_canvas(read(indices[0]), size) > max_bytes:
+        return None
+    samples = [read(index) for index in indices]
+    largest = max(bytes_on_canvas(sample, size) for sample in samples)
+    return samples if len(indices) * largest <= max_bytes else None
 
 
-def places(classes: Tensor | None, plan: Plan, size: Size, count: int) -> tuple[Axes, Axes, Tensor]:
-    """The rows and columns that every sample reads, and where it lies outside its image."""
-    starts = plan.starts[:, 0]
-    if classes is not None and plan.starts.shape[1] > 1:
-        starts = choose_starts(classes, plan, size, count)
-    still = torch.zeros_like(plan.mirrored)[:, None]
-    rows = axes(plan.length[:, :1], plan.scaled[:, :1], starts[:, :1], size[0], still)
-    columns = axes(plan.length[:, 1:], plan.scaled[:, 1:], starts[:, 1:], size[1], plan.mirrored[:, None])
-    return rows, columns, ~(rows.inside[:, None, :, None] & columns.inside[:, None, None, :])
-
-
-def picture(
-    image: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tensor, mean: Tensor, deviation: Tensor
-) -> Tensor:
-    """Prepare the images for the network, which are normalised by this mean and deviation."""
-    down = rows.share[:, None, :, None]
-    left, right = (
-        torch.lerp(_taken(image, rows.low, column).float(), _taken(image, rows.high, column).float(), down)
-        for column in (columns.low, columns.high)
+def bytes_on_canvas(sample: Sample, size: Size) -> int:
+    """The bytes of a sample on a canvas of at least this size."""
+    height, width = (max(length, own) for length, own in zip(size, sample["image"].shape[-2:], strict=True))
+    return sum(
+        value.element_size() * (len(value) if value.ndim == 1 else prod((*value.shape[:-2], height, width)))
+        for value in sample.values()
     )
-    image = torch.lerp(left, right, columns.share[:, None, None, :])
-    image = torch.where(plan.distorted, distort(image, Distortion(*plan.distortion)), image)
-    return ((image - mean) / deviation).masked_fill(outside, 0.0)
 
 
-@cache
-def mean_and_deviation(device: torch.device) -> tuple[Tensor, Tensor]:
-    """What images are normalised by; held on every device, since neither graphs nor compiled code should move it."""
-    return IMAGE_MEAN.to(device), IMAGE_DEVIATION.to(device)
+def in_chunks(total: int, count: int, most: int, prepare: Callable[[Tensor], Sample]) -> Iterator[Sample]:
+    """Batches of `count` of all images, several of which are prepared together: at most `most`, at least one batch.
+
+    `prepare` gets the numbers of images. All chunks have the same length: the last one repeats an image. It is `count`
+    times a power of two, so that clients with other numbers of images have chunks of few other lengths.
+    """
+    chunk = count
+    while chunk < total and 2 * chunk <= most:
+        chunk *= 2
+    for start in range(0, total, chunk):
+        rest = min(chunk, total - start)
+        prepared = prepare(torch.arange(start, start + chunk).clamp_(max=total - 1))
+        for first in range(0, rest, count):
+            yield {name: value[first : min(first + count, rest)] for name, value in prepared.items()}
 
 
-def target(task: Task, label: Tensor, rows: Axes, columns: Axes, plan: Plan, outside: Tensor) -> Tensor:
-    """Prepare the training labels of one task."""
-    label = task.rescaled(_taken(label, rows.nearest, columns.nearest), plan.scale)
-    label = torch.where(plan.mirrored.view(-1, 1, 1, 1), task.flipped(label), label)
-    return task.ignored(label.masked_fill(outside, task.fill))
+class CapturedPreparation:
+    """Prepares a number of images as one CUDA graph, on its own tensors."""
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def __init__(self, prepare: Preparation, packed: Packed, form: InputFormat) -> None:
+        self.packed = packed.map(torch.clone)
+        self.prepared: Sample = {}
 
-class Preparation:
-    """Prepares batches for training or evaluation from images and labels on canvases of one size."""
+        def run() -> None:
+            self.prepared = prepare(self.packed, form)
 
-    def __init__(self, *, compile: bool = False) -> None:
-        self.places = compiled(places, compile)
-        self.picture = compiled(picture, compile)
-        self.target = compiled(target, compile)
+        self.graph = capture_graph(run)
 
-    def __call__(self, raw: Sample, plan: Plan, tasks: TaskSet, size: Size, classes: int) -> Sample:
-        """Prepare one batch; `classes` is the number of classes of the task that chooses crops."""
-        chooser = tasks.crop_chooser(raw)
-        crop_by = raw[chooser][:, 0] if chooser else None
-        rows, columns, outside = self.places(crop_by, plan, size, classes)
-        labels = {
-            name: self.target(tasks[name], raw[name], rows, columns, plan, outside) if raw[name].ndim > 2 else raw[name]
-            for name in raw
-            if name != "image"
-        }
-        image = raw["image"]
-        return {"image": self.picture(image, rows, columns, plan, outside, *mean_and_deviation(image.device)), **labels}
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def __call__(self, packed: Packed) -> Sample:
+        """Prepare these images."""
+        for own, value in zip(self.packed.tensors, packed.tensors, strict=True):
+            own.copy_(value)
+        self.graph.replay()
+        return {name: value.clone() for name, value in self.prepared.items()}

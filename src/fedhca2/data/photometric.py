@@ -6,15 +6,11 @@ result is the same on every device.
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-FULL = 255
-HUES = 180  # around the circle: red is 0, green 60, blue 120
-SECTOR = HUES // 6
-WHOLE = FULL * SECTOR  # the largest product of a saturation and a part of a sector
-UNIT = 4096  # OpenCV's reciprocals have 12 fractional bits
+SECTOR = 30  # a sixth of the circle of hues: red is 0, green 60, blue 120
+WHOLE = 255 * SECTOR  # the largest product of a saturation and a part of a sector
 
 
 @dataclass(frozen=True)
@@ -28,21 +24,6 @@ class Distortion:
     contrast_after: float | Tensor = 1.0
 
 
-def draw_distortion(rng: np.random.Generator) -> Distortion:
-    """Brightness ± 32 of 255, contrast and saturation × 0.5 … 1.5, hue -18 … 17 of 180."""
-    on = rng.random(4) < 0.5
-    brightness = rng.uniform(-32, 32) if on[0] else 0.0
-    contrast = rng.uniform(0.5, 1.5) if on[1] else 1.0
-    contrast_first = rng.random() < 0.5
-    return Distortion(
-        brightness=brightness,
-        contrast_before=contrast if contrast_first else 1.0,
-        saturation=rng.uniform(0.5, 1.5) if on[2] else 1.0,
-        hue=int(rng.integers(-18, 18)) if on[3] else 0,
-        contrast_after=1.0 if contrast_first else contrast,
-    )
-
-
 def distort(image: Tensor, distortion: Distortion) -> Tensor:
     """Distort the colours of images [..., 3, H, W] with values 0 … 255."""
     image = _levels(image.floor() + distortion.brightness)
@@ -53,7 +34,7 @@ def distort(image: Tensor, distortion: Distortion) -> Tensor:
 
 def _levels(values: Tensor) -> Tensor:
     """Clamp values to the range of 8 bits, in place."""
-    return values.clamp_(0, FULL).floor_()
+    return values.clamp_(0, 255).floor_()
 
 
 def to_hsv(image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,13 +47,14 @@ def to_hsv(image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     turn = torch.add(red - green, chroma, alpha=4)
     turn = torch.lerp(torch.add(blue - red, chroma, alpha=2), turn, unless_green)
     turn = torch.lerp(green - blue, turn, unless_red)
-    return _share(turn, chroma, SECTOR), _share(chroma, value, FULL), value
+    return _share(turn, chroma, SECTOR), _share(chroma, value, 255), value
 
 
 def _share(part: Tensor, whole: Tensor, full: int) -> Tensor:
-    """`full` · part / whole to the nearest integer, with the reciprocal rounded first."""
-    reciprocal = (full * UNIT / whole.clamp(min=1)).round_()
-    return reciprocal.mul_(part).add_(UNIT / 2).div_(UNIT).floor_()
+    """`full` · part / whole to the nearest integer, with the reciprocal rounded first, to 12 fractional bits."""
+    unit = 4096
+    reciprocal = (full * unit / whole.clamp(min=1)).round_()
+    return reciprocal.mul_(part).add_(unit / 2).div_(unit).floor_()
 
 
 def from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
@@ -82,8 +64,8 @@ def from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     >>> from_hsv(*to_hsv(image)).flatten().tolist()
     [200.0, 29.0, 92.0]
     """
-    primaries = torch.arange(0.0, HUES, 2 * SECTOR, device=hue.device).view(3, 1, 1)
+    primaries = torch.arange(0.0, 6 * SECTOR, 2 * SECTOR, device=hue.device).view(3, 1, 1)
     # A channel is at full value within one sector of its own hue, around the circle, and lowest from two sectors on.
-    loss = (hue - primaries).abs_().sub_(HUES / 2).abs_().neg_().add_(2 * SECTOR).clamp_(0, SECTOR)
+    loss = (hue - primaries).abs_().sub_(3 * SECTOR).abs_().neg_().add_(2 * SECTOR).clamp_(0, SECTOR)
     # Levels are multiples of 1 / WHOLE; adding half of that keeps whole levels whole, however products are rounded.
     return loss.mul_(value * saturation * (-1 / WHOLE)).add_(value + 0.5 / WHOLE).floor_()

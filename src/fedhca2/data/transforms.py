@@ -1,185 +1,20 @@
-"""From a sample to the network's input: scale, crop, flip, distort, normalise, pad, ignore (in that order).
+"""From a sample to the network's input, without randomness: scale down if asked for, normalise, pad, ignore."""
 
-Scaling, cropping, flipping and padding act on each axis separately, so together they are one look-up per axis. Random
-choices are drawn first, from the sample's own generator, and then applied, so the result does not depend on the
-device or thread.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedhca2.data.dataset import Sample
-from fedhca2.data.photometric import Distortion, distort, draw_distortion
-from fedhca2.labels import IGNORE
-from fedhca2.seeds import derive_each
 from fedhca2.tasks import TASKS, Task, TaskSet
 from fedhca2.tasks.task import resized
 
 IMAGE_MEAN = torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1) * 255
 IMAGE_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255
-SCALES = (0.5, 2.0)  # the smallest and the largest enlargement
-CROP_TRIES = 10
-LARGEST_SHARE = 0.75
-STRIDE = 32  # of the coarsest map
 
-
-Indices = NDArray[np.int64]
 Size = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """All random choices for one training sample."""
-
-    scale: float
-    crops: tuple[tuple[float, float], ...]
-    mirrored: bool
-    distortion: Distortion | None  # None leaves colours unchanged, without rounding
-
-
-UNCHANGED = Augmentation(scale=1.0, crops=((0.0, 0.0),), mirrored=False, distortion=None)
-
-
-def augmentation_seeds(seed: int, client: str, epoch: int, indices: Iterable[int]) -> list[int]:
-    """The seeds of the augmentation of images in one epoch of one client."""
-    return derive_each(seed, "augment", client, epoch, last=indices)
-
-
-def draw_augmentation(
-    seed: int, client: str, epoch: int, index: int, scales: tuple[float, float] = SCALES
-) -> Augmentation:
-    """The augmentation of one image in one epoch of one client."""
-    rng = np.random.default_rng(*augmentation_seeds(seed, client, epoch, [index]))
-    crops = rng.uniform(size=(CROP_TRIES, 2))
-    return Augmentation(
-        scale=rng.uniform(*scales),
-        crops=tuple((float(y), float(x)) for y, x in crops),
-        mirrored=bool(rng.random() < 0.5),
-        distortion=draw_distortion(rng),
-    )
-
-
-@dataclass(frozen=True)
-class Axis:
-    """For every output position along one axis: the source positions it reads, and whether it lies in the image."""
-
-    nearest: Indices
-    low: Indices
-    high: Indices
-    share: Tensor
-    inside: slice
-
-
-def axis(length: int, scaled: int, start: int, target: int, *, mirrored: bool = False) -> Axis:
-    """Scale an axis to `scaled`, crop `target` positions from `start`, flip, and pad to `target` around the centre.
-
-    >>> axis(4, 4, 0, 6).nearest
-    array([0, 0, 1, 2, 3, 3])
-    """
-    kept = min(scaled, target)
-    before = (target - kept) // 2
-    position = np.clip(np.arange(target) - before, 0, kept - 1)
-    if mirrored:
-        position = kept - 1 - position
-    position += start
-    step = 1 / (scaled / length)  # not length / scaled, whose last bit may differ from OpenCV's
-    exact = np.clip((position + 0.5) * step - 0.5, 0, length - 1)
-    low = exact.astype(np.int64)
-    return Axis(
-        nearest=np.minimum((position * step).astype(np.int64), length - 1),
-        low=low,
-        high=np.minimum(low + 1, length - 1),
-        share=torch.from_numpy((exact - low).astype(np.float32)),
-        inside=slice(before, before + kept),
-    )
-
-
-def _taken(tensor: Tensor, indices: Indices, dim: int) -> Tensor:
-    """Like `index_select`, but several times as fast as torch's."""
-    return torch.from_numpy(tensor.numpy().take(indices, axis=dim))
-
-
-def _linear(image: Tensor, rows: Axis, columns: Axis) -> Tensor:
-    above, below = _taken(image, rows.low, 1).float(), _taken(image, rows.high, 1).float()
-    lines = torch.lerp(above, below, rows.share[:, None])
-    return torch.lerp(_taken(lines, columns.low, 2), _taken(lines, columns.high, 2), columns.share)
-
-
-def _fill_outside(values: Tensor, rows: Axis, columns: Axis, fill: float) -> Tensor:
-    """Fill the padding around the image, in place."""
-    values[:, : rows.inside.start] = fill
-    values[:, rows.inside.stop :] = fill
-    values[..., : columns.inside.start] = fill
-    values[..., columns.inside.stop :] = fill
-    return values
-
-
-def is_varied(label: Tensor) -> bool:
-    """Whether a crop of a class map shows more than one class, none of them on three quarters of it or more."""
-    counts = np.bincount(label.numpy().reshape(-1), minlength=IGNORE + 1)
-    counts[IGNORE] = 0
-    return bool((counts > 0).sum() > 1 and counts.max() < LARGEST_SHARE * counts.sum())
-
-
-def _choose_crop(
-    sample: Sample, scaled: tuple[int, int], size: tuple[int, int], augmentation: Augmentation, tasks: TaskSet
-) -> tuple[Axis, Axis]:
-    height, width = sample["image"].shape[-2:]
-    chooser = tasks.crop_chooser(sample)
-    room = [max(s - t, 0) for s, t in zip(scaled, size, strict=True)]
-    for y, x in augmentation.crops:
-        rows = axis(height, scaled[0], int(y * (room[0] + 1)), size[0])
-        columns = axis(width, scaled[1], int(x * (room[1] + 1)), size[1], mirrored=augmentation.mirrored)
-        if chooser is None or room == [0, 0]:
-            break
-        crop = _taken(sample[chooser], rows.nearest[rows.inside], 1)
-        if is_varied(_taken(crop, columns.nearest[columns.inside], 2)):
-            break
-    return rows, columns
-
-
-def _labels(sample: Sample, rows: Axis, columns: Axis, scale: float, mirrored: bool, tasks: TaskSet) -> Sample:
-    places = rows.nearest[:, None] * sample["image"].shape[-1] + columns.nearest
-    labels = {}
-    for name, source in sample.items():
-        if name == "image":
-            continue
-        task = tasks[name]
-        if task.output == "vector":
-            labels[name] = source
-            continue
-        label = task.rescaled(_taken(source.flatten(1), places, 1), scale)
-        if mirrored:
-            label = task.flipped(label)
-        labels[name] = task.ignored(_fill_outside(label, rows, columns, task.fill))
-    return labels
-
-
-def _as_it_is(task: Task, label: Tensor) -> Tensor:
-    """What `_labels` makes of the label of an image that already has the network's size."""
-    return label if task.output == "vector" else task.ignored(task.rescaled(label.clone(), 1.0))
-
-
-def _normalise(image: Tensor) -> Tensor:
-    """Normalise an image, in place."""
-    return image.sub_(IMAGE_MEAN).div_(IMAGE_DEVIATION)
-
-
-def for_training(sample: Sample, size: tuple[int, int], augmentation: Augmentation, tasks: TaskSet = TASKS) -> Sample:
-    """Prepare a sample for training: float image and labels, all of the network's size."""
-    height, width = sample["image"].shape[-2:]
-    scaled = (max(int(height * augmentation.scale), 1), max(int(width * augmentation.scale), 1))
-    rows, columns = _choose_crop(sample, scaled, size, augmentation, tasks)
-    image = _linear(sample["image"], rows, columns)
-    if augmentation.distortion is not None:
-        image = distort(image, augmentation.distortion)
-    labels = _labels(sample, rows, columns, augmentation.scale, augmentation.mirrored, tasks)
-    return {"image": _fill_outside(_normalise(image), rows, columns, 0.0), **labels}
 
 
 def misfit(own: Size, size: Size) -> str:
@@ -198,15 +33,18 @@ def require_fit(sample: Sample, size: Size) -> Size:
     return own
 
 
-def for_evaluation(sample: Sample, size: tuple[int, int], tasks: TaskSet = TASKS) -> Sample:
-    """Prepare a sample for evaluation: normalised and padded, without randomness."""
+def for_evaluation(sample: Sample, size: Size, tasks: TaskSet = TASKS) -> Sample:
+    """Prepare a sample for evaluation: normalised, and padded around the centre."""
     height, width = require_fit(sample, size)
-    if (height, width) == size:
-        labels = {name: _as_it_is(tasks[name], label) for name, label in sample.items() if name != "image"}
-        return {"image": _normalise(sample["image"].to(torch.float32, copy=True)), **labels}
-    rows, columns = axis(height, height, 0, size[0]), axis(width, width, 0, size[1])
-    labels = _labels(sample, rows, columns, 1.0, mirrored=False, tasks=tasks)
-    return {"image": _fill_outside(_normalise(_linear(sample["image"], rows, columns)), rows, columns, 0.0), **labels}
+    top, left = (size[0] - height) // 2, (size[1] - width) // 2
+    margins = left, size[1] - width - left, top, size[0] - height - top
+    image = sample["image"].to(torch.float32, copy=True).sub_(IMAGE_MEAN).div_(IMAGE_DEVIATION)
+    prepared = {"image": pad(image, margins)}
+    for name, label in sample.items():
+        if name != "image" and (task := tasks[name]).output == "map":
+            label = task.ignored(pad(task.rescaled(label, 1.0), margins, value=task.fill))
+        prepared.setdefault(name, label)
+    return prepared
 
 
 @dataclass(frozen=True)
@@ -247,24 +85,33 @@ def input_size(own: Size, size: Size, *, resize: bool) -> Size:
     ((33, 48), (128, 48))
     """
     sides = zip(own, size, strict=True)
-    height, width = (usual if resize or side <= usual else -(-side // STRIDE) * STRIDE for side, usual in sides)
+    height, width = (usual if resize or side <= usual else -(-side // 32) * 32 for side, usual in sides)
     return height, width
 
 
 def fitted(sample: Sample, size: Size, tasks: TaskSet = TASKS) -> Sample:
     """Scale a sample down if it is larger than the network's input: the image smoothly, labels to the nearest value."""
-    place = placement(own_size(sample), size)
-    if place.scale == 1:
+    placed = placement(own_size(sample), size)
+    if placed.scale == 1:
         return sample
-    rows, columns = ((part.stop - part.start) for part in place.inside)
-    scaled = {"image": resized(sample["image"][None], (rows, columns))[0]}
-    height, width = place.size
-    places = axis(height, rows, 0, rows).nearest[:, None] * width + axis(width, columns, 0, columns).nearest
+    height, width = ((part.stop - part.start) for part in placed.inside)
+    rows, columns = nearest(placed.size[0], height), nearest(placed.size[1], width)
+    scaled = {"image": resized(sample["image"][None], (height, width))[0]}
     for name in sample.keys() - {"image"}:
         task, label = tasks[name], sample[name]
-        whole = task.output == "vector"
-        scaled[name] = label if whole else task.rescaled(_taken(label.flatten(1), places, 1), place.scale)
+        is_map = task.output == "map"
+        scaled[name] = task.rescaled(label[:, rows[:, None], columns], placed.scale) if is_map else label
     return scaled
+
+
+def nearest(length: int, scaled: int) -> Tensor:
+    """The positions that OpenCV reads when it scales an axis without interpolation.
+
+    >>> nearest(5, 3)
+    tensor([0, 1, 3])
+    """
+    step = 1 / (scaled / length)  # not length / scaled, whose last bit may differ from OpenCV's
+    return (torch.arange(scaled, dtype=torch.double) * step).long().clamp(max=length - 1)
 
 
 def own_size(sample: Sample) -> Size:

@@ -8,7 +8,7 @@ import torch
 
 from fedhca2.clients import Client
 from fedhca2.data.files import BrokenFileError
-from fedhca2.data.transforms import draw_augmentation, for_evaluation, for_training
+from fedhca2.data.transforms import for_evaluation
 from fedhca2.errors import UserError
 from fedhca2.messages import Order
 from small_run import (
@@ -85,12 +85,6 @@ def test_too_many_broken_images_are_refused(tmp_path):
         pytest.raises(UserError, match=r"2 training images for 'shop', got 1"),
     ):
         run_small(small(skip_broken=True), tmp_path)
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 64), (64, 1)])
-def test_an_image_of_one_pixel_can_be_trained_on(size):
-    sample = {"image": torch.zeros(3, *size, dtype=torch.uint8), "semseg": torch.zeros(1, *size, dtype=torch.uint8)}
-    assert for_training(sample, (32, 32), draw_augmentation(0, "road", 0, 0))["image"].shape == (3, 32, 32)
 
 
 def test_an_image_of_one_pixel_can_be_evaluated():

@@ -5,14 +5,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from fedhca2.data.batch_augmentation import plan_all
-from fedhca2.data.choices import Choices
-from fedhca2.data.feed import Preparation
-from fedhca2.data.resident import MOST, ResidentImages, bytes_on_canvas, in_chunks
-from fedhca2.data.transforms import draw_augmentation
+from fedhca2.data.augmentation import Choices, InputFormat, Preparation
+from fedhca2.data.feed import DeviceFeed, ResidentImages, bytes_on_canvas, in_chunks, read_if_few
 from fedhca2.tasks import TASKS
 
 CPU = torch.device("cpu")
+MOST = DeviceFeed.max_client_bytes
 
 
 def sample(height, width):
@@ -21,10 +19,11 @@ def sample(height, width):
 
 def test_images_of_other_sizes_lie_in_the_corners_of_equal_canvases():
     sizes = [(4, 6), (5, 3)]
-    held = ResidentImages.if_few((7, 9), lambda index: sample(*sizes[(7, 9).index(index)]), (4, 4), CPU)
-    assert held.canvases["image"].shape == (2, 3, 5, 6)
-    assert held.lengths.tolist() == [[4, 6], [5, 3]]
-    chosen = held.chosen(torch.tensor([1, 1]))
+    samples = read_if_few((7, 9), lambda index: sample(*sizes[(7, 9).index(index)]), (4, 4), MOST)
+    images = ResidentImages((7, 9), samples, (4, 4), CPU)
+    assert images.canvases["image"].shape == (2, 3, 5, 6)
+    assert images.lengths.tolist() == [[4, 6], [5, 3]]
+    chosen = images.pack(torch.tensor([1, 1]), Choices.none(2)).canvases
     assert (chosen["image"][:, :, :5, :3] == 5).all()
 
 
@@ -40,17 +39,17 @@ def test_too_many_images_do_not_stay_and_only_one_is_read():
         read.append(index)
         return sample(64, 64)
 
-    assert ResidentImages.if_few(range(MOST), one, (64, 64), CPU) is None
+    assert read_if_few(range(MOST), one, (64, 64), MOST) is None
     assert read == [0]
 
 
 def test_images_that_are_larger_than_the_first_do_not_stay():
     large = {"image": torch.zeros(1, dtype=torch.uint8).expand(3, MOST, 1)}
-    assert ResidentImages.if_few((0, 1), lambda index: large if index else sample(4, 4), (4, 4), CPU) is None
+    assert read_if_few((0, 1), lambda index: large if index else sample(4, 4), (4, 4), MOST) is None
 
 
 def test_no_images_do_not_stay():
-    assert ResidentImages.if_few((), lambda index: sample(4, 4), (4, 4), CPU) is None
+    assert read_if_few((), lambda index: sample(4, 4), (4, 4), MOST) is None
 
 
 @pytest.mark.parametrize(
@@ -65,19 +64,15 @@ def test_batches_do_not_depend_on_how_many_images_are_prepared_together(images, 
         }
         for _ in range(images)
     ]
-    held = ResidentImages(range(images), samples, size, CPU)
-    places = torch.from_numpy(rng.permutation(images))
-    choices = Choices.of([draw_augmentation(0, "client", 0, index) for index in range(images)])
-    plan = plan_all(held.lengths[places.tolist()], choices, size)
+    resident, form = ResidentImages(range(images), samples, size, CPU), InputFormat(TASKS, size, 3)
+    order, choices = torch.from_numpy(rng.permutation(images)), Choices.draw(rng, images)
     found_lengths = []
 
-    def together(own, part):
-        found_lengths.append(len(own))
-        return prepare(held.chosen(own), part, TASKS, size, 3)
+    def together(numbers):
+        found_lengths.append(len(numbers))
+        return prepare(resident.pack(order[numbers], choices.map(lambda values: values[numbers])), form)
 
-    found = list(in_chunks(places, plan, 2, most, together))
+    found = list(in_chunks(images, 2, most, together))
     assert found_lengths == lengths
-    numbers = [torch.arange(start, min(start + 2, images)) for start in range(0, images, 2)]
-    assert_close(
-        found, [prepare(held.chosen(places[own]), plan.at(own), TASKS, size, 3) for own in numbers], rtol=0, atol=0
-    )
+    expected = [together(torch.arange(start, min(start + 2, images))) for start in range(0, images, 2)]
+    assert_close(found, expected, rtol=0, atol=0)

@@ -15,6 +15,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 import torch
 
 from fedhca2.clients.client import Client
@@ -22,12 +23,11 @@ from fedhca2.clients.gpu.device import CapturedForward, Captures
 from fedhca2.clients.training import Learner, Training, set_mode, take_step, task_loss
 from fedhca2.compiling import compiled, without_collecting
 from fedhca2.cores import usable_cores
-from fedhca2.data.batch_augmentation import plan
+from fedhca2.data.augmentation import Choices, InputFormat, pack
 from fedhca2.data.batches import Batch
 from fedhca2.data.dataset import Sample
 from fedhca2.data.feed import DeviceFeed
-from fedhca2.data.resident import on_canvas
-from fedhca2.data.transforms import UNCHANGED, collate, draw_augmentation
+from fedhca2.data.transforms import collate
 from fedhca2.models import ModelConfig, build_model
 from fedhca2.models.fast import REST, compile_parts, parts, quicken
 from fedhca2.models.multitask import MultiTaskModel
@@ -188,11 +188,10 @@ def _compile_input(
     """Compile batches for training and evaluation, of clients with and without the task that chooses crops."""
     feed = DeviceFeed(device, compile=True)
     for own in (sample, {name: value for name, value in sample.items() if name != tasks.crop_chooser(sample)}):
-        for augmentation in (draw_augmentation(0, "", 0, 0), UNCHANGED):
-            raw = [(own, augmentation)] * count
-            chooser = tasks.crop_chooser(own)
-            known = channels[chooser] if chooser else 0
-            feed.prepared(on_canvas([own] * count, size), plan(raw, size), tasks, size, known, feed.prepare)
+        chooser = tasks.crop_chooser(own)
+        form = InputFormat(tasks, size, channels[chooser] if chooser else 0)
+        for choices in (Choices.draw(np.random.default_rng(0), count), Choices.none(count)):
+            feed.prepared(pack([own] * count, choices, size), form, feed.prepare)
 
 
 def _compile_all(device: torch.device, at_once: int, jobs: Sequence[Job], done: TextIO) -> None:

@@ -1,0 +1,178 @@
+"""Random changes of training images, applied to whole batches."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from fedhca2.data.augmentation import Choices, InputFormat, Preparation, _are_varied, _until_varied, axes, pack
+from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, collate, for_evaluation
+from fedhca2.tasks import TASKS
+
+CLASSES = 5
+SIZES = [(40, 56), (64, 48), (64, 64), (17, 61)]
+TASK_LISTS = [("semseg",), ("normals", "depth"), tuple(TASKS)]
+PLAIN = Choices.none(1)
+
+
+def draw(seed, count, **options):
+    return Choices.draw(np.random.default_rng(seed), count, **options)
+
+
+def prepare(samples, size, choices):
+    return Preparation()(pack(samples, choices, size), InputFormat(TASKS, size, CLASSES))
+
+
+def alone(one, size, **changes):
+    """Prepare one sample with these choices and nothing else random."""
+    prepared = prepare([one], size, replace(PLAIN, **{name: torch.tensor([value]) for name, value in changes.items()}))
+    return {name: value[0] for name, value in prepared.items()}
+
+
+def sample(rng, height=8, width=8, **labels):
+    return {"image": torch.randint(0, 256, (3, height, width), generator=rng, dtype=torch.uint8), **labels}
+
+
+def unit_normals(rng, height=8, width=8):
+    return torch.nn.functional.normalize(torch.randn(3, height, width, generator=rng), dim=0)
+
+
+def blocks(rng, size, classes):
+    """A map of large patches, so that crops with only one class are common."""
+    coarse = torch.from_numpy(rng.integers(0, classes, (1, 3, 3)).astype(np.uint8))
+    return torch.nn.functional.interpolate(coarse[None].float(), size=size).to(torch.uint8)[0]
+
+
+def make_sample(rng, size, tasks):
+    def noise(channels):
+        return torch.from_numpy(rng.standard_normal((channels, *size)).astype(np.float32))
+
+    labels = {
+        "semseg": blocks(rng, size, CLASSES),
+        "human_parts": blocks(rng, size, 2),
+        "sal": blocks(rng, size, 2),
+        "normals": torch.nn.functional.normalize(noise(3), dim=0) * (noise(1) > -1),
+        "edge": (noise(1) > 1).float(),
+        "depth": noise(1).abs() * (noise(1) > -1),
+        "keypoints": noise(2).clamp(0, 1),
+        **{name: noise(1).flatten()[:3] for name in ("classification", "multilabel", "regression")},
+    }
+    image = torch.from_numpy(rng.integers(0, 256, (3, *size), dtype=np.uint8))
+    return {"image": image, **{task: labels[task] for task in tasks}}
+
+
+@pytest.mark.parametrize("tasks", TASK_LISTS)
+@pytest.mark.parametrize("size", [(64, 64), (32, 96)])
+def test_a_sample_is_prepared_in_a_batch_as_by_itself(tasks, size):
+    rng = np.random.default_rng(0)
+    samples = [make_sample(rng, each, tasks) for each in SIZES]
+    choices = draw(0, len(samples))
+    each = [prepare([one], size, choices.map(lambda values, i=i: values[i : i + 1])) for i, one in enumerate(samples)]
+    expected = {name: torch.cat([one[name] for one in each]) for name in samples[0]}
+    assert_close(prepare(samples, size, choices), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("tasks", TASK_LISTS)
+def test_nothing_random_is_evaluation(tasks):
+    rng = np.random.default_rng(0)
+    samples = [make_sample(rng, each, tasks) for each in SIZES]
+    expected = collate([for_evaluation(one, (64, 64)) for one in samples])
+    assert_close(prepare(samples, (64, 64), Choices.none(len(samples))), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [(32, 96), (20, 30)])
+def test_both_ways_to_count_classes_choose_the_same_crops(size):
+    rng = np.random.default_rng(1)
+    classes = torch.cat([blocks(rng, (64, 64), CLASSES) for _ in range(40)])
+    starts = torch.from_numpy(rng.integers(0, 30, (40, 10, 2)))
+    lengths, still = torch.full((40, 1, 1), 64), torch.zeros(40, 1, 1, dtype=torch.bool)
+    rows, columns = (axes(lengths, lengths + 40, starts[..., i, None], size[i], still) for i in (0, 1))
+    looked_at = _until_varied(classes, rows, columns, torch.ones(40, dtype=torch.bool))
+    counted = _are_varied(classes, rows, columns, CLASSES)
+    looked_at[:, -1] = counted[:, -1] = True
+    assert looked_at.int().argmax(1).equal(counted.int().argmax(1))
+    assert 0 < (counted.int().argmax(1) > 0).sum() < 40
+
+
+def test_enlarging_brings_things_nearer(rng):
+    enlarged = alone(sample(rng, depth=torch.full((1, 8, 8), 3.0)), (8, 8), scale=1.5)["depth"]
+    assert_close(enlarged, torch.full((1, 8, 8), 2.0))
+
+
+def test_mirroring_negates_x_of_normals(rng):
+    normals = unit_normals(rng)
+    mirrored = alone(sample(rng, normals=normals), (8, 8), mirrored=True)["normals"]
+    assert_close(mirrored, normals.flip(-1) * torch.tensor([-1.0, 1.0, 1.0]).view(3, 1, 1))
+
+
+def test_mirroring_the_image_mirrors_the_labels(rng):
+    label = torch.randint(0, 5, (1, 8, 8), generator=rng, dtype=torch.uint8)
+    assert_close(alone(sample(rng, semseg=label), (8, 8), mirrored=True)["semseg"], label.flip(-1))
+
+
+def test_labels_are_never_mixed_when_scaled(rng):
+    label = torch.where(torch.rand(1, 8, 8, generator=rng) > 0.5, 3, 7).to(torch.uint8)
+    scaled = alone(sample(rng, semseg=label), (8, 8), scale=1.7)["semseg"]
+    assert set(scaled.unique().tolist()) <= {3, 7, 255}
+
+
+def test_an_enlarged_image_is_interpolated_linearly():
+    ramp = torch.arange(8, dtype=torch.uint8).mul(10).expand(3, 8, 8)
+    image = alone({"image": ramp}, (16, 16), scale=2.0)["image"] * IMAGE_DEVIATION + IMAGE_MEAN
+    expected = torch.nn.functional.interpolate(ramp[None].float(), scale_factor=2, mode="bilinear", align_corners=False)
+    assert_close(image, expected[0], atol=1e-3, rtol=1e-4)
+
+
+def test_a_smaller_image_is_kept_whole(rng):
+    result = alone(sample(rng, semseg=torch.ones(1, 8, 8, dtype=torch.uint8)), (8, 8), scale=0.5)
+    assert (result["semseg"] == 1).sum() == 16
+
+
+@pytest.mark.parametrize(("ones", "varied"), [(0, False), (1, False), (5, True), (8, True), (12, False)])
+def test_the_first_varied_crop_is_taken(rng, ones, varied):
+    """A crop is varied if no class is on three quarters of it or more; ignored pixels do not count."""
+    label = torch.zeros(1, 8, 8, dtype=torch.uint8)
+    label[0, :4, :4] = (torch.arange(16) < ones).view(4, 4)  # the first try
+    label[0, 4:, 4:] = 2
+    crops = [[0.0, 0.0], [0.99, 0.99]]
+    found = alone(sample(rng, semseg=label), (4, 4), crops=crops)["semseg"]
+    assert (2 in found) != varied
+
+
+def test_ignored_pixels_do_not_make_a_crop_varied(rng):
+    label = torch.full((1, 8, 8), 255, dtype=torch.uint8)
+    label[0, 0, :2], label[0, 4:, 4:] = 3, 2
+    found = alone(sample(rng, semseg=label), (4, 4), crops=[[0.0, 0.0], [0.99, 0.99]])["semseg"]
+    assert 2 in found
+
+
+def test_choices_fill_their_ranges():
+    found = draw(0, 4000, scales=(0.75, 1.25))
+    assert found.scale.aminmax() == pytest.approx((0.75, 1.25), abs=1e-3)
+    assert found.crops.aminmax() == pytest.approx((0.0, 1.0), abs=1e-3)
+    assert float(found.mirrored.double().mean()) == pytest.approx(0.5, abs=0.05)
+    brightness, before, saturation, hue, after = found.distortion.T
+    assert brightness.aminmax() == pytest.approx((-32.0, 32.0), abs=0.1)
+    for factor in (before, saturation, after):
+        assert factor.aminmax() == pytest.approx((0.5, 1.5), abs=0.01)
+    assert set(hue.tolist()) == set(range(-18, 18))
+    unchanged = [
+        (values == value).double().mean() for values, value in zip(found.distortion.T, (0, 1, 1, 0, 1), strict=True)
+    ]
+    assert unchanged == pytest.approx([0.5, 0.75, 0.5, 0.5 + 0.5 / 36, 0.75], abs=0.05)
+    assert ((before == 1) | (after == 1)).all()
+
+
+def test_a_sample_is_left_as_it_was(rng):
+    one = sample(rng, normals=unit_normals(rng))
+    before = {name: value.clone() for name, value in one.items()}
+    prepare([one], (8, 8), draw(0, 1))
+    assert_close(one, before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 64), (64, 1)])
+def test_an_image_of_one_pixel_can_be_trained_on(size):
+    one = {"image": torch.zeros(3, *size, dtype=torch.uint8), "semseg": torch.zeros(1, *size, dtype=torch.uint8)}
+    assert prepare([one], (32, 32), draw(0, 1))["image"].shape == (1, 3, 32, 32)
