@@ -21,21 +21,9 @@ from flwr.proto.runtime_pb2 import PullAppMessagesRequest
 from flwr.serverapp.grid import Grid
 from torch import Tensor
 
+from fedhca2.federation.flower import internals
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError
-from fedhca2.federation.flower.internals import (
-    ArrayChunk,
-    HttpGrid,
-    InflatableObject,
-    ProtobufCall,
-    ProtobufRequestContext,
-    add_interceptor,
-    get_all_nested_objects,
-    get_object_body,
-    get_object_children_ids_from_object_content,
-    http_client_of,
-    no_object_id_recompute,
-    runtime_client_of,
-)
+from fedhca2.federation.flower.internals import HttpGrid, InflatableObject
 from fedhca2.federation.flower.records import (
     CANNOT,
     DTYPES,
@@ -116,8 +104,8 @@ class MemorySource:
         for reply in self.grid.pull_messages([message]):
             if reply.has_error():
                 return Arrival(reply.metadata.src_node_id, "", reply.error.code, reply.error.reason or "")
-            with no_object_id_recompute():
-                self.objects[reply.object_id] = get_all_nested_objects(reply)
+            with internals.no_object_id_recompute():
+                self.objects[reply.object_id] = internals.get_all_nested_objects(reply)
                 return Arrival(reply.metadata.src_node_id, reply.object_id)
         return None
 
@@ -136,8 +124,7 @@ class SuperLinkSource:
     """Answers that sites have sent, or are sending, to a SuperLink."""
 
     def __init__(self, grid: HttpGrid) -> None:
-        self.client, self.node, self.run = runtime_client_of(grid), grid.node, grid.run.run_id
-        add_interceptor(grid, _BoundedResponses(http_client_of(self.client)))
+        self.client, self.node, self.run = internals.runtime_client_of(grid), grid.node, grid.run.run_id
 
     def find(self, message: str) -> Arrival | None:
         """The answer to a message, once announced; each is announced once."""
@@ -167,29 +154,6 @@ class SuperLinkSource:
             with suppress(httpx.HTTPStatusError):  # a site may have announced objects that cannot be released
                 self.client.ConfirmMessageReceived(request)
         return arrival is not None
-
-
-class _BoundedResponses:
-    """Bounds what is read of the SuperLink's responses with something from a site."""
-
-    def __init__(self, http: httpx.Client) -> None:
-        self.http = http
-
-    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
-        if context.rpc_method not in ("/flwr.proto.Runtime/PullMessages", "/flwr.proto.Runtime/PullObject"):
-            return call_next(context)
-        context.request.headers["accept-encoding"] = "identity"  # no compression, which could expand a small response
-        limit = max(MAX_CHUNK_BYTES, 4 * HEADER) + 2 * SMALL_BYTES
-        response = self.http.send(context.request, stream=True)
-        content = bytearray()
-        try:
-            for piece in response.iter_raw():
-                content += piece
-                if len(content) > limit:
-                    raise MisfitError(f"an object: expected at most {limit} B, got more")
-        finally:
-            response.close()
-        return httpx.Response(response.status_code, content=bytes(content), request=context.request)
 
 
 class Answers:
@@ -250,7 +214,7 @@ class Answers:
 
         if message in self._missing:
             self._source.pull(self._missing[message])
-        content = get_object_children_ids_from_object_content(pull(arrival.object, Message, SMALL_BYTES))
+        content = internals.get_object_children_ids_from_object_content(pull(arrival.object, Message, SMALL_BYTES))
         if len(content) != 1:
             raise MisfitError(f"message: expected one content, got {len(content)}")
         records = _names(pull(content[0], RecordDict, SMALL_BYTES), RecordDict)
@@ -276,7 +240,9 @@ def _rows(pull: Pull, name: str, allowance: Allowance) -> Tensor:
     rows = bytearray(size)
     for number in reversed(range(count)):  # what was sent last arrives last
         start = number * PIECE_BYTES
-        chunk = unsalt(get_object_body(pull(chunks[number], ArrayChunk, MAX_CHUNK_BYTES), ArrayChunk))
+        chunk = unsalt(
+            internals.get_object_body(pull(chunks[number], internals.ArrayChunk, MAX_CHUNK_BYTES), internals.ArrayChunk)
+        )
         if len(chunk) != min(PIECE_BYTES, size - start):
             raise MisfitError(f"array: expected pieces of {PIECE_BYTES} B, got one of {len(chunk)} B")
         rows[start : start + len(chunk)] = chunk
@@ -297,7 +263,7 @@ def _failure(arrival: Arrival, node: int) -> Refused | Gone | None:
 
 def _names(content: bytes, kind: Kind) -> dict[str, str]:
     """The names of an object's contents, and the SuperLink's names for them."""
-    names = json.loads(get_object_body(content, kind))
+    names = json.loads(internals.get_object_body(content, kind))
     if not isinstance(names, dict):
         raise MisfitError(f"{kind.__name__}: expected names of objects, got {shown(names)}")
     return names
@@ -305,7 +271,10 @@ def _names(content: bytes, kind: Kind) -> dict[str, str]:
 
 def _chunks(content: bytes, allowance: Allowance, count: int) -> list[str]:
     """The pieces of an array in order, if the array fits."""
-    array, children = json.loads(get_object_body(content, Array)), get_object_children_ids_from_object_content(content)
+    array, children = (
+        json.loads(internals.get_object_body(content, Array)),
+        internals.get_object_children_ids_from_object_content(content),
+    )
     found = (array["stype"], array["dtype"], array["shape"])
     if found != (STYPE, allowance.wire, [allowance.values]) or not count:
         wanted = f"{allowance.values} values of {STYPE} {allowance.wire}" if count else "none"

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import httpx
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.common.serde import fab_to_proto, run_from_proto
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TaskType
@@ -71,16 +70,10 @@ def runtime_client_of(grid: "HttpGrid") -> RuntimeHttpClient:
     return grid._runtime_client
 
 
-def http_client_of(client: RuntimeHttpClient) -> httpx.Client:
-    """The HTTP client that carries a client's requests."""
-    return client._client
-
-
 def add_interceptor(grid: "HttpGrid", interceptor: Any) -> None:
-    """Add an interceptor as the last to see every request of a grid; at most one of a kind."""
+    """Add an interceptor as the last to see every request of a grid."""
     client = runtime_client_of(grid)
-    if not any(type(each) is type(interceptor) for each in client._interceptors):
-        client._interceptors = (*client._interceptors, interceptor)
+    client._interceptors = (*client._interceptors, interceptor)
 
 
 def try_once(grid: "HttpGrid") -> None:

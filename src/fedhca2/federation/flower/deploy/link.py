@@ -6,7 +6,7 @@ import ssl
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from inspect import signature
@@ -35,6 +35,7 @@ from fedhca2.federation.flower.deploy.processes import listen, start, stop
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, SuperLink, host_and_port
 from fedhca2.whole_files import ORDINARY, private_folder, write_whole
 
+CA_NAME = "fedhca2 test CA"
 OPERATOR_FILES = ("ca.crt", "secret")
 log = logging.getLogger("fedhca2.server")
 
@@ -53,15 +54,15 @@ def make_keys(folder: Path, sites: Sequence[str], hosts: Sequence[str] = (), day
         raise UserError("--sites", faults[0])
     private_folder(folder)
     authority, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    ca = _self_signed(authority, days)
-    signed = _signed(key, ["localhost", "127.0.0.1", "::1", *hosts], authority, ca, days)
+    ca = _ca_certificate(authority, days)
+    certificate = _server_certificate(key.public_key(), ["localhost", "127.0.0.1", "::1", *hosts], authority, days)
     write_whole(folder / "ca.key", _pem(authority))
-    write_whole(folder / "ca.crt", ca.public_bytes(Encoding.PEM), ORDINARY)
+    write_whole(folder / "ca.crt", ca, ORDINARY)
     write_whole(folder / "superlink.key", _pem(key))
-    write_whole(folder / "superlink.crt", signed.public_bytes(Encoding.PEM), ORDINARY)
+    write_whole(folder / "superlink.crt", certificate, ORDINARY)
     write_whole(folder / "secret", token_hex(32).encode())
     for site in sites:
-        make_site_keys(folder / "sites" / site, ca.public_bytes(Encoding.PEM))
+        make_site_keys(folder / "sites" / site, ca)
 
 
 def make_site_keys(folder: Path, ca: bytes) -> None:
@@ -103,51 +104,50 @@ def _load(name: str, content: bytes) -> None:
         raise ValueError("an empty file")
 
 
-def _self_signed(key: ec.EllipticCurvePrivateKey, days: int) -> x509.Certificate:
-    """The certificate of a CA."""
-    name = _named("fedhca2 test CA")
+def _ca_certificate(authority: ec.EllipticCurvePrivateKey, days: int) -> bytes:
     may = ("digital_signature", "key_cert_sign", "crl_sign")
-    usage = x509.KeyUsage(**{use: use in may for use in signature(x509.KeyUsage).parameters})
-    return (
-        _builder(name, name, key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
+    extensions = {
+        x509.BasicConstraints(ca=True, path_length=0): True,
+        x509.KeyUsage(**{use: use in may for use in signature(x509.KeyUsage).parameters}): True,
+        x509.SubjectKeyIdentifier.from_public_key(authority.public_key()): False,
+    }
+    return _certificate(CA_NAME, authority.public_key(), extensions, authority, days)
 
 
-def _signed(
-    key: ec.EllipticCurvePrivateKey,
-    hosts: Sequence[str],
+def _server_certificate(
+    key: ec.EllipticCurvePublicKey, hosts: Sequence[str], authority: ec.EllipticCurvePrivateKey, days: int
+) -> bytes:
+    """The certificate of a server with these names and addresses."""
+    extensions = {
+        x509.SubjectAlternativeName([_general_name(host) for host in hosts]): False,
+        x509.BasicConstraints(ca=False, path_length=None): True,
+        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]): False,
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()): False,
+    }
+    return _certificate("fedhca2 SuperLink", key, extensions, authority, days)
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePublicKey,
+    extensions: Mapping[x509.ExtensionType, bool],
     authority: ec.EllipticCurvePrivateKey,
-    issuer: x509.Certificate,
     days: int,
-) -> x509.Certificate:
-    """A server's certificate for these names and addresses."""
-    return (
-        _builder(_named("fedhca2 SuperLink"), issuer.subject, key.public_key(), days)
-        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
-        .sign(authority, hashes.SHA256())
-    )
+) -> bytes:
+    """A certificate in PEM.
 
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
+    :param extensions: with each, whether it is critical.
+    """
+    issuer, subject = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (CA_NAME, name))
     now = datetime.now(UTC)
-    return (
+    builder = (
         x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))  # since clocks differ and are set back
         .not_valid_after(now + timedelta(days=days))
     )
-
-
-def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    for extension, critical in extensions.items():
+        builder = builder.add_extension(extension, critical)
+    return builder.sign(authority, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
 def _general_name(host: str) -> x509.GeneralName:

@@ -21,19 +21,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key, ssh_key_fingerprint
 from flwr.common.constant import SubStatus
-from flwr.proto.control_pb2 import (
-    ListNodesRequest,
-    RegisterNodeRequest,
-    StartRunRequest,
-    StopRunRequest,
-    UnregisterNodeRequest,
-)
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullTaskInputRequest,
-    PushTaskOutputRequest,
-    SendTaskHeartbeatRequest,
-)
+from flwr.proto import control_pb2, runtime_pb2
 
 from fedhca2.errors import UserError
 from fedhca2.federation.flower import internals
@@ -143,7 +131,7 @@ class SuperLink:
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise UserError(public_key, f"expected an elliptic-curve key, got {type(key).__name__}")
         with self._control() as control:
-            request = RegisterNodeRequest(public_key=internals.public_key_to_bytes(key), name=name)
+            request = control_pb2.RegisterNodeRequest(public_key=internals.public_key_to_bytes(key), name=name)
             return int(control.RegisterNode(request).node_id)
 
     def evict(self, name: str) -> list[int]:
@@ -156,7 +144,7 @@ class SuperLink:
         for node in nodes:
             # Flower also evicts a node that never connected, and then fails to say so.
             with suppress(UserError), self._control() as control:
-                control.UnregisterNode(UnregisterNodeRequest(node_id=node))
+                control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node))
         if not nodes or admitted():
             raise UserError(name, f"expected a site to evict, got {'one that stays' if nodes else 'no such site'}")
         return nodes
@@ -164,7 +152,7 @@ class SuperLink:
     def registrations(self) -> list[Registration]:
         """Every key that this SuperLink ever learned of, the earliest first."""
         with self._control() as control:
-            nodes = control.ListNodes(ListNodesRequest()).nodes_info
+            nodes = control.ListNodes(control_pb2.ListNodesRequest()).nodes_info
         found = [
             Registration(one.node_id, one.name, one.public_key, one.registered_at, one.unregistered_at) for one in nodes
         ]
@@ -173,7 +161,7 @@ class SuperLink:
     def stop(self, run: int) -> None:
         """End a run whose ServerApp is gone, so that no site waits for its next message."""
         with suppress(UserError), self._control() as control:  # it may have ended by itself
-            control.StopRun(StopRunRequest(run_id=run))
+            control.StopRun(control_pb2.StopRunRequest(run_id=run))
 
     @contextmanager
     def run(self, deadline: float | None = None) -> Iterator["internals.HttpGrid"]:
@@ -183,7 +171,7 @@ class SuperLink:
         """
         app = _own_app()
         with self._control() as control:
-            control.StartRun(StartRunRequest(fab=internals.fab_to_proto(app)))
+            control.StartRun(control_pb2.StartRunRequest(fab=internals.fab_to_proto(app)))
         with self._runtime() as runtime:
             token = acquire(runtime, app.hash_str)
         grid = internals.HttpGrid(self.address, root_certificates=self.ca.read_bytes(), token=token)
@@ -300,7 +288,7 @@ def acquire(client: RuntimeHttpClient, app: str) -> str:
     A request for a type of tasks would get, and so take away, the oldest of all runs.
     """
     while True:
-        answer = client.AcquireTask(AcquireTaskRequest(agentapp_fab_hashes=[app]))
+        answer = client.AcquireTask(runtime_pb2.AcquireTaskRequest(agentapp_fab_hashes=[app]))
         if answer.token:
             return str(answer.token)
         time.sleep(0.2)
@@ -312,7 +300,7 @@ def heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
 
     def beat() -> bool:
         try:
-            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+            client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())
         except httpx.TransportError:
             return False
         except httpx.HTTPStatusError as error:
@@ -338,7 +326,7 @@ def _own_app() -> Fab:
 @contextmanager
 def _task(client: RuntimeHttpClient, grid: "internals.HttpGrid") -> Iterator[None]:
     """Tell the SuperLink that the task has started, and how it ended."""
-    pulled = client.PullTaskInput(PullTaskInputRequest())
+    pulled = client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
     identity = internals.TaskIdentity
     identity.task_id, identity.run_id, identity.node_id = pulled.task_id, pulled.run.run_id, pulled.context.node_id
     grid.set_run(internals.run_from_proto(pulled.run))
@@ -350,5 +338,7 @@ def _task(client: RuntimeHttpClient, grid: "internals.HttpGrid") -> Iterator[Non
     finally:
         pulled.context.ClearField("state")
         with suppress(httpx.HTTPError):
-            client.PushTaskOutput(PushTaskOutputRequest(context=pulled.context, sub_status=status, details=details))
+            client.PushTaskOutput(
+                runtime_pb2.PushTaskOutputRequest(context=pulled.context, sub_status=status, details=details)
+            )
         grid.close()
