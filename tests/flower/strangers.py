@@ -36,8 +36,6 @@ from flwr.proto.recorddict_pb2 import RecordDict
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-from fedhca2.federation.flower.deploy.link import make_site_keys
-
 FLEET, CONTROL, RUNTIME = "/v1/fleet", "/v1/control", "/v1/runtime"
 
 
@@ -86,11 +84,6 @@ class Visitor:
         ):
             link.sendall(data)
             return link.recv(4096)
-
-    def new_key(self, folder: Path) -> Path:
-        """A key that no one knows."""
-        make_site_keys(folder, b"")
-        return folder / "node.key"
 
     def push(self, tree: ObjectTree | None = None, **metadata) -> PushMessagesRequest:
         """A well-formed message, except for its metadata."""

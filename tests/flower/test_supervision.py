@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -97,14 +97,6 @@ def left(pids):
     return [line for line in listed.stdout.splitlines() if "Z" not in line]
 
 
-def accepts(address):
-    """Whether somebody accepts connections there."""
-    host, _, port = address.partition(":")
-    with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-        return True
-    return False
-
-
 @contextmanager
 def silent_site(public, keys, experiment):
     """A site that introduces itself, and never carries out an order; yields an event that an order sets."""
@@ -135,91 +127,70 @@ def test_a_dead_superlink_ends_the_run_at_once_and_no_site_is_blamed(experiment,
         assert SITE not in output.partition("error:")[2]
 
 
-def test_a_dead_proxy_is_started_again(experiment, keys, tmp_path):
-    with serving(tmp_path, experiment, keys) as (command, public, _):
-        os.kill(command.listening(public), signal.SIGKILL)
-        wait_for(lambda: not accepts(public), SOON, 0.01)
-        wait_for(lambda: accepts(public), SOON)
-        with silent_site(public, keys, experiment) as ordered:
-            assert ordered.wait(SOON)
+@contextmanager
+def started(what, folder, experiment, keys):
+    """A command that serves, waits for sites, or works as one."""
+    if what.startswith("serve"):
+        with serving(folder, experiment, keys) as (command, public, _), ExitStack() as stack:
+            if what == "serve in a round":
+                assert stack.enter_context(silent_site(public, keys, experiment)).wait(SOON)
+            yield command
+        return
+    (folder / "site.yaml").write_text(SITE_FILE)
+    words, ready = {
+        "link": (["link", "--listen", "127.0.0.1:0", "--superlink", "127.0.0.1:0", "--keys", keys], "connect to"),
+        "site": (
+            ["site", "site.yaml", "--superlink", "127.0.0.1:9", "--keys", keys / "sites" / SITE],
+            "Starting Flower SuperNode",
+        ),
+    }[what]
+    with running(folder, *words) as command:
+        wait_for(lambda: ready in command.output)
+        yield command
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("in_a_round", [False, True])
-def test_serve_ends_soon_when_it_is_told_to_and_leaves_nothing_behind(experiment, keys, tmp_path, number, in_a_round):
-    with serving(tmp_path, experiment, keys) as (command, public, _), ExitStack() as stack:
-        if in_a_round:
-            assert stack.enter_context(silent_site(public, keys, experiment)).wait(SOON)
+@pytest.mark.parametrize("what", ["serve", "serve in a round", "link", "site"])
+def test_a_command_ends_soon_when_it_is_told_to_and_leaves_nothing_behind(experiment, keys, tmp_path, number, what):
+    with started(what, tmp_path, experiment, keys) as command:
         pids = command.processes
         command.process.send_signal(number)
         code, output = command.wait()
-        assert (code, "resume with: fedhca2 flower serve" in output) == (128 + number, True)
+        hint = "resume with: fedhca2 flower serve" in output
+        assert (code, hint) == (128 + number, what.startswith("serve"))
         wait_for(lambda: left(pids) == [], SOON)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_link_ends_soon_when_it_is_told_to_and_leaves_nothing_behind(keys, tmp_path, number):
-    with running(tmp_path, "link", "--keys", keys, "--listen", "127.0.0.1:0", "--superlink", "127.0.0.1:0") as command:
-        wait_for(lambda: READY.search(command.output))
-        pids = command.processes
-        command.process.send_signal(number)
-        assert command.wait()[0] == 128 + number
-        wait_for(lambda: left(pids) == [], SOON)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_site_ends_soon_when_it_is_told_to_and_leaves_nothing_behind(keys, tmp_path, number):
-    (tmp_path / "site.yaml").write_text(SITE_FILE)
-    options = ["--superlink", "127.0.0.1:9", "--keys", keys / "sites" / SITE]
-    with running(tmp_path, "site", tmp_path / "site.yaml", *options) as command:
-        wait_for(lambda: "Starting Flower SuperNode" in command.output)
-        pids = command.processes
-        command.process.send_signal(number)
-        assert command.wait()[0] == 128 + number
-        wait_for(lambda: left(pids) == [], SOON)
-
-
-@pytest.mark.parametrize("what", ["link", "serve"])
-def test_a_port_that_is_taken_is_an_error_in_a_line(keys, tmp_path, what):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        words = (
-            ["serve", "demo", "--out", tmp_path / "run"] if what == "serve" else ["link", "--superlink", "127.0.0.1:0"]
-        )
-        with running(tmp_path, *words, "--keys", keys, "--listen", address) as command:
-            code, output = command.wait()
-    assert (code, output.count("\n"), f"--listen: expected an address to listen on, got {address}" in output) == (
-        2,
-        1,
-        True,
-    )
+@pytest.fixture
+def taken():
+    """An address that another program listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 @pytest.mark.parametrize(
-    ("superlink", "folder", "change", "said"),
+    ("words", "error"),
     [
-        ("127.0.0.1:9", ".", None, "sites/NAME"),
-        ("127.0.0.1:9", "nowhere", None, "nowhere"),
-        ("localhost", f"sites/{SITE}", None, "--superlink: expected HOST:PORT"),
-        ("127.0.0.1:9", f"sites/{SITE}", "node.key", "node.key: expected"),
-        ("127.0.0.1:9", f"sites/{SITE}", "ca.crt", "ca.crt: expected"),
+        ("link --superlink 127.0.0.1:0 --keys KEYS --listen TAKEN", "--listen: expected an address to listen on"),
+        ("serve demo --out run --keys KEYS --listen TAKEN", "--listen: expected an address to listen on"),
+        ("link --keys nowhere --listen 127.0.0.1:0", "--keys nowhere: expected a folder"),
+        ("serve demo --keys nowhere --listen 127.0.0.1:0", "--keys nowhere: expected a folder"),
+        ("site site.yaml --superlink 127.0.0.1:9 --keys KEYS", "sites/NAME"),
+        ("site site.yaml --superlink 127.0.0.1:9 --keys nowhere", "nowhere"),
+        ("site site.yaml --superlink localhost --keys KEYS/sites/home", "--superlink: expected HOST:PORT"),
+        ("site site.yaml --superlink 127.0.0.1:9 --keys KEYS/sites/bad.key", "node.key: expected"),
+        ("site site.yaml --superlink 127.0.0.1:9 --keys KEYS/sites/bad.crt", "ca.crt: expected"),
     ],
 )
-def test_a_site_with_a_mistake_that_cannot_heal_ends_with_a_line(keys, tmp_path, superlink, folder, change, said):
+def test_a_mistake_that_cannot_heal_is_an_error_in_a_line(keys, taken, tmp_path, words, error):
     copy = shutil.copytree(keys, tmp_path / "keys")
-    if change:
-        (copy / folder / change).write_text("rubbish")
+    for name, bad in {"bad.key": "node.key", "bad.crt": "ca.crt"}.items():
+        shutil.copytree(copy / "sites" / SITE, copy / "sites" / name)
+        (copy / "sites" / name / bad).write_text("rubbish")
     (tmp_path / "site.yaml").write_text(SITE_FILE)
-    with running(tmp_path, "site", "site.yaml", "--superlink", superlink, "--keys", copy / folder) as command:
+    with running(tmp_path, *words.replace("KEYS", "keys").replace("TAKEN", taken).split()) as command:
         code, output = command.wait()
-    assert (code, output.count("error: "), said in output, "Traceback" in output) == (2, 1, True, False), output
-
-
-@pytest.mark.parametrize("words", [["link"], ["serve", "demo"]])
-def test_a_coordinator_without_keys_is_told_that_they_are_missing(tmp_path, words):
-    with running(tmp_path, *words, "--keys", "nowhere", "--listen", "127.0.0.1:0") as command:
-        code, output = command.wait()
-    assert (code, output.count("\n"), "--keys nowhere: expected a folder" in output) == (2, 1, True), output
+    assert (code, output.count("error: "), error in output, "Traceback" in output) == (2, 1, True, False), output
 
 
 def test_coordinators_on_one_link_do_not_take_each_others_tasks(keys, tmp_path, monkeypatch):

@@ -21,47 +21,38 @@ def keys(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", ["ca.key", "superlink.key", "secret", "sites/home/node.key", "sites/home/secret"])
-def test_secrets_are_for_their_owner_alone(keys, name):
-    assert stat.S_IMODE((keys / name).stat().st_mode) == 0o600
+def certificate(path):
+    return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-def test_folders_are_for_their_owner_alone(keys):
-    assert {stat.S_IMODE(folder.stat().st_mode) for folder in (keys, keys / "sites" / "home")} == {0o700}
+def test_secrets_are_for_their_owner_alone(keys):
+    secret = ["ca.key", "superlink.key", "secret", "sites/home/node.key", "sites/home/secret"]
+    modes = {stat.S_IMODE((keys / name).stat().st_mode) for name in secret}
+    folders = {stat.S_IMODE(folder.stat().st_mode) for folder in (keys, keys / "sites" / "home")}
+    assert (modes, folders) == ({0o600}, {0o700})
 
 
-def test_the_certificate_names_the_hosts(keys):
-    certificate = x509.load_pem_x509_certificate((keys / "superlink.crt").read_bytes())
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+def test_the_certificate_names_the_hosts_and_belongs_to_its_key_and_authority(keys):
+    found = certificate(keys / "superlink.crt")
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["localhost", "link.example"]
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1", "10.1.2.3"]
-
-
-def test_the_certificate_belongs_to_its_key(keys):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(keys / "superlink.crt", keys / "superlink.key")
-
-
-def test_the_authority_signed_the_certificate(keys):
-    authority = x509.load_pem_x509_certificate((keys / "ca.crt").read_bytes())
-    x509.load_pem_x509_certificate((keys / "superlink.crt").read_bytes()).verify_directly_issued_by(authority)
+    found.verify_directly_issued_by(certificate(keys / "ca.crt"))
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(keys / "superlink.crt", keys / "superlink.key")
 
 
 @pytest.mark.parametrize("name", ["ca.crt", "superlink.crt"])
 def test_a_certificate_is_valid_on_a_clock_that_is_set_back_by_hours(keys, name):
-    certificate = x509.load_pem_x509_certificate((keys / name).read_bytes())
-    assert certificate.not_valid_before_utc < datetime.now(UTC) - timedelta(hours=12)
+    assert certificate(keys / name).not_valid_before_utc < datetime.now(UTC) - timedelta(hours=12)
 
 
-def test_every_site_has_a_key_of_its_own(keys):
-    publics = {(keys / "sites" / site / "node.pub").read_bytes() for site in ("home", "garden")}
-    assert len(publics) == 2
-
-
-def test_the_public_key_is_that_of_the_private_one(keys):
-    site = keys / "sites" / "home"
-    private = load_ssh_private_key((site / "node.key").read_bytes(), None)
-    assert load_ssh_public_key((site / "node.pub").read_bytes()) == private.public_key()
+def test_every_site_has_a_key_of_its_own_and_its_public_part(keys):
+    pairs = {}
+    for site in ((keys / "sites" / name) for name in ("home", "garden")):
+        public = load_ssh_public_key((site / "node.pub").read_bytes())
+        pairs[(site / "node.pub").read_bytes()] = public
+        assert public == load_ssh_private_key((site / "node.key").read_bytes(), None).public_key()
+    assert len(pairs) == 2
 
 
 def test_keys_that_are_there_are_not_overwritten(keys):
@@ -74,25 +65,19 @@ def test_a_site_name_is_no_path(tmp_path):
         make_keys(tmp_path / "keys", ["../home"])
 
 
-def register(keys, *names, superlink="127.0.0.1:1"):
-    done = CliRunner().invoke(app, ["flower", "register", *names, "--superlink", superlink, "--keys", str(keys)])
-    assert done.exit_code == 2
-    return done.stderr
-
-
-def test_to_register_without_a_superlink_is_an_error_in_a_line(keys):
-    assert register(keys, "home").startswith("error: 127.0.0.1:1: expected a SuperLink that answers")
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", ":8001", "link.example.org:", "link.example.org:https"])
-def test_an_address_without_a_port_is_an_error_in_a_line(keys, address):
-    assert register(keys, "home", superlink=address) == f"error: --superlink: expected HOST:PORT, got {address!r}\n"
-
-
-def test_to_register_what_is_no_key_is_an_error_in_a_line(keys):
+@pytest.mark.parametrize(
+    ("name", "superlink", "error"),
+    [
+        ("home", "127.0.0.1:1", "127.0.0.1:1: expected a SuperLink that answers"),
+        ("home", "127.0.0.1", "--superlink: expected HOST:PORT"),
+        ("home", ":8001", "--superlink: expected HOST:PORT"),
+        ("home", "link.example.org:", "--superlink: expected HOST:PORT"),
+        ("home", "link.example.org:https", "--superlink: expected HOST:PORT"),
+        ("garden", "127.0.0.1:1", "node.pub: expected a public key"),
+        ("shed", "127.0.0.1:1", "sites/shed/node.pub: No such file"),
+    ],
+)
+def test_a_registration_that_is_impossible_is_an_error_in_a_line(keys, name, superlink, error):
     (keys / "sites" / "garden" / "node.pub").write_text("rubbish")
-    assert "node.pub: expected a public key" in register(keys, "garden")
-
-
-def test_to_register_a_site_without_a_key_is_an_error_in_a_line(keys):
-    assert register(keys, "shed").endswith("sites/shed/node.pub: No such file or directory\n")
+    done = CliRunner().invoke(app, ["flower", "register", name, "--superlink", superlink, "--keys", str(keys)])
+    assert (done.exit_code, done.stderr.count("\n"), error in done.stderr) == (2, 1, True), done.stderr
