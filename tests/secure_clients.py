@@ -15,11 +15,9 @@ from fedhca2.federation.flower.deploy.secagg_site import (
     SHARE,
     UNREADABLE,
     Secrets,
+    SumMember,
     SumRules,
-    conceal,
     new_keys,
-    share,
-    unmask,
 )
 from fedhca2.params import Slot
 
@@ -42,18 +40,18 @@ class Clients:
             self.gone.add(name)
         if name in self.gone:
             raise ConnectionError("not there")
-        secrets, settings, header, masked = self.secrets[name], self.settings, {}, None
+        member, masked = SumMember(self.secrets[name], name, self.settings, self.rules), None
         if stage == SHARE:
-            secrets, header = share(secrets, request, name, settings)
+            header = member.share(request)
         elif stage == MASK:
-            secrets, masked = conceal(secrets, request, name, settings, {ENCODER: self.rows[name]}, self.rules)
-            header = {UNREADABLE: list(secrets.unreadable)}
+            masked = member.mask(request, {ENCODER: self.rows[name]})
+            header = {UNREADABLE: list(member.secrets.unreadable)}
         elif stage == KEYS:
-            secrets, keys = new_keys(secrets, secrets.round)
+            member.secrets, keys = new_keys(member.secrets, member.secrets.round)
             header = {"keys": keys}
         else:
-            secrets, header = unmask(secrets, request, name, settings, self.rules)
-        self.secrets[name] = Secrets.model_validate_json(secrets.model_dump_json())  # as from its file
+            header = member.unmask(request)
+        self.secrets[name] = Secrets.model_validate_json(member.secrets.model_dump_json())  # as from its file
         return self.spoiled.get((name, stage), lambda *same: same)(dict(header), masked)
 
     def ask(self, stage, requests, read, least, values):

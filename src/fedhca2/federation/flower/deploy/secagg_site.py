@@ -6,7 +6,7 @@ Keys, agreement, encryption and shares are Flower's; see docs/decisions/0011. Ma
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
@@ -113,22 +113,23 @@ class SumRules:
     share: float = 0.75
     equal: frozenset[str] = frozenset()  # parts whose rows all have the same weight
 
-    def check(self, weights: Weights, among: Collection[str]) -> None:
-        """Raise SumRefusedError if a sum of the rows of some of its clients could reveal a row."""
-        totals = {client: sum(own.values()) for client, own in weights.items() if client in among}
-        values = [weight for own in weights.values() for weight in own.values()]
-        if len(totals) < self.rows:
-            raise SumRefusedError(f"a sum: expected {self.rows} or more clients (sums.rows), got {len(totals)}")
-        if not all(type(weight) in (int, float) and 0 < weight < inf for weight in values):
-            raise SumRefusedError("weights of a sum: expected finite ones above 0, got others")
-        parts = {Slot.parse(slot).part for own in weights.values() for slot in own}
-        if len(parts) != 1:
-            raise SumRefusedError(f"a sum: expected rows of one part, got {sorted(parts)}")
-        if parts <= self.equal:
-            if max(values) > min(values) * (1 + 1e-6):  # they may differ by rounding
-                raise SumRefusedError("weights of a sum: expected equal ones, as the method says, got others")
-        elif (share := max(totals.values()) / sum(totals.values())) > self.share:
-            raise SumRefusedError(f"a row: expected at most {self.share:g} of a sum (sums.share), got {share:g}")
+    def check(self, sums: Iterable[Weights], client: str, among: Collection[str]) -> None:
+        """Raise SumRefusedError if a sum with this client's row, of the rows of some clients, could reveal a row."""
+        for weights in (weights for weights in sums if client in weights):
+            totals = {name: sum(own.values()) for name, own in weights.items() if name in among}
+            values = [weight for own in weights.values() for weight in own.values()]
+            if len(totals) < self.rows:
+                raise SumRefusedError(f"a sum: expected {self.rows} or more clients (sums.rows), got {len(totals)}")
+            if not all(type(weight) in (int, float) and 0 < weight < inf for weight in values):
+                raise SumRefusedError("weights of a sum: expected finite ones above 0, got others")
+            parts = {Slot.parse(slot).part for own in weights.values() for slot in own}
+            if len(parts) != 1:
+                raise SumRefusedError(f"a sum: expected rows of one part, got {sorted(parts)}")
+            if parts <= self.equal:
+                if max(values) > min(values) * (1 + 1e-6):  # they may differ by rounding
+                    raise SumRefusedError("weights of a sum: expected equal ones, as the method says, got others")
+            elif (share := max(totals.values()) / sum(totals.values())) > self.share:
+                raise SumRefusedError(f"a row: expected at most {self.share:g} of a sum (sums.share), got {share:g}")
 
 
 class Secrets(Config):
@@ -172,121 +173,115 @@ def new_keys(secrets: Secrets, round: int) -> tuple[Secrets, list[str]]:
     return fresh, [public_key_to_bytes(key).decode() for key in (agreed, read)]
 
 
-def share(secrets: Secrets, request: Request, name: str, settings: SecureAggregation) -> tuple[Secrets, Request]:
-    """Make shares of the seed and of the agreeing key, one for each client that takes part."""
-    public = {client: (str(agreed), str(read)) for client, (agreed, read) in sorted(request["keys"].items())}
-    if secrets.public and secrets.public != public:
-        raise SumRefusedError("keys: expected one request to share them, got a second with others")
-    if not secrets.public:
-        secrets = _shared(secrets, public, name, settings.least(len(public)))
-    return secrets, {"shares": secrets.sent, "seed": commitment(bytes.fromhex(secrets.seed))}
+@dataclass
+class SumMember:
+    """A site in one sum. It answers each stage once, and the same again if it is asked the same again."""
 
+    secrets: Secrets
+    name: str
+    settings: SecureAggregation
+    rules: SumRules
 
-def _shared(secrets: Secrets, public: Mapping[str, tuple[str, str]], name: str, least: int) -> Secrets:
-    own = tuple(public_of(key) for key in (secrets.agreeing, secrets.reading))
-    if public.get(name) != own or len(set(chain(*public.values()))) != 2 * len(public) or len(public) < 2:
-        raise SumRefusedError(
-            "keys: expected different ones of two or more clients, among them this site's own, got others"
-        )
-    seeds = create_shares(bytes.fromhex(secrets.seed), least, len(public))
-    keys = create_shares(secrets.agreeing.encode(), least, len(public))
-    sent, held = {}, {}
-    for number, (client, (_, read)) in enumerate(public.items()):
-        if client == name:
-            held[client] = (seeds[number].hex(), keys[number].hex())
-        else:
-            text = share_keys_plaintext_concat([*public].index(name), number, seeds[number], keys[number])
-            sent[client] = encrypt(agree(secrets.reading, read), text).decode()
-    return secrets.model_copy(update={"public": dict(public), "sent": sent, "held": held})
+    def share(self, request: Request) -> Request:
+        """Make shares of the seed and of the agreeing key, one for each client that takes part."""
+        public = {client: (str(agreed), str(read)) for client, (agreed, read) in sorted(request["keys"].items())}
+        if self.secrets.public and self.secrets.public != public:
+            raise SumRefusedError("keys: expected one request to share them, got a second with others")
+        if not self.secrets.public:
+            self._share(public)
+        return {"shares": self.secrets.sent, "seed": commitment(bytes.fromhex(self.secrets.seed))}
 
+    def mask(self, request: Request, rows: Mapping[Slot, Tensor]) -> Whole:
+        """The masked rows, concatenated: this site's part of each of the sums."""
+        secrets = self.secrets
+        sums = tuple({client: dict(own) for client, own in weights.items()} for weights in request["sums"])
+        members = tuple(sorted({self.name, *request["shares"]}))
+        if secrets.members and (secrets.members, secrets.sums) != (members, sums):
+            raise SumRefusedError("rows: expected one request to mask them, got a second with other sums")
+        if not secrets.members:
+            self._check_sums(sums, members)
+            opened = self._open(request["shares"])
+            unreadable = tuple(client for client in members if client not in (self.name, *opened))
+            self._update(held=secrets.held | opened, members=members, sums=sums, unreadable=unreadable)
+        masked = [self._masked(number, rows) for number, each in enumerate(sums) if self.name in each]
+        return np.concatenate(masked) if masked else np.empty(0, np.uint32)
 
-def conceal(
-    secrets: Secrets,
-    request: Request,
-    name: str,
-    settings: SecureAggregation,
-    rows: Mapping[Slot, Tensor],
-    rules: SumRules,
-) -> tuple[Secrets, Whole]:
-    """The masked rows, concatenated: this site's part of each of the sums."""
-    sums = tuple({client: dict(own) for client, own in weights.items()} for weights in request["sums"])
-    members = tuple(sorted({name, *request["shares"]}))
-    if secrets.members and (secrets.members, secrets.sums) != (members, sums):
-        raise SumRefusedError("rows: expected one request to mask them, got a second with other sums")
-    if not secrets.members:
-        _check(members, sums, name, set(secrets.public), settings.least(len(secrets.public)))
-        for weights in sums:
-            if name in weights:
-                rules.check(weights, members)
-        opened = _opened(secrets, request["shares"], name)
-        unreadable = tuple(client for client in members if client not in (name, *opened))
-        update = {"held": secrets.held | opened, "members": members, "sums": sums, "unreadable": unreadable}
-        secrets = secrets.model_copy(update=update)
-    masked = [_masked(secrets, number, name, settings, rows) for number, each in enumerate(sums) if name in each]
-    return secrets, np.concatenate(masked) if masked else np.empty(0, np.uint32)
+    def unmask(self, request: Request) -> Request:
+        """The share of the seed of each client that stayed, and of the key of each that dropped out; never both."""
+        secrets, stayed, dropped = self.secrets, sorted(set(request["stayed"])), sorted(set(request["dropped"]))
+        if not secrets.members or set(stayed) & set(dropped) or {*stayed, *dropped} != set(secrets.members):
+            raise SumRefusedError("clients: expected each to have either stayed or dropped out")
+        if len(stayed) < self._least or self.name not in stayed:
+            raise SumRefusedError(f"expected {self._least} clients that stay, got {len(stayed)}")
+        if any(len(set(weights) & set(stayed)) == 1 for weights in secrets.sums):
+            raise SumRefusedError("a sum: expected two or more clients that stayed, got one that is a row")
+        self.rules.check(secrets.sums, self.name, stayed)
+        asked = commitment(json.dumps([secrets.sums, stayed], sort_keys=True).encode())
+        if secrets.told[0] == secrets.round and secrets.told[1] != asked:  # their difference would reveal a row
+            raise SumRefusedError("rows: expected one sum in a round, got a second that differs")
+        self._update(told=(secrets.round, asked))
+        return {
+            "seeds": {client: secrets.held[client][0] for client in stayed if client in secrets.held},
+            "keys": {client: secrets.held[client][1] for client in dropped if client in secrets.held},
+        }
 
+    @property
+    def _least(self) -> int:
+        return self.settings.least(len(self.secrets.public))
 
-def _check(members: Sequence[str], sums: Sequence[Weights], name: str, known: set[str], least: int) -> None:
-    """Raise SumRefusedError if sums could reveal a row."""
-    if len(members) < least or not set(members) <= known:
-        raise SumRefusedError(f"expected {least} or more clients that shared their keys, got {len(members)}")
-    own = [slot for weights in sums for slot in weights.get(name, {})]
-    if len(set(own)) < len(own):
-        raise SumRefusedError("a row: expected one sum, got several")
-    if any(len(weights) < 2 or not set(weights) <= set(members) for weights in sums):
-        raise SumRefusedError("a sum: expected two or more of the clients that take part, got others")
+    def _update(self, **changes: Any) -> None:
+        self.secrets = self.secrets.model_copy(update=changes)
 
+    def _share(self, public: dict[str, tuple[str, str]]) -> None:
+        secrets, least = self.secrets, self.settings.least(len(public))
+        own = tuple(public_of(key) for key in (secrets.agreeing, secrets.reading))
+        if public.get(self.name) != own or len(set(chain(*public.values()))) != 2 * len(public) or len(public) < 2:
+            expected = "different ones of two or more clients, among them this site's own"
+            raise SumRefusedError(f"keys: expected {expected}, got others")
+        seeds = create_shares(bytes.fromhex(secrets.seed), least, len(public))
+        keys = create_shares(secrets.agreeing.encode(), least, len(public))
+        sent, held = {}, {}
+        for number, (client, (_, read)) in enumerate(public.items()):
+            if client == self.name:
+                held[client] = (seeds[number].hex(), keys[number].hex())
+            else:
+                text = share_keys_plaintext_concat([*public].index(self.name), number, seeds[number], keys[number])
+                sent[client] = encrypt(agree(secrets.reading, read), text).decode()
+        self._update(public=public, sent=sent, held=held)
 
-def _masked(
-    secrets: Secrets, number: int, name: str, settings: SecureAggregation, rows: Mapping[Slot, Tensor]
-) -> Whole:
-    weights = secrets.sums[number]
-    unit = largest(weights)
-    row = sum(rows[Slot.parse(slot)].cpu().double().numpy() * (weight / unit) for slot, weight in weights[name].items())
-    masked = Steps(settings.clip, len(weights)).whole(np.asarray(row))
-    masked += mask(bytes.fromhex(secrets.seed), number, len(masked))
-    for client in weights:
-        if client != name:
-            add_pair(masked, agree(secrets.agreeing, secrets.public[client][0]), number, name > client)
-    return masked
+    def _check_sums(self, sums: Sequence[Weights], members: Collection[str]) -> None:
+        """Raise SumRefusedError if sums could reveal a row."""
+        if len(members) < self._least or not set(members) <= set(self.secrets.public):
+            raise SumRefusedError(f"expected {self._least} or more clients that shared their keys, got {len(members)}")
+        own = [slot for weights in sums for slot in weights.get(self.name, {})]
+        if len(set(own)) < len(own):
+            raise SumRefusedError("a row: expected one sum, got several")
+        if any(len(weights) < 2 or not set(weights) <= set(members) for weights in sums):
+            raise SumRefusedError("a sum: expected two or more of the clients that take part, got others")
+        self.rules.check(sums, self.name, members)
 
+    def _masked(self, number: int, rows: Mapping[Slot, Tensor]) -> Whole:
+        secrets, weights = self.secrets, self.secrets.sums[number]
+        unit = largest(weights)
+        scaled = [rows[Slot.parse(slot)].cpu().double().numpy() * (w / unit) for slot, w in weights[self.name].items()]
+        masked = Steps(self.settings.clip, len(weights)).whole(np.asarray(sum(scaled)))
+        masked += mask(bytes.fromhex(secrets.seed), number, len(masked))
+        for client in (client for client in weights if client != self.name):
+            add_pair(masked, agree(secrets.agreeing, secrets.public[client][0]), number, self.name > client)
+        return masked
 
-def unmask(
-    secrets: Secrets, request: Request, name: str, settings: SecureAggregation, rules: SumRules
-) -> tuple[Secrets, Request]:
-    """The share of the seed of each client that stayed, and of the key of each that dropped out; never both."""
-    stayed, dropped = sorted(set(request["stayed"])), sorted(set(request["dropped"]))
-    if not secrets.members or set(stayed) & set(dropped) or {*stayed, *dropped} != set(secrets.members):
-        raise SumRefusedError("clients: expected each to have either stayed or dropped out")
-    if len(stayed) < settings.least(len(secrets.public)) or name not in stayed:
-        raise SumRefusedError(f"expected {settings.least(len(secrets.public))} clients that stay, got {len(stayed)}")
-    if any(len(set(weights) & set(stayed)) == 1 for weights in secrets.sums):
-        raise SumRefusedError("a sum: expected two or more clients that stayed, got one that is a row")
-    for weights in secrets.sums:
-        if name in weights:
-            rules.check(weights, stayed)
-    asked = commitment(json.dumps([secrets.sums, stayed], sort_keys=True).encode())
-    if secrets.told[0] == secrets.round and secrets.told[1] != asked:  # the difference of two sums would reveal a row
-        raise SumRefusedError("rows: expected one sum in a round, got a second that differs")
-    answer = {
-        "seeds": {client: secrets.held[client][0] for client in stayed if client in secrets.held},
-        "keys": {client: secrets.held[client][1] for client in dropped if client in secrets.held},
-    }
-    return secrets.model_copy(update={"told": (secrets.round, asked)}), answer
-
-
-def _opened(secrets: Secrets, shares: Mapping[str, str], name: str) -> dict[str, tuple[str, str]]:
-    """Decrypt the shares that others sent, except those that cannot be read."""
-    order, opened = [*secrets.public], {}
-    for client, text in shares.items():
-        try:
-            plain = decrypt(agree(secrets.reading, secrets.public[client][1]), text.encode())
-            source, target, seed, key = share_keys_plaintext_separate(plain)
-        except InvalidToken:
-            continue
-        if (source, target) == (order.index(client), order.index(name)):
-            opened[client] = (seed.hex(), key.hex())
-    return opened
+    def _open(self, shares: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Decrypt the shares that others sent, except those that cannot be read."""
+        order, opened = [*self.secrets.public], {}
+        for client, text in shares.items():
+            try:
+                plain = decrypt(agree(self.secrets.reading, self.secrets.public[client][1]), text.encode())
+                source, target, seed, key = share_keys_plaintext_separate(plain)
+            except InvalidToken:
+                continue
+            if (source, target) == (order.index(client), order.index(self.name)):
+                opened[client] = (seed.hex(), key.hex())
+        return opened
 
 
 def add_pair(masked: Whole, secret: bytes, number: int, plus: bool) -> None:

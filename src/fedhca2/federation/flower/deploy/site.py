@@ -25,11 +25,9 @@ from fedhca2.federation.flower.deploy.secagg_site import (
     UNMASK,
     UNREADABLE,
     Secrets,
+    SumMember,
     SumRules,
-    conceal,
     new_keys,
-    share,
-    unmask,
 )
 from fedhca2.federation.flower.deploy.site_config import SPENT, Ledger, Sent, SiteConfig, cost
 from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
@@ -126,20 +124,19 @@ class Site:
             raise RoundIsOverError(f"a sum of {name}: expected round {session.round}, got {round}")
         if stage == KEYS:  # to add up once more, without a client whose shares cannot be read
             return pack({"keys": self._new_keys(path, round)})
-        secrets, rules = Secrets.load(path), self._sum_rules(session.experiment, round)
-        if secrets.round != round:
-            raise RoundIsOverError(f"keys of {name}: expected those of round {round}, got those of {secrets.round}")
+        member = SumMember(Secrets.load(path), name, settings, self._sum_rules(session.experiment, round))
+        if member.secrets.round != round:
+            raise RoundIsOverError(f"keys of {name}: expected those of {round}, got those of {member.secrets.round}")
         arrays = None
         if stage == SHARE:
-            secrets, answer = share(secrets, request, name, settings)
+            answer = member.share(request)
         elif stage == UNMASK:
-            secrets, answer = unmask(secrets, request, name, settings, rules)
+            answer = member.unmask(request)
         else:
-            rows = load_reply(session.folder / REPLY_FILE).rows
-            secrets, masked = conceal(secrets, request, name, settings, rows, rules)
-            answer = {UNREADABLE: list(secrets.unreadable)}
+            masked = member.mask(request, load_reply(session.folder / REPLY_FILE).rows)
+            answer = {UNREADABLE: list(member.secrets.unreadable)}
             arrays = {OWN: to_array([torch.from_numpy(masked.view(np.int32))], MASKED)}
-        secrets.save(path)
+        member.secrets.save(path)
         return pack(dict(answer), arrays)
 
     def _new_keys(self, path: Path, round: int) -> list[str]:
