@@ -7,7 +7,7 @@ from federations import flower_federation, small_experiment
 from fedhca2.clients.privacy import epsilon
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SPENT, Ledger, SitePrivacy, SiteScores
-from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.run import run
 from fedhca2.messages import Addend, Delivery, Order

@@ -117,7 +117,7 @@ def orders_given(grid, name):
 
 
 def test_an_order_that_is_lost_on_its_way_is_given_again(experiment, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("fedhca2.federation.flower.fleet.LOST_AFTER", 0.5)
+    monkeypatch.setattr("fedhca2.federation.flower.site_registry.LOST_AFTER", 0.5)
     grid, _, fleet = flower_federation(experiment, tmp_path, retries=0)
     fleet.gather()
     grid.silent = {"home"}
@@ -134,7 +134,7 @@ def test_an_order_that_is_lost_on_its_way_is_given_again(experiment, tmp_path, m
 
 def test_an_answer_counts_though_the_order_was_given_again(experiment, tmp_path, monkeypatch):
     grid, fleet = gathered_and_trained(experiment, tmp_path, min_clients=2, deadline=5)
-    monkeypatch.setattr("fedhca2.federation.flower.fleet.LOST_AFTER", 0.1)
+    monkeypatch.setattr("fedhca2.federation.flower.site_registry.LOST_AFTER", 0.1)
     grid.silent, grid.down, push = {"home"}, [], grid.push_messages
 
     def lose_the_second(messages):
@@ -142,7 +142,7 @@ def test_an_answer_counts_though_the_order_was_given_again(experiment, tmp_path,
         if orders_given(grid, "home") == 2:
             grid.sent.popitem()
             grid.silent = set()
-            monkeypatch.setattr("fedhca2.federation.flower.fleet.LOST_AFTER", 60.0)
+            monkeypatch.setattr("fedhca2.federation.flower.site_registry.LOST_AFTER", 60.0)
         return pushed
 
     monkeypatch.setattr(grid, "push_messages", lose_the_second)
@@ -152,7 +152,7 @@ def test_an_answer_counts_though_the_order_was_given_again(experiment, tmp_path,
 
 def test_a_slow_site_is_asked_again_less_and_less_often(experiment, tmp_path, monkeypatch):
     grid, fleet = gathered_and_trained(experiment, tmp_path, min_clients=2, deadline=4)
-    monkeypatch.setattr("fedhca2.federation.flower.fleet.LOST_AFTER", 0.1)
+    monkeypatch.setattr("fedhca2.federation.flower.site_registry.LOST_AFTER", 0.1)
     grid.silent, grid.down = {"home"}, []
     fleet.perform(orders_for(fleet), quiet)
     assert 2 <= orders_given(grid, "home") <= 6
@@ -160,7 +160,7 @@ def test_a_slow_site_is_asked_again_less_and_less_often(experiment, tmp_path, mo
 
 def test_nobody_is_asked_again_before_most_have_answered(experiment, tmp_path, monkeypatch):
     grid, fleet = gathered_and_trained(experiment, tmp_path, min_clients=1, deadline=1.5)
-    monkeypatch.setattr("fedhca2.federation.flower.fleet.LOST_AFTER", 0.0)
+    monkeypatch.setattr("fedhca2.federation.flower.site_registry.LOST_AFTER", 0.0)
     grid.silent, grid.down = {"home", "outdoor-semseg"}, []
     fleet.perform(orders_for(fleet), quiet)
     assert orders_given(grid, "home") == 1

@@ -10,7 +10,7 @@ from in_process_grid import InProcessGrid
 from fedhca2.errors import UserError
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import resume, run

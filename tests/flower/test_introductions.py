@@ -233,7 +233,7 @@ def test_a_question_that_flower_does_not_accept_is_asked_again(experiment, tmp_p
 
 @pytest.mark.usefixtures("hasty", "watchful")
 def test_nobody_is_asked_while_sites_add_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedhca2.federation.flower.fleet.GRACE", 0.1)
+    monkeypatch.setattr("fedhca2.federation.flower.fleet.GRACE_S", 0.1)
     experiment = small_experiment(method={"name": "fedper"}, rounds=1, secure_aggregation={})
     grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
     grid.deaf = {"home"}

@@ -1,13 +1,17 @@
 """Sites that introduce themselves: late, with other settings, or with a key that is not theirs."""
 
+from dataclasses import replace
+
 import pytest
 from federations import PowerCutError, Watching, altered, flower_federation, orders_for, quiet, small_experiment
 
+from fedhca2.federation.flower.deploy.superlink import Registration
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.records import header_of
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError, Wait
 from fedhca2.federation.run import resume, run
+from fedhca2.run_folder.reader import RunFiles
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +50,7 @@ def test_a_local_federation_ends_at_once_when_its_sites_refuse_and_says_why(expe
     with pytest.raises(TooFewClientsError) as refused:
         fleet.gather()
     line = (
-        "3 clients should take part, found 1 that have introduced themselves; outdoor-normals, home: failed: "
+        "expected 3 clients, got 1 that have introduced themselves; outdoor-normals, home: failed: "
         "this site does not allow it (encoders in site.yaml); its log says more"
     )
     assert str(refused.value) == line
@@ -106,7 +110,7 @@ def test_a_key_of_no_client_is_not_even_invited(name, called, experiment, tmp_pa
     grid, _, fleet = flower_federation(experiment, tmp_path, min_clients=2)
     grid.rename("home", name)
     fleet.gather()
-    assert fleet.registry.refused[called].startswith("key should belong to a client of the experiment")
+    assert fleet.registry.refused[called].startswith("key: expected that of a client")
     assert not [
         message
         for message in grid.down
@@ -144,3 +148,20 @@ def test_without_keys_two_sites_cannot_be_the_same_client(experiment, tmp_path):
     grid.apps[9] = ("", make_app(sites["home"]))
     fleet.gather()
     assert list(fleet.registry.refused) == ["node 9"]
+
+
+def test_an_eviction_that_ends_a_run_is_written(tmp_path):
+    experiment, terms = small_experiment(rounds=1), NetworkSettings(poll=0.001, deadline=60)
+    grid, _, _ = flower_federation(experiment, tmp_path / "sites")
+    home = Registration(3, "home", b"", "2026-11-16T04:00:00+00:00", "")
+    found = [home]
+
+    class Evicting(Watching):
+        def aggregated(self, *_):
+            found[0] = replace(home, evicted="2026-11-16T05:00:00+00:00")
+            raise PowerCutError
+
+    with pytest.raises(PowerCutError):
+        run(experiment, tmp_path / "run", watcher=Evicting(), engine=FlowerEngine(grid, terms, look=lambda: found))
+    events = [event["event"] for event in RunFiles(tmp_path / "run").events]
+    assert (events.count("registered"), events.count("evicted")) == (1, 1)

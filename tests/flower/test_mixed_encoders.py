@@ -6,7 +6,7 @@ from federations import PowerCutError, Watching, flower_federation, in_memory, s
 
 from fedhca2.deployment.trained import Evaluation, Trained, evaluated
 from fedhca2.federation.flower.deploy.consent import expected_profile
-from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.records import decode_profile, encode_profile, header_of
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.run import resume, run

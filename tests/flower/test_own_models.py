@@ -18,7 +18,7 @@ from fedhca2.federation.flower.deploy.consent import Invitation, RefusalError
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.local import write_sites
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.run import resume, run

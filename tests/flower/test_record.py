@@ -10,7 +10,7 @@ from rich.console import Console
 from fedhca2.cli.run import conclude
 from fedhca2.clients.privacy import DELTA, epsilon
 from fedhca2.federation.flower.deploy.site_config import Ledger, SiteScores, cost
-from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.run import run

@@ -18,7 +18,7 @@ from fedhca2.federation.flower.deploy.consent import Invitation
 from fedhca2.federation.flower.deploy.secagg_site import MASK, SHARE, Steps
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.records import STAGE, header_of, pack, unsalt
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.rounds import run_rounds

@@ -8,8 +8,8 @@ import torch
 from federations import flower_federation, small_experiment
 
 from fedhca2.aggregation import MappedRow
-from fedhca2.federation.flower import fleet as spool
-from fedhca2.federation.flower.fleet import spooled
+from fedhca2.federation.flower import fleet as module
+from fedhca2.federation.flower.fleet import spool
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order, Reply
@@ -51,14 +51,14 @@ def full_file(**_):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
 def test_a_full_disk_is_an_error_that_names_the_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(spool, "NamedTemporaryFile", full_file)
+    monkeypatch.setattr(module, "NamedTemporaryFile", full_file)
     with pytest.raises(OSError, match=str(tmp_path)):
-        spooled(Reply("a", 0, {Slot("encoder"): torch.ones(5000)}), tmp_path, torch.float32)
+        spool(Reply("a", 0, {Slot("encoder"): torch.ones(5000)}), tmp_path, torch.float32)
 
 
 def test_a_spooled_row_is_in_a_file_that_has_no_name(tmp_path):
     values = torch.arange(5000.0)
-    row = spooled(Reply("a", 0, {Slot("encoder"): values}), tmp_path, torch.float32).rows[Slot("encoder")]
+    row = spool(Reply("a", 0, {Slot("encoder"): values}), tmp_path, torch.float32).rows[Slot("encoder")]
     row.release()  # from here on its values are the file's
     assert torch.equal(row, values)
     assert not list(tmp_path.iterdir())
@@ -78,14 +78,14 @@ MANY = """
 import sys
 from pathlib import Path
 import torch
-from fedhca2.federation.flower.fleet import spooled
+from fedhca2.federation.flower.fleet import spool
 from fedhca2.messages import Reply
 from fedhca2.params import Slot
 
 def peak(clients):
     Path("/proc/self/clear_refs").write_text("5")
     rows = {Slot("encoder"): torch.ones(1_000_000)}
-    kept = [spooled(Reply(str(i), 0, rows), Path(sys.argv[1]), torch.float32) for i in range(clients)]
+    kept = [spool(Reply(str(i), 0, rows), Path(sys.argv[1]), torch.float32) for i in range(clients)]
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
 
 peak(2)

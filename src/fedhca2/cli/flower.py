@@ -29,7 +29,7 @@ from fedhca2.federation.flower.deploy.site_config import Ledger, SiteConfig, cos
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError, SuperLink
 from fedhca2.federation.flower.deploy.superlink import write_app as write_bundle
 from fedhca2.federation.flower.deploy.worker import work
-from fedhca2.federation.flower.engine import FlowerEngine, check_resumable
+from fedhca2.federation.flower.fleet import FlowerEngine, check_resumable
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError
 from fedhca2.federation.run import resume, run
 from fedhca2.reports.console import ConsoleWatcher

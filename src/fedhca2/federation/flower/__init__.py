@@ -14,4 +14,4 @@ os.environ |= QUIET
 if find_spec("flwr") is None:
     from fedhca2.errors import UserError
 
-    raise UserError(["Flower should be installed, found none; pip install 'fedhca2[flower]'"])
+    raise UserError("Flower", "expected it installed, got none; pip install 'fedhca2[flower]'")

@@ -1,64 +1,91 @@
-"""The fleet over a network: orders wait for their sites, are repeated, and have a deadline."""
+"""The engine and the fleet for clients at sites behind a Flower grid, and the record of registrations."""
 
 import json
-import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from pathlib import Path
+from secrets import token_hex
 from tempfile import NamedTemporaryFile
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+import httpx
 import torch
-from flwr.app import RecordDict
 from flwr.serverapp.grid import Grid
 from torch import Tensor
 
 from fedhca2.aggregation import MappedRow
 from fedhca2.clients import BatchWatch
-from fedhca2.experiment import Experiment
+from fedhca2.errors import UserError
+from fedhca2.experiment import Experiment, Shard
 from fedhca2.federation.blind import Sum, Summed, seen_of
-from fedhca2.federation.flower.answers import Allowance, Gone, SiteAnswer
+from fedhca2.federation.flower.answers import Allowance, SiteAnswer
 from fedhca2.federation.flower.deploy.consent import Invitation
 from fedhca2.federation.flower.deploy.secagg_server import SecureSum, read_keys
-from fedhca2.federation.flower.records import DTYPES, MASKED, STAGE, Header, decode_reply, encode_orders, pack
-from fedhca2.federation.flower.site_registry import SiteRegistry
-from fedhca2.federation.flower.wait import (
-    LOST_AFTER,
-    TIMES_AS_LONG,
-    NetworkSettings,
-    TooFewClientsError,
-    Transmission,
-    Wait,
-    by_reason,
+from fedhca2.federation.flower.deploy.superlink import Registration
+from fedhca2.federation.flower.records import (
+    DTYPES,
+    MASKED,
+    STAGE,
+    Header,
+    decode_reply,
+    encode_orders,
+    pack,
+    refuse_errors,
 )
-from fedhca2.federation.foreign_text import Refused, shown
+from fedhca2.federation.flower.site_registry import Request, SiteRegistry
+from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError, Wait, by_reason
+from fedhca2.federation.foreign_text import NAME, Refused, plain
+from fedhca2.federation.run import reopened
+from fedhca2.federation.server import check_method
 from fedhca2.messages import Order, Profile, Reply
+from fedhca2.run_folder.event_log import EVICTED, REGISTERED
+from fedhca2.run_folder.names import FLOWER
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.writer import RunFolder
 
-GRACE = 10.0  # seconds for further clients to introduce themselves when there are already enough
-AWAY, LATE = "offline", "no reply in time"
-log = logging.getLogger("fedhca2.server")
+Collect = Callable[[Experiment, str, RunFolder], None]  # copies what sites know of the named run to its folder
+Look = Callable[[], Iterable[Registration]]  # lists registrations and evictions
+GRACE_S = 10.0  # for further clients to introduce themselves when there are already enough
 T = TypeVar("T")
 
 
-@dataclass
-class _Errand(Generic[T]):
-    """A message on its way, which waits for its site until the deadline."""
+def check_resumable(out: Path) -> None:
+    """Raise UserError if this is not a resumable run over Flower; called before anything is stopped or started."""
+    read_note(out)
+    with reopened(out, settings_stay=FlowerEngine.settings_stay):
+        pass
 
-    content: RecordDict
-    allowance: Allowance  # for the answer
-    read: Callable[[SiteAnswer], T | Refused]
-    sending: Transmission = field(default_factory=Transmission)
-    took: float | None = None  # the seconds until its answer
-    failures: int = 0
-    why: str = AWAY  # why there is no answer yet
-    answer: T | None = None
 
-    @property
-    def state(self) -> str:
-        """What it is waiting for."""
-        return self.why if self.sending.given is None else "no reply yet"
+def read_note(out: Path) -> dict[str, Any]:
+    """Read the note of a run over Flower: `run`, `engine`, and Flower's own number in `flower_run`."""
+    note = RunFiles(out).flower_note
+    if note is None:
+        raise UserError(out, f"expected the folder of a run over Flower, got none: it has no {FLOWER}")
+    return note
+
+
+@dataclass(frozen=True)
+class FlowerEngine:
+    """A grid, and how to handle the sites behind it. They continue from their own states."""
+
+    file_names: ClassVar[Sequence[str]] = (FLOWER,)
+    settings_stay: ClassVar[bool] = True
+
+    grid: Grid
+    terms: NetworkSettings
+    name: str = "flower"  # the engine's name in the run's folder
+    collect: Collect | None = None  # none: models and images stay at the sites, which outlast the run
+    look: Look = tuple  # a simulation has no registrations
+
+    def open(self, experiment: Experiment, folder: RunFolder) -> "FlowerRun":
+        """Open the sites of a run under the name under which they keep their states; a new run gets a name."""
+        resumed = RunFiles(folder.path).begun
+        note = read_note(folder.path) if resumed else {"run": token_hex(8), "engine": self.name}
+        files = {FLOWER: {**note, "flower_run": self.grid.run.run_id}}
+        return FlowerRun(self, experiment, str(note["run"]), folder, files)
 
 
 class FlowerFleet:
@@ -71,7 +98,7 @@ class FlowerFleet:
         self.quorum = terms.min_clients or len(experiment.specs)
         self.absent: Mapping[str, str] = {}
         self.keys: dict[str, tuple[str, str]] = {}  # sent with the clients' last replies, for a sum
-        self.beside: dict[str, tuple[int, int]] = {}  # bytes up and down besides orders and replies, by client
+        self._sum_bytes = {"up": Counter[str](), "down": Counter[str]()}  # of the last sum, by client
 
     @property
     def profiles(self) -> Mapping[str, Profile]:
@@ -101,25 +128,21 @@ class FlowerFleet:
                 raise TooFewClientsError(self._too_few(len(self.registry.known), "have introduced themselves", wait))
             self.registry.meet(wait)
             wait.tell(self.registry.missing())
-        grace = Wait(GRACE)
+        grace = Wait(GRACE_S)
         while not grace.is_over and self.registry.expects_introductions:
             self.registry.meet(grace)
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
-        """Give every client its order, and collect the replies that arrive before the deadline.
-
-        An order waits for a site that is offline, and is repeated to one that returns, fails, or is silent for long.
-        Once enough clients have answered, it does not wait for sites that are offline.
-        """
+        """Give every client its order, and collect the replies that arrive before the deadline."""
         headers = {client: {**self._invite(client), "wire": self.terms.wire} for client in orders}
         contents = encode_orders(orders, self.terms.wire, headers)
-        errands = {
-            client: _Errand(contents[client], self._allowance(client, order), partial(self._read_reply, client))
+        requests = {
+            client: Request(contents[client], self._allowance(client, order), partial(self._read_reply, client))
             for client, order in orders.items()
         }
         needed = min(self.quorum, len(orders))
         wait = Wait(self.terms.deadline)
-        replies, away = self._run(errands, needed, wait)
+        replies, away = self.registry.deliver(requests, needed, wait)
         self.absent = {**self.registry.refused, **self.registry.missing(), **away}
         if len(replies) < needed:
             raise TooFewClientsError(self._too_few(len(replies), "have answered", wait))
@@ -132,18 +155,23 @@ class FlowerFleet:
         """The bytes up and down of an order, its reply, and the messages of secure aggregation."""
         width = DTYPES[self.terms.wire].itemsize
         received = [each.row for delivery in order.deliveries.values() for each in delivery.addends]
-        up, down = self.beside.pop(reply.client, (0, 0))
+        up, down = (counts.pop(reply.client, 0) for counts in self._sum_bytes.values())
         up += reply.nbytes + sum(row.numel() * width - row.nbytes for row in reply.rows.values())
         down += order.nbytes + sum(row.numel() * width - row.nbytes for row in received)
         return up, down
 
     def add(self, round: int, sums: Sequence[Sum]) -> Summed:
         """Let clients add up the rows of their last replies; see `secagg_server`."""
-        self.beside = {}
+        for counts in self._sum_bytes.values():
+            counts.clear()
         settings = self.experiment.secure_aggregation
         if settings is None:
-            raise ValueError("an experiment should have secure_aggregation if its clients add up rows, found none")
+            raise ValueError("secure_aggregation: expected settings, since clients add up rows, got none")
         return SecureSum(settings, partial(self._ask, round, settings.seconds), self.keys, sums).add()
+
+    def save(self, folder: Path) -> Mapping[str, str]:
+        """List who has taken part; sites keep their clients' states themselves."""
+        return dict.fromkeys(self.registry.known, "at its site")
 
     def _ask(
         self,
@@ -156,105 +184,37 @@ class FlowerFleet:
         values: Mapping[str, int],
     ) -> tuple[dict[str, T], dict[str, str]]:
         """One stage of secure aggregation."""
-        errands = {}
+        out = {}
         for client, request in requests.items():
             header = {**self._invite(client), STAGE: stage, "round": round, "request": request}
             allowance = Allowance(values.get(client, 0), MASKED)
-            errands[client] = _Errand(pack(header), allowance, partial(self._read_stage, client, read))
-            self._count(client, down=len(json.dumps(request)))
-        return self._run(errands, least, Wait(seconds), invite=False)  # who builds a client is late for the stage
-
-    def _run(
-        self, errands: Mapping[str, _Errand[T]], needed: int, wait: Wait, *, invite: bool = True
-    ) -> tuple[dict[str, T], dict[str, str]]:
-        """Deliver every message and collect its answer; returns the answers, and why others are missing."""
-        while out := {client: errand for client, errand in errands.items() if self._is_out(errand)}:
-            enough = sum(errand.answer is not None for errand in errands.values()) >= needed
-            if wait.is_over or (enough and all(self.registry.since(client) is None for client in out)):
-                break
-            lost_after = self._lost_after(errands.values())
-            for client, errand in out.items():
-                self._give(client, errand, wait, lost_after)
-            for client, answer in self.registry.exchange(wait, invite=invite):
-                self._take(client, out[client], answer)
-            wait.tell({client: errand.state for client, errand in out.items() if errand.answer is None})
-        self.registry.forget_orders()
-        answers = {client: errand.answer for client, errand in errands.items() if errand.answer is not None}
-        return answers, {client: errand.why for client, errand in errands.items() if client not in answers}
-
-    def save(self, folder: Path) -> Mapping[str, str]:
-        """List who has taken part; sites keep their clients' states themselves."""
-        return dict.fromkeys(self.registry.known, "at its site")
+            out[client] = Request(pack(header), allowance, partial(self._read_stage, client, read))
+            self._sum_bytes["down"][client] += len(json.dumps(request))
+        return self.registry.deliver(out, least, Wait(seconds), invite=False)  # a site that builds a client is late
 
     def _too_few(self, count: int, what: str, wait: Wait) -> str:
         reasons = by_reason({**self.registry.refused, **self.absent})
         time = f" in {self.terms.deadline:g} s" if wait.is_over else ""
-        return f"{self.quorum} clients should take part, found {count} that {what}{time}{reasons and '; '}{reasons}"
-
-    def _is_out(self, errand: _Errand[T]) -> bool:
-        return errand.answer is None and errand.failures <= self.terms.retries
-
-    def _lost_after(self, errands: Collection[_Errand[T]]) -> float:
-        """The seconds after which a message without an answer is taken for lost; never before half are answered."""
-        took = [errand.took for errand in errands if errand.took is not None]
-        return LOST_AFTER + TIMES_AS_LONG * max(took) if took and 2 * len(took) >= len(errands) else inf
-
-    def _give(self, client: str, errand: _Errand[T], wait: Wait, lost_after: float) -> None:
-        """Send the order, unless the node is offline, or already has it; again if it seems to be lost."""
-        since, sending = self.registry.since(client), errand.sending
-        if since is None or not sending.is_due(since, lost_after):
-            return
-        if again := since == sending.given:
-            fault = "%s has not answered for %.0f s, and gets its order again: it may be lost"
-            log.warning(fault, client, sending.waited)
-        if self.registry.order(client, errand.content, errand.allowance, again=again):
-            sending.give(since)
-            errand.why = LATE
-        else:
-            self.registry.went(client)
-            errand.why = "Flower did not accept its order"
-
-    def _take(self, client: str, errand: _Errand[T], answer: SiteAnswer | Refused | Gone) -> None:
-        """Keep an answer, or make sure that the message is sent again."""
-        if isinstance(answer, Gone):
-            log.warning("%s went away, and its order waits for it: %s", client, answer.why)
-            self.registry.went(client)
-            errand.sending.given, errand.why = None, AWAY
-            return
-        outcome = answer if isinstance(answer, Refused) else errand.read(answer)
-        if not isinstance(outcome, Refused):
-            errand.answer, errand.took = outcome, errand.sending.waited
-            return
-        log.warning("%s: %s", client, outcome.why)
-        errand.sending.given, errand.why, errand.failures = None, outcome.why, errand.failures + 1
+        return f"expected {self.quorum} clients, got {count} that {what}{time}{reasons and '; '}{reasons}"
 
     def _read_reply(self, client: str, answer: SiteAnswer) -> Reply | Refused:
         if self.experiment.secure_aggregation and answer.header.get("keys"):
-            keys = self._used(read_keys, answer)
+            keys = refuse_errors(read_keys)(answer)
             if isinstance(keys, Refused):
                 return keys
             self.keys[client] = keys
         reply = decode_reply(answer.header, answer.rows, seen_of(self.registry.known[client], self.experiment))
         if isinstance(reply, Refused) or not self.terms.spool:
             return reply
-        return spooled(reply, self.folder, DTYPES[self.terms.wire])
+        return spool(reply, self.folder, DTYPES[self.terms.wire])
 
     def _read_stage(self, client: str, read: Callable[[SiteAnswer], T], answer: SiteAnswer) -> T | Refused:
-        self._count(client, up=len(json.dumps(answer.header)) + (0 if answer.rows is None else answer.rows.nbytes))
-        return self._used(read, answer)
-
-    def _used(self, read: Callable[[SiteAnswer], T], answer: SiteAnswer) -> T | Refused:
-        try:
-            return read(answer)
-        except Exception as error:  # nothing in an answer may stop the server
-            return Refused(f"answer cannot be used: {shown(error)}")
+        rows = 0 if answer.rows is None else answer.rows.nbytes
+        self._sum_bytes["up"][client] += len(json.dumps(answer.header)) + rows
+        return refuse_errors(read)(answer)
 
     def _invite(self, client: str) -> Header:
         return self.invitation.only_for(client).header()
-
-    def _count(self, client: str, up: int = 0, down: int = 0) -> None:
-        before = self.beside.get(client, (0, 0))
-        self.beside[client] = (before[0] + up, before[1] + down)
 
     def _allowance(self, client: str, order: Order) -> Allowance:
         """What the reply to an order may hold: as many values as the requested parts have."""
@@ -263,7 +223,94 @@ class FlowerFleet:
         return Allowance(values, self.terms.wire)
 
 
-def spooled(reply: Reply, folder: Path, dtype: torch.dtype) -> Reply:
+class FlowerRun(FlowerFleet):
+    """The sites of one run, and its folder."""
+
+    device = "sites over Flower"
+    checkpoint_first = False  # sites keep their own noise keys
+    checkpoint_every = 1  # a site only has the reply of its last round, so the server must not fall behind
+    skipped: Mapping[str, list[str]] = {}
+
+    def __init__(
+        self, engine: FlowerEngine, experiment: Experiment, run: str, folder: RunFolder, files: Mapping[str, Any]
+    ) -> None:
+        super().__init__(engine.grid, experiment, engine.terms, run, folder.path)
+        self._engine, self._run_folder, self.files = engine, folder, files
+        self._admissions: Admissions | None = None
+        if folder.checkpoint:
+            self.registry.claims |= {each["client"]: each["samples"] for each in RunFiles(folder.path).of("profile")}
+        self.stops_at_once = engine.collect is None  # sites that are not this command's outlast it
+
+    def baseline(self, experiment: Experiment, folder: RunFolder) -> "FlowerRun":
+        """The same sites, which keep the states of the baseline under another name."""
+        return FlowerRun(self._engine, experiment, f"{self.invitation.run}baseline", folder, {})
+
+    @property
+    def shards(self) -> dict[str, Shard]:
+        """As many images as the sites report; only they know which ones."""
+        samples = {name: profile.samples for name, profile in self.profiles.items()}
+        return {spec.name: Shard(range(samples.get(spec.name, 0)), []) for spec in self.experiment.specs}
+
+    def gather(self) -> None:
+        """Wait for the sites, and record registrations from now on."""
+        self._admissions = Admissions(self._engine.look, self._run_folder)
+        super().gather()
+        if self.adder is None:
+            check_method(self.experiment.resolved_method, self.profiles, self.expected)
+
+    def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
+        """Collect the replies, and record registrations."""
+        replies = super().perform(orders, watch)
+        if self._admissions:
+            self._admissions.write()
+        return replies
+
+    def finish(self) -> None:
+        """Copy the models here, with predictions of sample images, if the sites are on this machine."""
+        if self._engine.collect:
+            self._engine.collect(self.experiment, self.invitation.run, self._run_folder)
+
+    def close(self) -> None:
+        """Record the last registrations. Sites go on."""
+        if self._admissions:
+            with suppress(UserError, httpx.HTTPError):  # the SuperLink itself may have ended the run
+                self._admissions.write()
+        self._admissions = None
+
+
+class Admissions:
+    """Records every registration and eviction that the SuperLink knows of, however it was done.
+
+    The SuperLink keeps evictions with their times, so none is missed between two checks.
+    """
+
+    def __init__(self, look: Look, folder: RunFolder) -> None:
+        self._look, self._folder = look, folder
+        before = RunFiles(folder.path)
+        self._written = {_mark(event) for kind in (REGISTERED, EVICTED) for event in before.of(kind)}
+        self.write()
+
+    def write(self) -> None:
+        """Check for new registrations and evictions, and record them."""
+        for event in _events(self._look()):
+            if _mark(event) not in self._written:
+                self._written.add(_mark(event))
+                self._folder.events.log(**event)
+
+
+def _events(registrations: Iterable[Registration]) -> Iterator[dict[str, Any]]:
+    for one in registrations:
+        who = {"client": plain(one.name, NAME), "key": one.fingerprint, "node": str(one.node)}  # of 64 bits
+        yield {"event": REGISTERED, "time": one.registered, **who}
+        if one.evicted:
+            yield {"event": EVICTED, "time": one.evicted, **who}
+
+
+def _mark(event: dict[str, Any]) -> tuple[str, str, str]:
+    return event["event"], event["time"], event["node"]
+
+
+def spool(reply: Reply, folder: Path, dtype: torch.dtype) -> Reply:
     """The same reply with its rows in files in a folder; `dtype` is their type on the wire.
 
     The files are already unlinked, so they disappear once they are closed, even after a crash.

@@ -32,7 +32,7 @@ from fedhca2.federation.flower.deploy.site import MODEL_FILE
 from fedhca2.federation.flower.deploy.site_config import SiteLimits
 from fedhca2.federation.flower.deploy.superlink import LinkLostError, RunEndedError, SuperLink
 from fedhca2.federation.flower.deploy.worker import make_app
-from fedhca2.federation.flower.engine import Collect, FlowerEngine, check_resumable, read_note
+from fedhca2.federation.flower.fleet import Collect, FlowerEngine, check_resumable, read_note
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError
 from fedhca2.federation.membership import shards_after, shards_from
 from fedhca2.federation.run import run_or_resume
@@ -45,7 +45,6 @@ from fedhca2.run_folder.writer import RunFolder, check_fresh
 from fedhca2.whole_files import private_folder
 
 Engine = Literal["flower-local", "flower-ray"]
-RUNS_IN_VAIN = 2  # how many Flower runs may end in a row without completing a round
 log = logging.getLogger("fedhca2.server")
 
 
@@ -60,12 +59,12 @@ def run_over_flower(
 def resume_over_flower(out: Path, *, watcher: Watcher, overrides: Sequence[str] | None = None) -> Result:
     """Continue a run over Flower on its original engine, without overrides."""
     if overrides:
-        raise UserError([f"--set: a resumed run over Flower should keep its settings, found {overrides[0]}"])
+        raise UserError("--set", f"expected none: a resumed run over Flower keeps its settings, got {overrides[0]}")
     require_own_files(sites_folder(out))
     check_resumable(out)  # before anything is started
     engine = read_note(out)["engine"]
     if engine not in get_args(Engine):
-        raise UserError([f"{out}: resume with: {shlex.join(['fedhca2', 'flower', 'serve', str(out)])} --keys DIR"])
+        raise UserError(out, f"resume with: {shlex.join(['fedhca2', 'flower', 'serve', str(out)])} --keys DIR")
     return _launch(engine, RunFiles(out).experiment(), out, watcher, None)
 
 
@@ -77,7 +76,7 @@ def _launch(engine: Engine, experiment: Experiment, out: Path, watcher: Watcher,
     except (TooFewClientsError, RunEndedError, LinkLostError, httpx.HTTPError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         hint = f"; resume with: {shlex.join(['fedhca2', 'resume', str(out)])}" if RunFiles(out).begun else ""
-        raise UserError([reason + hint]) from None
+        raise UserError("", reason + hint) from None
 
 
 def run_local(
@@ -109,7 +108,7 @@ def _until_done(link: SuperLink, work: Callable[[Grid], Result], out: Path, dead
                 return work(grid)
         except (RunEndedError, httpx.HTTPStatusError) as error:
             in_vain = in_vain + 1 if RunFiles(out).checkpoints == before else 0
-            if in_vain > RUNS_IN_VAIN:
+            if in_vain > 2:  # Flower runs in a row that have not completed a round
                 raise
             log.warning("%s; continuing in a new run from the last checkpoint", str(error).splitlines()[0])
 
@@ -214,9 +213,7 @@ def run_ray(
     try:
         import ray
     except ImportError:
-        raise UserError(
-            ["--engine flower-ray: should have ray, found none; pip install 'fedhca2[flower-ray]'"]
-        ) from None
+        raise UserError("--engine flower-ray", "expected ray, got none; pip install 'fedhca2[flower-ray]'") from None
     from flwr.simulation import run_simulation
 
     terms = terms.model_copy(update={"named": False})  # the simulation's nodes have no keys

@@ -1,4 +1,6 @@
-"""The registry of a federation: which nodes are online, which client each of them is, and the messages between.
+"""The registry of a federation: which nodes are online, which client each of them is, and requests to clients.
+
+A request waits for a site that is offline, and is repeated to one that returns, fails, or is silent for long.
 
 A node is identified by its registered key. Flower never gives a node's number to another key, so a node's name at the
 time of a request is also valid for its answer. No one else can answer: a message has a name that cannot be guessed, and
@@ -6,13 +8,16 @@ only the node that it was sent to learns it.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from secrets import token_hex
 from time import monotonic, sleep
+from typing import Generic, TypeVar
 
 from flwr.app import Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.grid import Grid
 
 from fedhca2.experiment import Experiment
@@ -25,18 +30,27 @@ from fedhca2.federation.foreign_text import NAME, Refused, plain, shown
 from fedhca2.messages import Profile
 
 NODES_EVERY = 1.0  # seconds between checks for online nodes
-SLOWEST = 600.0  # seconds that one site's answer counts at most when others are waited for
-FOREVER_S = 30 * 86400.0  # Flower's messages need an end; ours end when they are released
-PAUSE = 0.01  # seconds per check for an answer, so that many sites do not keep the SuperLink busy
 log = logging.getLogger("fedhca2.server")
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class _Node:
-    """A node that is online."""
+@dataclass
+class Request(Generic[T]):
+    """A message for a client, and its answer, once that has come."""
 
-    name: str  # the name its key is registered under
-    since: str  # when it became active; a restarted node has another time and knows nothing of earlier messages
+    content: RecordDict
+    allowance: Allowance  # for the answer
+    read: Callable[[SiteAnswer], T | Refused]  # nothing in an answer makes it raise an error
+    transmission: Transmission = field(default_factory=Transmission)
+    took: float | None = None  # the seconds until its answer
+    failures: int = 0
+    why: str = "offline"  # why there is no answer yet
+    answer: T | None = None
+
+    @property
+    def state(self) -> str:
+        """What it is waiting for."""
+        return self.why if self.transmission.given is None else "no reply yet"
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class _Sent:
 
     node: int
     name: str  # the name the node's key is registered under
-    order: bool  # True for an order, False for an introduction
+    request: bool  # True for a request, False for an introduction
     allowance: Allowance
 
 
@@ -60,7 +74,7 @@ class SiteRegistry:
         self._answers = Answers.of(grid)
         self._specs = {spec.name: spec for spec in experiment.specs}
         self._node_of: dict[str, int] = {}
-        self._there: dict[int, _Node] = {}
+        self._online: dict[int, NodeInfo] = {}  # a restarted node has another `last_activated_at`
         self._looked = -NODES_EVERY
         self._asked: dict[int, Transmission] = {}  # by node, the question who it is
         self._slowest = 0.0  # seconds until the slowest answer to it
@@ -78,38 +92,75 @@ class SiteRegistry:
             profiles[name] = replace(kinds[kind], client=name)
         return profiles
 
-    def since(self, client: str) -> str | None:
-        """When a client's node became active; None if it is offline."""
-        node = self._there.get(self._node_of[client])
-        return node.since if node else None
-
-    def went(self, client: str) -> None:
-        """Treat a client's node as gone until it is seen again."""
-        self._there.pop(self._node_of[client], None)
-
     @property
     def expects_introductions(self) -> bool:
         """Whether someone was asked to introduce itself and has not answered yet."""
-        return any(not sent.order for sent in self._waiting.values())
+        return any(not sent.request for sent in self._waiting.values())
 
-    def order(self, client: str, content: RecordDict, allowance: Allowance, *, again: bool = False) -> bool:
-        """Send a client an order; False if Flower does not accept it. If sent `again`, the first answer counts."""
-        node = self._node_of[client]
-        if not again:
-            self._forget_all(node, order=True)
-        return self._ask(content, _Sent(node, client, True, allowance), "train")
+    def deliver(
+        self, requests: Mapping[str, Request[T]], needed: int, wait: Wait, *, invite: bool = True
+    ) -> tuple[dict[str, T], dict[str, str]]:
+        """Deliver requests and collect the answers; returns them by client, and why others are missing.
 
-    def forget_orders(self) -> None:
-        """A round is over: later answers are late."""
-        for message in [message for message, sent in self._waiting.items() if sent.order]:
-            self._forget(message)
-
-    def exchange(self, wait: Wait, *, invite: bool = True) -> Iterator[tuple[str, SiteAnswer | Refused | Gone]]:
-        """Check for nodes and answers, after a short wait; returns answers to orders, and introduces newcomers.
-
-        Without `invite`, newcomers are asked who they are another time.
+        :param needed: with this many answers, sites that are offline are not waited for.
+        :param invite: whether newcomers are asked who they are in the meantime.
         """
-        sleep(max(self.terms.poll, PAUSE * len(self._waiting)))
+        while out := {
+            c: each for c, each in requests.items() if each.answer is None and each.failures <= self.terms.retries
+        }:
+            enough = sum(each.answer is not None for each in requests.values()) >= needed
+            if wait.is_over or (enough and all(self._node_of[client] not in self._online for client in out)):
+                break
+            took = [each.took for each in requests.values() if each.took is not None]
+            # Never before half of them are answered.
+            lost_after = LOST_AFTER + TIMES_AS_LONG * max(took) if took and 2 * len(took) >= len(requests) else inf
+            for client, request in out.items():
+                self._send(client, request, lost_after)
+            for client, answer in self._exchange(wait, invite=invite):
+                self._take(client, out[client], answer)
+            wait.tell({client: request.state for client, request in out.items() if request.answer is None})
+        for message in [message for message, sent in self._waiting.items() if sent.request]:
+            self._forget(message)  # later answers are late
+        answers = {client: each.answer for client, each in requests.items() if each.answer is not None}
+        return answers, {client: each.why for client, each in requests.items() if client not in answers}
+
+    def _send(self, client: str, request: Request[T], lost_after: float) -> None:
+        """Send a request, unless the node is offline or already has it; again if it seems to be lost."""
+        number, transmission = self._node_of[client], request.transmission
+        if number not in self._online:
+            return
+        since = self._online[number].last_activated_at
+        if not transmission.is_due(since, lost_after):
+            return
+        if since == transmission.given:  # the first answer counts
+            fault = "%s has not answered for %.0f s, and gets its order again: it may be lost"
+            log.warning(fault, client, transmission.waited)
+        else:
+            self._forget_all(number, request=True)
+        if self._ask(request.content, _Sent(number, client, True, request.allowance), "train"):
+            transmission.give(since)
+            request.why = "no reply in time"
+        else:
+            del self._online[number]  # until it is seen again
+            request.why = "Flower did not accept its order"
+
+    def _take(self, client: str, request: Request[T], answer: SiteAnswer | Refused | Gone) -> None:
+        """Keep an answer, or make sure that the request is sent again."""
+        if isinstance(answer, Gone):
+            log.warning("%s went away, and its order waits for it: %s", client, answer.why)
+            self._online.pop(self._node_of[client], None)
+            request.transmission.given, request.why = None, "offline"
+            return
+        outcome = answer if isinstance(answer, Refused) else request.read(answer)
+        if not isinstance(outcome, Refused):
+            request.answer, request.took = outcome, request.transmission.waited
+            return
+        log.warning("%s: %s", client, outcome.why)
+        request.transmission.given, request.why, request.failures = None, outcome.why, request.failures + 1
+
+    def _exchange(self, wait: Wait, *, invite: bool = True) -> Iterator[tuple[str, SiteAnswer | Refused | Gone]]:
+        """Check for nodes and answers, after a short wait; returns answers to requests, and introduces newcomers."""
+        sleep(max(self.terms.poll, 0.01 * len(self._waiting)))  # many sites should not keep the SuperLink busy
         self.look(invite=invite)
         for message, sent in list(self._waiting.items()):
             if message not in self._waiting:  # the node has just answered another
@@ -118,15 +169,15 @@ class SiteRegistry:
             if answer is None:
                 continue
             del self._waiting[message]
-            if sent.order:
-                self._forget_all(sent.node, order=True)
+            if sent.request:
+                self._forget_all(sent.node, request=True)
                 yield sent.name, answer
             else:
                 self._introduce(sent, answer)
 
     def meet(self, wait: Wait) -> None:
-        """Check for nodes and introductions when there are no orders."""
-        for _ in self.exchange(wait):
+        """Check for nodes and introductions when there are no requests."""
+        for _ in self._exchange(wait):
             pass
 
     @property
@@ -142,7 +193,7 @@ class SiteRegistry:
 
     def missing(self) -> Mapping[str, str]:
         """Clients of the experiment that have not introduced themselves, with the reason if there is one."""
-        silent = dict.fromkeys((node.name for node in self._there.values()), "no introduction yet")
+        silent = dict.fromkeys((node.name for node in self._online.values()), "no introduction yet")
         reasons = silent | dict(self.refused)
         return {name: reasons.get(name, "offline") for name in self._specs if name not in self.known}
 
@@ -157,8 +208,9 @@ class SiteRegistry:
         """Send a message; returns its name, or nothing if Flower does not accept it."""
         self._release(node)
         secret = token_hex(16)  # a message's name is the hash of its content
+        month_s = 30 * 86400.0  # Flower's messages need an end; ours end when they are released
         try:
-            names = [*self.grid.push_messages([Message(content, node, kind, ttl=FOREVER_S, group_id=secret)])]
+            names = [*self.grid.push_messages([Message(content, node, kind, ttl=month_s, group_id=secret)])]
         except ObjectPushError:  # it took too long, or the clock jumped
             return ""
         return names[0] or "" if names else ""
@@ -174,10 +226,10 @@ class SiteRegistry:
         if left := {message for message in late if not self._answers.forget(message)}:
             self._late[node] = left
 
-    def _forget_all(self, node: int, *, order: bool) -> None:
-        """Stop waiting for a node's answer to its order, or to the question who it is."""
+    def _forget_all(self, node: int, *, request: bool) -> None:
+        """Stop waiting for a node's answer to its request, or to the question who it is."""
         for message, sent in list(self._waiting.items()):
-            if (sent.node, sent.order) == (node, order):
+            if (sent.node, sent.request) == (node, request):
                 self._forget(message)
 
     def look(self, *, now: bool = False, invite: bool = True) -> None:
@@ -185,29 +237,29 @@ class SiteRegistry:
         if not now and monotonic() - self._looked < NODES_EVERY:
             return
         self._looked = monotonic()
-        self._there = {node.node_id: _Node(node.name, node.last_activated_at) for node in self.grid.get_nodes()}
-        lost_after = LOST_AFTER + TIMES_AS_LONG * min(self._slowest, SLOWEST)
-        for number, node in self._there.items():
-            if invite and self._asked.setdefault(number, Transmission()).is_due(node.since, lost_after):
-                self._meet(number, node)
+        self._online = {node.node_id: node for node in self.grid.get_nodes()}
+        lost_after = LOST_AFTER + TIMES_AS_LONG * min(self._slowest, 600.0)  # one slow site counts for ten minutes
+        for number, node in self._online.items():
+            if invite and self._asked.setdefault(number, Transmission()).is_due(node.last_activated_at, lost_after):
+                self._invite(number, node.name, node.last_activated_at)
 
-    def _meet(self, number: int, node: _Node) -> None:
+    def _invite(self, number: int, name: str, since: str) -> None:
         """Ask a node to introduce itself, if its key belongs to a client. If asked twice, its first answer counts."""
-        asked, name = self._asked[number], node.name
-        if asked.given == node.since:
+        asked = self._asked[number]
+        if asked.given == since:
             again = "node %d (%s) has not introduced itself for %.0f s, and is asked again"
             log.warning(again, number, plain(name, NAME), asked.waited)
         else:  # a returning node introduces itself again, and may have other settings
-            self._forget_all(number, order=False)
+            self._forget_all(number, request=False)
         if self.terms.named and name not in self._specs:
-            fault = Refused(f"key should belong to a client of the experiment, found {shown(name)}")
-            asked.give(node.since)
+            fault = Refused(f"key: expected that of a client of the experiment, got {shown(name)}")
+            asked.give(since)
             asked.close()
             self._refuse(number, plain(name, NAME), fault)
             return
-        told = self.invitation.only_for(name).header() if self.terms.named else {}  # without keys: first, who it is
-        if self._ask(pack(told), _Sent(number, name, False, Allowance()), "query"):
-            asked.give(node.since)
+        header = self.invitation.only_for(name).header() if self.terms.named else {}  # without keys: first, who it is
+        if self._ask(pack(header), _Sent(number, name, False, Allowance()), "query"):
+            asked.give(since)
 
     def _introduce(self, sent: _Sent, answer: SiteAnswer | Refused | Gone) -> None:
         """Accept a client, or tell its site why not."""
@@ -217,10 +269,9 @@ class SiteRegistry:
         if isinstance(answer, SiteAnswer) and not self.terms.named and [*answer.header] == ["client"]:
             claimed = answer.header["client"]
             if isinstance(claimed, str) and claimed in self._specs:  # otherwise `_profile` refuses it
-                told = self.invitation.only_for(claimed).header()
-                self._ask(pack(told), replace(sent, name=claimed), "query")
+                self._ask(pack(self.invitation.only_for(claimed).header()), replace(sent, name=claimed), "query")
                 return
-        self._forget_all(sent.node, order=False)
+        self._forget_all(sent.node, request=False)
         self._slowest = max(self._slowest, self._asked[sent.node].waited)
         self._asked[sent.node].close()
         profile = answer if isinstance(answer, Refused) else self._profile(sent, answer)
@@ -239,9 +290,9 @@ class SiteRegistry:
         """The profile of a node, if it is valid."""
         name = sent.name if self.terms.named else answer.header.get("client")
         if not isinstance(name, str) or name not in self._specs:
-            return Refused(f"client should be one of the experiment, found {shown(name)}")
+            return Refused(f"client: expected one of the experiment, got {shown(name)}")
         holder = self._node_of.get(name, sent.node)
-        if holder != sent.node and (self.terms.named or holder in self._there):
+        if holder != sent.node and (self.terms.named or holder in self._online):
             return Refused(f"{name} has already joined as node {holder}")
         expected = replace(self.expected[name], samples=self.claims.get(name, 0))
         profile = decode_profile(answer.header, expected, self.experiment.guard.images.get(name))

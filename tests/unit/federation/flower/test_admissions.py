@@ -9,7 +9,7 @@ from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_
 
 from fedhca2.federation.flower.deploy.link import make_site_keys
 from fedhca2.federation.flower.deploy.superlink import Registration
-from fedhca2.federation.flower.engine import Admissions
+from fedhca2.federation.flower.fleet import Admissions
 from fedhca2.run_folder.event_log import START, EventLog
 from fedhca2.run_folder.writer import RunFolder
 from small_run import small
@@ -32,32 +32,19 @@ def folder(tmp_path):
 
 def test_a_key_and_its_eviction_are_written_once(folder):
     found = [HOME]
-    with Admissions(lambda: found, folder) as admissions:
-        admissions.write()
-        found[0] = GONE
-    with Admissions(lambda: found, folder):
-        pass
+    admissions = Admissions(lambda: found, folder)
+    admissions.write()
+    found[0] = GONE
+    admissions.write()
+    Admissions(lambda: found, folder)
     assert [(event["event"], event["client"]) for event in events(folder.path)] == [
         ("registered", "home"),
         ("evicted", "home"),
     ]
 
 
-def test_an_eviction_that_ends_a_run_is_written(folder):
-    found = [HOME]
-
-    def fail():
-        found[0] = GONE
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError), Admissions(lambda: found, folder):
-        fail()
-    assert events(folder.path)[-1]["event"] == "evicted"
-
-
 def test_a_name_that_steers_a_terminal_is_written_plainly(folder):
-    with Admissions(lambda: [Registration(7, "\x1b[2J" * 1000, KEY, "", "")], folder):
-        pass
+    Admissions(lambda: [Registration(7, "\x1b[2J" * 1000, KEY, "", "")], folder)
     assert "\\u001b" not in (folder.path / "metrics.jsonl").read_text()
 
 

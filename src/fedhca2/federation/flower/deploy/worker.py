@@ -35,7 +35,7 @@ from fedhca2.federation.flower.deploy.secagg_site import LargeValueError, SumRef
 from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.flower.deploy.superlink import heartbeats, host_and_port, runtime_client
-from fedhca2.federation.flower.engine import FlowerEngine
+from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.internals import TaskType, pull_task_input, push_message, push_task_output
 from fedhca2.federation.flower.records import (
     CANNOT,
