@@ -179,7 +179,7 @@ def gathered_and_trained(experiment, folder, **terms):
 def test_a_site_that_does_not_come_back_by_the_deadline_is_named(experiment, tmp_path):
     grid, fleet = gathered_and_trained(experiment, tmp_path, deadline=1.5)
     grid.dead = {"home"}
-    with pytest.raises(TooFewClientsError, match=r"found 2 that have answered in 1\.5 s; home: offline"):
+    with pytest.raises(TooFewClientsError, match=r"got 2 that have answered in 1\.5 s; home: offline"):
         fleet.perform(orders_for(fleet), quiet)
 
 

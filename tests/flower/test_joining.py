@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from federations import PowerCutError, Watching, altered, flower_federation, orders_for, quiet, small_experiment
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
 from fedhca2.federation.flower.deploy.superlink import Registration
 from fedhca2.federation.flower.deploy.worker import make_app
@@ -153,7 +154,8 @@ def test_without_keys_two_sites_cannot_be_the_same_client(experiment, tmp_path):
 def test_an_eviction_that_ends_a_run_is_written(tmp_path):
     experiment, terms = small_experiment(rounds=1), NetworkSettings(poll=0.001, deadline=60)
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    home = Registration(3, "home", b"", "2026-11-16T04:00:00+00:00", "")
+    key = public_key_to_bytes(generate_key_pairs()[1])
+    home = Registration(3, "home", key, "2026-11-16T04:00:00+00:00", "")
     found = [home]
 
     class Evicting(Watching):
