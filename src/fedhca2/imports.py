@@ -212,14 +212,12 @@ def one_line(error: Exception) -> str:
 def explain_errors(where: str, expected: str) -> Iterator[None]:
     """Raise whatever a user's own code or file raises in this block as a UserError of one line at this place.
 
-    :param expected: what goes before the error, such as "expected a file of tensors, got".
+    :param expected: what goes before the error, such as "expected a file of tensors".
     """
     try:
         yield
-    except UserError as error:
-        raise UserError(where, f"{expected}: {error}") from error
     except Exception as error:
-        raise UserError(where, f"{expected}: {one_line(error)}") from error
+        raise UserError(where, f"{expected}, got {one_line(error)}") from error
 
 
 def is_raised_in(error: Exception, paths: Iterable[str]) -> bool:

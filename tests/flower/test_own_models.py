@@ -141,11 +141,11 @@ def test_an_encoder_for_images_is_refused():
     [
         (
             ("sum(channels), width)", "sum(channels), width + 1)"),
-            r"decoder .*sensors.py:Pool should give features \[B, 32, …\], found 2×33",
+            r"decoder .*sensors.py:Pool: expected features \[B, 32, …\], got 2×33",
         ),
         (
             ("class Line(nn.Linear):", "class Line(nn.Identity):"),
-            r"head .*sensors.py:Line should give \[B, 4\], found 2×32",
+            r"head .*sensors.py:Line: expected \[B, 4\], got 2×32",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_a_decoder_or_head_that_gives_something_else_is_refused(change, line, tm
 
 
 def test_adapters_need_linear_layers_in_an_own_encoder_too():
-    with pytest.raises(UserError, match="should have linear layers for adapters, found none"):
+    with pytest.raises(UserError, match="expected linear layers for adapters"):
         in_memory(sensors("model.encoder.adapters={rank: 2}"))
 
 

@@ -77,7 +77,7 @@ def test_the_page_s_interaction_learns_and_is_never_sent(exchanging):
 
 
 INTERACTION_FAULTS = {
-    "shapes": ("maps[task] + self", "maps[task][..., 1:] + self", "should accept what it gets, found RuntimeError"),
+    "shapes": ("maps[task] + self", "maps[task][..., 1:] + self", "expected to accept what it gets, got RuntimeError"),
     "no maps": ("return {task: ", "return {'x': ", "expected maps {'depth': '2×64×16×16', .*, got {'x': "),
     "no parameters": ("(self, tasks, width)", "(self)", r"made with \(\('depth', 'normals'\), 64\), got TypeError"),
 }
@@ -93,20 +93,20 @@ def test_a_fault_in_an_interaction_is_one_line_before_a_folder_is_made(fault, ex
 
 
 FAULTS = {
-    "strides": ([("[4, 2, 2, 2]", "[2, 2, 2, 2]")], "should give a list of maps 2×8×16×16, .*, found 2×8×32×32, "),
+    "strides": ([("[4, 2, 2, 2]", "[2, 2, 2, 2]")], "expected a list of maps 2×8×16×16, .*, got 2×8×32×32, "),
     "widths": (
         [("[3, *self.channels]", "[3, width, width, width, width]")],
-        "maps 2×8×16×16, 2×16×8×8, .*, found 2×8×16×16, 2×8×8×8",
+        "maps 2×8×16×16, 2×16×8×8, .*, got 2×8×16×16, 2×8×8×8",
     ),
     "fewer maps": (
         [("        return maps", "        return maps[:3]")],
-        "should give a list of maps .*found 2×8×16×16",
+        "expected a list of maps .*got 2×8×16×16",
     ),
     "no list": (
         [("        return maps", "        return maps[0]")],
-        "should give a list of maps .*, found a tensor 2×8×16×16",
+        "expected a list of maps .*, got a tensor 2×8×16×16",
     ),
-    "no channels": ([("self.channels", "self.widths")], "should have `channels`, the widths of its maps, found none"),
+    "no channels": ([("self.channels", "self.widths")], "expected `channels`, the widths of its maps, got none"),
     "no module": (
         [("class Ladder(nn.Module):", "class Ladder:")],
         "Ladder should be a class of torch.nn.Module, found",
@@ -114,7 +114,7 @@ FAULTS = {
     "another name": ([("class Ladder(", "class Leader(")], r"found nothing of that name. Did you mean 'Leader'\?"),
     "an error inside": (
         [("maps = []", "maps = [][0]")],
-        r"should accept what it gets, found IndexError: .* \(my_model.py, line 20\)",
+        r"expected to accept what it gets, got IndexError: .* \(my_model.py, line 20\)",
     ),
     "an error far inside": ([("maps.append(step(", "maps.append(step(0, ")], r"TypeError: .* \(my_model.py, line 22\)"),
     "an error in the constructor": ([("super()", "_ = 1 / 0; super()")], r"ZeroDivisionError: .* \(my_model.py, line"),
@@ -136,20 +136,20 @@ def test_a_fault_in_the_file_is_one_line_before_a_folder_is_made(fault, mine, tm
 SETTINGS = {
     "no such file": (["model.encoder.kind=other.py:Ladder"], "other.py cannot be imported: No such file"),
     "unknown setting": (["model.encoder.depth=3"], "Ladder: unknown setting 'depth'"),
-    "unknown kind": (["model.encoder.kind=ladder"], "model.encoder: kind should be timm or path/to/file.py:NAME"),
-    "a name alone": (["model.encoder=resnet18"], "model.encoder: kind should be timm or path.*found 'resnet18'"),
-    "unknown decoder": (["model.decoder=fnc"], "model.decoder: kind should be fcn or deeplab or path/to/file.py:NAME"),
+    "unknown kind": (["model.encoder.kind=ladder"], "model.encoder: kind: expected timm or path/to/file.py:NAME"),
+    "a name alone": (["model.encoder=resnet18"], "model.encoder: kind: expected timm or path.*got 'resnet18'"),
+    "unknown decoder": (["model.decoder=fnc"], "model.decoder: kind: expected fcn or deeplab or path/to/file.py:NAME"),
     "unknown interaction": (
         ["model.interaction=attend"],
-        "model.interaction: kind should be cross_attention or path/to",
+        "model.interaction: kind: expected cross_attention or path/to",
     ),
-    "unknown head": (["model.head=line"], "model.head: kind should be path/to/file.py:NAME or package.module:NAME"),
+    "unknown head": (["model.head=line"], "model.head: kind: expected path/to/file.py:NAME or package.module:NAME"),
     "not a decoder": (
         ["model.decoder=my_model.py:Ladder"],
         r"decoder .*my_model.py:Ladder: expected .* \(\[8, 16, 32, 64\], 32\), got",
     ),
-    "drops": (["model.encoder.drop_path=0.1"], "drop_path should be 0 if the encoder is a class of your own"),
-    "no linear layers": (["model.encoder.adapters={}"], "my_model.py:Ladder' should have linear layers for adapters"),
+    "drops": (["model.encoder.drop_path=0.1"], "drop_path: expected 0, since the encoder is a class of your own"),
+    "no linear layers": (["model.encoder.adapters={}"], "my_model.py:Ladder': expected linear layers for adapters"),
 }
 
 
@@ -176,7 +176,7 @@ def test_settings_of_types_that_no_config_has_are_the_class_s_own_matter(mine):
 @pytest.mark.parametrize(("change", "found"), [("maps[0]", "a tensor 2×8×16×16"), ("None", "NoneType")])
 def test_an_encoder_without_a_list_of_maps_is_told_so_before_they_are_projected(mine, change, found):
     changes = [("        return maps", f"        return {change}")]
-    with pytest.raises(UserError, match=rf"should give a list of maps 2×8×16×16, .*, found {found}"):
+    with pytest.raises(UserError, match=rf"expected a list of maps 2×8×16×16, .*, got {found}"):
         clients(mine(*changes, overrides=["model.feature_width=8"]))
 
 

@@ -141,7 +141,7 @@ def mixing_of(
     if not _is_users(aggregator):
         mixing = aggregator.mixing(products, members, layout)
     else:
-        with explain_errors(f"method.{part}", _shown(aggregator)):
+        with explain_errors(f"method.{part}", f"{_shown(aggregator)}: expected a Mixing"):
             mixing = aggregator.mixing(products, members, layout)
     try:
         _check_mixing(mixing, len(members), len(layout.names))

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fedhca2.aggregation.aggregator import Aggregator, Blend, Measure, Member, Mixing, check_weights
 from fedhca2.aggregation.means import group_weights
-from fedhca2.errors import UserError
 from fedhca2.messages import Kind
 from fedhca2.params import Layout
 
@@ -70,11 +69,8 @@ class CommonUpdate(Aggregator):
         return rows.estimated_products(self.sketch, round) if self.sketch else super().products(rows, round)
 
     def _weights(self, gram: Tensor) -> Tensor:
-        """Compute the weights; raises UserError if a user's own do not fit."""
-        try:
-            return check_weights(self.weights(gram), len(gram))
-        except ValueError as error:
-            raise UserError("", str(error)) from error
+        """Compute the weights; raises ValueError if a user's own do not fit."""
+        return check_weights(self.weights(gram), len(gram))
 
     def mixing(self, products: Tensor, members: Sequence[Member], layout: Layout) -> Mixing:
         """Give all U, times α if there is one; with `groups` the group's mean update replaces the client's own."""

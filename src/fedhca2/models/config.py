@@ -9,7 +9,6 @@ from fedhca2.config import Config
 from fedhca2.imports import FORMS, folders, is_import_path, located
 
 SWIN_T = "swin_tiny_patch4_window7_224"
-TIMM = "timm"
 PARTS = ("encoder", "decoder", "head", "interaction")
 WIDEST = 8192  # of any layer: a server cannot make a site build a model of any size
 
@@ -30,7 +29,7 @@ class Part(Config):
         if not isinstance(values, dict) or kind in cls.built_in:
             return values
         if not isinstance(kind, str) or not is_import_path(kind):
-            raise ValueError(f"kind should be {' or '.join([*cls.built_in, FORMS])}, found {kind!r:.200}")
+            raise ValueError(f"kind: expected {' or '.join([*cls.built_in, FORMS])}, got {kind!r:.200}")
         known = {key: value for key, value in values.items() if key in cls.model_fields}
         own = {key: value for key, value in values.items() if key not in cls.model_fields}
         return {**known, "kind": located(kind, folders(info)), "settings": {**known.get("settings", {}), **own}}
@@ -68,9 +67,9 @@ class Lora(Config):
 class EncoderConfig(Part):
     """The backbone and its initial weights."""
 
-    built_in: ClassVar[tuple[str, ...]] = (TIMM,)
+    built_in: ClassVar[tuple[str, ...]] = ("timm",)
 
-    kind: Annotated[str, Field(description=f"{TIMM}, or a class of your own: {FORMS}")] = TIMM
+    kind: Annotated[str, Field(description=f"timm, or a class of your own: {FORMS}")] = "timm"
     name: Annotated[str, Field(description="a timm model, or swin_micro or swin_mini for runs on a CPU")] = SWIN_T
     weights: Annotated[
         str,
@@ -108,7 +107,7 @@ class EncoderConfig(Part):
     def _a_fixed_backbone_drops_nothing(self) -> Self:
         if self.drop_path and (self.fixed or self.is_own):
             why = "the backbone is frozen" if self.fixed else "the encoder is a class of your own"
-            raise ValueError(f"drop_path should be 0 if {why}, found {self.drop_path:g}")
+            raise ValueError(f"drop_path: expected 0, since {why}, got {self.drop_path:g}")
         return self
 
 

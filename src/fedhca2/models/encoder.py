@@ -1,6 +1,6 @@
 """Encoders: any timm backbone with feature maps at strides 4, 8, 16 and 32, or a single one, as plain transformers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -9,8 +9,8 @@ from typing import Any, Self
 import timm
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from fedhca2.imports import explain_errors
 from fedhca2.models.config import SWIN_T, EncoderConfig
 from fedhca2.models.layers import (
     STRIDES,
@@ -26,15 +26,11 @@ from fedhca2.models.layers import (
 from fedhca2.models.own import make
 from fedhca2.models.pretrained import digest, load_weights
 
-PYRAMID_WIDTH = 128  # of maps made from a single one
-
 # Small Swin transformers that timm does not have: they train in minutes on a CPU.
 SMALL: dict[str, dict[str, Any]] = {
     "swin_micro": {"embed_dim": 16, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 4, 8), "window_size": 4},
     "swin_mini": {"embed_dim": 32, "depths": (2, 2, 2, 2), "num_heads": (1, 2, 4, 8), "window_size": 4},
 }
-# Windows and their shift are never reduced to the size of a map, so one model works for images of every size.
-SWIN = {"always_partition": True, "strict_img_size": False}
 
 
 class Encoder(nn.Module):
@@ -50,17 +46,19 @@ class Encoder(nn.Module):
         self.body, channels, patch = _own_body(config) if config.is_own else _timm_body(config, size)
         self.drop_paths = take_over_drop_paths(self.body)
         if config.drop_path and not self.drop_paths:
-            raise ValueError(f"encoder {config.name!r} should have paths that drop_path can drop, found none")
+            raise ValueError(f"encoder {config.name!r}: expected paths that drop_path can drop, got none")
         channels_last = str(getattr(self.body, "output_fmt", "NCHW")).endswith("NHWC")
         self.norms = FeatureNorms(nn.LayerNorm(count) for count in channels) if channels_last else None
         if config.weights != "none":
             _check_digest(config)
             load_weights(self, config.title, config.weights)
         self.fixed = _fix(self.body, config, size)
-        self.pyramid = FeaturePyramid(channels[0], width or PYRAMID_WIDTH, patch) if patch else None
-        self.projections = Projections(channels, width) if width and not patch else None
         if patch:
-            channels = [width or PYRAMID_WIDTH] * len(STRIDES)
+            self.pyramid: FeaturePyramid | None = FeaturePyramid(channels[0], width or 128, patch)
+            channels = [width or 128] * len(STRIDES)
+        else:
+            self.pyramid = None
+        self.projections = Projections(channels, width) if width and not patch else None
         self.channels: list[int] = [width] * len(channels) if width else channels
 
     def forward(self, image: Tensor) -> list[Tensor]:
@@ -100,7 +98,8 @@ def _timm_body(config: EncoderConfig, size: tuple[int, int]) -> Body:
     if kind.drops:
         options["drop_path_rate"] = config.drop_path
     if "swin_" in config.name:
-        options |= SWIN | SMALL.get(config.name, {})
+        # Windows and their shift are never reduced to the size of a map, so one model works for images of every size.
+        options |= {"always_partition": True, "strict_img_size": False} | SMALL.get(config.name, {})
     elif "swin" in config.name:  # the second version, which only timm has
         options["img_size"] = size
     body = timm.create_model(kind.name, features_only=True, out_indices=kind.maps, **options)
@@ -117,7 +116,7 @@ def _fix(body: nn.Module, config: EncoderConfig, size: tuple[int, int]) -> froze
         body.eval()
         layers = linears(body) if config.is_own else called_linears(body, torch.zeros(1, 3, *size))
         if not layers:
-            raise ValueError(f"encoder {config.title!r} should have linear layers for adapters, found none")
+            raise ValueError(f"encoder {config.title!r}: expected linear layers for adapters, got none")
         add_adapters(body, layers, config.adapters)
         body.train()
     return frozenset(names)
@@ -155,38 +154,20 @@ def _backbone(wanted: str, output_stride: int) -> Backbone:
         return Backbone(name, [-1], strides[0], drops, options)
     if strides[-4:] != [min(stride, output_stride) for stride in STRIDES]:
         wanted_maps = "feature maps at strides 4, 8, 16 and 32, or at a single one"
-        raise ValueError(f"encoder {wanted!r} should have {wanted_maps}, found {strides}")
+        raise ValueError(f"encoder {wanted!r}: expected {wanted_maps}, got {strides}")
     return Backbone(name, range(len(strides) - 4, len(strides)), 0, drops, options)
-
-
-class _Unfilled(TorchFunctionMode):
-    """Leaves new parameters unfilled: on the meta device, `normal_`, `mul` and others would import torch's compiler."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        name, named = getattr(func, "__name__", ""), kwargs or {}
-        if name.endswith("_") and not name.endswith("__"):  # a method of tensors, or a function of nn.init
-            return args[0] if args else named["tensor"]
-        if name == "mul" and len(args) == 2 and isinstance(args[1], int | float):  # ConvNeXt scales new parameters
-            return args[0]
-        return func(*args, **named)
 
 
 def _strides(name: str, options: Mapping[str, Any]) -> tuple[list[int], bool]:
     """The strides of a timm backbone with these options, and whether it has stochastic depth."""
-    try:
-        with torch.device("meta"), _Unfilled():
-            try:
-                return _feature_info(
-                    timm.create_model(name, features_only=True, drop_path_rate=0.0, **options)
-                ).reduction(), True
-            except TypeError as error:
-                if "drop_path_rate" not in str(error):
-                    raise
-                return _feature_info(timm.create_model(name, features_only=True, **options)).reduction(), False
-    except Exception as error:  # a backbone without feature maps raises anything
-        raise ValueError(f"encoder {name!r}: {' '.join(str(error).split())[:200]}") from error
+    with explain_errors(f"encoder {name!r}", "expected a backbone with feature maps"), torch.device("meta"):
+        try:
+            body = timm.create_model(name, features_only=True, drop_path_rate=0.0, **options)
+            return _feature_info(body).reduction(), True
+        except TypeError as error:
+            if "drop_path_rate" not in str(error):
+                raise
+            return _feature_info(timm.create_model(name, features_only=True, **options)).reduction(), False
 
 
 def _feature_info(body: nn.Module) -> Any:
@@ -195,4 +176,4 @@ def _feature_info(body: nn.Module) -> Any:
 
 def _check_digest(config: EncoderConfig) -> None:
     if config.sha256 is not None and (found := digest(config.weights)) != config.sha256:
-        raise ValueError(f"weights {config.weights!r} should have sha256 {config.sha256}, found {found}")
+        raise ValueError(f"weights {config.weights!r}: expected sha256 {config.sha256}, got {found}")

@@ -16,9 +16,6 @@ from fedhca2.models.layers import FeatureNorms
 from fedhca2.models.multitask import Head, MultiTaskModel
 
 NEVER = -1e4  # added to the score of a padded key
-AMPERE = (8, 0)  # the first GPUs that multiply in bfloat16
-MOST_PLACES, DEPTHS = 64, (16, 32, 64)  # windows and heads whose attention one kernel can hold
-KERNELS = 128  # compiled forms of one function: blocks × stages × sizes
 REST = "rest"
 
 
@@ -118,8 +115,8 @@ def _attention(module: WindowAttention) -> type[WindowAttention]:
     if not module.window_area % ALIGNMENT or module.attn_drop.p:
         return TabledAttention
     device, depth = module.relative_position_bias_table.device, module.qkv.out_features // 3 // module.num_heads
-    fits = module.window_area <= MOST_PLACES and depth in DEPTHS
-    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE and find_spec("triton")
+    fits = module.window_area <= 64 and depth in (16, 32, 64)  # one kernel can hold it
+    able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) and find_spec("triton")
     return FusedAttention if fits and able else AlignedAttention
 
 
@@ -190,7 +187,8 @@ def _cast(values: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
 
 def compile_parts(model: MultiTaskModel, part: str | None = None) -> None:
     """Compile a model part by part, in place, or only one of the `parts`: equal blocks share their code."""
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, KERNELS)
+    # Compiled forms of one function: blocks × stages × sizes.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 128)
     torch._dynamo.config.run_gc_after_compile = False  # nothing of it is garbage
     for name, module in _parts(model):
         if part in (None, name):

@@ -17,7 +17,6 @@ from fedhca2.models.config import Lora
 Size = tuple[int, int]
 STRIDES = [4, 8, 16, 32]  # of the feature maps
 DRAWS = 2**24  # numbers that a float32 holds exactly
-APART = -100.0  # added to the score of two positions that only the roll brought together
 
 
 class ReleasedBlock(SwinTransformerBlock):
@@ -58,7 +57,9 @@ def roll_mask(size: Size, window: Size, shift: Size, device: torch.device) -> Te
     below, right = (torch.arange(n, device=device) >= n - s for n, s in zip(size, shift, strict=True))
     corner = 2 * below[:, None] + right  # which of the map's four corners a position came from
     corner = window_partition(corner[None, ..., None], window).view(-1, window[0] * window[1])
-    return torch.where(corner[:, :, None] == corner[:, None], 0.0, APART)
+    return torch.where(
+        corner[:, :, None] == corner[:, None], 0.0, -100.0
+    )  # a low score where only the roll brought them together
 
 
 def as_released(body: nn.Module) -> None:
@@ -163,7 +164,7 @@ class GivenDropPath(DropPath):
         if not self.training:
             return x
         if self.keep is None:
-            raise RuntimeError("stochastic depth should have draws in training, set by `dropping`, found none")
+            raise RuntimeError("stochastic depth: expected draws in training, set by `dropping`, got none")
         return x * self.keep.view(-1, *[1] * (x.ndim - 1))
 
 

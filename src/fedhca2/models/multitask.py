@@ -1,10 +1,7 @@
 """A client's model: one encoder, and one decoder and one head per task."""
 
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from copy import deepcopy
 from hashlib import blake2b
-from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +11,9 @@ from fedhca2.models.config import ModelConfig
 from fedhca2.models.encoder import Encoder
 from fedhca2.models.layers import STRIDES, GivenDropout, GivenDropPath, resample
 from fedhca2.models.own import make
-from fedhca2.packing import copied_together
 from fedhca2.params import Part, Slot
 from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, TaskSet
-
-DEEPLAB_WIDTH = 256
 
 
 class MultiTaskModel(nn.Module):
@@ -35,7 +29,7 @@ class MultiTaskModel(nn.Module):
         self.tasks = tasks
         self.encoder = Encoder(config.encoder, size, config.feature_width)
         maps = self.encoder.channels
-        self.width = config.decoder_width or (DEEPLAB_WIDTH if config.decoder.kind == "deeplab" else maps[0])
+        self.width = config.decoder_width or (256 if config.decoder.kind == "deeplab" else maps[0])
         self.decoders = nn.ModuleDict({task: _decoder(config, maps, self.width) for task in channels})
         self.heads = nn.ModuleDict({task: self._head(config, task, count) for task, count in channels.items()})
         self.interaction = build_interaction(config, list(channels), self.width)
@@ -62,20 +56,6 @@ class MultiTaskModel(nn.Module):
         decoded = {task: decoder(features) for task, decoder in self.decoders.items()}
         return decoded if self.interaction is None else self.interaction(decoded)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copy the model quickly: its tensors together, and its modules without asking how each is copied."""
-        modules = [module for module in self.modules() if module is self or _is_copied_plainly(type(module))]
-        twins = {id(module): module.__new__(type(module)) for module in modules}
-        memo |= twins
-        for kind, held in ((nn.Parameter, self.parameters()), (Tensor, self.buffers())):
-            plain = [tensor for tensor in held if type(tensor) is kind and tensor.is_contiguous()]
-            for tensor, copy in zip(plain, copied_together(plain), strict=True):
-                memo[id(tensor)] = nn.Parameter(copy, tensor.requires_grad) if kind is nn.Parameter else copy
-        for module in modules:
-            state: dict[str, Any] = module.__getstate__()  # type: ignore[no-untyped-call]
-            twins[id(module)].__dict__.update({name: _copied(value, memo) for name, value in state.items()})
-        return twins[id(self)]  # type: ignore[return-value]
-
     @property
     def fixed(self) -> dict[str, Tensor]:
         """The tensors of a frozen backbone: they never change, so they are neither sent nor saved."""
@@ -98,19 +78,6 @@ class MultiTaskModel(nn.Module):
             if norms:
                 slots[Slot(f"{part}_norms", task)] = norms  # type: ignore[arg-type]
         return slots | {Slot("head", task): dict(head.named_parameters()) for task, head in self.heads.items()}
-
-
-def _is_copied_plainly(kind: type) -> bool:
-    """Whether to copy a module is to copy its attributes."""
-    return not hasattr(kind, "__deepcopy__") and all(
-        getattr(kind, name) is getattr(nn.Module, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")
-    )
-
-
-def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    """A copy of an attribute; most are empty containers, which Python copies slowly."""
-    is_empty = type(value) in (OrderedDict, dict, set) and not value
-    return memo.setdefault(id(value), type(value)()) if is_empty else deepcopy(value, memo)
 
 
 def slot_prefix(slot: Slot) -> str:
@@ -220,9 +187,6 @@ class Decoder(nn.Module):
         return functional.leaky_relu(self.norm(fused), negative_slope=0.01)
 
 
-RATES = {8: (12, 24, 36), 16: (6, 12, 18), 32: (3, 6, 9)}  # the same field of view at every output stride
-
-
 class DeepLab(nn.Module):
     """MaT-FL's decoder: the coarsest map at five scales, then dropout and one more convolution.
 
@@ -232,10 +196,11 @@ class DeepLab(nn.Module):
     def __init__(self, channels: Sequence[int], width: int, stride: int) -> None:
         super().__init__()
         maps = channels[-1]
+        rates = [96 * scale // stride for scale in (1, 2, 3)]  # the same field of view at every output stride
         self.scales = nn.ModuleList(
             [
                 _normalised(maps, width, 1),
-                *(_normalised(maps, width, 3, dilation=rate) for rate in RATES[stride]),
+                *(_normalised(maps, width, 3, dilation=rate) for rate in rates),
                 nn.Sequential(nn.AdaptiveAvgPool2d(1), _normalised(maps, width, 1)),
             ]
         )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedhca2.config import has_boolean_for_number, suggest
 from fedhca2.errors import list_faults
-from fedhca2.imports import load, one_line, parameters
+from fedhca2.imports import explain_errors, load, parameters
 from fedhca2.models.config import ModelConfig, Part
 from fedhca2.models.layers import STRIDES
 
@@ -28,14 +28,12 @@ def make(name: str, part: Part, *given: Any) -> nn.Module:
     """Make a part from its class with its settings after what it is `given`; raises ValueError if that fails."""
     made_by = load(part.kind, "a class of torch.nn.Module", _is_module)
     settings = _checked(f"{name} {part.kind}", part.settings, made_by, len(given))
-    try:
+    values = ", ".join([*map(repr, given), *(f"{key}={value!r}" for key, value in settings.items())])
+    with explain_errors(f"{name} {part.kind}", f"expected to be made with ({values})"):
         made = made_by(*given, **settings)
-    except Exception as error:  # it may raise anything
-        values = ", ".join([*map(repr, given), *(f"{key}={value!r}" for key, value in settings.items())])
-        raise ValueError(f"{name} {part.kind}: expected to be made with ({values}), got {one_line(error)}") from error
     if name == "encoder" and not _are_widths(getattr(made, "channels", None)):
         found = getattr(made, "channels", "none")
-        raise ValueError(f"{name} {part.kind} should have `channels`, the widths of its maps, found {found}")
+        raise ValueError(f"{name} {part.kind}: expected `channels`, the widths of its maps, got {found}")
     return made  # type: ignore[no-any-return]
 
 
@@ -75,9 +73,6 @@ def _are_widths(value: Any) -> bool:
     return isinstance(value, Sequence) and len(value) > 0 and all(isinstance(width, int) for width in value)
 
 
-_KNOWN = set[tuple[str, tuple[int, ...]]]()  # timm's encoders that were tried, with the shape of their input
-
-
 @torch.no_grad()
 def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[int], outputs: Mapping[str, int]) -> None:
     """Try a model's own parts, or timm's encoder, on inputs of this shape; raises ValueError if one does not fit.
@@ -87,14 +82,11 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
     own = config.own_parts
     if "encoder" not in own and len(shape) != 3:
         raise ValueError(
-            f"encoder should be a class of your own for inputs {_listed(shape)}, found {config.encoder.name}"
+            f"encoder: expected a class of your own for inputs {_listed(shape)}, got {config.encoder.name}"
         )
     model.eval()
-    if not own:
-        kind = (config.encoder.model_dump_json(), tuple(shape))
-        if kind not in _KNOWN:  # some of timm's take no images of this size
-            _tried(f"encoder {config.encoder.title}", model.encoder, torch.zeros(1, *shape))
-            _KNOWN.add(kind)
+    if not own:  # some of timm's take no images of this size
+        _tried(f"encoder {config.encoder.title}", model.encoder, torch.zeros(1, *shape))
         return
     encoder, inputs, title = model.encoder, torch.zeros(2, *shape), f"encoder {config.encoder.title}"
     if "encoder" in own and encoder.norms is None:  # its maps themselves, before they are projected
@@ -107,7 +99,7 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
         features = _tried(f"decoder {config.decoder.kind}", model.decoders[task], maps)
         if "decoder" in own and (not _is_float(features) or features.ndim < 2 or features.shape[1] != model.width):
             wanted = f"features [B, {model.width}, …]"
-            raise ValueError(f"decoder {config.decoder.kind} should give {wanted}, found {_shown(features)}")
+            raise ValueError(f"decoder {config.decoder.kind}: expected {wanted}, got {_shown(features)}")
         decoded = {**decoded, task: features}
     if config.interaction and model.interaction is not None:
         decoded = _exchanged(f"interaction {config.interaction.kind}", model.interaction, decoded)
@@ -116,7 +108,7 @@ def check_parts(model: "MultiTaskModel", config: ModelConfig, shape: Sequence[in
         output = _tried(f"head {head}", model.heads[task], decoded[task])
         wanted = f"[B, {channels}, H, W]" if model.tasks[task].output == "map" else f"[B, {channels}]"
         if not _is_float(output) or output.ndim != wanted.count(",") + 1 or output.shape[1] != channels:
-            raise ValueError(f"head {head} should give {wanted}, found {_shown(output)}")
+            raise ValueError(f"head {head}: expected {wanted}, got {_shown(output)}")
 
 
 def _exchanged(name: str, interaction: nn.Module, maps: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -130,10 +122,8 @@ def _exchanged(name: str, interaction: nn.Module, maps: Mapping[str, Tensor]) ->
 
 
 def _tried(name: str, module: nn.Module, *inputs: Any) -> Any:
-    try:
+    with explain_errors(name, "expected to accept what it gets"):
         return module(*inputs)
-    except Exception as error:  # it may raise anything
-        raise ValueError(f"{name} should accept what it gets, found {one_line(error)}") from error
 
 
 def _check_maps(config: ModelConfig, maps: Any, channels: Sequence[int], shape: Sequence[int]) -> None:
@@ -149,7 +139,7 @@ def _check_maps(config: ModelConfig, maps: Any, channels: Sequence[int], shape: 
             ", ".join(map(_shown, maps)) if listed else f"a tensor {_shown(maps)}" if _is_float(maps) else _shown(maps)
         )
         needed = ", ".join(_listed(each) + ("" if len(each) > 2 else "×…") for each in wanted)
-        raise ValueError(f"encoder {config.encoder.kind} should give a list of maps {needed}, found {shown}")
+        raise ValueError(f"encoder {config.encoder.kind}: expected a list of maps {needed}, got {shown}")
 
 
 def _is_float(value: Any) -> bool:

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load as load_bytes
 from torch import Tensor, nn
 
-EMBEDDED = resources.files("fedhca2") / "models" / "weights"
+from fedhca2.imports import explain_errors
+
 NAMED = ("none", "scenes", "timm")
-SETTLED = 10**9  # nanoseconds after which a changed file has another time of change
 
 
 def load_weights(encoder: nn.Module, name: str, source: str) -> None:
@@ -34,7 +34,7 @@ def load_weights(encoder: nn.Module, name: str, source: str) -> None:
     if wrong:
         shape = f"of shape {tuple(tensors[wrong[0]].shape)}" if wrong[0] in tensors else "missing"
         found = f"{len(wrong)} of {len(own)} tensors missing or of another shape, such as {wrong[0]}, {shape}"
-        raise ValueError(f"weights {source!r} should fit encoder {name!r}, found {found}")
+        raise ValueError(f"weights {source!r}: expected those of encoder {name!r}, got {found}")
     encoder.load_state_dict({key: tensors[key].to(value.dtype) for key, value in own.items()})
 
 
@@ -61,9 +61,9 @@ def is_file(path: Traversable) -> bool:
 def read_weights(name: str, source: str) -> dict[str, Tensor]:
     """Read the tensors of a file, of timm's model of this name, or of the embedded file for this encoder."""
     if source == "scenes":
-        embedded = EMBEDDED / f"{name}.safetensors"
+        embedded = resources.files("fedhca2") / "models" / "weights" / f"{name}.safetensors"
         if not is_file(embedded):
-            raise ValueError(f"weights 'scenes' exist for swin_micro, found encoder {name!r}")
+            raise ValueError(f"weights 'scenes': expected encoder 'swin_micro', got {name!r}")
         return load_bytes(embedded.read_bytes())
     if source == "timm":
         return timm_tensors(name)
@@ -77,7 +77,7 @@ def digest(source: str) -> str | None:
         return None
     path = _existing(Path(source))
     state = path.stat()
-    is_settled = time_ns() - state.st_mtime_ns > SETTLED
+    is_settled = time_ns() - state.st_mtime_ns > 10**9  # a file that changes again has another time of change
     return (_digest if is_settled else _digest.__wrapped__)(path, state.st_mtime_ns, state.st_size)
 
 
@@ -91,26 +91,17 @@ def _digest(path: Path, changed: int, size: int) -> str:
 @lru_cache(maxsize=1)  # all clients of an experiment read the same file
 def timm_tensors(name: str) -> dict[str, Tensor]:
     """The tensors of timm's own weights for a model, from its cache or its hub."""
-    try:
+    with explain_errors("weights 'timm'", f"expected timm to have or fetch those of {name!r}"):
         return dict(timm.create_model(name, pretrained=True).state_dict())
-    except Exception as error:  # an unreachable hub raises anything
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"weights 'timm': timm should have or fetch those of {name!r}, found {type(error).__name__}: {reason}"
-        ) from error
 
 
 @lru_cache(maxsize=1)
 def _from_file(path: Path, changed: int) -> dict[str, Tensor]:
-    try:
+    with explain_errors(f"weights {str(path)!r}", "expected a file of tensors"), warnings.catch_warnings():
         if path.suffix == ".safetensors":
             return load_bytes(path.read_bytes())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about pickles; the error says enough
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a file without weights raises anything
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
-        raise ValueError(f"weights {str(path)!r} should be a file of tensors, found {reason}") from error
+        warnings.simplefilter("ignore")  # about pickles; the error says enough
+        content = torch.load(path, map_location="cpu", weights_only=True)
     for key in ("state_dict", "model"):
         content = content.get(key, content) if isinstance(content, Mapping) else {}
     return {name: value for name, value in content.items() if isinstance(name, str) and _is_dense(value)}
@@ -122,14 +113,8 @@ def _is_dense(value: object) -> bool:
 
 def _existing(path: Path) -> Path:
     if not is_file(path):
-        raise ValueError(f"weights should be one of {', '.join(NAMED)}, or a file, found no file {str(path)!r}")
+        raise ValueError(f"weights: expected one of {', '.join(NAMED)}, or a file, got no file {str(path)!r}")
     return path
-
-
-PREFIXES = ("module.", "model.", "backbone.", "encoder.")
-MMSEG_STAGE = re.compile(r"stages\.(\d+)\.(.*)")
-MMSEG_WORDS = {"attn.w_msa.": "attn.", "ffn.layers.0.0.": "mlp.fc1.", "ffn.layers.1.": "mlp.fc2."}
-DOWNSAMPLE = re.compile(r"layers\.(\d+)\.downsample\.(.*)")
 
 
 def to_timm(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -167,25 +152,26 @@ def reordered_merging(tensor: Tensor) -> Tensor:
 
 def _without_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     stripped = dict(tensors)
-    for prefix in PREFIXES:
+    for prefix in ("module.", "model.", "backbone.", "encoder."):
         if any(name.startswith(prefix) for name in stripped):
             stripped = {name.removeprefix(prefix): value for name, value in stripped.items() if name.startswith(prefix)}
     return stripped
 
 
 def _from_mmseg(name: str, tensor: Tensor) -> tuple[str, Tensor]:
-    stage = MMSEG_STAGE.fullmatch(name)
+    stage = re.fullmatch(r"stages\.(\d+)\.(.*)", name)
     if not stage:
         return name.replace("patch_embed.projection.", "patch_embed.proj."), tensor
     rest = stage[2]
     if rest.startswith("downsample."):
         tensor = reordered_merging(tensor)
-    for theirs, ours in MMSEG_WORDS.items():
+    words = {"attn.w_msa.": "attn.", "ffn.layers.0.0.": "mlp.fc1.", "ffn.layers.1.": "mlp.fc2."}
+    for theirs, ours in words.items():
         rest = rest.replace(theirs, ours)
     return f"layers.{stage[1]}.{rest}", tensor
 
 
 def _at_next_stage(name: str) -> str:
     """timm merges patches at the start of a stage, the others at the end of the stage before."""
-    match = DOWNSAMPLE.fullmatch(name)
+    match = re.fullmatch(r"layers\.(\d+)\.downsample\.(.*)", name)
     return f"layers.{int(match[1]) + 1}.downsample.{match[2]}" if match else name

@@ -135,12 +135,12 @@ def test_backbones_without_stochastic_depth_have_maps(name):
 
 FAULTS = {
     "unknown": ({"name": "resnet1"}, r"unknown encoder 'resnet1'. Did you mean 'resnet\d+'"),
-    "no paths to drop": ({"name": "densenet121", "drop_path": 0.1}, "should have paths that drop_path can drop"),
-    "no linear layers": ({"name": "test_resnet", "adapters": {}}, "should have linear layers for adapters, found none"),
-    "wrong strides": ({"name": "levit_128s"}, r"strides 4, 8, 16 and 32, or at a single one, found \[16, 32, 64\]"),
-    "no maps": ({"name": "convmixer_768_32"}, "encoder 'convmixer_768_32': features_only not implemented"),
+    "no paths to drop": ({"name": "densenet121", "drop_path": 0.1}, "expected paths that drop_path can drop"),
+    "no linear layers": ({"name": "test_resnet", "adapters": {}}, "expected linear layers for adapters"),
+    "wrong strides": ({"name": "levit_128s"}, r"strides 4, 8, 16 and 32, or at a single one, got \[16, 32, 64\]"),
+    "no maps": ({"name": "convmixer_768_32"}, "encoder 'convmixer_768_32': .*features_only not implemented"),
     "one size": ({"name": "mixer_b16_224"}, "encoder 'mixer_b16_224': .*dynamic_img_size"),
-    "drops while frozen": ({"frozen": True, "drop_path": 0.1}, "drop_path should be 0 if the backbone is frozen"),
+    "drops while frozen": ({"frozen": True, "drop_path": 0.1}, "drop_path: expected 0"),
     "rank": ({"adapters": {"rank": 0}}, "greater than or equal to 1"),
 }
 

@@ -150,7 +150,7 @@ def test_outputs_are_in_the_order_of_the_tasks_whatever_the_class_returns():
         (Coarser, "expected maps {'semseg': '2×8×12×20', .*, got {'semseg': '2×8×12×10'"),
         (Fewer, "expected maps .*, got {'depth': '2×8×12×20'}"),
         (Stacked, "expected maps .*, got 2×2×8×12×20"),
-        (Asking, "found KeyError: 'normals'"),
+        (Asking, "got KeyError: 'normals'"),
     ],
 )
 def test_a_class_of_ones_own_that_does_not_fit_is_one_line(kind, line):

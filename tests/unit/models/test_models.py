@@ -1,5 +1,3 @@
-from copy import deepcopy
-
 import pytest
 import torch
 from timm.models.tiny_vit import Attention
@@ -34,45 +32,6 @@ def test_every_parameter_belongs_to_one_slot():
     model = build_model(MICRO, {"semseg": 5, "depth": 1}, (32, 32), seed=0, client="a")
     in_slots = [id(p) for slot, part in model.slots().items() if "norms" not in slot.part for p in part.values()]
     assert sorted(in_slots) == sorted(map(id, model.parameters()))
-
-
-def test_a_copy_is_a_model_of_its_own_with_the_same_tensors_and_hooks():
-    model = build_model(MICRO, {"semseg": 5}, (32, 32), seed=0, client="a")
-    model.encoder.register_forward_hook(print)
-    copy = deepcopy(model)
-    assert all(tensor.equal(model.state_dict()[name]) for name, tensor in copy.state_dict().items())
-    assert list(copy.encoder._forward_hooks.values()) == [print]
-    parts = [{id(part) for part in (*each.modules(), *each.parameters())} for each in (model, copy)]
-    assert not parts[0] & parts[1]
-
-
-def test_what_a_copy_refers_to_is_its_own():
-    config = ModelConfig(encoder={"name": "swin_micro", "drop_path": 0.2})
-    model = build_model(config, {"semseg": 5, "depth": 1}, (32, 32), seed=0, client="a")
-    model.heads.depth.weight_of_another = model.heads.semseg[-1].weight.requires_grad_(False)
-    model.encoder.seen = model.heads.seen = {}
-    copy = deepcopy(model)
-    assert copy.encoder.seen is copy.heads.seen
-    assert copy.encoder.seen is not model.encoder.seen
-    assert {id(path) for path in copy.encoder.drop_paths} <= {id(module) for module in copy.modules()}
-    assert copy.heads.depth.weight_of_another is copy.heads.semseg[-1].weight
-    assert not copy.heads.semseg[-1].weight.requires_grad
-    copy.decoders.semseg.norm.running_mean.add_(1)
-    assert not model.decoders.semseg.norm.running_mean.any()
-
-
-def test_a_module_that_knows_how_it_is_copied_is_asked():
-    class Counted(nn.Identity):
-        copies = 0
-
-        def __deepcopy__(self, memo):
-            Counted.copies += 1
-            return Counted()
-
-    model = build_model(MICRO, {"semseg": 5}, (32, 32), seed=0, client="a")
-    model.heads.semseg.append(Counted())
-    assert type(deepcopy(model).heads.semseg[-1]) is Counted
-    assert Counted.copies == 1
 
 
 def test_running_statistics_are_no_parameters():
