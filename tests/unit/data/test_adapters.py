@@ -138,69 +138,58 @@ def test_every_fifth_row_is_for_validation_unless_a_column_says_so(table):
     assert list(open_kind("csv", "val", root=table, columns=COLUMNS).ids) == ["0.png", "1.png", "2.png"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"columns": {"classification": "kind"}}, "expected a column 'kind', got image, brand, grams"),
-        ({"columns": COLUMNS, "file": "none.csv"}, "none.csv: expected a CSV file with a row of names, got no file"),
-        (
-            {"columns": COLUMNS, "classes": {"classification": ["tea"]}},
-            "labels.csv:3: column 'brand': expected one of tea, got 'milk'",
-        ),
-        ({"columns": {"weight": "brand"}}, "labels.csv:2: column 'brand': expected a number, got 'tea'"),
-    ],
-)
-def test_a_mistake_in_a_csv_file_is_one_line(table, settings, message):
-    with pytest.raises(FileError) as error:
-        [data.load(i, list(data.labels)) for data in [open_kind("csv", root=table, **settings)] for i in range(8)]
-    assert (message in str(error.value), "\n" in str(error.value)) == (True, False)
-
-
 def change(table, lines):
     """Write the CSV file anew, from a function of its lines."""
     (table / "labels.csv").write_text("\n".join(lines((table / "labels.csv").read_text().splitlines())))
 
 
 def everything(kind, root, **settings):
-    return [
-        data.load(i, list(data.labels)) for data in [open_kind(kind, root=root, **settings)] for i in range(len(data))
-    ]
+    data = open_kind(kind, root=root, **settings)
+    return [data.load(i, list(data.labels)) for i in range(len(data))]
+
+
+def assert_one_line(error, message):
+    assert (message in str(error.value), "\n" in str(error.value)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"columns": {"classification": "kind"}}, "expected a column 'kind', got image, brand, grams"),
+        ({"file": "none.csv"}, "none.csv: expected a CSV file with a row of names, got no file"),
+        ({"classes": {"classification": ["tea"]}}, "labels.csv:3: column 'brand': expected one of tea, got 'milk'"),
+        ({"columns": {"weight": "brand"}}, "labels.csv:2: column 'brand': expected a number, got 'tea'"),
+    ],
+)
+def test_a_csv_file_that_does_not_fit_the_config_is_one_line(table, settings, message):
+    with pytest.raises(FileError) as error:
+        everything("csv", table, **{"columns": COLUMNS, **settings})
+    assert_one_line(error, message)
+
+
+def split_of(i):
+    return ["split", "val", "test"][min(i, 2)]
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (lambda lines: [*lines[:3], "2.png,tea", *lines[4:]], "labels.csv:4: expected 5 cells, got 2"),
-        (lambda lines: [*lines[:3], lines[3] + ",more", *lines[4:]], "labels.csv:4: expected 5 cells, got 6"),
-        (lambda lines: lines[:1], "labels.csv: expected a row for each image, got none"),
-        (lambda lines: [], "labels.csv: expected a column 'image', got nothing"),
-        (lambda lines: [lines[0].replace("grams", "brand"), *lines[1:]], "got 'brand' twice"),
-        (
-            lambda lines: [
-                f"{lines[0]},split",
-                *(f"{line},{'test' if i else 'val'}" for i, line in enumerate(lines[1:])),
-            ],
-            "labels.csv: column 'split': expected 'train' in some rows, got 'val', 'test'",
-        ),
-        (
-            lambda lines: [lines[0], "../0.png,tea,1,1,0.mask.png"],
-            "labels.csv:2: column 'image': expected the name of a file",
-        ),
-        (
-            lambda lines: [lines[0], "0.png,tea,1,1,a/../../0.png"],
-            "labels.csv:2: column 'mask': expected the name of a file",
-        ),
-        (
-            lambda lines: [lines[0], "/etc/x.png,tea,1,1,0.mask.png"],
-            "labels.csv:2: column 'image': expected the name of a file",
-        ),
+        (lambda lines: [*lines[:3], "2.png,tea", *lines[4:]], ":4: expected 5 cells, got 2"),
+        (lambda lines: [*lines[:3], lines[3] + ",more", *lines[4:]], ":4: expected 5 cells, got 6"),
+        (lambda lines: lines[:1], ": expected a row for each image, got none"),
+        (lambda lines: [], ": expected a column 'image', got nothing"),
+        (lambda lines: [lines[0].replace("grams", "brand"), *lines[1:]], ": expected a different name for each"),
+        (lambda lines: [f"{line},{split_of(i)}" for i, line in enumerate(lines)], ": column 'split': expected 'train'"),
+        (lambda lines: [lines[0], "../0.png,tea,1,1,0.mask.png"], ":2: column 'image': expected the name of a file"),
+        (lambda lines: [lines[0], "0.png,tea,1,1,a/../../0.png"], ":2: column 'mask': expected the name of a file"),
+        (lambda lines: [lines[0], "/etc/x.png,tea,1,1,0.mask.png"], ":2: column 'image': expected the name of a file"),
     ],
 )
 def test_a_row_that_makes_no_sense_is_named_by_its_line(table, lines, message):
     change(table, lines)
     with pytest.raises(FileError) as error:
         everything("csv", table, columns=COLUMNS, classes={"semseg": 3})
-    assert (message in str(error.value), "\n" in str(error.value)) == (True, False)
+    assert_one_line(error, f"labels.csv{message}")
 
 
 def test_validation_is_another_word_for_val_and_other_splits_are_told(table, caplog):
@@ -250,26 +239,30 @@ def test_the_folder_itself_may_be_a_link_and_have_links_within(table, tmp_path_f
     assert everything("csv", root, columns=COLUMNS)
 
 
+def write_coco(folder, size, categories, **content):
+    """A folder in COCO's layout with these annotations, and pictures of this size."""
+    images = [{"id": i, "file_name": f"{i}.png", "height": size[0], "width": size[1]} for i in (2, 1)]
+    named = [{"id": id, "name": name} for id, name in categories.items()]
+    (folder / "annotations").mkdir()
+    (folder / "train2017").mkdir()
+    found = {"images": images, "categories": named, **content}
+    (folder / "annotations" / "instances_train2017.json").write_text(json.dumps(found))
+    for i in (1, 2):
+        Image.new("L", size[::-1], i).save(folder / "train2017" / f"{i}.png")
+    return folder
+
+
 @pytest.fixture
 def coco(tmp_path):
     """Two images: one with a square, a smaller one on it and a mask in runs; one with nothing."""
-    square = [4, 4, 20, 4, 20, 20, 4, 20]
-    small = [8, 8, 10, 8, 10, 10, 8, 10]
+    small, square = [8, 8, 10, 8, 10, 10, 8, 10], [4, 4, 20, 4, 20, 20, 4, 20]
     runs = {"size": list(SIZE), "counts": [30 * 32, 64]}
-    objects = [(small, 7), (square, 3)]
-    annotations = [{"image_id": 1, "category_id": number, "segmentation": [polygon]} for polygon, number in objects]
-    annotations.append({"image_id": 1, "category_id": 9, "segmentation": runs, "iscrowd": 1})
-    found = {
-        "images": [{"id": i, "file_name": f"{i}.jpg", "height": 32, "width": 32} for i in (2, 1)],
-        "annotations": annotations,
-        "categories": [{"id": 7, "name": "cup"}, {"id": 3, "name": "table"}, {"id": 9, "name": "crowd"}],
-    }
-    (tmp_path / "annotations").mkdir()
-    (tmp_path / "train2017").mkdir()
-    (tmp_path / "annotations" / "instances_train2017.json").write_text(json.dumps(found))
-    for i in (1, 2):
-        picture(i).save(tmp_path / "train2017" / f"{i}.jpg")
-    return tmp_path
+    objects = [
+        {"image_id": 1, "category_id": 7, "segmentation": [small]},
+        {"image_id": 1, "category_id": 3, "segmentation": [square]},
+        {"image_id": 1, "category_id": 9, "segmentation": runs, "iscrowd": 1},
+    ]
+    return write_coco(tmp_path, SIZE, {7: "cup", 3: "table", 9: "crowd"}, annotations=objects)
 
 
 def test_cocos_objects_become_a_map_with_small_ones_on_top(coco):
@@ -313,14 +306,14 @@ def test_a_bad_annotation_names_the_file_and_the_image(coco, good, bad, message)
 @pytest.mark.parametrize("name", ["../secret.jpg", "/etc/secret.jpg", "", "a/../../../x.jpg"])
 def test_cocos_images_are_in_its_folder(coco, name):
     path = coco / "annotations" / "instances_train2017.json"
-    path.write_text(path.read_text().replace('"1.jpg"', json.dumps(name)))
+    path.write_text(path.read_text().replace('"1.png"', json.dumps(name)))
     with pytest.raises(FileError, match=r"json: image 1: file_name: expected the name of a file in"):
         open_kind("coco", root=coco).load(0, ["semseg"])
 
 
 def test_a_link_out_of_cocos_folder_is_followed_only_if_the_config_says_so(coco, outside):
-    (coco / "train2017" / "1.jpg").unlink()
-    (coco / "train2017" / "1.jpg").symlink_to(outside / "patient.png")
+    (coco / "train2017" / "1.png").unlink()
+    (coco / "train2017" / "1.png").symlink_to(outside / "patient.png")
     with pytest.raises(FileError, match=r"image 1: file_name: .* a link out of it"):
         everything("coco", coco)
     assert everything("coco", coco, links=True)
@@ -333,17 +326,9 @@ def test_the_config_may_say_that_cocos_images_are_elsewhere(coco, tmp_path_facto
 
 
 def with_objects(folder, size, segmentations):
-    """An image in COCO's layout with these objects on it."""
-    (folder / "annotations").mkdir()
-    (folder / "train2017").mkdir()
-    Image.new("L", size[::-1]).save(folder / "train2017" / "1.png")
-    content = {
-        "images": [{"id": 1, "file_name": "1.png", "height": size[0], "width": size[1]}],
-        "categories": [{"id": 1, "name": "thing"}],
-        "annotations": [{"image_id": 1, "category_id": 1, "segmentation": each} for each in segmentations],
-    }
-    (folder / "annotations" / "instances_train2017.json").write_text(json.dumps(content))
-    return open_kind("coco", root=folder)
+    """A data set whose first image has these objects."""
+    objects = [{"image_id": 1, "category_id": 1, "segmentation": each} for each in segmentations]
+    return open_kind("coco", root=write_coco(folder, size, {1: "thing"}, annotations=objects))
 
 
 def test_many_objects_take_no_more_memory_than_one(tmp_path):

@@ -124,14 +124,10 @@ def run(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def test_paths_are_those_beside_the_experiment(tmp_path):
-    data = opened(experiment_in(folder_with(tmp_path))).data
-    assert data.given == {"split": "train", "root": tmp_path / "images", "note": None}
-
-
-def test_settings_of_any_path_type_are_beside_the_experiment(tmp_path):
-    path = experiment_in(folder_with(tmp_path), note="ours.yaml")
-    assert opened(path).data.given["note"] == tmp_path / "ours.yaml"
+@pytest.mark.parametrize(("settings", "note"), [({}, None), ({"note": "ours.yaml"}, "ours.yaml")])
+def test_paths_are_those_beside_the_experiment(tmp_path, settings, note):
+    data = opened(experiment_in(folder_with(tmp_path), **settings)).data
+    assert data.given == {"split": "train", "root": tmp_path / "images", "note": note and tmp_path / note}
 
 
 def test_paths_of_a_config_that_is_extended_are_beside_that_one(tmp_path):
@@ -207,66 +203,48 @@ def test_a_cached_sample_is_read_once(tmp_path):
     assert torch.equal(data.load(0, ["semseg"])["semseg"], first["semseg"])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            "sample['semseg'] = sample['semseg'][:9]; return sample",
-            "'semseg': expected 1×32×24 like its image, got 1×9×24",
-        ),
-        (
-            "sample['semseg'] = sample['semseg'] + 1; return sample",
-            "'semseg': expected values from 0 to 2, or 255 if unknown, got 3",
-        ),
-        (
-            "sample['semseg'] = sample['semseg'] / 2; return sample",
-            "'semseg': expected the whole numbers of classes, got a",
-        ),
-        ("sample['depth'][0] = np.nan; return sample", "'depth': expected finite values, got NaN"),
-        ("sample['image'] = sample['image'] / np.nan; return sample", "'image': expected finite values, got NaN"),
-        (
-            "sample['image'] = sample['image'] / 2; return sample",
-            "'image': expected floats from 0 to 1, or bytes, got 0",
-        ),
-        ("sample['image'] = np.zeros((9, 9, 4)); return sample", "'image': expected 1 or 3 channels, got 4×9×9"),
-        ("sample['image'] = 'a.png'; return sample", "'image': expected an array of numbers, got <U5"),
-        ("del sample['depth']; return sample", "expected 'depth', got image, semseg"),
-        ("return tuple(sample.values())", "expected {'image': …, task: …}, got tuple"),
-        ("return sample['picture']", "expected a sample, got KeyError: 'picture' (my_data.py, line 24)"),
-    ],
-)
+BAD = {  # what is wrong with a sample, and what is said
+    "sample['semseg'] = sample['semseg'][:9]": "'semseg': expected 1×32×24 like its image, got 1×9×24",
+    "sample['semseg'] = sample['semseg'] + 1": "'semseg': expected values from 0 to 2, or 255",
+    "sample['semseg'] = sample['semseg'] / 2": "'semseg': expected the whole numbers",
+    "sample['depth'][0] = np.nan": "'depth': expected finite values, got NaN",
+    "sample['image'] = sample['image'] / np.nan": "'image': expected finite values, got NaN",
+    "sample['image'] = sample['image'] / 2": "'image': expected floats from 0 to 1, or bytes",
+    "sample['image'] = np.zeros((9, 9, 4))": "'image': expected 1 or 3 channels, got 4×9×9",
+    "sample['image'] = 'a.png'": "'image': expected an array of numbers",
+    "del sample['depth']": "'depth', got image, semseg",
+    "sample = tuple(sample.values())": "{'image': …, task: …}, got tuple",
+    "sample = sample['picture']": "KeyError: 'picture' (my_data.py, line 24)",
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BAD.items())
 def test_a_bad_sample_is_named_before_training(tmp_path, change, message):
-    found = fault(experiment_in(folder_with(tmp_path, change), tasks=["semseg", "depth"]))
+    found = fault(experiment_in(folder_with(tmp_path, f"{change}; return sample"), tasks=["semseg", "depth"]))
     assert found.startswith("data.mine: train[")
     assert message in found
 
 
 def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
     found = fault(experiment_in(folder_with(tmp_path), size=[32, 16]))
-    assert (
-        found
-        == "data.mine: val[0]: 'image': should be at most 32×16, the data set's `size`, to be evaluated, found 32×24; "
-        "with `resize: fit` it is scaled down, and scored at its own size"
-    )
+    assert found.startswith("data.mine: val[0]: 'image'")
+    assert all(word in found for word in ("32×16", "32×24", "`resize: fit`"))
 
 
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
         ("no_such_file.py:Shelves", "no_such_file.py cannot be imported: No such file or directory"),
-        (
-            "my_data.py:Shelvs",
-            "Shelvs should be a class or function of a data set, with a parameter `split`, found nothing",
-        ),
-        ("my_data.py:NoSplit", "with a parameter `split`, found type"),
-        ("my_data.py:OneNumber", "`size`: expected height and width, as in (32, 32), got 32"),
-        ("my_data.py:Unnamed", "data.mine: semseg: expected the names of its classes, or their number, got neither"),
-        ("my_data.py:Many", "data.mine: semseg: expected at most 255 classes in a map of bytes, got 300"),
-        ("my_data.py:NoLength", "NoLength: expected __len__, its length, got none"),
-        ("my_data.py:BadParameter", "expected other names of parameters, got 'labels'"),
-        ("my_data.py:nothing", "nothing: expected __len__, its length, got none"),
-        ("my_data.py:broken", "expected to open its train split, got KeyError: 'shelf 3'"),
-        ("nyuud", "data.mine: kind: expected a known kind or path/to/file.py:NAME or package.module:NAME, got nyuud"),
+        ("my_data.py:Shelvs", "Shelvs should be a class or function of a data set"),
+        ("my_data.py:NoSplit", "with a parameter `split`"),
+        ("my_data.py:OneNumber", "`size`: expected height and width"),
+        ("my_data.py:Unnamed", "data.mine: semseg: expected the names of its classes"),
+        ("my_data.py:Many", "data.mine: semseg: expected at most 255 classes"),
+        ("my_data.py:NoLength", "NoLength: expected __len__"),
+        ("my_data.py:BadParameter", "BadParameter: expected other names of parameters, got 'labels'"),
+        ("my_data.py:nothing", "nothing: expected __len__"),
+        ("my_data.py:broken", "broken: expected to open its train split, got KeyError: 'shelf 3'"),
+        ("nyuud", "data.mine: kind: expected a known kind or path/to/file.py:NAME"),
     ],
 )
 def test_a_data_set_that_cannot_be_opened_is_one_line(tmp_path, kind, message):
@@ -298,28 +276,20 @@ def test_a_regression_without_names_is_one_number(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            "sample['brand'] = [0, 1]; return sample",
-            "'brand': expected the number of one class, got 2 numbers; of a one-hot",
-        ),
-        ("sample['brand'] = [0, 1, 0]; return sample", "'brand': expected the number of one class, got 3 numbers"),
-        ("sample['tilt'] = [0, 1]; return sample", "'tilt': expected 1 number, got 2 numbers"),
-        ("sample['both'] = 3; return sample", "'both': expected 2 numbers, got 1 number"),
+        ("sample['brand'] = [0, 1]", "'brand': expected the number of one class, got 2 numbers; of a one-hot"),
+        ("sample['brand'] = [0, 1, 0]", "'brand': expected the number of one class, got 3 numbers"),
+        ("sample['tilt'] = [0, 1]", "'tilt': expected 1 number, got 2 numbers"),
+        ("sample['both'] = 3", "'both': expected 2 numbers, got 1 number"),
     ],
 )
 def test_a_vector_of_another_length_says_how_many_numbers(tmp_path, change, message):
-    assert message in fault(with_vectors(tmp_path, change))
+    assert message in fault(with_vectors(tmp_path, f"{change}; return sample"))
 
 
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
     change = "from PIL import Image; return {**sample, 'image': Image.new('1', (8000, 8000))}"
     found = fault(experiment_in(folder_with(tmp_path, change)))
     assert "'image': expected at most 40000000 pixels, got 8000×8000" in found
-
-
-def test_an_error_of_the_users_own_code_is_named_by_its_line(tmp_path):
-    found = fault(experiment_in(folder_with(tmp_path, "return sample['picture']")))
-    assert "got KeyError: 'picture' (my_data.py, line" in found
 
 
 @pytest.mark.parametrize(
@@ -392,6 +362,7 @@ def test_info_paints_all_data_sets_of_an_experiment(tmp_path):
     done = run("data", "info", two_data_sets(tmp_path), "--out", tmp_path / "all.png")
     assert done.exit_code == 0, done.output
     assert sorted(path.name for path in tmp_path.glob("*.png")) == ["all-mine.png", "all-yours.png"]
+    assert Image.open(tmp_path / "all-mine.png").size == (3 * 192, 16 + 6 * 144)
 
 
 def test_info_paints_the_data_set_that_is_named(tmp_path):
@@ -400,11 +371,6 @@ def test_info_paints_the_data_set_that_is_named(tmp_path):
     done = run("data", "info", path, "--name", "your")
     assert (sorted(path.name for path in tmp_path.glob("*.png")), done.exit_code) == (["one.png"], 2)
     assert "'yours'" in done.output
-
-
-def test_info_paints_the_data_set_of_an_experiment(tmp_path):
-    done = run("data", "info", experiment_in(folder_with(tmp_path)), "--count", 2, "--out", tmp_path / "mine.png")
-    assert (done.exit_code, Image.open(tmp_path / "mine.png").size) == (0, (3 * 192, 16 + 2 * 144))
 
 
 def test_built_in_kinds_have_no_colon():

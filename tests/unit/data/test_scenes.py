@@ -37,15 +37,6 @@ def test_a_scene_does_not_depend_on_its_batch(domain, size):
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_scenes_rendered_at_once_are_those_rendered_one_by_one(domain):
-    draw = {"outdoor": draw_street, "indoor": draw_room}[domain]
-    scenes = [draw(Dice([2, i])) for i in range(4)]
-    together = see(scenes, (32, 32), CPU)
-    alone = torch.cat([see([scene], (32, 32), CPU)["depth"] for scene in scenes])
-    assert ((together["depth"] - alone).abs() > 1e-4).float().mean() < 1e-3
-
-
-@pytest.mark.parametrize("domain", DOMAINS)
 @pytest.mark.parametrize("size", [(48, 64), (13, 5)])
 def test_a_solid_is_left_out_only_where_it_cannot_matter(domain, size, monkeypatch):
     found = render(domain, range(20), size=size, seed=4)
@@ -79,12 +70,6 @@ def test_a_small_picture_takes_few_steps_and_little_arithmetic(domain):
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_rendering_twice_is_the_same(domain):
-    first, second = (render(domain, range(2), size=(32, 32), seed=0) for _ in range(2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-@pytest.mark.parametrize("domain", DOMAINS)
 def test_other_seeds_and_other_numbers_are_other_scenes(domain):
     scenes = [render(domain, [i], size=(32, 32), seed=seed)["normals"] for i in (0, 1) for seed in (0, 1)]
     assert len({scene.numpy().tobytes() for scene in scenes}) == 4
@@ -100,9 +85,6 @@ def test_classes_are_in_range_and_many_occur(domain, least, batches):
     classes = batches[domain]["semseg"].unique()
     assert classes.max() < LABELS[domain]["semseg"].classes
     assert len(classes) >= least
-
-
-def test_context_ids_have_names(batches):
     assert set(batches["outdoor"]["context"].unique().tolist()) <= set(CONTEXT_IDS.values())
 
 
@@ -187,14 +169,11 @@ def test_what_is_salient_is_an_object_and_there_is_one(batches):
 
 
 def test_a_large_object_in_the_middle_is_salient_and_a_small_one_aside_is_not():
+    assert not salient(torch.zeros(1, 1, 4, 4, dtype=torch.long)).any()
     objects = torch.zeros(1, 1, 20, 20, dtype=torch.long)
     objects[..., 6:14, 6:14] = 2
     objects[..., :4, :4] = 1
     assert torch.equal(salient(objects), objects == 2)
-
-
-def test_nothing_is_salient_where_there_is_no_object():
-    assert not salient(torch.zeros(1, 1, 4, 4, dtype=torch.long)).any()
 
 
 @pytest.mark.parametrize("draw", [draw_street, draw_room])
