@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier, Event
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy.io import savemat
 from torch.testing import assert_close
 
 from fedhca2.data.archives import Nyud, NyudData, PascalContext, PascalContextData, training_edges
-from fedhca2.data.dataset import Cache
+from fedhca2.data.dataset import Cache, shared_property
 from fedhca2.data.files import BrokenFileError, MissingFileError
 from fedhca2.data.rendered import ScenesData, scene_numbers, write_scenes
 from fedhca2.data.scenes.rendering import render
@@ -306,6 +307,33 @@ def test_threads_get_the_same_samples(root):
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda index: data.load(index % len(IDS), tasks), range(16)))
     assert_close(found, [alone.load(index % len(IDS), tasks) for index in range(16)])
+
+
+class Slow:
+    """Takes long enough to compute a value that another thread would begin too, if it could."""
+
+    def __init__(self):
+        self.begun, self.twice = 0, Event()
+
+    @shared_property
+    def value(self):
+        self.begun += 1
+        if self.begun > 1:
+            self.twice.set()
+        self.twice.wait(0.2)
+        return object()
+
+
+def test_threads_compute_a_shared_property_once():
+    slow, together = Slow(), Barrier(4)
+
+    def ask(_):
+        together.wait()
+        return slow.value
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(ask, range(4)))) == 1
+    assert slow.begun == 1
 
 
 # Rendered scenes in the same layouts.

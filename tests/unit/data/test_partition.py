@@ -94,15 +94,9 @@ def with_partition(partition):
     [
         ({"kind": "shares", "shares": {"outdoor-semseg": 1}}, "data.outdoor.partition.shares: expected every"),
         ({"kind": "shares", "shares": {"outdor-semseg": 1}}, "Did you mean 'outdoor-semseg'?"),
-        (
-            {"kind": "dirichlet", "by": "normals"},
-            "data.outdoor.partition.by: expected a task",
-        ),
+        ({"kind": "dirichlet", "by": "normals"}, "data.outdoor.partition.by: expected a task"),
         ({"kind": "lists"}, "data.outdoor.partition: expected either 'lists' or 'file'"),
-        (
-            {"kind": "lists", "lists": {"road": list(range(50_001))}},
-            "at most 50000 images in 'lists', got 50001",
-        ),
+        ({"kind": "lists", "lists": {"road": list(range(50_001))}}, "at most 50000 images in 'lists', got 50001"),
         ({"kind": "lists", "file": "nowhere.json"}, "nowhere.json: expected JSON"),
         ({"kind": "evn"}, "data.outdoor.partition.kind: expected 'even'"),
     ],
