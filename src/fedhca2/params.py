@@ -10,7 +10,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor, nn
 
-from fedhca2.packing import joined, taken_apart
+from fedhca2.packing import concatenate, copy_values, split_like
 
 # The norms are the running statistics of normalisation layers: not parameters, and local unless a method shares them.
 Part = Literal["encoder", "decoder", "head", "encoder_norms", "decoder_norms"]
@@ -114,7 +114,7 @@ def layouts(model: Slotted) -> dict[Slot, Layout]:
 
 def flatten(tensors: Mapping[str, Tensor], layout: Layout) -> Tensor:
     """Copy these tensors into a new row."""
-    return joined([tensors[name] for name in layout.names])
+    return concatenate([tensors[name] for name in layout.names])
 
 
 def unflatten(row: Tensor, layout: Layout) -> dict[str, Tensor]:
@@ -127,7 +127,7 @@ def unflatten(row: Tensor, layout: Layout) -> dict[str, Tensor]:
 def assign(tensors: Mapping[str, Tensor], row: Tensor, layout: Layout) -> None:
     """Copy a row into these tensors."""
     targets = [tensors[name] for name in layout.names]
-    torch._foreach_copy_(targets, taken_apart(row, targets))
+    copy_values(targets, split_like(row, targets))
 
 
 def row_product(a: Tensor, b: Tensor) -> float:

@@ -21,7 +21,7 @@ from fedhca2.messages import BatchNorm, Effect, Order, Profile, Reply
 from fedhca2.models.layers import draw_keep
 from fedhca2.models.multitask import MultiTaskModel, fingerprint, slot_prefix
 from fedhca2.objectives import Epoch, Objective
-from fedhca2.packing import copied_together
+from fedhca2.packing import copy_packed
 from fedhca2.params import Slot, unflatten
 from fedhca2.seeds import derive
 from fedhca2.tasks import LabelSpace
@@ -223,7 +223,7 @@ class Client:
     def _copy(self, device: torch.device) -> ClientState:
         """Copy its current state to a device."""
         held = self.current
-        copies = copied_together(list(held.tensors.values()), lambda packed: packed.to(device))
+        copies = copy_packed(list(held.tensors.values()), lambda packed: packed.to(device))
         return ClientState(dict(zip(held.tensors, copies, strict=True)), held.values)
 
     def rest(self) -> None:

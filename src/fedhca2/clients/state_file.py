@@ -8,17 +8,17 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from fedhca2.messages import Order, Reply, reply_as_data, reply_from_data
 from fedhca2.params import Slot
-from fedhca2.tensor_files import Content, as_file, as_tensor, contents, from_file
 from fedhca2.whole_files import write_whole
 
 FORMAT = "fedhca2 state 3"
 HASHES: dict[str, Callable[[], Any]] = {FORMAT: sha256, "fedhca2 state 2": partial(blake2b, digest_size=16)}
-TOGETHER = 2**20  # bytes of small tensors that are hashed at a time: after each time, threads wait for each other
 STATE_FILE, REPLY_FILE = "state.safetensors", "reply.safetensors"  # of a client in the folder that it keeps
 
 
@@ -46,9 +46,9 @@ def save_state(path: Path, state: ClientState, *, sync: bool = True) -> str:
 
     Without `sync` this holds for a crash of the process, but not of the system.
     """
-    held, values = contents(state.tensors), json.dumps(state.values)
-    checksum = _checksum(held, values, FORMAT)
-    write_whole(path, as_file(held, {"format": FORMAT, "values": values, "checksum": checksum}), sync=sync)
+    tensors, values = _on_cpu(state.tensors), json.dumps(state.values)
+    checksum = _checksum(tensors, values, FORMAT)
+    write_whole(path, save(tensors, {"format": FORMAT, "values": values, "checksum": checksum}), sync=sync)
     return checksum
 
 
@@ -57,20 +57,19 @@ def load_state(path: Path, checksum: str | None = None) -> ClientState:
     try:
         data = path.read_bytes()
         header = _header(data)
-        held = from_file(data)
-        tensors = {name: as_tensor(*content) for name, content in held.items()}
+        tensors = load(data)
     except FileNotFoundError:
-        raise StateFileError(path, "should be a state of fedhca2, found no file") from None
+        raise StateFileError(path, "expected a state of fedhca2, got no file") from None
     except (SafetensorError, ValueError, RuntimeError, KeyError) as error:
-        raise StateFileError(path, f"should be a state of fedhca2, found a damaged or foreign file ({error})") from None
+        raise StateFileError(path, f"expected a state of fedhca2, got a damaged or foreign file ({error})") from None
     format = header.get("format", "none")
     if format not in HASHES:
-        raise StateFileError(path, f"should have format {FORMAT!r}, found {format!r}")
-    actual = _checksum(held, header.get("values", ""), format)
+        raise StateFileError(path, f"expected format {FORMAT!r}, got {format!r}")
+    actual = _checksum(tensors, header.get("values", ""), format)
     if actual != header.get("checksum"):
-        raise StateFileError(path, f"is damaged: the checksum should be {header.get('checksum')}, found {actual}")
+        raise StateFileError(path, f"is damaged: expected checksum {header.get('checksum')}, got {actual}")
     if checksum is not None and actual != checksum:
-        raise StateFileError(path, f"belongs to another checkpoint: the checksum should be {checksum}, found {actual}")
+        raise StateFileError(path, f"belongs to another checkpoint: expected checksum {checksum}, got {actual}")
     return ClientState(tensors, json.loads(header["values"]))
 
 
@@ -109,17 +108,34 @@ def _header(data: bytes) -> dict[str, str]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _checksum(held: Mapping[str, Content], values: str, format: str) -> str:
-    digest, waiting = HASHES[format](), bytearray(values.encode())
-    for name in sorted(held):
-        dtype, shape, data = held[name]
-        waiting += f"{name} {dtype} {shape}\n".encode()
-        if len(waiting) + len(data) > TOGETHER:
-            digest.update(waiting)
-            waiting.clear()
-        if len(data) > TOGETHER:
-            digest.update(data)
-        else:
-            waiting += data
-    digest.update(waiting)
+def tensor_file(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """Tensors as a safetensors file, of any device and layout."""
+    return save(_on_cpu(tensors), metadata)
+
+
+def _on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as safetensors takes them: contiguous, on the CPU, and each with memory of its own."""
+    known: set[int] = set()
+    ready = {}
+    for name, tensor in tensors.items():
+        tensor = tensor.detach().cpu().contiguous()
+        ready[name] = tensor.clone() if tensor.data_ptr() in known else tensor
+        known.add(tensor.data_ptr())
+    return ready
+
+
+def _checksum(tensors: Mapping[str, Tensor], values: str, format: str) -> str:
+    """Hash everything at once, unless it is large: after each call, a thread waits for the interpreter again."""
+    pieces: list[Any] = [values.encode()]
+    for name, tensor in sorted(tensors.items()):
+        pieces += [f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode(), _bytes(tensor)]
+    if sum(len(piece) for piece in pieces) < 2**26:
+        pieces = [b"".join(pieces)]
+    digest = HASHES[format]()
+    for piece in pieces:
+        digest.update(piece)
     return str(digest.hexdigest())
+
+
+def _bytes(tensor: Tensor) -> Any:
+    return tensor.reshape(-1).view(torch.uint8).numpy()

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedhca2.clients.state_file import tensor_file
 from fedhca2.data.transforms import IMAGE_DEVIATION, IMAGE_MEAN, Size, placement
 from fedhca2.deployment.trained import Trained
 from fedhca2.errors import UserError
 from fedhca2.models import MultiTaskModel
 from fedhca2.reports.page.tables import latest_scores
 from fedhca2.run_folder.result import headline
-from fedhca2.tensor_files import as_file, contents
 from fedhca2.whole_files import ORDINARY, write_whole
 from fedhca2.words import metric_heading, score_text
 
@@ -152,7 +152,7 @@ def export(trained: Trained, format: Format, folder: Path, size: Size | None = N
         most = f"at most {trained.size[0]}×{trained.size[1]}, to which larger images are scaled down before"
         raise UserError("--size", f"expected {most}, got {own[0]}×{own[1]}")
     written: dict[Format, Callable[[Trained, Size], bytes]] = {
-        "safetensors": lambda trained, _: as_file(contents(trained.model().state_dict()), {"format": "pt"}),
+        "safetensors": lambda trained, _: tensor_file(trained.model().state_dict(), {"format": "pt"}),
         "onnx": _to_onnx,
         "torch-export": _to_torch_export,
     }

@@ -21,7 +21,7 @@ from fedhca2.experiment.shards import OpenData, Shard
 from fedhca2.messages import Profile
 from fedhca2.models import MultiTaskModel, build_model, common_model, draw_own_parts, fingerprint
 from fedhca2.models.own import check_parts
-from fedhca2.packing import copied_together, copy_values
+from fedhca2.packing import copy_packed, copy_values
 from fedhca2.params import Layout, Slot, layouts
 from fedhca2.tasks import LabelSpace
 from fedhca2.tasks.task import class_digests
@@ -99,7 +99,7 @@ class ClientPlan:
         parts = method.local.frozen.union(self.spec.model.common_start)
         draw_own_parts(model, seed=self.experiment.seed, client=self.spec.name, common=parts)
         own = _own_parts(model)
-        self._own = dict(zip(own, copied_together(list(own.values())), strict=True))
+        self._own = dict(zip(own, copy_packed(list(own.values())), strict=True))
         self._first = first_rows(model)
 
     def build(self) -> Client:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 
+from fedhca2.clients.state_file import tensor_file
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.imports import is_import_path, remember_code
@@ -24,7 +25,6 @@ from fedhca2.run_folder.result import overall_gain
 from fedhca2.run_folder.strict_json import to_json
 from fedhca2.run_folder.task_facts import facts_of
 from fedhca2.run_folder.waiting import WaitingRows
-from fedhca2.tensor_files import as_file, contents
 from fedhca2.whole_files import ORDINARY, is_leftover, private_folder, write_whole
 
 
@@ -159,7 +159,7 @@ class RunFolder:
         """Save a client's trained model."""
         path = RunFiles(self.path).model_file(client)
         private_folder(path.parent)
-        write_whole(path, as_file(contents(model.state_dict(keep_vars=True))))
+        write_whole(path, tensor_file(model.state_dict()))
 
     def save_samples(self, client: str, arrays: Mapping[str, Array]) -> None:
         """Save a few of a client's images with labels and predictions."""

@@ -32,7 +32,7 @@ from fedhca2.data.batches import Batch
 from fedhca2.data.feed import DeviceFeed
 from fedhca2.models.fast import WeightsCastTogether, compile_parts, quicken
 from fedhca2.models.multitask import MultiTaskModel, apply_head
-from fedhca2.packing import copied_together, copy_values
+from fedhca2.packing import copy_packed, copy_values
 from fedhca2.tasks import Task
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class CapturedStep:
         known = [(own, held[name]) for own, held, name in moments if name in held]
         copy_values([other for _, other in known], [own for own, _ in known])
         fresh = [moment for moment in moments if moment[2] not in moment[1]]
-        for copy, (_, held, name) in zip(copied_together([own for own, _, _ in fresh]), fresh, strict=True):
+        for copy, (_, held, name) in zip(copy_packed([own for own, _, _ in fresh]), fresh, strict=True):
             held[name] = copy
 
     def _moments(self, learner: Learner) -> Iterator[tuple[Tensor, dict[str, Tensor], str]]:
@@ -263,7 +263,7 @@ def _move(client: "Client", copied: Callable[[Tensor], Tensor]) -> None:
         return tensor
 
     client.move(collect)
-    moved = iter(copied_together([tensor for tensor in held if _is_small(tensor)], copied))
+    moved = iter(copy_packed([tensor for tensor in held if _is_small(tensor)], copied))
     client.move(lambda tensor: next(moved) if _is_small(tensor) else copied(tensor))
 
 

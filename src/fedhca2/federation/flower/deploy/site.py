@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedhca2.clients import Client, ClientState, DeviceSlot, load_reply, load_state, save_state
 from fedhca2.clients.privacy import Privacy, privatise
-from fedhca2.clients.state_file import REPLY_FILE, STATE_FILE, RoundIsOverError, reply_again, save_answer
+from fedhca2.clients.state_file import REPLY_FILE, STATE_FILE, RoundIsOverError, reply_again, save_answer, tensor_file
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_client, step_kind
 from fedhca2.federation.blind import Sketcher
@@ -34,7 +34,6 @@ from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
 from fedhca2.tasks import TASKS, LabelSpace, TaskSet
-from fedhca2.tensor_files import as_file, contents
 from fedhca2.whole_files import private_folder, write_whole
 
 MODEL_FILE, SECRETS_FILE = "model.safetensors", "sum.json"  # the trained model; keys of the current round's sum
@@ -94,7 +93,7 @@ class Site:
         if reply.declined:
             log.warning("%s", reply.declined)
         if order.finish:
-            write_whole(session.folder / MODEL_FILE, as_file(contents(session.client.personal.model.state_dict())))
+            write_whole(session.folder / MODEL_FILE, tensor_file(session.client.personal.model.state_dict()))
         session.save_after(reply)
         self._current = session
         return reply
