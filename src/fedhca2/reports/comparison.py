@@ -10,11 +10,15 @@ from scipy.special import stdtr
 
 from fedhca2.errors import UserError
 from fedhca2.metrics import relative_gain
-from fedhca2.reports.variants import ComparedRun, changed_settings, variants, without_method
-from fedhca2.run_folder.result import Scores, headline, overall_gain
+from fedhca2.reports.variants import changed_settings, variants, without
+from fedhca2.run_folder.baseline import FREE as FREE_BESIDE_LOCAL
+from fedhca2.run_folder.reader import RunFiles
+from fedhca2.run_folder.result import Scores, overall_gain, task_scores
 from fedhca2.words import metric_heading
 
 LOCAL = "local"
+LEVEL = 0.05  # of significance
+MIN_SEEDS = 3  # of a test: two say nothing about how much gains vary
 
 
 @dataclass(frozen=True)
@@ -97,17 +101,15 @@ class Comparison:
         return gain_p_values({method: gain.values for method, gain in gains.items() if method not in self.alone})
 
     @property
-    def left_out_note(self) -> str:
-        """Says which columns are not compared; empty if all are."""
-        names = "; ".join(f"{column.group}: {column.task}" for column in self.left_out)
-        return f"Not all runs have these columns, which are left out: {names}. Δm is over the others." if names else ""
-
-    @property
-    def changed_note(self) -> str:
-        """Says which methods differ from their defaults, and how; empty if none does, or if all labels say so."""
-        told = {label: [each for each in held if each not in label] for label, held in self.changed.items()}
-        methods = "; ".join(f"{label}: {', '.join(held)}" for label, held in told.items() if held)
-        return f"Settings that differ from a method's defaults: {methods}." if methods else ""
+    def notes(self) -> list[str]:
+        """Say which columns are not compared, and which methods differ from their defaults, unless labels say so."""
+        notes = []
+        if columns := "; ".join(f"{column.group}: {column.task}" for column in self.left_out):
+            notes.append(f"Not all runs have these columns, which are left out: {columns}. Δm is over the others.")
+        told = {label: [each for each in changes if each not in label] for label, changes in self.changed.items()}
+        if methods := "; ".join(f"{label}: {', '.join(changes)}" for label, changes in told.items() if changes):
+            notes.append(f"Settings that differ from a method's defaults: {methods}.")
+        return notes
 
     def is_beyond_chance(self, method: str, column: Column) -> bool:
         """Whether a method's Δm differs from 0 by more than chance explains."""
@@ -125,92 +127,81 @@ class Comparison:
         return relative_gain(self.entries[method][column].mean, theirs, column.higher_is_better)
 
 
-def gather(runs: Sequence[ComparedRun]) -> Comparison:
+def gather(runs: Sequence[RunFiles]) -> Comparison:
     """Compare runs: those that differ only in their seed form one row, and the clients of a group are averaged.
 
     A run without a baseline is compared with the run of Local among them that has its settings and seed. If the runs
     have different clients, only the columns that all of them have are compared, and Δm is over these.
     """
     rows = variants(runs)
-    means = {label: {run.settings["seed"]: _means(run) for run in same} for label, same in rows.items()}
-    everything = list(dict.fromkeys(column for row in means.values() for one in row.values() for column in one))
-    shared = [column for column in everything if all(column in one for row in means.values() for one in row.values())]
+    values = {label: {run.settings["seed"]: _means(run) for run in same} for label, same in rows.items()}
+    every_run = [one for by_seed in values.values() for one in by_seed.values()]
+    everything = dict.fromkeys(column for one in every_run for column in one)
+    shared = [column for column in everything if all(column in one for one in every_run)]
     if not shared:
-        raise UserError([f"{runs[-1].path}: expected clients and tasks in common with {runs[0].path}, got none"])
+        raise UserError(str(runs[-1].path), f"expected clients and tasks in common with {runs[0].path}, got none")
     left_out = [column for column in everything if column not in shared]
     locals_ = [run for run in runs if run.method == LOCAL]
-    gains = {label: [_gains(run, locals_, shared, whole=not left_out) for run in same] for label, same in rows.items()}
+    for label, same in rows.items():
+        for run in same:
+            values[label][run.settings["seed"]] |= _gains(run, locals_, shared, whole=not left_out)
     wanted = (DELTA_M, BY_CLIENT) if not left_out and any(run.several_of_a_kind for run in runs) else (DELTA_M,)
-    kept = [gain for gain in wanted if all(gain in one for row in gains.values() for one in row)]
+    columns = [*shared, *(gain for gain in wanted if all(gain in one for one in every_run))]
     entries = {
-        label: {
-            **{column: SeedScores({seed: one[column] for seed, one in means[label].items()}) for column in shared},
-            **{
-                gain: SeedScores(dict(zip(means[label], (one[gain] for one in gains[label]), strict=True)))
-                for gain in kept
-            },
-        }
-        for label in rows
+        label: {column: SeedScores({seed: one[column] for seed, one in by_seed.items()}) for column in columns}
+        for label, by_seed in values.items()
     }
     alone = {label for label, same in rows.items() if same[0].method == LOCAL}
     changed = {label: changed_settings(same[0]) for label, same in rows.items()}
-    return Comparison([*shared, *kept], entries, alone, left_out, changed)
+    return Comparison(columns, entries, alone, left_out, changed)
 
 
-def _means(run: ComparedRun) -> dict[Column, float]:
+def _means(run: RunFiles) -> dict[Column, float]:
     """The mean score of each group of clients in each task."""
-    groups, held = client_groups(run), dict[Column, list[float]]()
-    for client, tasks in run.finished_result["clients"].items():
-        for task, scores in tasks.items():
-            main = headline(run.task_set[task], scores)
-            held.setdefault(Column(groups[client], task, main.metric, main.higher_is_better), []).append(main.value)
-    return {column: float(np.mean(values)) for column, values in held.items()}
+    groups, values = client_groups(run), dict[Column, list[float]]()
+    for one in task_scores(run.finished_result["clients"], None, run.task_set):
+        column = Column(groups[one.client], one.task, one.ours.metric, one.ours.higher_is_better)
+        values.setdefault(column, []).append(one.ours.value)
+    return {column: float(np.mean(own)) for column, own in values.items()}
 
 
-def _gains(
-    run: ComparedRun, alone: Sequence[ComparedRun], shared: Iterable[Column], *, whole: bool
-) -> dict[Column, float]:
+def _gains(run: RunFiles, alone: Sequence[RunFiles], shared: Iterable[Column], *, whole: bool) -> dict[Column, float]:
     """The gains over Local of a run; of its `whole` result, or of the columns that all runs share. Empty if unknown."""
     result = run.finished_result
     if run.method == LOCAL:
         return {DELTA_M: 0.0, BY_CLIENT: 0.0}
+    gains: dict[Column, float | None] = {}
     if whole and result["baseline"] is not None:
         gains = {DELTA_M: result["delta_m"], BY_CLIENT: result["delta_m_by_client"]}
     elif local := result["baseline"] or _scores_alone(run, alone, shared, whole=whole):
-        scores = result["clients"] if whole else _only(run, shared)
-        tasks = run.task_set
+        scores, tasks = result["clients"] if whole else _only(run, shared), run.task_set
         gains = {DELTA_M: overall_gain(scores, local, tasks, run.kinds), BY_CLIENT: overall_gain(scores, local, tasks)}
-    else:
-        return {}
     return {column: nan if gain is None else gain for column, gain in gains.items()}
 
 
-def _scores_alone(
-    run: ComparedRun, alone: Sequence[ComparedRun], shared: Iterable[Column], *, whole: bool
-) -> Scores | None:
+def _scores_alone(run: RunFiles, alone: Sequence[RunFiles], shared: Iterable[Column], *, whole: bool) -> Scores | None:
     """The scores of the run of Local with a run's settings and seed; unless `whole`, its other clients may differ."""
+    free = (*FREE_BESIDE_LOCAL, *(() if whole else ("clients", "data")))
+    used = {run.dataset(client) for client in _only(run, shared)}
     for local in alone:
-        free = () if whole else ("clients", "data")
-        if without_method(local, free) == without_method(run, free):
-            used = {run.dataset(client) for client in _only(run, shared)}
-            ours, theirs = (one.settings.get("data", {}) for one in (run, local))
-            if all(theirs.get(name) == ours.get(name) for name in used):
-                scores: Scores = local.finished_result["clients"]
-                return scores
+        ours, theirs = (one.settings.get("data", {}) for one in (run, local))
+        if without(local, free) == without(run, free) and all(theirs.get(name) == ours.get(name) for name in used):
+            scores: Scores = local.finished_result["clients"]
+            return scores
     return None
 
 
-def _only(run: ComparedRun, shared: Iterable[Column]) -> Scores:
+def _only(run: RunFiles, shared: Iterable[Column]) -> Scores:
     """The scores of a run in these columns."""
     groups, wanted = client_groups(run), {(column.group, column.task) for column in shared}
     scores = {
-        client: {task: held for task, held in tasks.items() if (groups[client], task) in wanted}
+        client: {task: own for task, own in tasks.items() if (groups[client], task) in wanted}
         for client, tasks in run.finished_result["clients"].items()
     }
     return {client: tasks for client, tasks in scores.items() if tasks}
 
 
-def client_groups(run: ComparedRun) -> dict[str, str]:
+def client_groups(run: RunFiles) -> dict[str, str]:
     """The group of each client: its data set, plus its tasks if the data set's multi-task clients differ in theirs."""
     return group_names(run.tasks, {client: run.dataset(client) for client in run.tasks})
 
@@ -226,10 +217,6 @@ def group_names(tasks_of: Mapping[str, Sequence[str]], dataset: Mapping[str, str
     return groups
 
 
-LEVEL = 0.05
-FEWEST = 3  # seeds: two say nothing about how much gains vary
-
-
 def gain_p_values(gains: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """p of each method's gains over Local, one per seed: a two-sided paired t-test, corrected by Holm (1979).
 
@@ -239,7 +226,7 @@ def gain_p_values(gains: Mapping[str, Sequence[float]]) -> dict[str, float]:
     >>> {name: round(p, 4) for name, p in gain_p_values({"a": [1, 2, 3], "b": [4.9, 5, 5.1], "c": [1, 2]}).items()}
     {'a': 0.0742, 'b': 0.0003}
     """
-    tested = {name: values for name, values in gains.items() if len(values) >= FEWEST and all(map(isfinite, values))}
+    tested = {name: values for name, values in gains.items() if len(values) >= MIN_SEEDS and all(map(isfinite, values))}
     return holm({name: _t_test(values) for name, values in tested.items()})
 
 
