@@ -16,22 +16,10 @@ from torch import Tensor
 
 from fedhca2.clients import load_state, save_state
 from fedhca2.experiment.reliability import GuardBounds, Participation
-from fedhca2.federation.flower.records import (
-    OWN,
-    Header,
-    Wire,
-    decode_new_profile,
-    decode_reply,
-    encode_orders,
-    header_of,
-    pack,
-    profile_as_data,
-    refuse_errors,
-    to_rows,
-)
+from fedhca2.federation.flower import records
+from fedhca2.federation.flower.records import Header, Wire, refuse_errors
 from fedhca2.federation.flower.wait import TooFewClientsError, Wait
 from fedhca2.federation.foreign_text import Refused, plain, shown
-from fedhca2.federation.gate import SCORE, SCORES
 from fedhca2.federation.limits import Limit
 from fedhca2.federation.server import Server
 from fedhca2.flower.client import NOTHING_TAKEN, PROTOCOL
@@ -73,7 +61,7 @@ class Roster:
             self.nodes = {node: client for node, client in self.nodes.items() if node in online}
             self.refused = {node: why for node, why in self.refused.items() if node in online}
             if unknown := sorted(online - self.nodes.keys() - self.refused.keys()):
-                queries = [Message(pack({}), node, "query") for node in unknown]
+                queries = [Message(records.pack({}), node, "query") for node in unknown]
                 # A node that takes longer than two minutes is asked again before the next round.
                 for message in grid.send_and_receive(queries, timeout=min(120.0, timeout)):
                     self._introduce(message)
@@ -99,10 +87,10 @@ class Roster:
         log.info("%s has joined: %s, %d samples", profile.client, ", ".join(profile.tasks), profile.samples)
 
     def _read_profile(self, message: Message) -> Profile | Refused:
-        header = header_of(message.content)
+        header = records.header_of(message.content)
         if (version := header.get("protocol")) != PROTOCOL:
             return Refused(f"protocol: expected {PROTOCOL}, got {shown(version)}: install the same fedhca2 everywhere")
-        profile = decode_new_profile(header)
+        profile = records.decode_new_profile(header)
         if isinstance(profile, Refused):
             return profile
         if profile.client in self.nodes.values():
@@ -214,7 +202,7 @@ class Federated(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Learn the weights and aggregate; returns every client's losses as 'client/task'."""
-        readable = [reply for message in replies if (reply := self._read(message, decode_reply))]
+        readable = [reply for message in replies if (reply := self._read(message, records.decode_reply))]
         state, deliveries, record = self.server.step(self.progress.state, readable, self.progress.pending)
         for reply in readable:
             if reply.declined:
@@ -246,7 +234,7 @@ class Federated(Strategy):
         """Every client's scores as 'client/score': scores of different tasks have no common mean."""
         scores: dict[str, float] = {}
         for message in replies:
-            scores |= self._read(message, read_scores) or {}
+            scores |= self._read(message, records.decode_scores) or {}
         self._save()
         return MetricRecord(dict(scores)) if scores else None
 
@@ -290,7 +278,7 @@ class Federated(Strategy):
             for client, order in orders.items()
         }
         messages = []
-        for client, content in encode_orders(orders, self.wire, headers).items():
+        for client, content in records.encode_orders(orders, self.wire, headers).items():
             content["config"] = config
             messages.append(Message(content, node_of[client], kind))
         return messages
@@ -304,11 +292,11 @@ class Federated(Strategy):
         def read_answer() -> T | Refused:
             if message.has_error() or not client:
                 return Refused(str(message.error.reason) if message.has_error() else "it is not a client")
-            header = header_of(message.content)
+            header = records.header_of(message.content)
             taken = header.get("taken")
             if type(taken) is int and taken <= self.numbers.get(client, NOTHING_TAKEN):
                 self.taken[client] = taken
-            return read(header, to_rows(message.content).get(OWN), self.roster.profiles[client])
+            return read(header, records.to_rows(message.content).get(records.OWN), self.roster.profiles[client])
 
         answer = read_answer()
         if isinstance(answer, Refused):
@@ -318,7 +306,7 @@ class Federated(Strategy):
 
     def _save(self) -> None:
         if self.save_to:
-            profiles = [profile_as_data(profile) for profile in self.roster.profiles.values()]
+            profiles = [records.profile_as_data(profile) for profile in self.roster.profiles.values()]
             values = {"run": self.run, "method": self.method.model_dump_json(), "profiles": profiles}
             self.save_to.parent.mkdir(parents=True, exist_ok=True)
             saved = progress_as_state(self.progress, {**values, "numbers": self.numbers, "taken": self.taken})
@@ -330,7 +318,7 @@ class Federated(Strategy):
             raise ValueError(f"{path}: expected a run of {self.name} with these settings, got another; remove it?")
         self.run, self.progress = state.values["run"], progress_from_state(state)
         self.numbers, self.taken = state.values["numbers"], state.values["taken"]
-        profiles = [decode_new_profile(data) for data in state.values["profiles"]]
+        profiles = [records.decode_new_profile(data) for data in state.values["profiles"]]
         self.roster = Roster(profile for profile in profiles if isinstance(profile, Profile))
 
 
@@ -353,15 +341,6 @@ def check_suited(name: str, method: Method) -> None:
     else:
         return
     raise ValueError(f"{name}: {fault}, which only fedhca2's own clients do")
-
-
-def read_scores(header: Header, rows: Tensor | None, profile: Profile) -> dict[str, float] | Refused:
-    """A client's scores as 'client/score'."""
-    scores, most = header["scores"], SCORES * len(profile.tasks)
-    names = [name for name, value in scores.items() if SCORE.fullmatch(name) and isinstance(value, float)]
-    if len(names) != len(scores) or len(names) > most:
-        return Refused(f"scores: expected at most {most} numbers with short names, got others")
-    return {f"{profile.client}/{name}": scores[name] for name in names}
 
 
 def _part_of(given: Mapping[str, Tensor], layout: Layout) -> Layout:

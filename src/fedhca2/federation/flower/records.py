@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedhca2.experiment.clients import NAME as PLAIN_NAME
 from fedhca2.federation.foreign_text import NAME, Refused, plain, read_json, shown
+from fedhca2.federation.gate import SCORE, SCORES
 from fedhca2.messages import (
     Order,
     Profile,
@@ -195,6 +196,15 @@ def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply
         return Refused(f"slots: expected each once, got {shown(header['slots'])}")
     reply = reply_from_data(header, dict(zip(slots, pieces, strict=True)))
     return replace(reply, failed=plain(reply.failed), declined=plain(reply.declined))
+
+
+def decode_scores(header: Header, rows: Tensor | None, profile: Profile) -> dict[str, float] | Refused:
+    """Decode the scores of a user's own client, as 'client/score'."""
+    scores, most = header["scores"], SCORES * len(profile.tasks)
+    names = [name for name, value in scores.items() if SCORE.fullmatch(name) and isinstance(value, float)]
+    if len(names) != len(scores) or len(names) > most:
+        return Refused(f"scores: expected at most {most} numbers with short names, got others")
+    return {f"{profile.client}/{name}": scores[name] for name in names}
 
 
 def encode_profile(profile: Profile) -> RecordDict:
