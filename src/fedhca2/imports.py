@@ -24,12 +24,10 @@ from typing import Any, get_type_hints
 from pydantic import ValidationInfo
 
 from fedhca2.config import suggest
-from fedhca2.errors import UserError
+from fedhca2.errors import Fault, UserError
 from fedhca2.whole_files import private_folder, write_whole
 
-FOLDERS = "folders"  # of the experiment's files, in the context of a validation
 FORMS = "path/to/file.py:NAME or package.module:NAME"
-log = logging.getLogger("fedhca2")
 
 
 def is_import_path(name: str) -> bool:
@@ -43,7 +41,7 @@ def is_import_path(name: str) -> bool:
 
 def folders(info: ValidationInfo) -> list[Path]:
     """The folders in which relative paths of the experiment are looked for."""
-    return list((info.context or {}).get(FOLDERS, ()))
+    return list((info.context or {}).get("folders", ()))
 
 
 def located(path: str, folders: Iterable[Path]) -> str:
@@ -72,23 +70,45 @@ def file_name(path: str) -> str:
 
 def in_folders(path: Path, folders: Iterable[Path]) -> Path:
     """A path in the first of these folders that has it, or the same path if none has."""
-    candidates = (folder.absolute() / path for folder in folders if (folder / path).exists())
-    return next(candidates, path)
+    return next((folder.absolute() / path for folder in folders if (folder / path).exists()), path)
 
 
 def load(path: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
     """Import what a path names; raises ValueError if there is no such thing, or if it is not what is wanted."""
     source, separator, attribute = path.rpartition(":")
     if not separator:
-        raise ValueError(f"should be {FORMS}, found {path!r}")
+        raise ValueError(f"expected {FORMS}, got {path!r}")
     _require_allowed(path)
-    module = _load_module(source)
+    try:
+        module = _import(source)
+    except Exception as error:  # a module may raise anything
+        got = (isinstance(error, OSError) and error.strerror) or one_line(error)
+        raise ValueError(f"{source} cannot be imported: {got}") from error
     named = getattr(module, attribute, None)
     if not fits(named):
         options = [name for name, value in vars(module).items() if fits(value) and not name.startswith("_")]
         listed = suggest(attribute if named is None else "", options)  # what is there is not misspelt
-        raise ValueError(f"{attribute} should be {wanted}, found {_shown(named)}. {listed}")
+        got = "nothing of that name" if named is None else type(named).__name__
+        raise ValueError(f"{attribute}: expected {wanted}, got {got}. {listed}")
     return named
+
+
+def _import(source: str) -> ModuleType:
+    """Import a module, or a file, which is loaded once."""
+    if not source.endswith(".py"):
+        return importlib.import_module(source)
+    key = str(Path(source).resolve())
+    if key not in sys.modules:
+        spec = importlib.util.spec_from_file_location(key, source)
+        if spec is None or spec.loader is None:
+            raise ImportError("not a Python file")
+        sys.modules[key] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(sys.modules[key])
+        except BaseException:
+            del sys.modules[key]
+            raise
+    return sys.modules[key]
 
 
 class NotAllowedError(UserError):
@@ -110,12 +130,17 @@ def allow_code(sources: Iterable[str]) -> None:
 def is_allowed(path: str) -> bool:
     """Whether a run's folder may name what is at this import path: code that the user has allowed or run, unchanged."""
     source = path.rpartition(":")[0]
-    files = _files_of(source)
-    return _canonical(source) in _allowed or (bool(files) and all(map(_has_run, files)))
+    if _canonical(source) in _allowed:
+        return True
+    try:
+        notes = [_note_of(file) for file in _files_of(source)]
+    except OSError:
+        return False
+    return bool(notes) and all(note.is_file() for note in notes)
 
 
 @contextmanager
-def only_allowed(place: Path) -> Iterator[None]:
+def only_allowed(file: Path) -> Iterator[None]:
     """Import nothing meanwhile that is not allowed; raises NotAllowedError if this file of a run's folder names it."""
     refused: list[str] = []
     token = _refused.set(refused)
@@ -127,7 +152,21 @@ def only_allowed(place: Path) -> Iterator[None]:
     finally:
         _refused.reset(token)
     if refused:
-        raise NotAllowedError(_not_allowed(place, path) for path in dict.fromkeys(refused))
+        raise NotAllowedError.of(_not_allowed(path, file) for path in dict.fromkeys(refused))
+
+
+def _not_allowed(path: str, file: Path) -> Fault:
+    wanted = "code that you have run on this machine and not changed since"
+    hint = f"if you trust it, add --allow-code {shlex.quote(path.rpartition(':')[0])}"
+    return Fault(str(file), f"expected {wanted}, got {path!r:.200}; {hint}")
+
+
+def _require_allowed(path: str) -> None:
+    """Raise ValueError if what is read names code that it may not name."""
+    refused = _refused.get()
+    if refused is not None and is_import_path(path) and not is_allowed(path):
+        refused.append(path)
+        raise ValueError(f"{path!r:.200} is not allowed")
 
 
 def remember_code(paths: Iterable[str]) -> None:
@@ -142,21 +181,7 @@ def remember_code(paths: Iterable[str]) -> None:
                 private_folder(note.parent)
                 write_whole(note, os.fsencode(file) + b"\n")
         except OSError as error:
-            log.warning("%s: later commands need --allow-code: %s", path, error)
-
-
-def _not_allowed(place: Path, path: str) -> str:
-    source = path.rpartition(":")[0]
-    wanted = "expected code that you have run on this machine and not changed since"
-    return f"{place}: {wanted}, got {path!r:.200}; if you trust it, add --allow-code {shlex.quote(source)}"
-
-
-def _require_allowed(path: str) -> None:
-    """Raise ValueError if what is read names code that it may not name."""
-    refused = _refused.get()
-    if refused is not None and is_import_path(path) and not is_allowed(path):
-        refused.append(path)
-        raise ValueError(f"{path!r:.200} is not allowed")
+            logging.getLogger("fedhca2").warning("%s: later commands need --allow-code: %s", path, error)
 
 
 def _canonical(source: str) -> str:
@@ -181,20 +206,13 @@ def _files_of(source: str) -> list[Path]:
 
 def _note_of(file: Path) -> Path:
     """The note that the user has run a file with its present content; raises OSError if there can be none."""
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if not state.is_absolute():  # a relative one would be in the working directory, which may be a stranger's
-        try:
-            state = Path.home() / ".local" / "state"
-        except RuntimeError as error:
-            raise FileNotFoundError(str(error)) from None
-    return state / "fedhca2" / "code" / sha256(os.fsencode(file) + b"\0" + file.read_bytes()).hexdigest()
-
-
-def _has_run(file: Path) -> bool:
+    given = Path(os.environ.get("XDG_STATE_HOME", ""))
+    state = given if given.is_absolute() else Path("~/.local/state")
     try:
-        return _note_of(file).is_file()
-    except OSError:
-        return False
+        state = state.expanduser()  # never a relative folder: the working directory may be a stranger's
+    except RuntimeError as error:
+        raise FileNotFoundError(str(error)) from None
+    return state / "fedhca2" / "code" / sha256(os.fsencode(file) + b"\0" + file.read_bytes()).hexdigest()
 
 
 def one_line(error: Exception) -> str:
@@ -223,8 +241,7 @@ def explain_errors(where: str, expected: str) -> Iterator[None]:
 def is_raised_in(error: Exception, paths: Iterable[str]) -> bool:
     """Whether an error was raised in code at one of these import paths, or in what it called."""
     files = {file for path in paths for file in _files_of(path.rpartition(":")[0])}
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(Path(frame.f_code.co_filename).resolve() in files for frame, _ in frames)
+    return any(Path(frame.f_code.co_filename).resolve() in files for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _is_users(file: str) -> bool:
@@ -251,33 +268,3 @@ def parameters(made_by: Any, given: int = 0) -> dict[str, tuple[Any, Any]]:
         for each in named
         if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
     }
-
-
-def _shown(value: object) -> str:
-    return "nothing of that name" if value is None else type(value).__name__
-
-
-def _load_module(source: str) -> ModuleType:
-    """Import a file or a module of a package; raises ValueError if it cannot be imported."""
-    try:
-        return _from_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
-    except Exception as error:  # a module may raise anything
-        found = (isinstance(error, OSError) and error.strerror) or one_line(error)
-        raise ValueError(f"{source} cannot be imported: {found}") from error
-
-
-def _from_file(path: Path) -> ModuleType:
-    """Load the module in a file, once."""
-    key = str(path.resolve())
-    if key not in sys.modules:
-        spec = importlib.util.spec_from_file_location(key, path)
-        if spec is None or spec.loader is None:
-            raise ImportError("not a Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[key] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[key]
-            raise
-    return sys.modules[key]

@@ -109,9 +109,9 @@ FAULTS = {
     "no channels": ([("self.channels", "self.widths")], "expected `channels`, the widths of its maps, got none"),
     "no module": (
         [("class Ladder(nn.Module):", "class Ladder:")],
-        "Ladder should be a class of torch.nn.Module, found",
+        "Ladder: expected a class of torch.nn.Module, got",
     ),
-    "another name": ([("class Ladder(", "class Leader(")], r"found nothing of that name. Did you mean 'Leader'\?"),
+    "another name": ([("class Ladder(", "class Leader(")], r"got nothing of that name. Did you mean 'Leader'\?"),
     "an error inside": (
         [("maps = []", "maps = [][0]")],
         r"expected to accept what it gets, got IndexError: .* \(my_model.py, line 20\)",

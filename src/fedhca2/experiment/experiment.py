@@ -18,7 +18,7 @@ from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
 from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
 from fedhca2.experiment.secure import SecureAggregation
 from fedhca2.experiment.sources import apply_overrides, merge_files, merged, name_files, read_files
-from fedhca2.imports import FOLDERS, folders, is_import_path, located
+from fedhca2.imports import folders, is_import_path, located
 from fedhca2.methods import Method, resolve
 from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file
@@ -94,9 +94,9 @@ class Experiment(Config):
         method, methods = values.get("method", {}), values.get("methods")
         method = {"name": method} if isinstance(method, str) else method
         if isinstance(methods, dict):
-            methods = {_beside(name, info): settings for name, settings in methods.items()}
+            methods = {_locate_method(name, info): settings for name, settings in methods.items()}
         if isinstance(method, dict):
-            name = _beside(method.get("name", DEFAULT_METHOD), info)
+            name = _locate_method(method.get("name", DEFAULT_METHOD), info)
             shared = _settings_for(name, methods) if isinstance(methods, dict) else {}
             method = merged({**shared, "name": name}, {**method, "name": name})
         return {**values, "method": method, **({"methods": methods} if methods is not None else {})}
@@ -211,15 +211,15 @@ class Experiment(Config):
             raise type(error).of(name_files(error.faults, files)) from None
 
     @classmethod
-    def parse(cls, values: Any, beside: Sequence[Path] = ()) -> Self:
+    def parse(cls, values: Any, folders: Sequence[Path] = ()) -> Self:
         """Build an experiment from plain data; raises UserError if it has faults.
 
-        Relative paths are looked for in the folders `beside`, and then in the working directory.
+        Relative paths are looked for in these folders, and then in the working directory.
         """
         if not isinstance(values, dict):
             raise UserError("config", f"expected a mapping of keys to values, got {values!r:.200}")
         try:
-            experiment = cls.model_validate(values, context={FOLDERS: beside})
+            experiment = cls.model_validate(values, context={"folders": folders})
         except ValidationError as error:
             raise UserError.of(list_faults(error)) from None
         if faults := list(experiment._find_faults()):
@@ -279,7 +279,7 @@ class Experiment(Config):
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
-def _beside(name: Any, info: ValidationInfo) -> Any:
+def _locate_method(name: Any, info: ValidationInfo) -> Any:
     """A method's name; the file of a user's own method is looked for beside the experiment."""
     own = isinstance(name, str) and not Path(name.rpartition(":")[0]).exists()
     return located(name, folders(info)) if own else name

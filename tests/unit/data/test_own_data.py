@@ -235,7 +235,7 @@ def test_an_image_larger_than_the_input_is_named_before_training(tmp_path):
     ("kind", "message"),
     [
         ("no_such_file.py:Shelves", "no_such_file.py cannot be imported: No such file or directory"),
-        ("my_data.py:Shelvs", "Shelvs should be a class or function of a data set"),
+        ("my_data.py:Shelvs", "Shelvs: expected a class or function of a data set"),
         ("my_data.py:NoSplit", "with a parameter `split`"),
         ("my_data.py:OneNumber", "`size`: expected height and width"),
         ("my_data.py:Unnamed", "data.mine: semseg: expected the names of its classes"),

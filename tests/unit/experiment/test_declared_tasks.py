@@ -80,7 +80,7 @@ def test_a_mistake_is_one_line(tasks, message):
 
 def test_something_else_than_a_task_is_named(tmp_path):
     (tmp_path / "ours.py").write_text(OURS, "utf-8")
-    assert "NUMBER should be a Task, found int. (HEIGHT)" in fault(tasks={"x": f"{tmp_path}/ours.py:NUMBER"})[0]
+    assert "NUMBER: expected a Task, got int. (HEIGHT)" in fault(tasks={"x": f"{tmp_path}/ours.py:NUMBER"})[0]
 
 
 def test_a_label_without_a_task_is_named():

@@ -134,5 +134,5 @@ def test_a_method_from_a_module(outside, monkeypatch):
 
 
 def test_a_file_without_that_method_is_an_error(outside):
-    with pytest.raises(ValueError, match=r"NUMBER should be a Method, found int. \(OURS, BOTH\)"):
+    with pytest.raises(ValueError, match=r"NUMBER: expected a Method, got int. \(OURS, BOTH\)"):
         resolve(f"{outside}:NUMBER")
