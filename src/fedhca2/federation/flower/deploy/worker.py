@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -148,7 +149,7 @@ def _carry_out(
         try:
             message, context, _, _ = pull_task_input(client)
             with turn:
-                reply = answer(site, message)
+                reply = answer(lambda: site, message)
             push_message(client, reply, context)
             status = SubStatus.COMPLETED
         except Exception:
@@ -184,12 +185,8 @@ def restrict_connections(ports: set[int]) -> None:
     sys.addaudithook(check)
 
 
-def answer(site: Site, message: Message) -> Message:
+def answer(find_site: Callable[[], Site], message: Message) -> Message:
     """Answer any message of the server. A site that cannot do what it is asked says so, and its log says why."""
-    return _answer_any(lambda: site, message)
-
-
-def _answer_any(find_site: Callable[[], Site], message: Message) -> Message:
     try:
         site, header = find_site(), header_of(message.content)
         if "refused" in header:
@@ -242,22 +239,13 @@ def make_app(site: Site | None = None, files: Sequence[Path] = ()) -> ClientApp:
     :param site: by default, the site whose file the node config names.
     :param files: the sites' files in a simulation, which numbers its nodes.
     """
-    app = ClientApp()
-    sites: dict[Path, Site] = {}
+    app, open_site = ClientApp(), cache(lambda path: Site(SiteConfig.load(path)))
 
-    def find(context: Context) -> Site:
-        if site is not None:
-            return site
-        path = _site_file(context, files)
-        if path not in sites:
-            sites[path] = Site(SiteConfig.load(path))
-        return sites[path]
-
+    @app.query()
+    @app.train()
     def handle(message: Message, context: Context) -> Message:
-        return _answer_any(lambda: find(context), message)
+        return answer(lambda: site or open_site(_site_file(context, files)), message)
 
-    app.query()(handle)
-    app.train()(handle)
     return app
 
 
