@@ -11,7 +11,8 @@ import pytest
 from uvicorn import Config
 
 from fedhca2.federation.flower.deploy.link import make_keys
-from fedhca2.federation.flower.deploy.proxy import Listener, ProxyLimits
+from fedhca2.federation.flower.deploy.proxy import Listener
+from fedhca2.federation.flower.deploy.proxy_checks import ProxyLimits
 
 pytestmark = pytest.mark.slow
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"

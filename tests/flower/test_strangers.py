@@ -47,7 +47,7 @@ class Siege:
         stack.callback(stop, [self.process])
         said = r"connect to (\S+); the SuperLink is at (\S+)"
         self.public, at = wait_for(lambda: re.search(said, (folder / "serve.log").read_text())).groups()
-        self.link = SuperLink(at, self.keys / "ca.crt", self.keys / "secret")
+        self.link = SuperLink(at, self.keys)
         self.over, self._end, self._asked = threading.Event(), threading.Event(), []
         stack.callback(self._end.set)
         stack.callback(self.over.set)
@@ -164,7 +164,7 @@ def test_to_register_a_site_twice_is_an_error_in_a_line_with_the_address(siege):
 
 @pytest.mark.parametrize("what", ["register", "evict"])
 def test_an_operator_at_the_port_of_sites_is_told_so_in_a_line(siege, what):
-    link = SuperLink.at(siege.public, siege.keys)
+    link = SuperLink(siege.public, siege.keys)
     keys = [siege.keys / "sites" / HOSTILE / "node.pub"] if what == "register" else []
     with pytest.raises(UserError) as refused:
         getattr(link, what)(HOSTILE, *keys)

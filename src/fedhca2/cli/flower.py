@@ -49,7 +49,7 @@ def _split(text: str) -> list[str]:
 
 def register(names: list[str], superlink: str, keys: Path) -> None:
     """Register sites with the SuperLink, so that it admits them."""
-    link = SuperLink.at(superlink, keys)
+    link = SuperLink(superlink, keys)
     for name in names:
         node = link.register(name, keys / "sites" / name / "node.pub")
         typer.echo(f"{name}: node {node}")
@@ -57,7 +57,7 @@ def register(names: list[str], superlink: str, keys: Path) -> None:
 
 def evict(names: list[str], superlink: str, keys: Path) -> None:
     """Make the SuperLink exclude sites."""
-    link = SuperLink.at(superlink, keys)
+    link = SuperLink(superlink, keys)
     for name in names:
         typer.echo(f"{name}: no longer node {', '.join(map(str, link.evict(name)))}")
 

@@ -186,7 +186,7 @@ class Link:
         """
         check_keys(keys, (*OPERATOR_FILES, "superlink.crt", "superlink.key"))
         self.keys, self.public, self.quota, self.options, self.logs = keys, public, quota or 2 * 2**30, options, logs
-        self.superlink = SuperLink.at(superlink, keys)
+        self.superlink = SuperLink(superlink, keys)
         self.processes: dict[str, Popen[bytes]] = {}
         self._restart: dict[str, Callable[[], Popen[bytes]]] = {}
         self._home = tempfile.TemporaryDirectory(prefix="fedhca2-link-")
@@ -203,7 +203,7 @@ class Link:
                 if self.logs:
                     private_folder(self.logs)
                 self.processes["superlink"] = self._start("superlink", listening, self._superlink_command(address))
-                self.superlink = SuperLink(address, self.superlink.ca, self.superlink.secret, self.check)
+                self.superlink = SuperLink(address, self.keys, self.check)
                 self.processes["proxy"] = self._start_proxy(public)
             self._restart["proxy"] = self._start_proxy
             self._supervisor.start()
@@ -331,7 +331,7 @@ def coordinator_link(
     """
     if superlink:
         check_keys(keys, OPERATOR_FILES)
-        yield SuperLink.at(superlink, keys), ""
+        yield SuperLink(superlink, keys), ""
         return
     with Link(keys, public, logs=out.with_name(f"{out.name}.link"), quota=quota) as link:
         link.register(names)

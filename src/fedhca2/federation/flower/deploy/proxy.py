@@ -16,21 +16,13 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import uvloop
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    PullMessagesRequest,
-    PullMessagesResponse,
-    PushMessagesRequest,
-    PushMessagesResponse,
-)
-from flwr.proto.message_pb2 import PushObjectRequest
+from flwr.proto import fleet_pb2, message_pb2
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -44,6 +36,7 @@ from fedhca2.federation.flower.deploy.proxy_checks import (
     Headers,
     KeyRegister,
     KnownObjects,
+    ProxyLimits,
     Quota,
     RateLimitFilter,
     Refusal,
@@ -58,21 +51,6 @@ from fedhca2.federation.flower.deploy.proxy_checks import (
 from fedhca2.federation.flower.deploy.superlink import TOKEN, Registration, SuperLink, operator_token
 
 log = logging.getLogger("fedhca2.proxy")
-
-
-@dataclass(frozen=True)
-class ProxyLimits:
-    """Bounds on connections and requests."""
-
-    strangers: int = 1024  # connections that have not shown a key
-    strangers_from_one_address: int = 256
-    connections_of_a_site: int = 32  # that have shown its key: Flower's SuperNode uses seven
-    requests_of_a_site: int = 16  # at the same time; Flower's SuperNode uses six
-    handshake_s: float = 10.0
-    head_s: float = 30.0  # for the header of a request, from the connection or the last response on
-    body_s: float = 120.0  # for a request to arrive: a chunk at 0.4 Mbit/s
-    answer_s: float = 300.0  # until a request has its answer
-    head_bytes: int = 2**14
 
 
 class Proxy:
@@ -112,7 +90,7 @@ class Proxy:
         except UserError:
             raise Refusal(503, "the SuperLink: expected an answer, got none") from None
         if site is None:
-            status = 412 if route.request is ActivateNodeRequest else 401  # the SuperLink's own codes
+            status = 412 if route.request is fleet_pb2.ActivateNodeRequest else 401  # the SuperLink's own codes
             raise Refusal(status, "a key: expected a registered one, got another")
         if not is_signed(headers, key):
             raise Refusal(401, "a request: expected a signature of the last minutes with its key, got another")
@@ -120,24 +98,24 @@ class Proxy:
 
     async def _serve(self, site: Registration, route: Route, headers: Headers, request: Request, send: Send) -> None:
         """Read a site's request, forward it, and return the response."""
-        if self._busy[site.node] >= self._limits.requests_of_a_site:
-            raise Refusal(
-                503, f"a site: expected at most {self._limits.requests_of_a_site} requests at a time, got more"
-            )
+        if self._busy[site.node] >= (limit := self._limits.requests_of_a_site):
+            raise Refusal(503, f"a site: expected at most {limit} requests at a time, got more")
         self._busy[site.node] += 1
         try:
             body = await self._body(request, route.limit)
             message = read_request(route.request, body, site)
             quota = self._quotas.setdefault(site.node, Quota(self._quota))
-            announces = isinstance(message, PushMessagesRequest)
-            size = len(body) if announces or isinstance(message, PushObjectRequest) else 0
+            announces = isinstance(message, fleet_pb2.PushMessagesRequest)
+            size = len(body) if announces or isinstance(message, message_pb2.PushObjectRequest) else 0
             quota.take(size, announces)
             ask = partial(self._ask, request.url.path, body, headers)
-            response = await (self._announce(site, message, ask) if isinstance(message, PushMessagesRequest) else ask())
+            response = await (
+                self._announce(site, message, ask) if isinstance(message, fleet_pb2.PushMessagesRequest) else ask()
+            )
             if not response.is_success:
                 quota.give_back(size, announces)
-            elif isinstance(message, PullMessagesRequest):
-                trees = PullMessagesResponse.FromString(await response.aread()).message_object_trees
+            elif isinstance(message, fleet_pb2.PullMessagesRequest):
+                trees = fleet_pb2.PullMessagesResponse.FromString(await response.aread()).message_object_trees
                 if trees:
                     quota.renew()
                 for tree in trees:
@@ -160,14 +138,14 @@ class Proxy:
             raise Refusal(408, f"a request: expected it within {self._limits.body_s:g} s, got it late") from None
 
     async def _announce(
-        self, site: Registration, message: PushMessagesRequest, ask: Callable[[], Awaitable[httpx.Response]]
+        self, site: Registration, message: fleet_pb2.PushMessagesRequest, ask: Callable[[], Awaitable[httpx.Response]]
     ) -> httpx.Response:
         """Announce an answer, if its objects are new; they are the site's once the SuperLink has accepted them."""
         tree = message.message_object_trees[0]
         new = self._objects.claim(site.node, tree)
         response = await ask()
         if new and not (
-            response.is_success and PushMessagesResponse.FromString(await response.aread()).objects_to_push
+            response.is_success and fleet_pb2.PushMessagesResponse.FromString(await response.aread()).objects_to_push
         ):
             self._objects.release(site.node, tree)
         return response
@@ -323,14 +301,14 @@ async def serve(listen: str, superlink: str, keys: Path, quota: int) -> None:
     :param keys: the folder that `fedhca2 flower keys` wrote.
     :param quota: bytes that a site may send for each message it receives.
     """
-    link, limits = SuperLink.at(superlink, keys), ProxyLimits()
+    link, limits = SuperLink(superlink, keys), ProxyLimits()
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, done.set)
     async with httpx.AsyncClient(
         base_url=f"https://{superlink}",
-        verify=ssl.create_default_context(cafile=str(link.ca)),
-        headers={TOKEN: operator_token(link.secret.read_bytes()), "accept-encoding": "identity"},
+        verify=ssl.create_default_context(cafile=str(keys / "ca.crt")),
+        headers={TOKEN: operator_token((keys / "secret").read_bytes()), "accept-encoding": "identity"},
         # The SuperLink handles 40 requests at a time.
         limits=httpx.Limits(max_connections=64, max_keepalive_connections=64, keepalive_expiry=3),
         timeout=limits.answer_s,

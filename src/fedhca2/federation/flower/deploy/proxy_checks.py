@@ -17,26 +17,33 @@ from flwr.common.constant import (
     TIMESTAMP_HEADER,
     TIMESTAMP_TOLERANCE,
 )
-from flwr.proto.fab_pb2 import GetFabRequest
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest, PushMessagesRequest
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
-from flwr.proto.run_pb2 import GetRunRequest
+from flwr.proto import fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, run_pb2
+from flwr.proto.message_pb2 import ObjectTree
 from google.protobuf.message import DecodeError, Message
 from starlette.requests import Request
 
+from fedhca2.federation.flower import internals
 from fedhca2.federation.flower.deploy.superlink import Registration
-from fedhca2.federation.flower.internals import (
-    FLEET_HTTP_PUBLIC_KEY_HEADER,
-    FLEET_HTTP_SIGNATURE_HEADER,
-    bytes_to_public_key,
-    verify_signature,
-)
 
 Headers = Mapping[str, str]
 MAX_DEPTH = 5  # of a tree of objects: message, content, record, array, chunk
 MAX_OBJECTS = 2**12  # in one reply: 20 GiB in chunks
 MAX_INLINE_BYTES = 2**10  # of content inside a message, which should be empty: Flower sends content as objects
+
+
+@dataclass(frozen=True)
+class ProxyLimits:
+    """Bounds on connections and requests."""
+
+    strangers: int = 1024  # connections that have not shown a key
+    strangers_from_one_address: int = 256
+    connections_of_a_site: int = 32  # that have shown its key: Flower's SuperNode uses seven
+    requests_of_a_site: int = 16  # at the same time; Flower's SuperNode uses six
+    handshake_s: float = 10.0
+    head_s: float = 30.0  # for the header of a request, from the connection or the last response on
+    body_s: float = 120.0  # for a request to arrive: a chunk at 0.4 Mbit/s
+    answer_s: float = 300.0  # until a request has its answer
+    head_bytes: int = 2**14
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer
@@ -57,18 +64,18 @@ class Route:
 
 # The fleet interface, except registering and unregistering: the operator manages keys.
 ROUTES = {
-    "/v1/fleet/activate-node": Route(ActivateNodeRequest),
-    "/v1/fleet/deactivate-node": Route(DeactivateNodeRequest),
-    "/v1/fleet/send-node-heartbeat": Route(SendNodeHeartbeatRequest),
-    "/v1/fleet/pull-messages": Route(PullMessagesRequest),
+    "/v1/fleet/activate-node": Route(fleet_pb2.ActivateNodeRequest),
+    "/v1/fleet/deactivate-node": Route(fleet_pb2.DeactivateNodeRequest),
+    "/v1/fleet/send-node-heartbeat": Route(heartbeat_pb2.SendNodeHeartbeatRequest),
+    "/v1/fleet/pull-messages": Route(fleet_pb2.PullMessagesRequest),
     # A reply without its objects: 70 bytes for each of them, or an error text.
-    "/v1/fleet/push-messages": Route(PushMessagesRequest, 2**19),
-    "/v1/fleet/get-run": Route(GetRunRequest),
-    "/v1/fleet/get-fab": Route(GetFabRequest),
+    "/v1/fleet/push-messages": Route(fleet_pb2.PushMessagesRequest, 2**19),
+    "/v1/fleet/get-run": Route(run_pb2.GetRunRequest),
+    "/v1/fleet/get-fab": Route(fab_pb2.GetFabRequest),
     # An object is a chunk of an array, or smaller.
-    "/v1/fleet/push-object": Route(PushObjectRequest, FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + 2**16),
-    "/v1/fleet/pull-object": Route(PullObjectRequest),
-    "/v1/fleet/confirm-message-received": Route(ConfirmMessageReceivedRequest),
+    "/v1/fleet/push-object": Route(message_pb2.PushObjectRequest, FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE + 2**16),
+    "/v1/fleet/pull-object": Route(message_pb2.PullObjectRequest),
+    "/v1/fleet/confirm-message-received": Route(message_pb2.ConfirmMessageReceivedRequest),
 }
 
 
@@ -122,7 +129,7 @@ class KeyRegister:
 def key_in(headers: Headers) -> bytes:
     """The key that a request claims to be signed with."""
     try:
-        return b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+        return b64decode(headers[internals.FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
     except (KeyError, ValueError):
         raise Refusal(401, "a request: expected a key that signs it, got none") from None
 
@@ -132,9 +139,11 @@ def is_signed(headers: Headers, key: bytes) -> bool:
     try:
         time = headers.get(TIMESTAMP_HEADER, "")
         age = (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
-        signature = b64decode(headers.get(FLEET_HTTP_SIGNATURE_HEADER, ""), validate=True)
+        signature = b64decode(headers.get(internals.FLEET_HTTP_SIGNATURE_HEADER, ""), validate=True)
         recent = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
-        return recent and verify_signature(bytes_to_public_key(key), time.encode("ascii"), signature)
+        return recent and internals.verify_signature(
+            internals.bytes_to_public_key(key), time.encode("ascii"), signature
+        )
     except (ValueError, TypeError):
         return False
 
@@ -152,21 +161,21 @@ def read_request(kind: type[Message], body: bytes, site: Registration) -> Messag
 
 def check_request(request: Message, site: Registration) -> None:
     """Raise Refusal unless this site may make this request."""
-    if isinstance(request, ActivateNodeRequest):
+    if isinstance(request, fleet_pb2.ActivateNodeRequest):
         if request.public_key != site.key:
             raise Refusal(403, "public key: expected the one that signed, got another")
         return
-    claimed = request.node_id if isinstance(request, DeactivateNodeRequest) else request.node.node_id
+    claimed = request.node_id if isinstance(request, fleet_pb2.DeactivateNodeRequest) else request.node.node_id
     if claimed != site.node:
         # A SuperNode that still has its number from an earlier SuperLink ends on 401, and its site starts it anew.
         raise Refusal(401 if claimed else 403, f"node: expected {site.node}, got {claimed}")
-    if isinstance(request, PushMessagesRequest):
+    if isinstance(request, fleet_pb2.PushMessagesRequest):
         _check_reply(request, site.node)
-    if isinstance(request, PushObjectRequest) and not request.session_id:
+    if isinstance(request, message_pb2.PushObjectRequest) and not request.session_id:
         raise Refusal(403, "an object: expected one of a reply, got no session")
 
 
-def _check_reply(request: PushMessagesRequest, node: int) -> None:
+def _check_reply(request: fleet_pb2.PushMessagesRequest, node: int) -> None:
     """Check a reply before its objects come. Anything but a reply would be treated as an order."""
     counts = len(request.messages_list), len(request.message_object_trees)
     if counts != (1, 1):

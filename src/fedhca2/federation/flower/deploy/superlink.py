@@ -109,18 +109,14 @@ class Registration:
 
 @dataclass(frozen=True)
 class SuperLink:
-    """The address of a SuperLink, and what is needed to talk to it."""
+    """The address of a SuperLink, and the coordinator's folder of keys to talk to it."""
 
     address: str  # host:port
-    ca: Path
-    secret: Path
+    keys: Path
     check: Callable[[], None] = field(default=lambda: None, repr=False)  # raises LinkLostError if it is gone for good
 
-    @classmethod
-    def at(cls, address: str, keys: Path) -> "SuperLink":
-        """The SuperLink at an address, with the coordinator's folder of keys."""
-        host_and_port(address, "--superlink")
-        return cls(address, keys / "ca.crt", keys / "secret")
+    def __post_init__(self) -> None:
+        host_and_port(self.address, "--superlink")
 
     def register(self, name: str, public_key: Path) -> int:
         """Register a site's key under this name; returns its node's number."""
@@ -153,10 +149,10 @@ class SuperLink:
         """Every key that this SuperLink ever learned of, the earliest first."""
         with self._control() as control:
             nodes = control.ListNodes(control_pb2.ListNodesRequest()).nodes_info
-        found = [
+        nodes = sorted(nodes, key=lambda one: (one.registered_at, one.node_id))
+        return [
             Registration(one.node_id, one.name, one.public_key, one.registered_at, one.unregistered_at) for one in nodes
         ]
-        return sorted(found, key=lambda one: (one.registered, one.node))
 
     def stop(self, run: int) -> None:
         """End a run whose ServerApp is gone, so that no site waits for its next message."""
@@ -174,7 +170,7 @@ class SuperLink:
             control.StartRun(control_pb2.StartRunRequest(fab=internals.fab_to_proto(app)))
         with self._runtime() as runtime:
             token = acquire(runtime, app.hash_str)
-        grid = internals.HttpGrid(self.address, root_certificates=self.ca.read_bytes(), token=token)
+        grid = internals.HttpGrid(self.address, root_certificates=(self.keys / "ca.crt").read_bytes(), token=token)
         internals.try_once(grid)
         internals.add_interceptor(grid, _Persistent(self, min(60.0, deadline or 60.0)))
         with self._runtime(token) as runtime, _task(runtime, grid):
@@ -192,10 +188,10 @@ class SuperLink:
         client = ControlHttpClient.from_server_address(
             self.address,
             insecure=False,
-            root_certificates=self.ca.read_bytes(),
+            root_certificates=(self.keys / "ca.crt").read_bytes(),
             interceptors=[
                 internals.RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
-                OperatorInterceptor(self.secret),
+                OperatorInterceptor(self.keys / "secret"),
             ],
         )
         try:
@@ -212,7 +208,7 @@ class SuperLink:
     @contextmanager
     def _runtime(self, token: str = "") -> Iterator[RuntimeHttpClient]:
         try:
-            with runtime_client(self.address, self.ca, self.secret, token) as client:
+            with runtime_client(self.address, self.keys / "ca.crt", self.keys / "secret", token) as client:
                 yield client
         except httpx.TransportError as error:
             self.raise_lost(error)
@@ -237,7 +233,7 @@ class _Persistent(OperatorInterceptor):
     """
 
     def __init__(self, link: SuperLink, seconds: float) -> None:
-        super().__init__(link.secret)
+        super().__init__(link.keys / "secret")
         self._link, self._seconds = link, seconds
 
     def intercept(self, context: internals.ProtobufRequestContext, call_next: internals.ProtobufCall) -> httpx.Response:
