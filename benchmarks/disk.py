@@ -21,6 +21,7 @@ from row import Row, show
 from server import ENCODER, SKETCH, federation, peak, replies_of
 
 from fedhca2.aggregation import MappedRow
+from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Server
 from fedhca2.messages import Profile
 from fedhca2.methods import resolve
@@ -74,13 +75,13 @@ def measure(clients: int, values: int, folder: Path) -> Iterator[Row]:
     size = clients * values * 2 / GB
     rows = [{ROW: MappedRow.open(path, values, torch.bfloat16)} for path in paths]
     server = Server(resolve("fedhca2", {"encoder": {"sketch": SKETCH}, "decoder": None}), profiles)
-    start = server.step(server.start(), replies_of(profiles, rows, server.start()))[0]
+    start = Guard(server).step(server.start(), replies_of(profiles, rows, server.start()))[0]
     replies = replies_of(profiles, rows, start)
     name = f"{clients} rows in files, {size:.3g} GB ({100 * values / ENCODER:.2g} % of each)"
 
     def step() -> float:
         began = perf_counter()
-        server.step(start, replies)
+        Guard(server).step(start, replies)
         return perf_counter() - began
 
     for state in ("cold", "warm"):

@@ -22,6 +22,7 @@ from fedhca2.clients.gpu.precompile import CACHE, precompile
 from fedhca2.clients.training import LocalTerms, set_mode, take_step
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
+from fedhca2.federation.guard import Guard
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.server import Deliveries, Server
 from fedhca2.messages import Order
@@ -123,7 +124,7 @@ def round_rows(setting: Experiment, clients: list[Client], pure: dict[str, float
         orders = {name: Order(number, rows, upload=uploads) for name, rows in deliveries.items()}
         replies = fleet.perform(orders, lambda *_: None)
         trained = perf_counter()
-        state, deliveries, record = server.step(state, replies.values())
+        state, deliveries, record = Guard(server).step(state, replies.values())
         torch.cuda.synchronize()
         ended = perf_counter()
         assert not record.refused

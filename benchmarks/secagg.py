@@ -34,10 +34,10 @@ from fedhca2.aggregation.rows import Projection
 from fedhca2.clients import DeviceSlot
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients
-from fedhca2.federation.blind import Sketcher
 from fedhca2.federation.flower.local import run_local
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.in_process import InProcess
+from fedhca2.federation.sum_server import Sketcher
 from fedhca2.messages import Order
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import Watcher

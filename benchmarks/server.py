@@ -27,11 +27,12 @@ from torch import Tensor
 
 from fedhca2.aggregation import MappedRow
 from fedhca2.cores import host_free
+from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Deliveries, Server
 from fedhca2.messages import Profile, Reply
 from fedhca2.methods import resolve
 from fedhca2.params import Layout, Slot
-from fedhca2.run_folder.records import ServerRecord, ServerState
+from fedhca2.run_folder.records import ServerRecord, ServerState, SlotKey
 
 ENCODER = 27_520_698  # values of Swin-T
 LAYERS = ((96, 96), (96, 192), (96, 384), (96, 768), (96, 384), (96,))  # weights of its decoder; each also has a bias
@@ -91,7 +92,7 @@ def replies_of(profiles: list[Profile], rows: list[dict[Slot, Tensor]], state: S
             profile.client,
             state.round,
             own,
-            {slot: (0.1,) * len(state.weights[f"{profile.client}/{slot}"].value) for slot in own if state.round},
+            {slot: (0.1,) * len(state.weights[SlotKey(profile.client, slot)].value) for slot in own if state.round},
         )
         for profile, own in zip(profiles, rows, strict=True)
     ]
@@ -134,7 +135,7 @@ def measure(
         profiles = federation(clients, values)
         rows = make_rows(profiles, device, Path(folder))
         server = Server(resolve("fedhca2", {"encoder": {"sketch": sketch}}), profiles)
-        state = server.step(server.start(), replies_of(profiles, rows, server.start()))[0]
+        state = Guard(server).step(server.start(), replies_of(profiles, rows, server.start()))[0]
         replies = replies_of(profiles, rows, state)
         updates = [row for own in rows for row in own.values()]
         target = torch.zeros(values, dtype=updates[0].dtype, device=device)
@@ -146,7 +147,7 @@ def measure(
                     row.release()
 
         def step() -> tuple[ServerState, Deliveries, ServerRecord]:
-            return server.step(state, replies)
+            return Guard(server).step(state, replies)
 
         (_, sent, _), extra, whole = peak(step, device)
         mixed = {

@@ -16,6 +16,7 @@ from fedhca2.clients.gpu.device import worthwhile_slots
 from fedhca2.data.feed import DeviceFeed
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_clients, plan_clients
+from fedhca2.federation.guard import Guard
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.server import Deliveries, Server
 from fedhca2.federation.shelf import Shelf
@@ -56,7 +57,7 @@ class Rounds:
             began = perf_counter()
             orders = {name: Order(number, rows, upload=method.uploads(number)) for name, rows in deliveries.items()}
             replies = fleet.perform(orders, lambda *_: None)
-            state, deliveries, _ = server.step(state, replies.values())
+            state, deliveries, _ = Guard(server).step(state, replies.values())
             torch.cuda.synchronize()
             took.append(perf_counter() - began)
         held = {f"{client.name} {name}": t.cpu() for client in clients for name, t in client.current.tensors.items()}

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from fedhca2.clients import Privacy, Schedule, Training
 from fedhca2.experiment import GuardBounds
-from fedhca2.federation.limits import Reach
+from fedhca2.federation.guard import Guard
+from fedhca2.federation.moves import Reach
 from fedhca2.federation.server import Server
 from fedhca2.messages import Reply
 from fedhca2.methods import METHODS, Method, resolve
@@ -163,13 +164,13 @@ def federate(method: Method, guard: GuardBounds, attack: Attack | None, images: 
     """A whole run, with an attack or without the hostile client, which says that it has this many images."""
     clients = {name: Learner(name, tasks, method) for name, tasks in SITES.items()}
     clients[EVE].profile = replace(clients[EVE].profile, samples=images)
-    server = Server(method, [client.profile for client in clients.values()], guard, REACH)
+    server = Server(method, [client.profile for client in clients.values()])
     eve = Eve(clients[EVE], guard, method.uploads(0))
     state, sent, refused = server.start(), {}, []
     for round in range(ROUNDS):
         replies = [client.answer(round, eve.uploads) for name, client in clients.items() if attack or name != EVE]
         replies = [spoilt(eve, reply, attack) if reply.client == EVE else reply for reply in replies]
-        state, sent, record = server.step(state, replies, sent)
+        state, sent, record = Guard(server, guard, REACH).step(state, replies, sent)
         for name, deliveries in sent.items():
             clients[name].receive(deliveries)
         refused.append(record.refused)

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from fedhca2.experiment import SecureAggregation
-from fedhca2.federation.blind import Sum
 from fedhca2.federation.flower.answers import SiteAnswer
 from fedhca2.federation.flower.deploy.secagg_server import SecureSum
 from fedhca2.federation.flower.deploy.secagg_site import (
@@ -19,6 +18,7 @@ from fedhca2.federation.flower.deploy.secagg_site import (
     SumRules,
     new_keys,
 )
+from fedhca2.federation.sum_server import Sum
 from fedhca2.params import Slot
 
 ENCODER = Slot("encoder")

@@ -6,6 +6,7 @@ import torch
 from hypothesis import strategies as st
 
 from array_client import ArrayClient
+from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Server
 from fedhca2.messages import Profile
 from fedhca2.params import Layout, Slot
@@ -85,7 +86,7 @@ class ArrayFederation:
     def round(self, alter=lambda replies: replies):
         """Do one round; `alter` may change what the server sees."""
         replies = alter(self.replies(self.state.round))
-        self.state, deliveries, self.record = self.server.step(self.state, replies)
+        self.state, deliveries, self.record = Guard(self.server).step(self.state, replies)
         for client in self.clients:
             client.receive(deliveries.get(client.profile.client, {}))
         return deliveries

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Server
 from fedhca2.methods import METHODS, resolve
-from fedhca2.params import Slot
-from fedhca2.run_folder.records import ServerState
+from fedhca2.params import ENCODER, Slot
+from fedhca2.run_folder.records import ServerState, SlotKey
 from small import unifying
 
 LONE = ("encoder", "deep")  # which no two sites of any scenario have
@@ -74,7 +75,7 @@ def test_what_the_clients_sent_is_not_changed(name, scenario):
     federation = ArrayFederation(METHODS[name], *scenario)
     replies = federation.replies(0)
     before = [{slot: row.clone() for slot, row in reply.rows.items()} for reply in replies]
-    federation.server.step(federation.state, replies)
+    Guard(federation.server).step(federation.state, replies)
     assert_same([reply.rows for reply in replies], before, rtol=0, atol=0)
 
 
@@ -157,9 +158,9 @@ def test_a_moving_average_of_weights_outlasts_a_restart(scenario):
 def test_a_client_that_was_away_keeps_its_moving_average():
     federation = ArrayFederation(resolve("mgda", {"memory": 0.9}), SCENARIOS["one task for all"])
     federation.round()
-    kept = federation.state.kept["c0/encoder"]
+    kept = federation.state.kept[SlotKey("c0", ENCODER)]
     federation.round(lambda replies: replies[1:])
-    assert federation.state.kept["c0/encoder"] == kept
+    assert federation.state.kept[SlotKey("c0", ENCODER)] == kept
 
 
 @brief

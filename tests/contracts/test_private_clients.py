@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 from small import MECHANISMS, clients, small
@@ -33,7 +34,7 @@ def test_every_method_takes_part_with_clipped_and_noised_rows(method):
         replies = {
             name: client.perform(Order(number, deliveries[name], upload=uploads)) for name, client in members.items()
         }
-        state, given, record = server.step(state, replies.values())
+        state, given, record = Guard(server).step(state, replies.values())
         deliveries = {name: given.get(name, {}) for name in members}
         assert record.refused == {}
         for name, reply in replies.items():

@@ -14,6 +14,7 @@ from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.records import header_of, pack
 from fedhca2.federation.flower.wait import NetworkSettings
+from fedhca2.federation.guard import Guard
 from fedhca2.federation.in_process import InProcess
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
@@ -68,8 +69,9 @@ def in_memory(experiment):
     data = open_data(experiment)
     clients = build_clients(experiment, data, assign_shards(experiment, data), DeviceSlot(CPU))
     fleet = InProcess(clients)
-    server = Server(experiment.resolved_method, fleet.profiles.values(), tasks=experiment.task_set)
-    outcome = run_rounds(server, fleet, experiment.rounds, 0, Watcher())
+    server = Server(experiment.resolved_method, fleet.profiles.values())
+    guard = Guard(server, tasks=experiment.task_set)
+    outcome = run_rounds(server, fleet, experiment.rounds, 0, Watcher(), guard=guard)
     return {client.name: client.personal.model.state_dict() for client in clients}, outcome.scores
 
 

@@ -27,8 +27,9 @@ from fedhca2.federation.flower.deploy.superlink import OperatorInterceptor
 from fedhca2.federation.flower.fleet import FlowerFleet
 from fedhca2.federation.flower.records import salt, unsalt
 from fedhca2.federation.flower.wait import NetworkSettings, Wait
-from fedhca2.federation.foreign_text import plain
-from fedhca2.federation.limits import Reach
+from fedhca2.federation.gate import plain
+from fedhca2.federation.guard import Guard
+from fedhca2.federation.moves import Reach
 from fedhca2.federation.server import Server
 from fedhca2.messages import Order
 
@@ -128,13 +129,9 @@ class Stage:
 
     def _mixed(self, replies):
         """What the honest sites are sent after these replies, and what was refused."""
-        server = Server(
-            self.experiment.resolved_method,
-            self.fleet.profiles.values(),
-            self.experiment.guard,
-            Reach.of(self.experiment),
-        )
-        _, deliveries, record = server.step(server.start(), replies)
+        server = Server(self.experiment.resolved_method, self.fleet.profiles.values())
+        guard = Guard(server, self.experiment.guard, Reach.of(self.experiment))
+        _, deliveries, record = guard.step(server.start(), replies)
         rows = [
             addend.scale[0] * addend.row
             for name in HONEST

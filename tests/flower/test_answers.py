@@ -21,8 +21,7 @@ from fedhca2.federation.flower.answers import (
     SiteAnswer,
 )
 from fedhca2.federation.flower.records import decode_profile, decode_reply, encode_profile, encode_reply
-from fedhca2.federation.foreign_text import Refused, plain
-from fedhca2.federation.gate import Expected, fault_of
+from fedhca2.federation.gate import Expected, Refused, fault_of, plain
 from fedhca2.messages import Profile, Reply
 from fedhca2.params import Layout, Slot
 
@@ -68,7 +67,8 @@ def reply_or_reason(objects):
     """The gate's result for an answer."""
     answer = taken(objects)
     reply = decode_reply(answer.header, answer.rows, PROFILE) if isinstance(answer, SiteAnswer) else answer
-    return reply.why if isinstance(reply, Refused | Gone) else fault_of(reply, EXPECTED) or reply
+    outcome = reply if isinstance(reply, Refused | Gone) else fault_of(reply, EXPECTED) or reply
+    return outcome.why if isinstance(outcome, Refused | Gone) else outcome
 
 
 def profile_or_reason(objects):

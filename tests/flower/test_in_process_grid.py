@@ -12,6 +12,7 @@ from fedhca2.federation.flower.deploy.site import Site
 from fedhca2.federation.flower.deploy.worker import make_app
 from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.wait import NetworkSettings
+from fedhca2.federation.guard import Guard
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.run import resume, run
 from fedhca2.federation.server import Server
@@ -51,8 +52,9 @@ def test_flower_gives_the_same_models_and_scores_as_in_process(method, tmp_path)
     experiment = experiment_of(method)
     _, sites, fleet = flower_federation(experiment, tmp_path)
     fleet.gather()
-    server = Server(experiment.resolved_method, fleet.profiles.values(), tasks=experiment.task_set)
-    assert run_rounds(server, fleet, experiment.rounds, 0, Watcher()).scores == expected(method)[1]
+    server = Server(experiment.resolved_method, fleet.profiles.values())
+    guard = Guard(server, tasks=experiment.task_set)
+    assert run_rounds(server, fleet, experiment.rounds, 0, Watcher(), guard=guard).scores == expected(method)[1]
     assert_equal(models(sites), expected(method)[0])
 
 
@@ -64,8 +66,9 @@ def test_a_vector_per_image_gives_the_same_models_and_scores_as_in_process(tmp_p
     wanted, scores = in_memory(experiment)
     _, sites, fleet = flower_federation(experiment, tmp_path)
     fleet.gather()
-    server = Server(experiment.resolved_method, fleet.profiles.values(), tasks=experiment.task_set)
-    assert run_rounds(server, fleet, experiment.rounds, 0, Watcher()).scores == scores
+    server = Server(experiment.resolved_method, fleet.profiles.values())
+    guard = Guard(server, tasks=experiment.task_set)
+    assert run_rounds(server, fleet, experiment.rounds, 0, Watcher(), guard=guard).scores == scores
     assert_equal(models(sites), wanted)
 
 

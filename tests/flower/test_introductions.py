@@ -6,10 +6,10 @@ from time import monotonic
 import pytest
 from federations import After, flower_federation, orders_for, quiet, small_experiment
 
-from fedhca2.federation.blind import Sum
 from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.records import STAGE, header_of
 from fedhca2.federation.flower.wait import Wait
+from fedhca2.federation.sum_server import Sum
 from fedhca2.params import Slot
 
 pytestmark = pytest.mark.slow

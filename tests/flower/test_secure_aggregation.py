@@ -13,7 +13,6 @@ from federations import PowerCutError, Watching, altered, flower_federation, sit
 from fedhca2.clients import save_reply
 from fedhca2.clients.state_file import REPLY_FILE
 from fedhca2.errors import UserError
-from fedhca2.federation.blind import BlindServer
 from fedhca2.federation.flower.deploy.consent import Invitation
 from fedhca2.federation.flower.deploy.secagg_site import MASK, SHARE, Steps
 from fedhca2.federation.flower.deploy.site import Site
@@ -22,8 +21,7 @@ from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.records import STAGE, header_of, pack, unsalt
 from fedhca2.federation.flower.wait import NetworkSettings
 from fedhca2.federation.rounds import run_rounds
-from fedhca2.federation.run import resume, run
-from fedhca2.federation.server import Server
+from fedhca2.federation.run import make_guard, resume, run
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import Watcher
 
@@ -42,23 +40,17 @@ class Federation:
         self.grid, self.sites, self.fleet = flower_federation(experiment, folder, min_clients=2, retries=0)
         change(self.grid)
         self.fleet.gather()
-        blind = experiment.secure_aggregation is not None
-        expected = self.fleet.registry.expected.values()
-        server = (
-            BlindServer(experiment, expected, self.fleet) if blind else Server(experiment.resolved_method, expected)
-        )
-        server.profiles, self.heard, self.sent, self.records = self.fleet.registry.known, [], [], []
-        step = server.step
+        self.guard, self.heard, self.sent, self.records = make_guard(experiment, self.fleet), [], [], []
+        self.faults_at_end = self.guard.faults_at_end
+        run_rounds(self.guard.server, self.fleet, experiment.rounds, 0, Watcher(), guard=self)
 
-        def recorded(state, replies, sent):
-            self.heard.append({reply.client: dict(reply.rows) for reply in replies})
-            state, deliveries, record = step(state, replies, sent)
-            self.sent.append(deliveries)
-            self.records.append(record)
-            return state, deliveries, record
-
-        server.step = recorded
-        run_rounds(server, self.fleet, experiment.rounds, 0, Watcher())
+    def step(self, state, replies, sent):
+        """Stands in for the guard's, and records what it gets and returns."""
+        self.heard.append({reply.client: dict(reply.rows) for reply in replies})
+        state, deliveries, record = self.guard.step(state, replies, sent)
+        self.sent.append(deliveries)
+        self.records.append(record)
+        return state, deliveries, record
 
     @property
     def clients(self):

@@ -5,8 +5,8 @@ import torch
 from federations import small_experiment
 
 from fedhca2.errors import UserError
-from fedhca2.federation.blind import Sketcher
 from fedhca2.federation.run import run
+from fedhca2.federation.sum_server import Sketcher
 from fedhca2.methods import METHODS
 from fedhca2.params import Slot
 from fedhca2.run_folder.records import Watcher

@@ -38,7 +38,7 @@ def copied(models):
 
 
 def weights(state):
-    return {key: held.value for key, held in state.weights.items()}
+    return {str(key): learned.value for key, learned in state.weights.items()}
 
 
 @pytest.mark.parametrize("method", ["fedhca2", "fedavg", "fedpull"])

@@ -65,8 +65,8 @@ def assert_learned(tag, states, field, suffix, **tolerance):
     for round, state in enumerate(states):
         if suffix and round == 0:
             continue
-        for part, name in (("/encoder", "alpha"), ("/decoder", "beta")):
-            found = [getattr(state.weights[key], field) for key in sorted(state.weights) if part in key]
+        for part, name in (("encoder", "alpha"), ("decoder", "beta")):
+            found = [getattr(state.weights[key], field) for key in sorted(state.weights) if part == key.slot.part]
             recorded = torch.from_numpy(DATA[f"{tag}/r{round}/{name}{suffix}"])
             assert_close(torch.tensor(found).view(recorded.shape), recorded, **tolerance)
 

@@ -63,7 +63,7 @@ def forecast(experiment: Experiment) -> Forecast:
         plans = plan_clients(experiment, data, shards, DeviceSlot(torch.device("cpu")))
         profiles = {plan.profile.client: plan.profile for plan in plans}
         check_method(experiment.resolved_method, profiles)
-        server = Server(experiment.resolved_method, profiles.values(), tasks=experiment.task_set)
+        server = Server(experiment.resolved_method, profiles.values())
         kinds: dict[int, list[ClientPlan]] = {}
         for plan in plans:
             kinds.setdefault(id(plan.common), []).append(plan)

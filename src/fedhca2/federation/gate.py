@@ -1,11 +1,13 @@
 """The gate: everything from a client is bounded and checked here, before any other code sees it.
 
-It returns a value, or a refusal with a reason. Code behind it trusts types, names and sizes. A client whose answer is
-refused counts as absent.
+Code behind it trusts types, names and sizes.
 """
 
+import json
 import math
 import re
+import reprlib
+import unicodedata
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +16,62 @@ import torch
 from torch import Tensor
 
 from fedhca2.aggregation import Weights
-from fedhca2.federation.foreign_text import NAME, plain, shown
 from fedhca2.messages import Effect, Profile, Reply
 from fedhca2.params import Layout, Part, Slot, unflatten
+from fedhca2.run_folder.records import SlotKey
 from fedhca2.tasks import TASKS, TaskSet
 
-LARGEST = torch.finfo(torch.float32).max  # of a loss, a score, an agreement
-LONGEST = 1e9  # seconds
-SCORES = 32  # per task
-SCORE = re.compile(r"[A-Za-z0-9_.@ -]{1,64}")
-DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+MAX_NAME = 64  # characters of a name
+MAX_HEADER = 2**20  # characters of JSON; the names and shapes of a large encoder take about 50,000
+MAX_SCORES = 32  # per task
+SCORE_NAME = re.compile(r"[A-Za-z0-9_.@ -]{1,64}")
+
+
+def plain(text: str, limit: int = 500) -> str:
+    r"""Make text from outside one line of bounded length, without characters that control a terminal or hide text.
+
+    >>> plain("\x1b[31mred\u202e\ud800,\nthen " + "long" * 99, limit=24)
+    '[31mred , then longlong…'
+    """
+    unseen = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # control, format, surrogate, private, unassigned, breaks
+    whole = text[: 4 * limit]
+    line = " ".join("".join(" " if unicodedata.category(each) in unseen else each for each in whole).split())
+    return line if len(line) <= limit and len(text) == len(whole) else line[: limit - 1] + "…"
+
+
+def shown(value: object) -> str:
+    """Show any value in a few words, however large or deep it is."""
+    return plain(reprlib.repr(value), MAX_NAME)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why something was refused, as plain text."""
+
+    why: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "why", plain(self.why))
+
+
+def read_json(text: object) -> dict[str, Any] | Refused:
+    """Parse the mapping in a text; its content is not checked.
+
+    >>> read_json("[" * 200_000)
+    Refused(why='header should be JSON, found RecursionError')
+    """
+    if not isinstance(text, str) or len(text) > MAX_HEADER:
+        found = f"{len(text)} characters" if isinstance(text, str) else type(text).__name__
+        return Refused(f"header should be at most {MAX_HEADER} characters of JSON, found {found}")
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return Refused(f"header should be JSON, found {type(error).__name__}")
+    return values if isinstance(values, dict) else Refused(f"header should be a mapping, found {shown(values)}")
+
+
+class _MisfitError(Exception):
+    """Why a reply cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -33,23 +81,118 @@ class Expected:
     round: int
     profiles: Mapping[str, Profile]
     parts: Mapping[str, Container[Part]]  # that each client sends
-    weights: Mapping[str, Weights]  # by 'client/slot'
+    weights: Mapping[SlotKey, Weights]
     final: bool = False  # after the last round every task must be scored, and a client may not report a failure
     tasks: TaskSet = TASKS
 
 
-def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
-    """Well-formed replies by client, sorted by name, and the reasons against the others.
+def fault_of(reply: Any, expected: Expected) -> Refused | None:
+    """Why a reply cannot be used, whatever it is; None if it can. Of its rows, only running statistics are read."""
+    try:
+        _check_form(reply, expected)
+        _check_rows(reply, expected)
+        _check_numbers(reply, expected)
+    except _MisfitError as misfit:
+        return Refused(str(misfit))
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        return Refused(f"reply should be readable, found {type(error).__name__}: {shown(error)}")
+    return None
 
-    Rows are not read, except running statistics, which are small.
-    """
+
+def _check_form(reply: Reply, expected: Expected) -> None:
+    if not isinstance(reply, Reply):
+        raise _MisfitError(f"should be a reply, found {type(reply).__name__}")
+    if reply.client not in expected.profiles:
+        raise _MisfitError(f"client should be one of {', '.join(expected.profiles)}, found {shown(reply.client)}")
+    if not isinstance(reply.failed, str) or not isinstance(reply.declined, str):
+        found = f"{shown(reply.failed)} and {shown(reply.declined)}"
+        raise _MisfitError(f"failed and declined should be text, found {found}")
+    if type(reply.round) is not int or reply.round != expected.round:
+        raise _MisfitError(f"round should be {expected.round}, found {shown(reply.round)}")
+    if reply.failed and not expected.final:
+        raise _MisfitError(f"failed: {reply.failed}")
+
+
+def _check_rows(reply: Reply, expected: Expected) -> None:
+    layouts = expected.profiles[reply.client].layouts
+    slots = {slot for slot in layouts if slot.part in expected.parts.get(reply.client, ())}
+    if set(reply.rows) != slots:
+        raise _MisfitError(f"rows should be {_listed(slots)}, found {_listed(reply.rows)}")
+    for slot, row in reply.rows.items():
+        wanted = f"{slot}: row should have {layouts[slot].numel} floating-point numbers"
+        if not isinstance(row, Tensor):
+            raise _MisfitError(f"{slot}: row should be a tensor, found {type(row).__name__}")
+        known = row.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+        if not known or row.layout != torch.strided or row.is_meta:
+            raise _MisfitError(f"{wanted}, found {row.dtype} ({row.layout}, {row.device})")
+        if row.shape != (layouts[slot].numel,):
+            raise _MisfitError(f"{wanted}, found shape {tuple(row.shape)}")
+        if slot.part.endswith("_norms"):
+            _check_statistics(slot, row, layouts[slot])
+
+
+def _check_statistics(slot: Slot, row: Tensor, layout: Layout) -> None:
+    """Check running statistics, which are small. A negative variance would turn whatever it normalises into NaN."""
+    if not bool(row.isfinite().all()):
+        raise _MisfitError(f"{slot}: row should be finite, found NaN or infinite values")
+    for name, values in unflatten(row, layout).items():
+        if name.endswith("running_var") and bool((values < 0).any()):
+            raise _MisfitError(f"{slot}: {name} should be no less than 0, found {float(values.min()):.4g}")
+
+
+def _check_numbers(reply: Reply, expected: Expected) -> None:
+    tasks = expected.profiles[reply.client].tasks
+    if not _is_number(reply.seconds) or not 0 <= reply.seconds <= 1e9:
+        raise _MisfitError(f"seconds should be from 0 to 1e+09, found {shown(reply.seconds)}")
+    for slot, agreement in reply.agreement.items():
+        known = expected.weights.get(SlotKey(reply.client, slot))
+        if known is None or len(known.value) != len(agreement):
+            found = f"{len(agreement)} numbers"
+            raise _MisfitError(f"{shown(str(slot))}: agreement should match the learned weights, found {found}")
+        if not all(map(_is_finite, agreement)):
+            raise _MisfitError(f"{slot}: agreement should be finite, found {shown(agreement)}")
+    if not set(reply.losses) <= set(tasks) or not all(map(_is_number, reply.losses.values())):
+        raise _MisfitError(f"losses should be numbers for {', '.join(tasks)}, found {shown(dict(reply.losses))}")
+    if reply.effect is not None and not (isinstance(reply.effect, Effect) and all(map(_is_finite, reply.effect))):
+        raise _MisfitError(f"effect should be three finite numbers, found {shown(reply.effect)}")
+    if expected.final and not reply.metrics and reply.declined:
+        raise _MisfitError(reply.declined)
+    if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
+        raise _MisfitError(f"metrics should be of tasks {', '.join(tasks)}, found {_listed(reply.metrics)}")
+    for task, scores in reply.metrics.items():
+        main, few = expected.tasks[task].metrics, len(scores) <= MAX_SCORES
+        if not few or not any(name in scores for name in main) or not all(map(SCORE_NAME.fullmatch, scores)):
+            wanted = f"{' or '.join(main)} and at most {MAX_SCORES - 1} more"
+            raise _MisfitError(f"metrics of {task} should be {wanted}, found {_listed(scores)}")
+        if not all(map(_is_number, scores.values())):
+            raise _MisfitError(f"metrics of {task} should be numbers, found {shown(dict(scores))}")
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is a number in float32's range, NaN or infinite."""
+    if isinstance(value, bool) or not isinstance(value, (float, int)):
+        return False
+    return abs(value) <= torch.finfo(torch.float32).max or (isinstance(value, float) and not math.isfinite(value))
+
+
+def _is_finite(value: object) -> bool:
+    return _is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _listed(names: Iterable[object]) -> str:
+    listed = sorted(plain(str(name), MAX_NAME) for name in names)
+    return ", ".join(listed[:12]) + (" …" if len(listed) > 12 else "") or "none"
+
+
+def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str, Reply], dict[str, str]]:
+    """Well-formed replies by client, sorted by name, and the reasons against the others."""
     sound: dict[str, Reply] = {}
     refused: dict[str, str] = {}
     for reply in replies:
         fault = fault_of(reply, expected)
-        name = plain(reply.client, NAME) if isinstance(getattr(reply, "client", None), str) else "unknown"
+        name = plain(reply.client, MAX_NAME) if isinstance(getattr(reply, "client", None), str) else "unknown"
         if fault:
-            refused.setdefault(name, fault)
+            refused.setdefault(name, fault.why)
         elif name in sound:
             refused[f"{name} (again)"] = "a client should reply once in a round, found another reply"
         else:
@@ -58,101 +201,8 @@ def well_formed(replies: Iterable[Reply], expected: Expected) -> tuple[dict[str,
     return dict(sorted(sound.items())), refused
 
 
-def sent_updates(replies: Iterable[Reply], expected: Expected) -> list[str]:
+def senders(replies: Iterable[Reply], parts: Mapping[str, Container[Part]]) -> list[str]:
     """The clients that sent an update, whether it can be used or not."""
     named = [reply for reply in replies if isinstance(reply, Reply) and isinstance(reply.client, str)]
     silent = {reply.client for reply in named if isinstance(reply.failed, str) and reply.failed}
-    return [reply.client for reply in named if expected.parts.get(reply.client) and reply.client not in silent]
-
-
-def fault_of(reply: Any, expected: Expected) -> str:
-    """Why a reply cannot be used, whatever it is; empty if it can."""
-    try:
-        return plain(_form(reply, expected) or _rows(reply, expected) or _numbers(reply, expected))
-    except Exception as error:  # nothing in a reply may stop the server
-        return plain(f"reply should be readable, found {type(error).__name__}: {shown(error)}")
-
-
-def _form(reply: Reply, expected: Expected) -> str:
-    if not isinstance(reply, Reply):
-        return f"should be a reply, found {type(reply).__name__}"
-    if reply.client not in expected.profiles:
-        return f"client should be one of {', '.join(expected.profiles)}, found {shown(reply.client)}"
-    if not isinstance(reply.failed, str) or not isinstance(reply.declined, str):
-        return f"failed and declined should be text, found {shown(reply.failed)} and {shown(reply.declined)}"
-    if type(reply.round) is not int or reply.round != expected.round:
-        return f"round should be {expected.round}, found {shown(reply.round)}"
-    return f"failed: {reply.failed}" if reply.failed and not expected.final else ""
-
-
-def _rows(reply: Reply, expected: Expected) -> str:
-    layouts = expected.profiles[reply.client].layouts
-    slots = {slot for slot in layouts if slot.part in expected.parts.get(reply.client, ())}
-    if set(reply.rows) != slots:
-        return f"rows should be {_listed(slots)}, found {_listed(reply.rows)}"
-    for slot, row in reply.rows.items():
-        numel = layouts[slot].numel
-        if not isinstance(row, Tensor):
-            return f"{slot}: row should be a tensor, found {type(row).__name__}"
-        if row.dtype not in DTYPES or row.layout != torch.strided or row.is_meta:
-            found = f"{row.dtype} ({row.layout}, {row.device})"
-            return f"{slot}: row should have {numel} floating-point numbers, found {found}"
-        if row.shape != (numel,):
-            return f"{slot}: row should have {numel} floating-point numbers, found shape {tuple(row.shape)}"
-        if slot.part.endswith("_norms") and (fault := _statistics(row, layouts[slot])):
-            return f"{slot}: {fault}"
-    return ""
-
-
-def _statistics(row: Tensor, layout: Layout) -> str:
-    """Check running statistics, which are small. A negative variance would turn whatever it normalises into NaN."""
-    if not bool(row.isfinite().all()):
-        return "row should be finite, found NaN or infinite values"
-    for name, values in unflatten(row, layout).items():
-        if name.endswith("running_var") and bool((values < 0).any()):
-            return f"{name} should be no less than 0, found {float(values.min()):.4g}"
-    return ""
-
-
-def _numbers(reply: Reply, expected: Expected) -> str:
-    tasks = expected.profiles[reply.client].tasks
-    if not _is_number(reply.seconds) or not 0 <= reply.seconds <= LONGEST:
-        return f"seconds should be from 0 to {LONGEST:g}, found {shown(reply.seconds)}"
-    for slot, agreement in reply.agreement.items():
-        known = expected.weights.get(f"{reply.client}/{slot}") if isinstance(slot, Slot) else None
-        if known is None or len(known.value) != len(agreement):
-            return f"{shown(str(slot))}: agreement should match the learned weights, found {len(agreement)} numbers"
-        if not all(map(_is_finite, agreement)):
-            return f"{slot}: agreement should be finite, found {shown(agreement)}"
-    if not set(reply.losses) <= set(tasks) or not all(map(_is_number, reply.losses.values())):
-        return f"losses should be numbers for {', '.join(tasks)}, found {shown(dict(reply.losses))}"
-    if reply.effect is not None and not (isinstance(reply.effect, Effect) and all(map(_is_finite, reply.effect))):
-        return f"effect should be three finite numbers, found {shown(reply.effect)}"
-    if expected.final and not reply.metrics and reply.declined:
-        return reply.declined
-    if not set(reply.metrics) <= set(tasks) or (expected.final and set(reply.metrics) != set(tasks)):
-        return f"metrics should be of tasks {', '.join(tasks)}, found {_listed(reply.metrics)}"
-    for task, scores in reply.metrics.items():
-        main = expected.tasks[task].metrics
-        if not any(name in scores for name in main) or len(scores) > SCORES or not all(map(SCORE.fullmatch, scores)):
-            named = " or ".join(main)
-            return f"metrics of {task} should be {named} and at most {SCORES - 1} more, found {_listed(scores)}"
-        if not all(map(_is_number, scores.values())):
-            return f"metrics of {task} should be numbers, found {shown(dict(scores))}"
-    return ""
-
-
-def _is_number(value: object) -> bool:
-    """Whether it is a number in float32's range, NaN or infinite."""
-    if isinstance(value, bool) or not isinstance(value, (float, int)):
-        return False
-    return abs(value) <= LARGEST or (isinstance(value, float) and not math.isfinite(value))
-
-
-def _is_finite(value: object) -> bool:
-    return _is_number(value) and math.isfinite(value)  # type: ignore[arg-type]
-
-
-def _listed(names: Iterable[object]) -> str:
-    listed = sorted(plain(str(name), NAME) for name in names)
-    return ", ".join(listed[:12]) + (" …" if len(listed) > 12 else "") or "none"
+    return [reply.client for reply in named if parts.get(reply.client) and reply.client not in silent]

@@ -41,7 +41,7 @@ SAMPLED = 24  # clients whose predictions a run keeps
 class InProcess:
     """Clients on a shelf. Their results do not depend on the device slot or on how many work in parallel."""
 
-    adder = None
+    summer = None
     absent: Mapping[str, str] = {}
 
     def __init__(

@@ -147,7 +147,7 @@ def _add_new_clients(experiment: Experiment, data: Mapping[str, OpenData], shard
 
 def drop_departed_clients(progress: Progress, clients: Container[str]) -> Progress:
     """The state of a run without the clients that have left."""
-    weights = {key: held for key, held in progress.state.weights.items() if key.split("/")[0] in clients}
+    weights = {key: learned for key, learned in progress.state.weights.items() if key.client in clients}
     pending = {client: rows for client, rows in progress.pending.items() if client in clients}
     return Progress(replace(progress.state, weights=weights), pending)
 

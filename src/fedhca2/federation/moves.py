@@ -1,23 +1,114 @@
-"""How far a client's rows moved in a round, and which replies to use."""
+"""How far a client's rows moved in a round, and how far training can move them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf, isfinite
 from statistics import median, median_low
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedhca2.aggregation import Rows
-from fedhca2.clients.exchange import ALIKE
-from fedhca2.experiment.reliability import GuardBounds
-from fedhca2.federation.limits import NO_LIMIT, Limit
-from fedhca2.messages import Reply
+from fedhca2.clients import Privacy, Training
+from fedhca2.clients.exchange import ALIKE, noise_reach, trained_reach
+from fedhca2.experiment import Experiment
+from fedhca2.messages import Profile
 from fedhca2.params import Part, Slot
 
-STATISTICS = 100.0  # honest statistics differ by data and by training; a factor of 7 has been observed
-QUIET = 1e-3  # a smaller share of what a round can move predicts nothing: there was nothing to learn from
-BY_LENGTH = f"{ALIKE:g} times the others' usual length"
+
+@dataclass(frozen=True)
+class Limit:
+    """The farthest that a row can move: by its steps, within its clip, plus an allowance for what is not training.
+
+    A guard may allow only a share of the steps' part. The parts for clip, noise and rounding are not scaled.
+
+    >>> Limit(steps=20.0, clip=5.0, allowance=1.0).within(0.1)
+    3.0
+    """
+
+    steps: float
+    clip: float = inf
+    allowance: float = 0.0
+
+    def within(self, share: float) -> float:
+        """The farthest move with this share of the steps' part."""
+        return min(share * self.steps, self.clip) + self.allowance
+
+    def __add__(self, other: "Limit") -> "Limit":
+        return Limit(self.steps + other.steps, self.clip + other.clip, self.allowance + other.allowance)
+
+
+NO_LIMIT = Limit(inf)
+
+
+class RowReach(Protocol):
+    """How far local training can move rows."""
+
+    def of_row(self, profile: Profile, numel: int, rounds: range, median: int) -> Limit:
+        """The farthest that a row of `numel` values can move in these rounds.
+
+        The number of images in a profile is what its client says; `median` is that of all clients.
+        """
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far local training can move rows, given the steps, learning rates and noise that an experiment declares."""
+
+    training: Training
+    privacy: Privacy
+    rounds: int
+    epochs: Mapping[str, int]
+    own_noise: float = 0.0  # standard deviation of the noise that sites may add to each value on their own
+    images: Mapping[str, int] = field(default_factory=dict)  # the most that clients have, as far as this is declared
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> "Reach":
+        """The reach of an experiment's clients."""
+        epochs, guard = {spec.name: spec.epochs for spec in experiment.specs}, experiment.guard
+        return cls(experiment.training, experiment.privacy, experiment.rounds, epochs, guard.noise, guard.images)
+
+    def steps(self, profile: Profile, median: int) -> int:
+        """Steps of an epoch that a client is believed to take: as many as its images, within what is declared.
+
+        If nothing is declared for it, within twice the lower median of what all clients say, which no client can raise
+        by itself. Honest steps move a row by at most an eighth of what any gradients could do, so that whoever has up
+        to fifteen times the median's images passes with this, and a lie gains no more than a factor of two
+        (docs/security.md).
+        """
+        most = self.images.get(profile.client, 2 * median)
+        return min(profile.samples, most) // self.training.batch_size
+
+    def of_row(self, profile: Profile, numel: int, rounds: range, median: int) -> Limit:
+        """The farthest that a row of `numel` values can move in these rounds, by the steps that are believed."""
+        epochs = self.epochs[profile.client]
+        steps = self.steps(profile, median)
+        turns = range(rounds.start * epochs, rounds.stop * epochs)
+        moved = trained_reach(self.training, steps, turns, self.rounds * epochs, numel)
+        clip = inf if self.privacy.clip is None else self.privacy.clip * len(rounds)
+        noise = noise_reach(max(self.own_noise, self.privacy.deviation), len(rounds), numel)
+        return Limit(moved, clip, noise)
+
+
+@dataclass(frozen=True)
+class RowLimits:
+    """The farthest that these clients' rows can move; not limited without a reach."""
+
+    profiles: Mapping[str, Profile]
+    reach: RowReach | None
+
+    @cached_property
+    def _median(self) -> int:
+        return median_low([profile.samples for profile in self.profiles.values()] or [0])
+
+    def of(self, client: str, slot: Slot, rounds: range) -> Limit:
+        """The farthest that a client's row can have moved in these rounds."""
+        if self.reach is None:
+            return NO_LIMIT
+        profile = self.profiles[client]
+        return self.reach.of_row(profile, profile.layouts[slot].numel, rounds, self._median)
 
 
 @dataclass(frozen=True)
@@ -32,9 +123,15 @@ class Move:
     followed: bool
     by: str = "what its steps and learning rates allow"
 
+    @property
+    def share(self) -> float:
+        """The share of the possible move that a row made; 0 if it is unknown."""
+        possible = self.limit.within(1.0)
+        return self.distance / possible if self.followed and 0 < possible < inf else 0.0
+
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedRow:
     """A row after training, before it if the server knows that, and the farthest that it can have moved."""
 
     row: Tensor
@@ -47,12 +144,12 @@ class Trained:
         return Limit(0.0, 0.0, 2 * torch.finfo(self.row.dtype).eps * length)
 
 
-def moves_of_updates(lengths: Sequence[float], trained: Sequence[Trained]) -> list[Move]:
+def moves_of_updates(rows: Rows, trained: Sequence[TrainedRow]) -> list[Move]:
     """Updates are already moves."""
-    return [Move(length, each.limit, True) for length, each in zip(lengths, trained, strict=True)]
+    return [Move(length, each.limit, True) for length, each in zip(rows.norms().tolist(), trained, strict=True)]
 
 
-def moves_of_parameters(part: Part, rows: Rows, trained: Sequence[Trained]) -> list[Move]:
+def moves_of_parameters(part: Part, rows: Rows, trained: Sequence[TrainedRow]) -> list[Move]:
     """Compare parameters with what their client was sent before training, if the server knows that."""
     known = [number for number, each in enumerate(trained) if each.start is not None]
     moves = dict(zip(known, _since_start(rows, trained, known), strict=True)) if known else {}
@@ -61,7 +158,7 @@ def moves_of_parameters(part: Part, rows: Rows, trained: Sequence[Trained]) -> l
     return [moves[number] for number in range(len(trained))]
 
 
-def _since_start(rows: Rows, trained: Sequence[Trained], known: Sequence[int]) -> list[Move]:
+def _since_start(rows: Rows, trained: Sequence[TrainedRow], known: Sequence[int]) -> list[Move]:
     some = rows if len(known) == len(trained) else _some(rows, trained, known)
     starts = [start for each in trained if (start := each.start) is not None]
     lengths = {id(start): float(torch.linalg.vector_norm(start, dtype=torch.float64)) for start in starts}
@@ -73,7 +170,7 @@ def _since_start(rows: Rows, trained: Sequence[Trained], known: Sequence[int]) -
     ]
 
 
-def _since_first(part: Part, rows: Rows, trained: Sequence[Trained]) -> list[Move]:
+def _since_first(part: Part, rows: Rows, trained: Sequence[TrainedRow]) -> list[Move]:
     """Without known starts, limits apply since the first round.
 
     Encoders are compared with each other, since all start equal. Decoders and heads are compared by length, since all
@@ -90,21 +187,26 @@ def _since_first(part: Part, rows: Rows, trained: Sequence[Trained]) -> list[Mov
     elif part != "encoder" and finite:
         usual = Limit(0.0, 0.0, ALIKE * median(lengths[number] for number in finite))
         for number in finite:
-            moves[number] = Move(lengths[number], usual + trained[number].ever, False, BY_LENGTH)
+            by = f"{ALIKE:g} times the others' usual length"
+            moves[number] = Move(lengths[number], usual + trained[number].ever, False, by)
     return moves
 
 
-def moves_of_statistics(lengths: Sequence[float]) -> list[Move]:
-    """Compare running statistics by length with the others': they follow the data, not the learning rate."""
-    moves = []
+def moves_of_statistics(rows: Rows, times: float = 100.0) -> list[Move]:
+    """Compare running statistics by length with the others': they follow the data, not the learning rate.
+
+    :param times: the most times the others' usual length. Honest statistics differ by data and by training; a factor of
+        7 has been observed.
+    """
+    lengths, moves = rows.norms().tolist(), []
     for number, length in enumerate(lengths):
         others = [other for other in (*lengths[:number], *lengths[number + 1 :]) if isfinite(other)]
-        usual = Limit(0.0, 0.0, STATISTICS * median(others)) if others else NO_LIMIT
-        moves.append(Move(length, usual, False, f"{STATISTICS:g} times the others' usual length"))
+        usual = Limit(0.0, 0.0, times * median(others)) if others else NO_LIMIT
+        moves.append(Move(length, usual, False, f"{times:g} times the others' usual length"))
     return moves
 
 
-def _some(rows: Rows, trained: Sequence[Trained], chosen: Sequence[int]) -> Rows:
+def _some(rows: Rows, trained: Sequence[TrainedRow], chosen: Sequence[int]) -> Rows:
     return Rows([rows.members[number] for number in chosen], rows.layout, [trained[number].row for number in chosen])
 
 
@@ -114,51 +216,3 @@ def _from_most_others(rows: Rows) -> list[float]:
     squares = gram.diagonal()
     distances = (squares[:, None] + squares - 2 * gram).clamp(min=0).sqrt()
     return [median_low(each[:number] + each[number + 1 :]) for number, each in enumerate(distances.tolist())]
-
-
-Moves = Mapping[str, Mapping[Slot, Move]]  # of each row of each client
-Shares = Mapping[str, tuple[float, ...]]  # by 'client/slot': recent moves as shares of the possible ones
-
-
-@dataclass(frozen=True)
-class Admission:
-    """The accepted replies by client, sorted by name; the reasons against the others; and the shares afterwards."""
-
-    used: dict[str, Reply]
-    refused: dict[str, str]
-    shares: dict[str, tuple[float, ...]]
-
-
-def admit(replies: Mapping[str, Reply], moves: Moves, shares: Shares, bounds: GuardBounds) -> Admission:
-    """Accept or refuse well-formed replies by how far their rows moved.
-
-    A client is compared with what it declared and with its own past, never with others, which may have other schedules.
-    """
-    refused = {client: why for client in replies if (why := _excess(client, moves[client], shares, bounds))}
-    used = {client: reply for client, reply in replies.items() if client not in refused}
-    seen = dict(shares)
-    for client in used:
-        for slot, move in moves[client].items():
-            if (share := _share(move)) >= QUIET:
-                seen[f"{client}/{slot}"] = (*seen.get(f"{client}/{slot}", ()), share)[-bounds.window :]
-    return Admission(used, refused, seen)
-
-
-def _share(move: Move) -> float:
-    """The share of the possible move that a row made; 0 if it is unknown."""
-    possible = move.limit.within(1.0)
-    return move.distance / possible if move.followed and 0 < possible < inf else 0.0
-
-
-def _excess(client: str, moves: Mapping[Slot, Move], shares: Shares, bounds: GuardBounds) -> str:
-    for slot, move in moves.items():
-        if not isfinite(move.distance):
-            return f"{slot}: row should be finite, found NaN or infinite values"
-        if bounds.reach and move.distance > move.limit.within(bounds.reach):
-            far = f"at most {move.limit.within(bounds.reach):.4g}, {move.by} (guard.reach, guard.images)"
-            return f"{slot}: row should have moved by {far}, found {move.distance:.4g}"
-        recent = shares.get(f"{client}/{slot}")
-        if bounds.jump and recent and _share(move) > bounds.jump * max(recent):
-            far = f"at most {bounds.jump:g} times as far as in recent rounds (guard.jump)"
-            return f"{slot}: row should have moved {far}, found {_share(move) / max(recent):.4g} times"
-    return ""

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Protocol
 
 from fedhca2.clients import BatchWatch
 from fedhca2.experiment import Experiment, Shard
-from fedhca2.federation.blind import Adder
-from fedhca2.federation.gate import Expected, fault_of
+from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Server
+from fedhca2.federation.sum_server import SecureSummer
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.records import Progress, Watcher
 from fedhca2.run_folder.result import Scores
@@ -47,7 +47,7 @@ class Fleet(Protocol):
         """How many images clients have, as far as that need not be believed."""
 
     @property
-    def adder(self) -> Adder | None:
+    def summer(self) -> SecureSummer | None:
         """Adds up rows that nobody may see, with secure aggregation."""
 
     @property
@@ -112,6 +112,7 @@ def run_rounds(
     evaluate_every: int,
     watcher: Watcher,
     *,
+    guard: Guard | None = None,
     choose: Choose = lambda clients, round: clients,
     compare_every: int = 0,
     progress: Progress | None = None,
@@ -121,13 +122,14 @@ def run_rounds(
     """Train up to this many rounds, and evaluate the final models.
 
     :param evaluate_every: clients report scores every so many rounds; 0: only at the end.
+    :param guard: stands before the server; by default it checks only the form of replies.
     :param choose: selects the clients of a round.
     :param compare_every: every so many rounds, clients also report what the server's rows did to their losses.
     :param progress: a saved state to continue from.
     :param on_round_end: gets the state of the run after every round.
     :param store_pending: stores the rows for clients that are away until they take part again.
     """
-    progress = progress or Progress(server.start())
+    progress, guard = progress or Progress(server.start()), guard or Guard(server)
     for round in range(progress.state.round, rounds):
         began = perf_counter()
         orders = {
@@ -141,7 +143,7 @@ def run_rounds(
             for client in choose(list(fleet.profiles), round)
         }
         replies = fleet.perform(orders, watcher.batch)
-        state, deliveries, record = server.step(progress.state, replies.values(), progress.pending)
+        state, deliveries, record = guard.step(progress.state, replies.values(), progress.pending)
         _notify(watcher, orders, replies, record.refused)
         waiting = store_pending({client: rows for client, rows in progress.pending.items() if client not in orders})
         progress = Progress(state, {**waiting, **deliveries})
@@ -160,8 +162,7 @@ def run_rounds(
         for client in fleet.profiles
     }
     replies = fleet.perform(orders, watcher.batch)
-    expected = Expected(rounds, server.profiles, {}, {}, final=True, tasks=server.tasks)
-    missing = {client: why for client, reply in replies.items() if (why := fault_of(reply, expected))}
+    missing = guard.faults_at_end(rounds, replies)
     _notify(watcher, orders, replies, missing)
     used = {client: reply.metrics for client, reply in replies.items() if client not in missing}
     missing = {client: why for client, why in fleet.absent.items() if client in server.mixable} | missing

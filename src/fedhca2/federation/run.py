@@ -12,14 +12,15 @@ from typing import Any
 from fedhca2.data.files import FileError
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.federation.blind import BlindServer
+from fedhca2.federation.guard import Guard
 from fedhca2.federation.in_process import InProcessEngine
-from fedhca2.federation.limits import Reach
 from fedhca2.federation.look_ahead import look_ahead_watchers
 from fedhca2.federation.membership import check_changes, drop_departed_clients
+from fedhca2.federation.moves import Reach
 from fedhca2.federation.rounds import Engine, Fleet, Outcome, run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.federation.stopping import Interrupted, stop_between_rounds
+from fedhca2.federation.sum_server import SumOnlyServer, visible_profile
 from fedhca2.imports import allow_code
 from fedhca2.messages import Order, Reply
 from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
@@ -199,13 +200,16 @@ class _Recorder(Watcher):
         self._events.aggregated(round, record, seconds)
 
 
-def make_server(experiment: Experiment, fleet: Fleet) -> Server:
-    """The server for the clients of a fleet, and for those that join later."""
-    everyone, present = fleet.expected.values(), fleet.profiles
-    if fleet.adder is not None:
-        return BlindServer(experiment, everyone, fleet.adder, present)
+def make_guard(experiment: Experiment, fleet: Fleet) -> Guard:
+    """The server for the clients of a fleet and for those that join later, with the guard before it."""
+    everyone, present, visible = fleet.expected.values(), fleet.profiles, None
+    if fleet.summer is None:
+        server = Server(experiment.resolved_method, everyone, present)
+    else:
+        server = SumOnlyServer(experiment, everyone, fleet.summer, present)
+        visible = partial(visible_profile, experiment=experiment)
     reach = replace(Reach.of(experiment), images=fleet.images)
-    return Server(experiment.resolved_method, everyone, experiment.guard, reach, present, experiment.task_set)
+    return Guard(server, experiment.guard, reach, experiment.task_set, visible)
 
 
 class _Run:
@@ -246,13 +250,15 @@ class _Run:
                     if stopping.signal:
                         raise Interrupted(stopping.signal, self.to_resume, done)
 
+                guard = make_guard(experiment, fleet)
                 yield partial(
                     run_rounds,
-                    make_server(experiment, fleet),
+                    guard.server,
                     fleet,
                     experiment.rounds,
                     experiment.evaluate_every,
                     watchers,
+                    guard=guard,
                     choose=choose,
                     compare_every=experiment.diagnostics.every if experiment.diagnostics else 0,
                     progress=self._progress,

@@ -3,24 +3,17 @@
 import logging
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
-from statistics import median_low
 
 from torch import Tensor
 
-from fedhca2.aggregation import Mean, Member, Mixing, Weights, is_shared, mixing_of, try_aggregator
+from fedhca2.aggregation import Aggregator, Mean, Member, Mixing, Rows, Weights, is_shared, mixing_of, try_aggregator
 from fedhca2.experiment.clients import client_kind
-from fedhca2.experiment.reliability import GuardBounds
-from fedhca2.federation.gate import Expected, sent_updates, well_formed
-from fedhca2.federation.limits import NO_LIMIT, Limit, RowReach
-from fedhca2.federation.moves import Move, Trained, admit, moves_of_parameters, moves_of_statistics, moves_of_updates
-from fedhca2.federation.stacks import Entry, Stack
 from fedhca2.messages import Addend, Delivery, Kind, Profile, Reply
 from fedhca2.methods import Method
 from fedhca2.params import Layout, Part, Slot
-from fedhca2.run_folder.records import Aggregation, ServerRecord, ServerState
-from fedhca2.tasks import TASKS, TaskSet
+from fedhca2.run_folder.records import Aggregation, ServerRecord, ServerState, SlotKey
 
 log = logging.getLogger("fedhca2.server")
 Deliveries = dict[str, dict[Slot, Delivery]]
@@ -29,32 +22,63 @@ Layouts = tuple[Layout, Layout | None, str]
 
 
 @dataclass(frozen=True)
-class Mixed:
-    """The mixed rows of every blend, if there are any, and the clients whose rows are in none, with the reason."""
+class ClientRow:
+    """One row of a part, and where it belongs in the federation."""
 
-    rows: Sequence[Sequence[Sequence[Tensor | None]]]
-    dropped: Mapping[str, str] = field(default_factory=dict)
+    client: str
+    slot: Slot
+    member: Member
+    row: Tensor
+
+    @property
+    def key(self) -> SlotKey:
+        """The key of its learned weights."""
+        return SlotKey(self.client, self.slot)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """All rows of one part and layout, their inner products, and their running statistics."""
+
+    layout: Layout
+    aggregator: Aggregator
+    entries: list[ClientRow]
+    rows: Rows
+    products: Tensor
+    statistics: "Stack | None" = None
+
+    @classmethod
+    def of(cls, layout: Layout, aggregator: Aggregator, entries: list[ClientRow], round: int) -> "Stack":
+        """Build a stack of these rows, with the inner products that the aggregator needs: one pass over all rows."""
+        rows = Rows([entry.member for entry in entries], layout, [entry.row for entry in entries])
+        return cls(layout, aggregator, entries, rows, aggregator.products(rows, round))
+
+    @property
+    def part(self) -> Part:
+        """The part that its rows are of."""
+        return self.entries[0].slot.part
+
+    @property
+    def compared(self) -> Tensor:
+        """The inner products that the mixing uses."""
+        if self.statistics and self.aggregator.compares_models:
+            return self.products + self.statistics.products
+        return self.products
+
+
+Mixings = Sequence[tuple[Stack, Mixing]]
 
 
 class Server:
     """Turns replies into deliveries. It holds no rows and no models; its state is passed in and out."""
 
     def __init__(
-        self,
-        method: Method,
-        profiles: Iterable[Profile],
-        guard: GuardBounds | None = None,
-        reach: RowReach | None = None,
-        present: Mapping[str, Profile] | None = None,
-        tasks: TaskSet = TASKS,
+        self, method: Method, profiles: Iterable[Profile], present: Mapping[str, Profile] | None = None
     ) -> None:
-        """`reach` says how far rows can move in a round; without it, moves are not limited.
-
-        `present` holds the clients that take part, by name, and may grow; by default all do.
+        """:param profiles: all clients that may take part.
+        :param present: those that do, by name; may grow. By default all do.
         """
-        self.method, self.tasks = method, tasks
-        self.guard = guard or GuardBounds()
-        self.reach = reach
+        self.method = method
         everyone = {profile.client: profile for profile in profiles}
         self.profiles = everyone if present is None else present
         self.mixable = mixable_parts(everyone.values())
@@ -76,163 +100,101 @@ class Server:
         replies: Iterable[Reply],
         sent: Mapping[str, Mapping[Slot, Delivery]] | None = None,
     ) -> tuple[ServerState, Deliveries, ServerRecord]:
-        """One round: learn α and β, then aggregate. `sent` is what clients took before they trained.
+        """One round: learn α and β, then aggregate. A client without a reply keeps its weights and gets no delivery.
 
-        A reply that cannot be used is left out and named in the record, and its client counts as absent: it keeps its
-        weights and gets no delivery.
+        :param replies: those that `Guard.admit` has accepted.
+        :param sent: what clients took before they trained.
         """
-        replies = list(replies)
-        expected = self._expected(state)
-        sound, refused = well_formed(replies, expected)
-        stacks = self._measure(state.round, sound)
-        admission = admit(sound, self._moves(state.round, stacks, sent or {}), state.shares, self.guard)
-        if admission.refused:  # rare: measured again, so that a refused row leaves no trace in the others' products
-            stacks = self._measure(state.round, admission.used)
-        state = self._learn(state, admission.used)
-        mixings = []
-        weights, kept = dict(state.weights), dict(state.kept)
-        for stack in stacks:
-            first = stack.aggregator.first_weights(stack.layout)
-            for entry in stack.entries:
-                if first and entry.key not in weights:
-                    weights[entry.key] = Weights.start(first)
-            members = [replace(entry.member, kept=kept.get(entry.key)) for entry in stack.entries]
-            mixing = mixing_of(stack.aggregator, stack.part, stack.compared, members, stack.layout)
-            if mixing.keeps:
-                kept |= dict(zip([entry.key for entry in stack.entries], mixing.keeps, strict=True))
-            mixings.append((stack, mixing))
-            if stack.statistics:
-                mixings.append((stack.statistics, mixing.of_statistics(len(stack.entries))))
-        mixed = self._mix(state.round, mixings, sent or {})
-        deliveries: Deliveries = {client: {} for client in admission.used if client not in mixed.dropped}
-        for (stack, mixing), rows in zip(mixings, mixed.rows, strict=True):
-            self._deliver(stack, mixing, rows, weights, deliveries)
-        applied = {key: learned.applied for key, learned in weights.items()}
-        aggregations = tuple(_aggregation(stack, mixing) for stack, mixing in mixings)
-        refused |= admission.refused
-        unused = tuple(name for name in sent_updates(replies, expected) if name in refused)
-        record = ServerRecord(state.round, aggregations, applied, refused, mixed.dropped, unused)
-        return ServerState(state.round + 1, weights, admission.shares, kept), deliveries, record
-
-    def _expected(self, state: ServerState) -> Expected:
-        """What replies should look like in this round."""
-        parts = {client: self.uploads(client, state.round) for client in self.profiles}
-        return Expected(state.round, self.profiles, parts, state.weights, tasks=self.tasks)
-
-    def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
-        """Measure the rows of every part and layout."""
+        used = {reply.client: reply for reply in sorted(replies, key=lambda reply: reply.client)}
         stacks = []
-        for part, aggregator in self.method.aggregators(round).items():
-            for (layout, *_), entries in self._entries(part, replies).items():
-                stack = Stack.of(layout, aggregator, entries, round)
-                stacks.append(replace(stack, statistics=self._statistics(stack, replies, round)))
-        return stacks
+        for part, aggregator in self.method.aggregators(state.round).items():
+            for (layout, *_), entries in group_rows(part, used, self.profiles).items():
+                stack = Stack.of(layout, aggregator, entries, state.round)
+                stacks.append(replace(stack, statistics=self._statistics(stack, used, state.round)))
+        state, mixings = choose_mixings(self.method, state, used, stacks)
+        mixed = [[stack.rows.mix(blend.weights) for blend in mixing.blends] for stack, mixing in mixings]
+        return deliver(self.method, state, mixings, mixed, used)
 
     def _statistics(self, stack: Stack, replies: Mapping[str, Reply], round: int) -> Stack | None:
         """The running statistics that clients sent with the rows of a stack."""
-        entries = [
-            replace(entry, slot=slot, row=replies[entry.client].rows[slot])
-            for entry in stack.entries
-            if (slot := entry.slot.statistics) and slot in replies[entry.client].rows
-        ]
+        entries = statistics_of(stack.entries, replies)
         if not entries:
             return None
         aggregator = stack.aggregator if stack.aggregator.compares_models else Mean()
-        layout = self.profiles[entries[0].client].layouts[entries[0].slot]
-        return Stack.of(layout, aggregator, entries, round)
+        return Stack.of(self.profiles[entries[0].client].layouts[entries[0].slot], aggregator, entries, round)
 
-    def _moves(
-        self, round: int, stacks: Iterable[Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
-    ) -> dict[str, dict[Slot, Move]]:
-        """Measure how far every row of every client moved."""
-        moves_by_client: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
-        for stack in stacks:
-            measured = [(stack, self._trained_moves(round, stack, sent))]
-            if stack.statistics:
-                measured.append((stack.statistics, self._statistics_moves(stack.statistics)))
-            for each, moves in measured:
-                for entry, move in zip(each.entries, moves, strict=True):
-                    moves_by_client[entry.client][entry.slot] = move
-        return moves_by_client
 
-    def _trained_moves(self, round: int, stack: Stack, sent: Mapping[str, Mapping[Slot, Delivery]]) -> list[Move]:
-        now, ever = range(round, round + 1), range(round + 1)
-        trained = [
-            Trained(entry.row, self._start(entry, sent), self._limit(entry, now), self._limit(entry, ever))
-            for entry in stack.entries
-        ]
-        if self.method.uploads(round)[stack.part] == "updates":
-            return moves_of_updates(stack.lengths(), trained)
-        return moves_of_parameters(stack.part, stack.rows, trained)
+def group_rows(
+    part: Part, replies: Mapping[str, Reply], profiles: Mapping[str, Profile]
+) -> dict[Layouts, list[ClientRow]]:
+    """The rows of a part by layout, each list sorted by name so that the order of clients has no effect."""
+    by_layout: dict[Layouts, list[ClientRow]] = {}
+    for client, reply in replies.items():
+        profile = profiles[client]
+        for slot in sorted(slot for slot in reply.rows if slot.part == part):
+            entry = ClientRow(client, slot, _member(profile, slot), reply.rows[slot])
+            by_layout.setdefault(_layouts(profile, slot)[1], []).append(entry)
+    return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in by_layout.items()}
 
-    def _statistics_moves(self, stack: Stack) -> list[Move]:
-        if self.reach is None:
-            return [Move(length, NO_LIMIT, False) for length in stack.lengths()]
-        return moves_of_statistics(stack.lengths())
 
-    def _start(self, entry: Entry, sent: Mapping[str, Mapping[Slot, Delivery]]) -> Tensor | None:
-        """The start of a client's training, if the server knows it: it only holds rows that it sent."""
-        delivery = sent.get(entry.client, {}).get(entry.slot)
-        return delivery.row if delivery and self.method.local.replaces else None
+def statistics_of(entries: Iterable[ClientRow], replies: Mapping[str, Reply]) -> list[ClientRow]:
+    """The running statistics that clients sent with these rows."""
+    return [
+        replace(entry, slot=slot, row=replies[entry.client].rows[slot])
+        for entry in entries
+        if (slot := entry.slot.statistics) and slot in replies[entry.client].rows
+    ]
 
-    def _limit(self, entry: Entry, rounds: range) -> Limit:
-        """The farthest that a row can have moved."""
-        if self.reach is None:
-            return NO_LIMIT
-        profile = self.profiles[entry.client]
-        return self.reach.of_row(profile, profile.layouts[entry.slot].numel, rounds, entry.median)
 
-    def _learn(self, state: ServerState, replies: Mapping[str, Reply]) -> ServerState:
-        """Update α and β with this round's agreement."""
-        weights = dict(state.weights)
-        for client, reply in replies.items():
-            for slot, agreement in reply.agreement.items():
-                key = f"{client}/{slot}"
-                weights[key] = self.method.weights.step(weights[key], agreement)
-        return replace(state, weights=weights)
+def choose_mixings(
+    method: Method, state: ServerState, replies: Mapping[str, Reply], stacks: Iterable[Stack]
+) -> tuple[ServerState, Mixings]:
+    """Update α and β with this round's agreement, and ask the aggregators how to mix; returns the state after that."""
+    weights, kept = dict(state.weights), dict(state.kept)
+    for client, reply in replies.items():
+        for slot, agreement in reply.agreement.items():
+            weights[SlotKey(client, slot)] = method.weights.step(weights[SlotKey(client, slot)], agreement)
+    mixings = []
+    for stack in stacks:
+        first = stack.aggregator.first_weights(stack.layout)
+        for entry in stack.entries:
+            if first and entry.key not in weights:
+                weights[entry.key] = Weights.start(first)
+        members = [replace(entry.member, kept=kept.get(entry.key)) for entry in stack.entries]
+        mixing = mixing_of(stack.aggregator, stack.part, stack.compared, members, stack.layout)
+        if mixing.keeps:
+            kept |= dict(zip([entry.key for entry in stack.entries], mixing.keeps, strict=True))
+        mixings.append((stack, mixing))
+        if stack.statistics:
+            mixings.append((stack.statistics, mixing.of_statistics(len(stack.entries))))
+    return replace(state, weights=weights, kept=kept), mixings
 
-    def _entries(self, part: Part, replies: Mapping[str, Reply]) -> dict[Layouts, list[Entry]]:
-        """The rows of a part by layout, each list sorted by name so that the order of clients has no effect."""
-        by_layout: dict[Layouts, list[Entry]] = {}
-        median = median_low([profile.samples for profile in self.profiles.values()] or [0])
-        for client, reply in replies.items():
-            profile = self.profiles[client]
-            for slot, row in sorted(self._rows_of(part, reply).items()):
-                entry = Entry(client, slot, _member(profile, slot), row, median)
-                by_layout.setdefault(_layouts(profile, slot)[1], []).append(entry)
-        return {layouts: sorted(entries, key=lambda entry: entry.member.name) for layouts, entries in by_layout.items()}
 
-    def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
-        """The rows of a part that a client sent."""
-        return {slot: row for slot, row in reply.rows.items() if slot.part == part}
+def deliver(
+    method: Method,
+    state: ServerState,
+    mixings: Mixings,
+    mixed: Sequence[Sequence[Sequence[Tensor | None]]],
+    clients: Iterable[str],
+) -> tuple[ServerState, Deliveries, ServerRecord]:
+    """End a round: send these clients their mixtures. A member whose mixture is missing keeps its own row.
 
-    def _mix(
-        self,
-        round: int,
-        mixings: Sequence[tuple[Stack, Mixing]],
-        sent: Mapping[str, Mapping[Slot, Delivery]],
-    ) -> Mixed:
-        """Mix all rows in a second pass."""
-        return Mixed([[stack.rows.mix(blend.weights) for blend in mixing.blends] for stack, mixing in mixings])
-
-    def _deliver(
-        self,
-        stack: Stack,
-        mixing: Mixing,
-        mixed: Sequence[Sequence[Tensor | None]],
-        weights: Mapping[str, Weights],
-        deliveries: Deliveries,
-    ) -> None:
-        """Add every member's mixture to `deliveries`; a member whose mixture is missing keeps its own row."""
+    :param mixed: the mixed rows of every blend of every mixing.
+    """
+    deliveries: Deliveries = {client: {} for client in clients}
+    for (stack, mixing), blends in zip(mixings, mixed, strict=True):
         for number, entry in enumerate(stack.entries):
             addends = []
-            for blend, rows in zip(mixing.blends, mixed, strict=True):
+            for blend, rows in zip(mixing.blends, blends, strict=True):
                 row = rows[blend.gets[number]]
-                scale = weights[entry.key].applied if blend.hyper else (1.0,)
+                scale = state.weights[entry.key].applied if blend.hyper else (1.0,)
                 if row is not None:
-                    addends.append(Addend(row, scale, remember=blend.hyper and self.method.weights.learn))
+                    addends.append(Addend(row, scale, remember=blend.hyper and method.weights.learn))
             if entry.client in deliveries and len(addends) == len(mixing.blends):
                 deliveries[entry.client][entry.slot] = Delivery(mixing.base, tuple(addends))
+    applied = {key: learned.applied for key, learned in state.weights.items()}
+    aggregations = tuple(_aggregation(stack, mixing) for stack, mixing in mixings)
+    return replace(state, round=state.round + 1), deliveries, ServerRecord(state.round, aggregations, applied)
 
 
 def check_method(

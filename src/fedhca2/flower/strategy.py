@@ -19,8 +19,9 @@ from fedhca2.experiment.reliability import GuardBounds, Participation
 from fedhca2.federation.flower import records
 from fedhca2.federation.flower.records import Header, Wire, refuse_errors
 from fedhca2.federation.flower.wait import TooFewClientsError, Wait
-from fedhca2.federation.foreign_text import Refused, plain, shown
-from fedhca2.federation.limits import Limit
+from fedhca2.federation.gate import Refused, plain, shown
+from fedhca2.federation.guard import Guard
+from fedhca2.federation.moves import Limit
 from fedhca2.federation.server import Server
 from fedhca2.flower.client import NOTHING_TAKEN, PROTOCOL
 from fedhca2.messages import Addend, Delivery, Order, Profile
@@ -139,7 +140,7 @@ class Federated(Strategy):
         self.save_to = Path(save_to) if save_to else None
         self.min_clients, self.evaluate_every, self.wire = min_clients, evaluate_every, wire
         self.participation = Participation(fraction=fraction)
-        self.guard, self.reach = guard, LargestMove(largest_move)
+        self.guard, self.reach = guard or GuardBounds(), LargestMove(largest_move)
         self.timeout, self.rounds = 3600.0, 0  # of a message, and in all, if `start` was told
         self.run = token_hex(16)  # clients keep their state under this name
         self.progress = Progress()
@@ -153,7 +154,7 @@ class Federated(Strategy):
     def server(self) -> Server:
         """Our server for the clients that are known; its state is in `progress`."""
         method = self.method.over(self.rounds) if self.rounds else self.method
-        return Server(method, self.roster.profiles.values(), self.guard, self.reach)
+        return Server(method, self.roster.profiles.values())
 
     def start(
         self,
@@ -203,7 +204,8 @@ class Federated(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Learn the weights and aggregate; returns every client's losses as 'client/task'."""
         readable = [reply for message in replies if (reply := self._read(message, records.decode_reply))]
-        state, deliveries, record = self.server.step(self.progress.state, readable, self.progress.pending)
+        guard = Guard(self.server, self.guard, self.reach)
+        state, deliveries, record = guard.step(self.progress.state, readable, self.progress.pending)
         for reply in readable:
             if reply.declined:
                 log.warning("%s: %s", reply.client, reply.declined)

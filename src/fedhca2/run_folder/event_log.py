@@ -135,7 +135,7 @@ class EventLog(Watcher):
         for aggregation in record.aggregations:
             values, matrices = _logged(aggregation)
             self.log_matrices("aggregation", round, matrices, **values)
-        self.log("weights", round=round, weights=record.weights)
+        self.log("weights", round=round, weights={str(key): values for key, values in record.weights.items()})
         self.log("round", round=round, seconds=seconds, refused=record.refused)
 
 

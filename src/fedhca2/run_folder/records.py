@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -13,30 +13,50 @@ from fedhca2.messages import Delivery, Order, Reply
 from fedhca2.params import Part, Slot
 
 
-@dataclass(frozen=True)
-class ServerState:
-    """Everything the server keeps between rounds: the round, and by 'client/slot' learned weights and recent moves.
+class SlotKey(NamedTuple):
+    """One client's row: the key of what the server keeps for it. In files it is text.
 
-    `kept` holds what aggregators remember of each row's mixture.
+    >>> str(SlotKey("road", Slot("decoder", "semseg"))), SlotKey.parse("road/encoder")
+    ('road/decoder.semseg', SlotKey(client='road', slot=Slot(part='encoder', task='')))
     """
 
+    client: str
+    slot: Slot
+
+    def __str__(self) -> str:
+        return f"{self.client}/{self.slot}"
+
+    @classmethod
+    def parse(cls, text: str) -> "SlotKey":
+        """Parse what `str` wrote."""
+        client, _, slot = text.rpartition("/")
+        return cls(client, Slot.parse(slot))
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Everything the server keeps between rounds."""
+
     round: int = 0
-    weights: Mapping[str, Weights] = field(default_factory=dict)
-    shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # recent moves, for the guard
-    kept: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[SlotKey, Weights] = field(default_factory=dict)  # learned α and β
+    shares: Mapping[SlotKey, tuple[float, ...]] = field(default_factory=dict)  # recent moves, for the guard
+    kept: Mapping[SlotKey, float] = field(default_factory=dict)  # what aggregators remember of each row's mixture
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON data without loss."""
-        weights = {key: {"value": [*w.value], "momentum": [*w.momentum]} for key, w in self.weights.items()}
-        shares = {key: [*s] for key, s in self.shares.items()}
-        return {"round": self.round, "weights": weights, "shares": shares, "kept": dict(self.kept)}
+        weights = {str(key): {"value": [*w.value], "momentum": [*w.momentum]} for key, w in self.weights.items()}
+        shares = {str(key): [*s] for key, s in self.shares.items()}
+        kept = {str(key): value for key, value in self.kept.items()}
+        return {"round": self.round, "weights": weights, "shares": shares, "kept": kept}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ServerState":
         """Restore the state from `to_dict`."""
-        weights = {key: Weights(tuple(w["value"]), tuple(w["momentum"])) for key, w in data["weights"].items()}
-        shares = {key: tuple(shares) for key, shares in data["shares"].items()}
-        return cls(data["round"], weights, shares, data["kept"])
+        parse = SlotKey.parse
+        weights = {parse(key): Weights(tuple(w["value"]), tuple(w["momentum"])) for key, w in data["weights"].items()}
+        shares = {parse(key): tuple(shares) for key, shares in data["shares"].items()}
+        kept = {parse(key): value for key, value in data["kept"].items()}
+        return cls(data["round"], weights, shares, kept)
 
 
 @dataclass(frozen=True)
@@ -64,8 +84,8 @@ class ServerRecord:
 
     round: int
     aggregations: tuple[Aggregation, ...]
-    weights: Mapping[str, tuple[float, ...]]  # the applied values, by 'client/slot'
-    refused: Mapping[str, str]  # refused replies: the reason by client
+    weights: Mapping[SlotKey, tuple[float, ...]]  # the applied values
+    refused: Mapping[str, str] = field(default_factory=dict)  # refused replies: the reason by client
     dropped: Mapping[str, str] = field(default_factory=dict)  # clients whose rows alone were refused: the reason
     unused: Sequence[str] = ()  # clients that sent an update in a refused reply
 

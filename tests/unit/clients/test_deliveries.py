@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedhca2.experiment import GuardBounds
-from fedhca2.federation.limits import Reach
+from fedhca2.federation.guard import Guard
+from fedhca2.federation.moves import Reach
 from fedhca2.federation.rounds import run_rounds
 from fedhca2.federation.server import Server
 from fedhca2.messages import Addend, Delivery, Order, Reply
@@ -55,8 +56,9 @@ class Two:
 def federate(method, value, guard=None, watcher=None):
     experiment = two(method)
     fleet = Two(experiment, value)
-    server = Server(experiment.resolved_method, fleet.profiles.values(), guard, Reach.of(experiment))
-    run_rounds(server, fleet, experiment.rounds, 0, watcher or Silent())
+    server = Server(experiment.resolved_method, fleet.profiles.values())
+    guard = Guard(server, guard or GuardBounds(), Reach.of(experiment))
+    run_rounds(server, fleet, experiment.rounds, 0, watcher or Silent(), guard=guard)
     return fleet
 
 

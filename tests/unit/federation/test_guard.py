@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 
 from fedhca2.clients import Privacy, Schedule, Training
 from fedhca2.experiment import GuardBounds
-from fedhca2.federation.limits import Reach
+from fedhca2.federation.guard import Guard
+from fedhca2.federation.moves import Reach
 from fedhca2.federation.server import Server
 from fedhca2.messages import Effect, Profile, Reply
 from fedhca2.methods import resolve
 from fedhca2.params import Layout, Slot
+from fedhca2.run_folder.records import ServerState
 
 ENCODER, EDGE, HEAD = Slot("encoder"), Slot("decoder", "edge"), Slot("head", "edge")
 LAYOUT = Layout(("a.weight", "b.weight"), ((2, 2), (2, 1)))
@@ -34,19 +36,19 @@ def reply(client, round=1, scale=1.0):
     return Reply(client, round, rows, agreement, {"edge": 0.3}, {"edge": {"ods_f": 0.2}}, 1.0)
 
 
-def server(**bounds):
-    return Server(resolve("fedhca2"), PROFILES, GuardBounds(**bounds), REACH)
+def guard(**bounds):
+    return Guard(Server(resolve("fedhca2"), PROFILES), GuardBounds(**bounds), REACH)
 
 
 @cache
 def _first_round():
-    own = server()
-    return own.step(own.start(), [reply(name, 0) for name in NAMES])[0]
+    own = guard()
+    return own.step(ServerState(), [reply(name, 0) for name in NAMES])[0]
 
 
 def second_round(replies, **bounds):
     """The server's outcome for these replies after a first round without faults."""
-    return server(**bounds).step(_first_round(), replies)
+    return guard(**bounds).step(_first_round(), replies)
 
 
 def row_of(value):
@@ -147,8 +149,8 @@ def test_without_bounds_long_rows_pass():
 
 def after_first_round(first, second, **bounds):
     """What the server refuses in the second round, if rows are scaled by `first` and then by `second`."""
-    own = server(**bounds)
-    state, _, _ = own.step(own.start(), [reply(name, 0, scale=first) for name in NAMES])
+    own = guard(**bounds)
+    state, _, _ = own.step(ServerState(), [reply(name, 0, scale=first) for name in NAMES])
     return own.step(state, [*map(reply, "abc"), reply("d", scale=second)])[2].refused
 
 
@@ -165,8 +167,8 @@ def test_a_round_without_anything_to_learn_from_is_no_past():
 
 
 def test_the_state_keeps_as_many_moves_as_its_window():
-    own = server(window=2)
-    state = own.start()
+    own = guard(window=2)
+    state = ServerState()
     for round in range(4):
         state, _, _ = own.step(state, [reply(name, round) for name in NAMES])
     assert {len(shares) for shares in state.shares.values()} == {2}
@@ -177,8 +179,8 @@ def test_a_warm_up_that_ends_early_for_one_client_is_no_fault():
     training = Training(schedule=Schedule())
     epochs = {"a": 1, "b": 1, "c": 1, "d": 4}
     reach = Reach(training, Privacy(), rounds=100, epochs=epochs)
-    own = Server(resolve("fedhca2"), PROFILES, None, reach)
-    state = own.start()
+    own = Guard(Server(resolve("fedhca2"), PROFILES), reach=reach)
+    state = ServerState()
     for round in range(8):
         rates = {
             name: sum(training.schedule.rate(e, 100 * n, 1e-4) for e in range(round * n, (round + 1) * n))
@@ -193,9 +195,9 @@ def refused_by_size(images, **declared):
     names, batch = "abcdef"[: len(images)], STEADY.batch_size
     profiles = [replace(PROFILES[0], client=name, samples=count) for name, count in zip(names, images, strict=True)]
     reach = Reach(STEADY, Privacy(), rounds=10, epochs=dict.fromkeys(names, 1), images=declared)
-    own = Server(resolve("fedper"), profiles, None, reach)
+    own = Guard(Server(resolve("fedper"), profiles), reach=reach)
     rows = [Reply(each.client, 0, {ENCODER: torch.full((6,), 1.0 * (each.samples // batch))}) for each in profiles]
-    return set(own.step(own.start(), rows)[2].refused)
+    return set(own.step(ServerState(), rows)[2].refused)
 
 
 @pytest.mark.parametrize("images", [(10, 10, 10), (80, 90, 100, 1500), (8, 8, 120), (10, 10_000, 10_000, 10_000)])

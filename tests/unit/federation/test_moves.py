@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 
 from fedhca2.clients import Privacy, Schedule, Training
 from fedhca2.experiment import GuardBounds
-from fedhca2.federation.limits import Reach
+from fedhca2.federation.guard import Guard
+from fedhca2.federation.moves import Reach
 from fedhca2.federation.server import Server
 from fedhca2.messages import Profile, Reply
 from fedhca2.methods import resolve
 from fedhca2.params import Layout, Slot
+from fedhca2.run_folder.records import ServerState
 
 ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")
 VALUES = 400
@@ -24,7 +26,7 @@ START = torch.randn(VALUES, generator=torch.Generator().manual_seed(7))
 def federation(method, names="abcd", privacy=None, guard=None):
     profiles = [Profile(name, "outdoor", ("edge",), 80, {ENCODER: LAYOUT, EDGE: LAYOUT}) for name in names]
     reach = Reach(STEADY, privacy or Privacy(), rounds=10, epochs=dict.fromkeys(names, 1))
-    return Server(resolve(method), profiles, guard, reach)
+    return Guard(Server(resolve(method), profiles), guard or GuardBounds(), reach)
 
 
 def trained(name, round, starts, spoil=lambda row: row):
@@ -37,10 +39,10 @@ def trained(name, round, starts, spoil=lambda row: row):
 def refusals(method, spoil, *, at, names="abcd", away=None, guard=None):
     """What the server refuses in the round in which one client spoils its rows; it is honest before that."""
     own = federation(method, names, guard=guard)
-    state, sent, record = own.start(), {}, None
+    state, sent, record = ServerState(), {}, None
     at_start = {name: {ENCODER: START, EDGE: START.roll(ord(name))} for name in names}
     for round in range(at + 1):
-        parts = own.method.uploads(round)
+        parts = own.server.method.uploads(round)
         replies = []
         for name in names:
             if (name, round) == away:
@@ -111,7 +113,7 @@ def test_noise_that_was_agreed_on_is_no_fault(reach):
     own = federation("fedper", privacy=Privacy(clip=1.0, noise=2.0), guard=GuardBounds(reach=reach))
     rng = torch.Generator().manual_seed(0)
     noised = [Reply(name, 0, {ENCODER: START + 2 * torch.randn(VALUES, generator=rng)}) for name in "abcd"]
-    assert not own.step(own.start(), noised)[2].refused
+    assert not own.step(ServerState(), noised)[2].refused
 
 
 @pytest.mark.parametrize(("times", "refused"), [(20.0, []), (1e4, ["d"])])
@@ -119,10 +121,10 @@ def test_statistics_are_compared_with_the_others_by_length(times, refused):
     norms = Slot("encoder_norms")
     profiles = [Profile(name, "outdoor", ("edge",), 80, {ENCODER: LAYOUT, norms: LAYOUT}) for name in "abcd"]
     reach = Reach(STEADY, Privacy(), rounds=10, epochs=dict.fromkeys("abcd", 1))
-    own = Server(resolve("fedper", {"batch_norm": "average"}), profiles, None, reach)
+    own = Guard(Server(resolve("fedper", {"batch_norm": "average"}), profiles), reach=reach)
     rows = {name: {ENCODER: START, norms: START} for name in "abcd"}
     rows["d"] = {ENCODER: START, norms: times * START}
-    assert list(own.step(own.start(), [Reply(name, 0, rows[name]) for name in "abcd"])[2].refused) == refused
+    assert list(own.step(ServerState(), [Reply(name, 0, rows[name]) for name in "abcd"])[2].refused) == refused
 
 
 gradients = st.lists(

@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Server, check_method
 from fedhca2.messages import Profile, Reply
 from fedhca2.methods import resolve
 from fedhca2.params import Layout, Slot
+from fedhca2.run_folder.records import SlotKey
 
 ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")
 LAYOUT = Layout(("a.weight", "b.weight"), ((2, 2), (2, 1)))
@@ -65,7 +67,8 @@ def test_applied_weights_are_clamped():
 def test_an_absent_client_keeps_its_weights():
     server, state, _, _ = first_round()
     after, _, _ = server.step(state, all_replies(1, {ENCODER: (2.0,)})[1:])
-    assert after.weights["a/encoder"] == state.weights["a/encoder"]
+    key = SlotKey("a", ENCODER)
+    assert after.weights[key] == state.weights[key]
 
 
 def test_an_absent_client_gets_no_delivery():
@@ -104,14 +107,14 @@ def test_the_record_names_members_and_products():
 
 def test_the_record_says_why_a_reply_was_refused():
     server = Server(resolve("fedhca2"), PROFILES)
-    _, _, record = server.step(server.start(), [reply("a", round=3), reply("b")])
+    _, _, record = Guard(server).step(server.start(), [reply("a", round=3), reply("b")])
     assert record.refused == {"a": "round should be 0, found 3"}
 
 
 def test_the_record_names_clients_whose_updates_came_and_were_refused():
     server = Server(resolve("fedhca2"), PROFILES)
     silent = Reply("b", 0, failed="the loss is not a number")
-    _, _, record = server.step(server.start(), [replace(reply("a"), failed=torch.ones(2)), silent, reply("c")])
+    _, _, record = Guard(server).step(server.start(), [replace(reply("a"), failed=torch.ones(2)), silent, reply("c")])
     assert set(record.refused) == {"a", "b"}
     assert record.unused == ("a",)
 
@@ -154,7 +157,7 @@ def test_lengths_of_sketched_updates_are_exact():
 
 @pytest.mark.parametrize("method", ["krum", "geometric_median", "norm_clipping"])
 def test_robust_methods_judge_whole_rows(method):
-    with pytest.raises(ValueError, match="sketch: should be null: a hostile update can hide"):
+    with pytest.raises(ValueError, match=r"encoder\.sketch: expected null, since a hostile update can hide"):
         resolve(method, {"sketch": 1024})
 
 

@@ -13,7 +13,7 @@ from fedhca2.messages import Addend, Delivery
 from fedhca2.params import Slot
 from fedhca2.run_folder.checkpoints import Checkpoints
 from fedhca2.run_folder.lock import lock_folder
-from fedhca2.run_folder.records import Progress, ServerState
+from fedhca2.run_folder.records import Progress, ServerState, SlotKey
 from small_run import small
 
 ENCODER, EDGE = Slot("encoder"), Slot("decoder", "edge")
@@ -42,7 +42,7 @@ class Nobody:
 
 
 def progress(round=1):
-    return Progress(ServerState(round, shares={"a/encoder": (1.0, 1 / 3)}), PENDING)
+    return Progress(ServerState(round, shares={SlotKey("a", ENCODER): (1.0, 1 / 3)}), PENDING)
 
 
 def saved(tmp_path, rounds=(1,), keep=2):

@@ -35,7 +35,7 @@ from fedhca2.federation.flower.records import (
     Header,
     unsalt,
 )
-from fedhca2.federation.foreign_text import HEADER, Refused, plain, read_json, shown
+from fedhca2.federation.gate import MAX_HEADER, Refused, plain, read_json, shown
 
 MAX_CHUNK_BYTES = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # of an array in one object
 SMALL_BYTES = 2**16  # of an object that only names others, and of what surrounds a body
@@ -220,7 +220,7 @@ class Answers:
         records = _names(pull(content[0], RecordDict, SMALL_BYTES), RecordDict)
         if not {HEADER_RECORD} <= set(records) <= {HEADER_RECORD, ROWS_RECORD}:
             raise MisfitError(f"records: expected {HEADER_RECORD} and {ROWS_RECORD}, got {shown(list(records))}")
-        header = read_json(ConfigRecord.inflate(pull(records[HEADER_RECORD], ConfigRecord, 4 * HEADER)).get("json"))
+        header = read_json(ConfigRecord.inflate(pull(records[HEADER_RECORD], ConfigRecord, 4 * MAX_HEADER)).get("json"))
         if isinstance(header, Refused):
             return header
         if CANNOT in header:

@@ -20,7 +20,6 @@ from fedhca2.aggregation import MappedRow
 from fedhca2.clients import BatchWatch
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment, Shard
-from fedhca2.federation.blind import Sum, Summed, seen_of
 from fedhca2.federation.flower.answers import Allowance, SiteAnswer
 from fedhca2.federation.flower.deploy.consent import Invitation
 from fedhca2.federation.flower.deploy.secagg_server import SecureSum, read_keys
@@ -37,9 +36,10 @@ from fedhca2.federation.flower.records import (
 )
 from fedhca2.federation.flower.site_registry import Request, SiteRegistry
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError, Wait, by_reason
-from fedhca2.federation.foreign_text import NAME, Refused, plain
+from fedhca2.federation.gate import MAX_NAME, Refused, plain
 from fedhca2.federation.run import reopened
 from fedhca2.federation.server import check_method
+from fedhca2.federation.sum_server import Sum, Summed, visible_profile
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.event_log import EVICTED, REGISTERED
 from fedhca2.run_folder.names import FLOWER
@@ -116,7 +116,7 @@ class FlowerFleet:
         return self.experiment.guard.images
 
     @property
-    def adder(self) -> "FlowerFleet | None":
+    def summer(self) -> "FlowerFleet | None":
         """These clients, if they add up rows that nobody may see."""
         return self if self.experiment.secure_aggregation else None
 
@@ -203,7 +203,7 @@ class FlowerFleet:
             if isinstance(keys, Refused):
                 return keys
             self.keys[client] = keys
-        reply = decode_reply(answer.header, answer.rows, seen_of(self.registry.known[client], self.experiment))
+        reply = decode_reply(answer.header, answer.rows, visible_profile(self.registry.known[client], self.experiment))
         if isinstance(reply, Refused) or not self.terms.spool:
             return reply
         return spool(reply, self.folder, DTYPES[self.terms.wire])
@@ -218,7 +218,7 @@ class FlowerFleet:
 
     def _allowance(self, client: str, order: Order) -> Allowance:
         """What the reply to an order may hold: as many values as the requested parts have."""
-        layouts = seen_of(self.registry.known[client], self.experiment).layouts
+        layouts = visible_profile(self.registry.known[client], self.experiment).layouts
         values = sum(layout.numel for slot, layout in layouts.items() if slot.part in order.upload)
         return Allowance(values, self.terms.wire)
 
@@ -255,7 +255,7 @@ class FlowerRun(FlowerFleet):
         """Wait for the sites, and record registrations from now on."""
         self._admissions = Admissions(self._engine.look, self._run_folder)
         super().gather()
-        if self.adder is None:
+        if self.summer is None:
             check_method(self.experiment.resolved_method, self.profiles, self.expected)
 
     def perform(self, orders: Mapping[str, Order], watch: BatchWatch) -> Mapping[str, Reply]:
@@ -300,7 +300,7 @@ class Admissions:
 
 def _events(registrations: Iterable[Registration]) -> Iterator[dict[str, Any]]:
     for one in registrations:
-        who = {"client": plain(one.name, NAME), "key": one.fingerprint, "node": str(one.node)}  # of 64 bits
+        who = {"client": plain(one.name, MAX_NAME), "key": one.fingerprint, "node": str(one.node)}  # of 64 bits
         yield {"event": REGISTERED, "time": one.registered, **who}
         if one.evicted:
             yield {"event": EVICTED, "time": one.evicted, **who}

@@ -17,8 +17,7 @@ from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE
 from torch import Tensor
 
 from fedhca2.experiment.clients import NAME as PLAIN_NAME
-from fedhca2.federation.foreign_text import NAME, Refused, plain, read_json, shown
-from fedhca2.federation.gate import SCORE, SCORES
+from fedhca2.federation.gate import MAX_NAME, MAX_SCORES, SCORE_NAME, Refused, plain, read_json, shown
 from fedhca2.messages import (
     Order,
     Profile,
@@ -200,8 +199,8 @@ def decode_reply(header: Header, rows: Tensor | None, profile: Profile) -> Reply
 
 def decode_scores(header: Header, rows: Tensor | None, profile: Profile) -> dict[str, float] | Refused:
     """Decode the scores of a user's own client, as 'client/score'."""
-    scores, most = header["scores"], SCORES * len(profile.tasks)
-    names = [name for name, value in scores.items() if SCORE.fullmatch(name) and isinstance(value, float)]
+    scores, most = header["scores"], MAX_SCORES * len(profile.tasks)
+    names = [name for name, value in scores.items() if SCORE_NAME.fullmatch(name) and isinstance(value, float)]
     if len(names) != len(scores) or len(names) > most:
         return Refused(f"scores: expected at most {most} numbers with short names, got others")
     return {f"{profile.client}/{name}": scores[name] for name in names}
@@ -227,7 +226,8 @@ def decode_profile(header: Header, expected: Profile, most: int | None = None) -
     """
     classes, client = header.get("classes"), expected.client
     if not isinstance(classes, dict) or not all(
-        task in expected.tasks and isinstance(digest, str) and len(digest) <= NAME for task, digest in classes.items()
+        task in expected.tasks and isinstance(digest, str) and len(digest) <= MAX_NAME
+        for task, digest in classes.items()
     ):
         return Refused(f"classes of {client}: expected digests by task, got {shown(classes)}")
     if others := [task for task, digest in expected.classes.items() if classes.get(task) != digest]:
@@ -250,8 +250,8 @@ def decode_profile(header: Header, expected: Profile, most: int | None = None) -
 def decode_new_profile(header: Header) -> Profile | Refused:
     """Decode the profile of a client that is not known yet."""
     for name in (header["client"], header["dataset"], *header["tasks"]):
-        if not isinstance(name, str) or len(name) > NAME or not PLAIN_NAME.fullmatch(name):
-            return Refused(f"names: expected at most {NAME} letters, digits, '-', '_' and '.', got {shown(name)}")
+        if not isinstance(name, str) or len(name) > MAX_NAME or not PLAIN_NAME.fullmatch(name):
+            return Refused(f"names: expected at most {MAX_NAME} letters, digits, '-', '_' and '.', got {shown(name)}")
     tasks = tuple(header["tasks"])
     layouts = {Slot.parse(text): _layout(*described) for text, described in header["layouts"].items()}
     if not tasks or len(set(tasks)) < len(tasks) or not {slot.task for slot in layouts} <= {"", *tasks}:

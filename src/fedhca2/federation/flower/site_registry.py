@@ -26,7 +26,7 @@ from fedhca2.federation.flower.deploy.consent import Invitation, expected_profil
 from fedhca2.federation.flower.internals import ObjectPushError
 from fedhca2.federation.flower.records import decode_profile, pack
 from fedhca2.federation.flower.wait import LOST_AFTER, TIMES_AS_LONG, NetworkSettings, Transmission, Wait
-from fedhca2.federation.foreign_text import NAME, Refused, plain, shown
+from fedhca2.federation.gate import MAX_NAME, Refused, plain, shown
 from fedhca2.messages import Profile
 
 NODES_EVERY = 1.0  # seconds between checks for online nodes
@@ -248,14 +248,14 @@ class SiteRegistry:
         asked = self._asked[number]
         if asked.given == since:
             again = "node %d (%s) has not introduced itself for %.0f s, and is asked again"
-            log.warning(again, number, plain(name, NAME), asked.waited)
+            log.warning(again, number, plain(name, MAX_NAME), asked.waited)
         else:  # a returning node introduces itself again, and may have other settings
             self._forget_all(number, request=False)
         if self.terms.named and name not in self._specs:
             fault = Refused(f"key: expected that of a client of the experiment, got {shown(name)}")
             asked.give(since)
             asked.close()
-            self._refuse(number, plain(name, NAME), fault)
+            self._refuse(number, plain(name, MAX_NAME), fault)
             return
         header = self.invitation.only_for(name).header() if self.terms.named else {}  # without keys: first, who it is
         if self._ask(pack(header), _Sent(number, name, False, Allowance()), "query"):

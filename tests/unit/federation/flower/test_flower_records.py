@@ -18,7 +18,7 @@ from fedhca2.federation.flower.records import (
     pack,
     unsalt,
 )
-from fedhca2.federation.foreign_text import Refused
+from fedhca2.federation.gate import Refused
 from fedhca2.messages import Addend, Delivery, Effect, Order, Profile, Reply
 from fedhca2.params import Layout, Slot
 

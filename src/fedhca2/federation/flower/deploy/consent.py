@@ -16,7 +16,7 @@ from fedhca2.experiment.build import build_client_model
 from fedhca2.experiment.clients import ClientEntry
 from fedhca2.experiment.reliability import GuardBounds
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
-from fedhca2.federation.foreign_text import shown
+from fedhca2.federation.gate import shown
 from fedhca2.imports import file_name, is_import_path
 from fedhca2.messages import Order, Profile
 from fedhca2.methods import Method

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from fedhca2.config import Config
 from fedhca2.experiment import SecureAggregation
-from fedhca2.federation.blind import Sum, Summed
 from fedhca2.federation.flower.answers import SiteAnswer
 from fedhca2.federation.flower.deploy.secagg_site import (
     KEYS,
@@ -39,7 +38,8 @@ from fedhca2.federation.flower.deploy.secagg_site import (
 from fedhca2.federation.flower.internals import bytes_to_public_key
 from fedhca2.federation.flower.records import refuse_errors
 from fedhca2.federation.flower.wait import by_reason
-from fedhca2.federation.foreign_text import Refused
+from fedhca2.federation.gate import Refused
+from fedhca2.federation.sum_server import Sum, Summed
 
 log = logging.getLogger("fedhca2.server")
 

@@ -17,7 +17,6 @@ from fedhca2.clients.privacy import Privacy, privatise
 from fedhca2.clients.state_file import REPLY_FILE, STATE_FILE, RoundIsOverError, reply_again, save_answer, tensor_file
 from fedhca2.experiment import Experiment, assign_shards, open_data
 from fedhca2.experiment.build import build_client, step_kind
-from fedhca2.federation.blind import Sketcher
 from fedhca2.federation.flower.deploy.consent import Invitation, check_order
 from fedhca2.federation.flower.deploy.secagg_site import (
     KEYS,
@@ -31,6 +30,7 @@ from fedhca2.federation.flower.deploy.secagg_site import (
 )
 from fedhca2.federation.flower.deploy.site_config import SPENT, Ledger, Sent, SiteConfig, cost
 from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
+from fedhca2.federation.sum_server import Sketcher
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
 from fedhca2.tasks import TASKS, LabelSpace, TaskSet

@@ -50,7 +50,7 @@ from fedhca2.federation.flower.records import (
     pack,
 )
 from fedhca2.federation.flower.wait import NetworkSettings
-from fedhca2.federation.foreign_text import plain
+from fedhca2.federation.gate import plain
 from fedhca2.federation.run import run_or_resume
 from fedhca2.run_folder.records import ServerRecord, Watcher
 from fedhca2.words import counted

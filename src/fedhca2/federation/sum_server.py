@@ -7,16 +7,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedhca2.aggregation import Member, Mixing, Rows
+from fedhca2.aggregation import Member, Rows
 from fedhca2.experiment import Experiment
-from fedhca2.federation.gate import Expected
-from fedhca2.federation.limits import NO_LIMIT, Reach
-from fedhca2.federation.moves import Move
-from fedhca2.federation.server import Mixed, Server
-from fedhca2.federation.stacks import Entry, Stack
+from fedhca2.federation.guard import start_of_training
+from fedhca2.federation.moves import Reach, RowLimits
+from fedhca2.federation.server import ClientRow, Deliveries, Mixings, Server, Stack, choose_mixings, deliver, group_rows
 from fedhca2.messages import Delivery, Profile, Reply
 from fedhca2.params import Layout, Part, Slot
-from fedhca2.run_folder.records import ServerState
+from fedhca2.run_folder.records import ServerRecord, ServerState
 from fedhca2.seeds import derive
 
 
@@ -40,14 +38,14 @@ class Summed:
     dropped: Mapping[str, str] = field(default_factory=dict)
 
 
-class Adder(Protocol):
+class SecureSummer(Protocol):
     """Clients that add up the rows of their last replies without revealing one."""
 
     def add(self, round: int, sums: Sequence[Sum]) -> Summed:
         """Compute these sums; `dropped` names the clients whose rows are in none of them."""
 
 
-def seen_of(profile: Profile, experiment: Experiment) -> Profile:
+def visible_profile(profile: Profile, experiment: Experiment) -> Profile:
     """The profile as the server sees it: with secure aggregation, only the layouts of sketches."""
     secure = experiment.secure_aggregation
     if secure is None:
@@ -69,34 +67,45 @@ class Sketcher:
         return rows.sketches(self.size, derive(self.seed, "sketch", round, str(slot)))[0][0].cpu()
 
 
-class BlindServer(Server):
-    """Mixes by sums. It compares sketches, and its guard sees nothing else."""
+class SumOnlyServer(Server):
+    """Mixes by sums. It compares sketches, and never sees a row."""
 
     def __init__(
         self,
         experiment: Experiment,
         profiles: Iterable[Profile],
-        adder: Adder,
+        summer: SecureSummer,
         present: Mapping[str, Profile] | None = None,
     ) -> None:
-        method, reach = experiment.resolved_method, Reach.of(experiment)
-        super().__init__(method, profiles, experiment.guard, reach, present, experiment.task_set)
-        self.experiment, self.adder = experiment, adder
+        """:param summer: the clients, which compute the sums."""
+        super().__init__(experiment.resolved_method, profiles, present)
+        self.experiment, self.summer = experiment, summer
 
-    def _expected(self, state: ServerState) -> Expected:
-        expected = super()._expected(state)
-        seen = {client: seen_of(profile, self.experiment) for client, profile in self.profiles.items()}
-        return replace(expected, profiles=seen)
+    def step(
+        self,
+        state: ServerState,
+        replies: Iterable[Reply],
+        sent: Mapping[str, Mapping[Slot, Delivery]] | None = None,
+    ) -> tuple[ServerState, Deliveries, ServerRecord]:
+        """One round: compare sketches, and let clients compute the sums; a sum for one client stays with that client.
 
-    def _measure(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
+        Clients whose rows are in no sum are named in the record, and get no delivery.
+        """
+        used = {reply.client: reply for reply in sorted(replies, key=lambda reply: reply.client)}
+        state, mixings = choose_mixings(self.method, state, used, self._sketched(state.round, used))
+        sums, dropped = self._sums(state.round, mixings, sent or {})
+        clients = [client for client in used if client not in dropped]
+        state, deliveries, record = deliver(self.method, state, mixings, sums, clients)
+        return state, deliveries, replace(record, dropped=dropped)
+
+    def _sketched(self, round: int, replies: Mapping[str, Reply]) -> list[Stack]:
+        """Sketches of the rows of every part and layout; rows of a part that nobody compares have empty ones."""
         stacks = []
         for part, aggregator in self.method.aggregators(round).items():
-            for (layout, *_), entries in self._entries(part, replies).items():
-                size = len(entries[0].row)
-                rows = Rows(
-                    [entry.member for entry in entries], Layout(("sketch",), ((size,),)), [e.row for e in entries]
-                )
-                stacks.append(Stack(part, layout, aggregator, entries, rows, aggregator.products(rows, round)))
+            filled = {client: replace(reply, rows=self._rows_of(part, reply)) for client, reply in replies.items()}
+            for (layout, *_), entries in group_rows(part, filled, self.profiles).items():
+                sketch = Stack.of(Layout(("sketch",), ((len(entries[0].row),),)), aggregator, entries, round)
+                stacks.append(replace(sketch, layout=layout))
         return stacks
 
     def _rows_of(self, part: Part, reply: Reply) -> Mapping[Slot, Tensor]:
@@ -105,64 +114,50 @@ class BlindServer(Server):
         slots = (slot for slot in self.profiles[reply.client].layouts if shared and slot.part == part)
         return {slot: reply.rows.get(slot, torch.empty(0)) for slot in slots}
 
-    def _moves(
-        self, round: int, stacks: Iterable[Stack], sent: Mapping[str, Mapping[Slot, Delivery]]
-    ) -> dict[str, dict[Slot, Move]]:
-        """Measure the moves that sketches show: the lengths of updates, NaN if one is not finite."""
-        moves_by_client: dict[str, dict[Slot, Move]] = {client: {} for client in self.profiles}
-        for stack in (stack for stack in stacks if stack.aggregator.measure != "nothing"):
-            updates = stack.aggregator.sends == "updates"
-            for entry, length in zip(stack.entries, stack.rows.norms().tolist(), strict=True):
-                limit = self._limit(entry, range(round, round + 1)) if updates else NO_LIMIT
-                moves_by_client[entry.client][entry.slot] = Move(length, limit, updates)
-        return moves_by_client
-
-    def _mix(
-        self,
-        round: int,
-        mixings: Sequence[tuple[Stack, Mixing]],
-        sent: Mapping[str, Mapping[Slot, Delivery]],
-    ) -> Mixed:
-        """Let the clients compute sums; a sum for one client alone stays with that client."""
+    def _sums(
+        self, round: int, mixings: Mixings, sent: Mapping[str, Mapping[Slot, Delivery]]
+    ) -> tuple[list[list[list[Tensor | None]]], dict[str, str]]:
+        """The sums for every blend of every mixing, and the clients whose rows are in none, with the reason."""
         wanted = [
             [[_part(stack, weights) for weights in blend.weights.tolist()] for blend in mixing.blends]
             for stack, mixing in mixings
         ]
         parts = [part for blends in wanted for rows in blends for part in rows if len(part.sum.weights) > 1]
-        summed = self.adder.add(round, [part.sum for part in parts]) if parts else Summed(())
+        summed = self.summer.add(round, [part.sum for part in parts]) if parts else Summed(())
         dropped = dict(summed.dropped)
         made: dict[int, Tensor] = {}
         for part, row in zip(parts, summed.rows, strict=True):
-            fault = self._fault(round, part, row, sent, summed.dropped) if row is not None else ""
+            fault = self._excess(round, part, row, sent, summed.dropped) if row is not None else None
             dropped |= dict.fromkeys(part.sum.weights, fault) if fault else {}
             if row is not None and not fault:
                 made[id(part)] = row
-        return Mixed([[[made.get(id(part)) for part in rows] for rows in blends] for blends in wanted], dropped)
+        return [[[made.get(id(part)) for part in rows] for rows in blends] for blends in wanted], dropped
 
-    def _fault(
+    def _excess(
         self,
         round: int,
         part: "_Part",
         row: Tensor,
         sent: Mapping[str, Mapping[Slot, Delivery]],
         dropped: Container[str],
-    ) -> str:
-        """Why a sum is farther from the start of its rows than all of them together can move; empty if it is not."""
+    ) -> str | None:
+        """Why a sum is farther from the start of its rows than all of them together can move; None if it is not."""
         stayed = [(entry, weight) for entry, weight in part.entries if entry.client not in dropped]
-        starts = [self._start(entry, sent) for entry, _ in stayed]
-        updates = part.stack.aggregator.sends == "updates"
-        if not self.guard.reach or not (updates or all(start is not None for start in starts)):
-            return ""
+        starts = [start_of_training(self, entry, sent) for entry, _ in stayed]
+        updates, reach = part.stack.aggregator.sends == "updates", self.experiment.guard.reach
+        if not reach or not (updates or all(start is not None for start in starts)):
+            return None
+        limits = RowLimits(self.profiles, Reach.of(self.experiment))
         scale = sum(weight for _, weight in part.entries) / sum(weight for _, weight in stayed)
         moved, limit = row.double(), 0.0
         for (entry, weight), start in zip(stayed, starts, strict=True):
-            limit += weight * scale * self._limit(entry, range(round, round + 1)).within(self.guard.reach)
+            limit += weight * scale * limits.of(entry.client, entry.slot, range(round, round + 1)).within(reach)
             if start is not None and not updates:
                 moved = moved - weight * scale * start.double()
         rounding = 2 * torch.finfo(torch.float32).eps * (float(row.double().norm()) + len(row) ** 0.5)
         distance = float(moved.norm())
         if distance <= limit + rounding:
-            return ""
+            return None
         far = f"at most {limit:.4g}, the most its rows can move (guard.reach)"
         return (
             f"{part.stack.part}: the sum should have moved by {far}, found {distance:.4g}: a client sent an invalid row"
@@ -174,7 +169,7 @@ class _Part:
     """A sum and the rows in it."""
 
     stack: Stack
-    entries: Sequence[tuple[Entry, float]]
+    entries: Sequence[tuple[ClientRow, float]]
     sum: Sum
 
 
