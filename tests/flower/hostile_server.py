@@ -189,13 +189,13 @@ ATTACKS = {
         lambda server: finish(server, "told", THRIFTY), "scores stay at the site: it sends none"
     ),
     "more updates than a budget allows": Attack(many_updates, "the privacy budget is spent"),
-    "rows of NaN": Attack(lambda server: server.plant(nan), "rows should be finite"),
-    "rows of infinity": Attack(lambda server: server.plant(inf), "rows should be finite"),
-    "rows of 1e6": Attack(lambda server: server.plant(1e6), "rows should be at most"),
-    "rows of 1e6 in place of its own": Attack(lambda server: server.plant(1e6, "nothing"), "rows should be at most"),
-    "rows of 3e38": Attack(lambda server: server.plant(3e38), "rows should be"),
-    "a scale of NaN": Attack(lambda server: server.plant(1e-3, scale=nan), "scale should be finite"),
-    "a scale of 1e300": Attack(lambda server: server.plant(1e-3, scale=1e300), "scale should be finite"),
+    "rows of NaN": Attack(lambda server: server.plant(nan), "expected finite rows"),
+    "rows of infinity": Attack(lambda server: server.plant(inf), "expected finite rows"),
+    "rows of 1e6": Attack(lambda server: server.plant(1e6), "expected rows at most"),
+    "rows of 1e6 in place of its own": Attack(lambda server: server.plant(1e6, "nothing"), "expected rows at most"),
+    "rows of 3e38": Attack(lambda server: server.plant(3e38), "expected"),
+    "a scale of NaN": Attack(lambda server: server.plant(1e-3, scale=nan), "expected a finite scale"),
+    "a scale of 1e300": Attack(lambda server: server.plant(1e-3, scale=1e300), "expected a finite scale"),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedhca2.clients.evaluation import evaluate, mean_loss, recalibrate
-from fedhca2.clients.exchange import Exchange, FirstRow, RowLimits, divergence, first_rows
+from fedhca2.clients.exchange import DeclinedError, Exchange, FirstRow, RowLimits, divergence, first_rows
 from fedhca2.clients.gpu.device import DeviceSlot, at_work
 from fedhca2.clients.privacy import Privacy
 from fedhca2.clients.state_file import ClientState
@@ -133,7 +133,6 @@ class Client:
         with at_work(self, place):
             began = perf_counter()
             turns = self._turns(order.round, place) if order.train else iter(())
-            self.exchange.publish_first(self.shared.model)
             fine_tune = order.finish and self.objective.final_epochs > 0
             good = self._copy(self.where) if order.train or fine_tune else None
             declined, effect = self._take(order, place)
@@ -141,14 +140,14 @@ class Client:
             metrics = self.evaluate(place) if order.evaluate else {}
             reply = Reply(self.name, order.round, metrics=metrics, effect=effect, failed=failed, declined=declined)
             if good and order.train:
-                self.exchange.begin_training(self.shared.model, order)
+                outgoing = self.exchange.begin_training(self.shared.model, order)
                 losses = self._train(turns, place, watch)
                 if failed := self._fault(losses, good):
                     reply = replace(reply, failed=failed)
                 else:
-                    rows, agreement = self.exchange.outgoing(self.shared.model, order)
-                    told = {} if self.privacy.noise else losses  # noise does not cover losses
-                    reply = replace(reply, rows=rows, agreement=agreement, losses=told)
+                    rows, agreement = outgoing()
+                    shown = {} if self.privacy.noise else losses  # noise does not cover losses
+                    reply = replace(reply, rows=rows, agreement=agreement, losses=shown)
             return replace(reply, seconds=perf_counter() - began)
 
     def _take(self, order: Order, place: DeviceSlot) -> tuple[str, Effect | None]:
@@ -160,8 +159,10 @@ class Client:
         if order.compare and self.objective.replaces and not self.privacy.noise:
             before = mean_loss(self, place)
         seconds = perf_counter() - began
-        if fault := self.exchange.receive(self.shared.model, order):
-            return f"its rows were not taken: {fault}", None
+        try:
+            self.exchange.receive(self.shared.model, order)
+        except DeclinedError as error:
+            return f"its rows were not taken: {error}", None
         if self.batch_norm == "recalibrate" and order.deliveries:
             recalibrate(self.shared.model, self.batches(order.round * self.data.epochs, place))
         if not isfinite(before):

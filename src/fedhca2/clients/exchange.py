@@ -19,6 +19,7 @@ from fedhca2.params import Layout, Slot, Slotted, add_scaled, assign, flatten, l
 ALIKE = 10.0  # fresh rows of one layout come from one distribution, so their lengths are similar
 
 Rows = dict[Slot, Tensor]
+Agreement = dict[Slot, tuple[float, ...]]
 
 
 class Limits(Protocol):
@@ -104,6 +105,10 @@ class RowLimits:
         return ALIKE * (first.length + trained + noise_reach(self.noise, round + 1, first.numel))
 
 
+class DeclinedError(ValueError):
+    """Rows that a client does not take; its values stay as they were."""
+
+
 class Exchange:
     """The rows that a client keeps from one round to the next, by slot. They are part of its state.
 
@@ -122,31 +127,26 @@ class Exchange:
 
     def rows(self, model: Slotted, slots: Iterable[Slot]) -> Rows:
         """The model's values in these slots."""
-        held = model.slots()
-        return {slot: flatten(held[slot], self.layouts[slot]) for slot in slots}
+        tensors = model.slots()
+        return {slot: flatten(tensors[slot], self.layouts[slot]) for slot in slots}
 
-    def publish_first(self, model: Slotted) -> None:
-        """With privacy: at first, the server knows the values that all clients start from."""
-        if self.privacy.active and not self.published:
-            self.published = self.rows(model, self.layouts)
-
-    def receive(self, model: Slotted, order: Order) -> str:
-        """Take all of the rows or none; returns the reason if none were taken.
+    def receive(self, model: Slotted, order: Order) -> None:
+        """Take all of the rows; raises DeclinedError, and takes none, if some do not fit or are too long.
 
         The next value of a slot is its base plus the rows; with some methods it is only an anchor.
         """
+        if self.privacy.active and not self.published:  # at first, the server knows what all clients start from
+            self.published = self.rows(model, self.layouts)
         for slot, delivery in order.deliveries.items():
-            if fault := misfit(slot, delivery, self.layouts, self.start):
-                return fault
+            check_delivery(slot, delivery, self.layouts, self.start)
         where = next(model.parameters()).device
         sent = {
             slot: replace(delivery, addends=tuple(replace(each, row=each.row.to(where)) for each in delivery.addends))
             for slot, delivery in order.deliveries.items()
         }
-        held = model.slots()
-        rows = {slot: self._next_row(slot, delivery, held[slot], where) for slot, delivery in sent.items()}
-        if fault := excess(sent, rows, lambda slot: self.limits.longest(slot, order.round)):
-            return fault
+        tensors = model.slots()
+        rows = {slot: self._next_row(slot, delivery, tensors[slot], where) for slot, delivery in sent.items()}
+        check_lengths(sent, rows, lambda slot: self.limits.longest(slot, order.round))
         for slot, row in rows.items():
             for addend in sent[slot].addends:
                 if addend.remember:
@@ -154,36 +154,40 @@ class Exchange:
             if not self.replaces:
                 self.received[slot] = row
                 continue
-            assign(held[slot], row, self.layouts[slot])
+            assign(tensors[slot], row, self.layouts[slot])
             if self.privacy.active and sent[slot].base == "nothing":
                 self.published[slot] = row
-        return ""
 
-    def _next_row(self, slot: Slot, delivery: Delivery, held: Mapping[str, Tensor], device: torch.device) -> Tensor:
+    def _next_row(self, slot: Slot, delivery: Delivery, own: Mapping[str, Tensor], device: torch.device) -> Tensor:
         """A slot's base plus the rows."""
         layout = self.layouts[slot]
         if delivery.base == "nothing":
             row = torch.zeros(layout.numel, device=device)
         else:
-            row = self.start[slot] if delivery.base == "start" else flatten(held, layout)
+            row = self.start[slot] if delivery.base == "start" else flatten(own, layout)
         for addend in delivery.addends:
             row = add_scaled(row, addend.row, torch.tensor(addend.scale, dtype=torch.float64), layout)
         return row
 
-    def begin_training(self, model: Slotted, order: Order) -> None:
-        """Keep the values before training."""
+    def begin_training(self, model: Slotted, order: Order) -> Callable[[], tuple[Rows, Agreement]]:
+        """Keep the values before training.
+
+        The returned function gives what to send when training has ended well: rows, and the inner products of the
+        updates with the rows received before.
+        """
         self.start = self.rows(model, {*self._uploads(order), *self.remembered})
+
+        def outgoing() -> tuple[Rows, Agreement]:
+            rows, updates = self._rows_and_updates(model, order)
+            return rows, {slot: self._agreement(slot, row) for slot, row in updates.items() if slot in self.remembered}
+
+        return outgoing
 
     def anchors(self, model: Slotted, anchor: Anchor) -> Rows:
         """The rows that local training is pulled towards, if it is."""
         if anchor == "start":
             return self.rows(model, [slot for slot in self.layouts if slot.part in ("encoder", "decoder")])
         return self.received if anchor == "received" else {}
-
-    def outgoing(self, model: Slotted, order: Order) -> tuple[Rows, dict[Slot, tuple[float, ...]]]:
-        """The rows to send after training, and the inner products of the updates with the rows received before."""
-        rows, updates = self._rows_and_updates(model, order)
-        return rows, {slot: self._agreement(slot, row) for slot, row in updates.items() if slot in self.remembered}
 
     def _rows_and_updates(self, model: Slotted, order: Order) -> tuple[Rows, Rows]:
         """The rows to send, and the updates to measure agreement on."""
@@ -225,7 +229,7 @@ class Exchange:
         """Its rows by name, for the client's state."""
         rows = {"start": self.start, "received": self.received, "published": self.published}
         rows["remembered"] = {slot: row for slot, (row, _) in self.remembered.items()}
-        return {f"{kind}/{slot}": row for kind, held in rows.items() for slot, row in held.items()}
+        return {f"{kind}/{slot}": row for kind, by_slot in rows.items() for slot, row in by_slot.items()}
 
     def values(self) -> dict[str, Any]:
         """The other values of the client's state."""
@@ -245,21 +249,21 @@ class Exchange:
         self.noise_key = bytes.fromhex(values["noise_key"])
 
 
-def misfit(slot: Slot, delivery: Delivery, layouts: Mapping[Slot, Layout], starts: Container[Slot]) -> str:
-    """Why a delivery does not fit the model; empty if it does. `starts` are the slots with a stored start."""
+def check_delivery(slot: Slot, delivery: Delivery, layouts: Mapping[Slot, Layout], starts: Container[Slot]) -> None:
+    """Raise DeclinedError if a delivery does not fit the model. `starts` are the slots with a stored start."""
     layout = layouts.get(slot)
     if layout is None:
-        return f"{slot}: should be one of {', '.join(map(str, layouts))}"
+        raise DeclinedError(f"{slot}: expected one of {', '.join(map(str, layouts))}")
     if delivery.base not in get_args(Base) or (delivery.base == "start" and slot not in starts):
-        return f"{slot}: base should be a stored row, found {delivery.base!r:.40}"
+        raise DeclinedError(f"{slot}: expected a stored row as its base, got {delivery.base!r:.40}")
     for addend in delivery.addends:
-        if addend.row.shape != (layout.numel,) or not addend.row.is_floating_point():
-            return f"{slot}: row should have {layout.numel} floating-point numbers, found {tuple(addend.row.shape)}"
-        if len(addend.scale) not in (1, len(layout.layers)):
-            return f"{slot}: scale should be 1 number or {len(layout.layers)}, found {len(addend.scale)}"
+        shape, scales = tuple(addend.row.shape), len(addend.scale)
+        if shape != (layout.numel,) or not addend.row.is_floating_point():
+            raise DeclinedError(f"{slot}: expected a row of {layout.numel} floating-point numbers, got {shape}")
+        if scales not in (1, len(layout.layers)):
+            raise DeclinedError(f"{slot}: expected a scale of 1 number or {len(layout.layers)}, got {scales}")
         if not all(abs(scale) <= torch.finfo(torch.float32).max for scale in addend.scale):
-            return f"{slot}: scale should be finite, found NaN, infinite or too large values"
-    return ""
+            raise DeclinedError(f"{slot}: expected a finite scale, got NaN, infinite or too large values")
 
 
 def divergence(losses: Mapping[str, float], parameters: Iterable[Tensor]) -> str:
@@ -270,21 +274,21 @@ def divergence(losses: Mapping[str, float], parameters: Iterable[Tensor]) -> str
     return "; ".join(bad)
 
 
-def excess(sent: Mapping[Slot, Delivery], rows: Mapping[Slot, Tensor], longest: Callable[[Slot], float]) -> str:
-    """Why rows cannot come from training or would not stay finite; empty if they are fine. Waits for a GPU once.
+def check_lengths(sent: Mapping[Slot, Delivery], rows: Mapping[Slot, Tensor], longest: Callable[[Slot], float]) -> None:
+    """Raise DeclinedError if rows cannot come from training or would not stay finite. Waits for a GPU once.
 
     The outcome depends only on what the server knows: the lengths of its own rows, and the client's initial values and
     steps.
     """
-    addends = [addend.row for delivery in sent.values() for addend in delivery.addends]
     if not rows:
-        return ""
+        return
+    addends = [addend.row for delivery in sent.values() for addend in delivery.addends]
     lengths = torch.stack([torch.linalg.vector_norm(row) for row in (*rows.values(), *addends)]).tolist()
     of_addends = iter(lengths[len(rows) :])
     for (slot, delivery), length in zip(sent.items(), lengths, strict=False):
         added = sum(max(map(abs, addend.scale)) * next(of_addends) for addend in delivery.addends)
         if not isfinite(added) or not isfinite(length):
-            return f"{slot}: rows should be finite, found NaN, infinite or too large values"
+            raise DeclinedError(f"{slot}: expected finite rows, got NaN, infinite or too large values")
         if added > (limit := longest(slot)):
-            return f"{slot}: rows should be at most {limit:.4g} long, the most that training can do, found {added:.4g}"
-    return ""
+            most = f"at most {limit:.4g} long, the most that training can do"
+            raise DeclinedError(f"{slot}: expected rows {most}, got {added:.4g}")

@@ -99,12 +99,11 @@ def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, tuple[int,
         for client in clients:
             order = Order(round, pending.get(client.name, {}), upload=server.uploads(client.name, round))
             model, exchange = client.shared.model, client.exchange
-            exchange.publish_first(model)
             exchange.receive(model, order)
-            exchange.begin_training(model, order)
+            outgoing = exchange.begin_training(model, order)
             for parameter in model.parameters():
                 parameter.data.add_(torch.randn_like(parameter), alpha=NUDGE)
-            rows, agreement = exchange.outgoing(model, order)
+            rows, agreement = outgoing()
             told = {} if client.privacy.noise else dict.fromkeys(model.decoders, 0.0)
             replies.append(Reply(client.name, round, rows=rows, agreement=agreement, losses=told))
             traffic[client.name] = replies[-1].nbytes, order.nbytes

@@ -12,7 +12,7 @@ from flwr.app import Message
 from torch import Tensor, nn
 
 from fedhca2.clients import ClientState, Privacy, load_state, save_state
-from fedhca2.clients.exchange import Exchange, divergence
+from fedhca2.clients.exchange import DeclinedError, Exchange, divergence
 from fedhca2.clients.state_file import STATE_FILE, reply_again, save_answer
 from fedhca2.experiment.clients import NAME
 from fedhca2.federation.flower.records import decode_order, encode_reply, header_of, pack, profile_as_data
@@ -159,14 +159,17 @@ class FlowerClient:
         """Take rows once, however often they are sent; returns the reason if they do not fit."""
         if number <= self._taken:
             return ""
-        fault = self._exchange.receive(self.parts, order)
-        self._taken = self._taken if fault else number
-        return f"its rows were not taken: {fault}" if fault else ""
+        try:
+            self._exchange.receive(self.parts, order)
+        except DeclinedError as error:
+            return f"its rows were not taken: {error}"
+        self._taken = number
+        return ""
 
     def _perform(self, order: Order, header: Mapping[str, Any], fit: Fit) -> Reply:
         began = perf_counter()
         declined = self._take(order, header["rows"])
-        self._exchange.begin_training(self.parts, order)
+        outgoing = self._exchange.begin_training(self.parts, order)
         local = LocalRound(order.round, header["pull"], self._pulled(header["anchor"]))
         losses = {task: float(loss) for task, loss in fit(local).items()}
         if not set(losses) <= set(self.profile.tasks):
@@ -178,7 +181,7 @@ class FlowerClient:
         if fault := divergence(losses, self.parts.parameters()):
             self._restore(load_state(self._folder / STATE_FILE))
             return Reply(self.profile.client, order.round, failed=fault)
-        rows, agreement = self._exchange.outgoing(self.parts, order)
+        rows, agreement = outgoing()
         seconds = perf_counter() - began
         reply = Reply(self.profile.client, order.round, rows, agreement, losses, seconds=seconds, declined=declined)
         self._round = order.round

@@ -134,7 +134,7 @@ def order(addend, base="trained", slot=ENCODER, **rest):
 def test_rows_that_no_training_makes_are_not_taken(client, value, base):
     before = client.state().tensors
     reply = client.perform(order(Addend(row(client, value)), base))
-    assert reply.declined.startswith("its rows were not taken: encoder: rows should be")
+    assert reply.declined.startswith("its rows were not taken: encoder: expected")
     assert same(client.state().tensors, before)
 
 
