@@ -1,6 +1,6 @@
 """Drawings of a comparison as SVG: average ranks with their critical difference, and a column over a swept setting."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
@@ -10,7 +10,13 @@ import numpy as np
 from scipy.special import fdtrc
 
 from fedhca2.reports.comparison import DELTA_M, LEVEL, Column, Comparison, SeedScores
+from fedhca2.reports.figures import COLOURS
 from fedhca2.run_folder.reader import Array
+
+RANKS_FILE, SWEEP_FILE = "critical-difference.svg", "sweep.svg"
+RANKS_TITLE = "Average ranks and their critical difference"
+LETTER, ROW = 7.2, 22  # pixels: the width of a letter, and the height of a line of text
+LEFT, RIGHT, TOP, BOTTOM = 70, 530, 40, 290  # pixels: the axes of a sweep
 
 
 @dataclass(frozen=True)
@@ -57,17 +63,6 @@ def rank(scores: Mapping[str, Sequence[float]]) -> Ranking | None:
     return Ranking(dict(ranks), n, float(fdtrc(k - 1, (k - 1) * (n - 1), f)), float(critical))
 
 
-RANKS_FILE, SWEEP_FILE = "critical-difference.svg", "sweep.svg"
-RANKS_TITLE = "Average ranks and their critical difference"
-STEP, AXIS = 60, 720  # pixels: a rank, and the most for all of them
-LETTER, TOP, ROW, BAR = 7.2, 62, 22, 8  # pixels: a letter, the axis, a name, a group
-WIDTH, HEIGHT = 560, 340  # pixels of a sweep, and its margins:
-LEFT, RIGHT, ABOVE, BELOW = 70, 30, 40, 50
-TICKS = 5
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#555", "#7b3294", "#8c510a", "#1b7837")
-WIDE = 100  # times the smallest value, from which the axis is logarithmic
-
-
 def ranking_of(comparison: Comparison) -> Ranking | None:
     """Rank the methods in every column with every seed that all of them have."""
     scores: dict[str, list[float]] = {method: [] for method in comparison.entries}
@@ -94,11 +89,9 @@ def ranking_note(ranking: Ranking) -> str:
 
 def draw_ranks(ranking: Ranking) -> str:
     """Draw the average ranks on an axis, with a bar over methods that do not differ, as Demšar (2006) does."""
-    names, count = list(ranking.ranks), len(ranking.ranks)
-    labels = [f"{name} {value:.2f}" for name, value in ranking.ranks.items()]
-    side = 30 + LETTER * max(map(len, labels))
-    step = min(STEP, AXIS / (count - 1))
-    width = 2 * side + step * max(count - 1, ranking.critical_difference)
+    labels, count = [f"{name} {value:.2f}" for name, value in ranking.ranks.items()], len(ranking.ranks)
+    side, top = 30 + LETTER * max(map(len, labels)), 62  # the margins of the axis
+    step = min(60, 720 / (count - 1))
 
     def x(value: float) -> float:
         return side + step * (value - 1)
@@ -106,22 +99,22 @@ def draw_ranks(ranking: Ranking) -> str:
     end = x(1 + ranking.critical_difference)
     parts = [svg_line(x(1), 22, end, 22), *(svg_line(edge, 18, edge, 26) for edge in (x(1), end))]
     parts += [svg_text(x(1), 13, f"critical difference {ranking.critical_difference:.2f}", "start")]
-    parts += [svg_line(x(1), TOP, x(count), TOP)]
+    parts += [svg_line(x(1), top, x(count), top)]
     for tick in range(1, count + 1):
-        parts += [svg_line(x(tick), TOP - 5, x(tick), TOP), svg_text(x(tick), TOP - 10, str(tick), "middle")]
+        parts += [svg_line(x(tick), top - 5, x(tick), top), svg_text(x(tick), top - 10, str(tick), "middle")]
     groups = ranking.groups
     for number, group in enumerate(groups):
-        y = TOP + BAR * (number + 1)
+        y = top + 8 * (number + 1)
         parts.append(svg_line(x(ranking.ranks[group[0]]) - 4, y, x(ranking.ranks[group[-1]]) + 4, y, 4))
-    first, half = TOP + BAR * (len(groups) + 1) + ROW, (count + 1) // 2
-    for number, name in enumerate(names):
-        at, left = x(ranking.ranks[name]), number < half
+    first, half = top + 8 * (len(groups) + 1) + ROW, (count + 1) // 2
+    for number, (label, value) in enumerate(zip(labels, ranking.ranks.values(), strict=True)):
+        left = number < half
         y = first + ROW * (number if left else count - 1 - number)
         edge, anchor, shift = (side - 12, "end", -4) if left else (x(count) + 12, "start", 4)
-        parts += [svg_line(at, TOP, at, y), svg_line(at, y, edge, y)]
-        parts.append(svg_text(edge + shift, y + 4, labels[number], anchor))
-    height = first + ROW * half
-    return svg_drawing(width, height, f"{RANKS_TITLE}: {', '.join(labels)}", parts)
+        parts += [svg_line(x(value), top, x(value), y), svg_line(x(value), y, edge, y)]
+        parts.append(svg_text(edge + shift, y + 4, label, anchor))
+    width = 2 * side + step * max(count - 1, ranking.critical_difference)
+    return svg_drawing(width, first + ROW * half, f"{RANKS_TITLE}: {', '.join(labels)}", parts)
 
 
 def draw_sweep(
@@ -132,31 +125,32 @@ def draw_sweep(
 ) -> str:
     """Draw a curve for each method: means over the values with their standard deviation, and a point for each seed.
 
-    `curves` has the row of the comparison by method and value; a method with one row for all values is a dashed line.
-    `measure` is the group and the task of a column, instead of Δm.
+    :param curves: the row of the comparison by method and value; a method with one row for all values is a dashed line.
+    :param measure: the group and the task of a column, instead of Δm.
     """
     column = _column(comparison, curves, measure)
     entries = {
         name: {value: comparison.entries[label][column] for value, label in labels.items()}
         for name, labels in curves.items()
     }
-    title = column.heading if column.is_gain else f"{column.group}: {column.heading}"
-    x = _positions(list(dict.fromkeys(value for held in entries.values() for value in held)))
-    y = _Axis([entry for held in entries.values() for entry in held.values()])
-    parts = _frame(f"{title} over {setting}", setting, x, y)
-    for number, (name, held) in enumerate(entries.items()):
-        level = len(held) > 1 and len(set(curves[name].values())) == 1
-        drawn = _level(y, next(iter(held.values()))) if level else _curve(x, y, held)
-        if len(entries) > 1:
-            drawn += _key(number, name, level=level)
-        parts += [_coloured(COLOURS[number % len(COLOURS)] if len(entries) > 1 else "#222", drawn)]
-    told = {
-        name: "; ".join(f"{value}: {entry.mean:.4g}" for value, entry in held.items()) for name, held in entries.items()
-    }
-    every = " | ".join(f"{name}: {text}" if len(told) > 1 else text for name, text in told.items())
-    width = WIDTH + (LETTER * max(map(len, entries)) + 40 if len(entries) > 1 else 0)
-    height = max(HEIGHT, ABOVE + ROW * len(entries))
-    return svg_drawing(width, height, f"{title} over {setting}: {every}", parts)
+    about = f"{column.heading if column.is_gain else f'{column.group}: {column.heading}'} over {setting}"
+    x, several = _positions(list(dict.fromkeys(value for own in entries.values() for value in own))), len(entries) > 1
+    y, parts = _vertical_axis([entry for own in entries.values() for entry in own.values()])
+    parts = [svg_text(280, 22, about, "middle"), svg_text(280, 332, setting, "middle"), *parts]
+    parts += [svg_text(at, BOTTOM + 18, value, "middle") for value, at in x.items()]
+    for number, (name, own) in enumerate(entries.items()):
+        level = len(own) > 1 and len(set(curves[name].values())) == 1
+        drawn = _level(y, next(iter(own.values()))) if level else _curve(x, y, own)
+        if several:  # a key beside the figure
+            at = TOP + ROW * number
+            stroke = svg_line(RIGHT + 8, at, RIGHT + 34, at, 2)
+            drawn += [_dashed(stroke) if level else stroke, svg_text(RIGHT + 40, at + 4, name, "start")]
+        colour = COLOURS[number % len(COLOURS)] if several else "#222"
+        parts += [f'<g fill="{colour}" stroke="{colour}">', *drawn, "</g>"]
+    means = {name: "; ".join(f"{value}: {one.mean:.4g}" for value, one in own.items()) for name, own in entries.items()}
+    told = " | ".join(f"{name}: {text}" if several else text for name, text in means.items())
+    width = 560 + (LETTER * max(map(len, entries)) + 40 if several else 0)
+    return svg_drawing(width, max(340, TOP + ROW * len(entries)), f"{about}: {told}", parts)
 
 
 def _column(comparison: Comparison, curves: Mapping[str, Mapping[str, str]], measure: tuple[str, str] | None) -> Column:
@@ -168,99 +162,65 @@ def _column(comparison: Comparison, curves: Mapping[str, Mapping[str, str]], mea
     return DELTA_M if known else comparison.columns[0]
 
 
-def _frame(title: str, setting: str, x: Mapping[str, float], y: "_Axis") -> list[str]:
-    """The titles and both axes."""
-    bottom = HEIGHT - BELOW
-    parts = [svg_text(WIDTH / 2, 22, title, "middle"), svg_text(WIDTH / 2, HEIGHT - 8, setting, "middle")]
-    parts += [svg_line(LEFT, bottom, WIDTH - RIGHT, bottom), svg_line(LEFT, ABOVE, LEFT, bottom)]
-    for tick in y.ticks:
-        parts += [svg_line(LEFT - 5, y(tick), LEFT, y(tick)), svg_text(LEFT - 8, y(tick) + 4, y.shown(tick), "end")]
-    return [*parts, *(svg_text(place, bottom + 18, value, "middle") for value, place in x.items())]
+def _positions(values: list[str]) -> dict[str, float]:
+    """Horizontal positions: to scale if all values are numbers, logarithmic if they differ widely, else in order."""
+    order = [float(number) for number in range(len(values))]
+    try:
+        scale = [float(value) for value in values]
+    except ValueError:
+        scale = order
+    if not all(map(isfinite, scale)) or len(set(scale)) < len(scale):
+        scale = order
+    if min(scale) > 0 and max(scale) >= 100 * min(scale):
+        scale = [log10(at) for at in scale]
+    low, room = min(scale), (max(scale) - min(scale)) or 1.0
+    ends = (LEFT + 30, RIGHT - 30)
+    return {value: ends[0] + (ends[1] - ends[0]) * (at - low) / room for value, at in zip(values, scale, strict=True)}
 
 
-def _curve(x: Mapping[str, float], y: "_Axis", entries: Mapping[str, SeedScores]) -> list[str]:
+def _vertical_axis(entries: Sequence[SeedScores]) -> tuple[Callable[[float], float], list[str]]:
+    """The position of a value between the smallest and the largest mark, and both axes with round numbers."""
+    ends = [entry.mean + sign * (entry.deviation or 0.0) for entry in entries for sign in (-1, 1)]
+    known = [value for value in [*ends, *(v for entry in entries for v in entry.values)] if isfinite(value)] or [0.0]
+    room = max(max(known) - min(known), 1e-3 * max(map(abs, known)), 1e-9)
+    low, high = min(known) - 0.05 * room, max(known) + 0.05 * room
+
+    def y(value: float) -> float:
+        return BOTTOM - (value - low) / (high - low) * (BOTTOM - TOP)
+
+    step, parts = tick_step(high - low, 5), [svg_line(LEFT, BOTTOM, RIGHT, BOTTOM), svg_line(LEFT, TOP, LEFT, BOTTOM)]
+    for tick in (step * number for number in range(ceil(low / step), floor(high / step) + 1)):
+        label = f"{tick:.{max(0, -floor(log10(step)))}f}"
+        parts += [svg_line(LEFT - 5, y(tick), LEFT, y(tick)), svg_text(LEFT - 8, y(tick) + 4, label, "end")]
+    return y, parts
+
+
+def _curve(x: Mapping[str, float], y: Callable[[float], float], entries: Mapping[str, SeedScores]) -> list[str]:
+    """Lines between means, a dot for each seed, and whiskers of one standard deviation."""
     means = [(x[value], y(entry.mean)) for value, entry in entries.items() if isfinite(entry.mean)]
-    lines = [svg_line(*start, *end, 2) for start, end in pairwise(means)]
-    return [*lines, *(mark for value, entry in entries.items() for mark in _marks(x[value], y, entry))]
+    parts = [svg_line(*start, *end, 2) for start, end in pairwise(means)]
+    for at, entry in ((x[value], entry) for value, entry in entries.items()):
+        heights = [f"{y(value):.1f}" for value in entry.values if isfinite(value)]
+        parts += [f'<circle cx="{at:.1f}" cy="{cy}" r="3" fill-opacity="0.5" stroke="none"/>' for cy in heights]
+        if entry.deviation is not None and isfinite(entry.deviation):
+            low, high = y(entry.mean - entry.deviation), y(entry.mean + entry.deviation)
+            parts += [svg_line(at, low, at, high), *(svg_line(at - 5, end, at + 5, end) for end in (low, high))]
+    return parts
 
 
-def _level(y: "_Axis", entry: SeedScores) -> list[str]:
+def _level(y: Callable[[float], float], entry: SeedScores) -> list[str]:
     """A dashed line at the mean of what no value changes, in a band of its standard deviation."""
     if not isfinite(entry.mean):
         return []
     spread = entry.deviation if entry.deviation is not None and isfinite(entry.deviation) else 0.0
     top, bottom = y(entry.mean + spread), y(entry.mean - spread)
-    size = f'width="{WIDTH - LEFT - RIGHT}" height="{bottom - top:.1f}"'
+    size = f'width="{RIGHT - LEFT}" height="{bottom - top:.1f}"'
     band = [f'<rect x="{LEFT}" y="{top:.1f}" {size} fill-opacity="0.12" stroke="none"/>'] if spread else []
-    return [*band, f'<g stroke-dasharray="6 4">{svg_line(LEFT, y(entry.mean), WIDTH - RIGHT, y(entry.mean), 2)}</g>']
+    return [*band, _dashed(svg_line(LEFT, y(entry.mean), RIGHT, y(entry.mean), 2))]
 
 
-def _key(number: int, name: str, *, level: bool) -> list[str]:
-    """The line of a method in the key beside the figure."""
-    at, line = ABOVE + ROW * number, WIDTH - RIGHT + 8
-    stroke = svg_line(line, at, line + 26, at, 2)
-    return [f'<g stroke-dasharray="6 4">{stroke}</g>' if level else stroke, svg_text(line + 32, at + 4, name, "start")]
-
-
-def _coloured(colour: str, parts: Sequence[str]) -> str:
-    return "\n".join([f'<g fill="{colour}" stroke="{colour}">', *parts, "</g>"])
-
-
-def _marks(x: float, y: "_Axis", entry: SeedScores) -> list[str]:
-    dots = [
-        f'<circle cx="{x:.1f}" cy="{y(value):.1f}" r="3" fill-opacity="0.5" stroke="none"/>'
-        for value in entry.values
-        if isfinite(value)
-    ]
-    if entry.deviation is None or not isfinite(entry.deviation):
-        return dots
-    low, high = y(entry.mean - entry.deviation), y(entry.mean + entry.deviation)
-    return [*dots, svg_line(x, low, x, high), *(svg_line(x - 5, end, x + 5, end) for end in (low, high))]
-
-
-class _Axis:
-    """Vertical positions, from the smallest to the largest mark."""
-
-    def __init__(self, entries: list[SeedScores]) -> None:
-        spread = [entry.deviation or 0.0 for entry in entries]
-        ends = [entry.mean + sign * each for entry, each in zip(entries, spread, strict=True) for sign in (-1, 1)]
-        known = [value for value in [*ends, *(v for entry in entries for v in entry.values)] if isfinite(value)] or [
-            0.0
-        ]
-        room = max(max(known) - min(known), 1e-3 * max(map(abs, known)), 1e-9)
-        self.low, self.high = min(known) - 0.05 * room, max(known) + 0.05 * room
-
-    @property
-    def step(self) -> float:
-        """From one tick to the next."""
-        return tick_step(self.high - self.low, TICKS)
-
-    @property
-    def ticks(self) -> list[float]:
-        """Round numbers on the axis."""
-        return [self.step * number for number in range(ceil(self.low / self.step), floor(self.high / self.step) + 1)]
-
-    def shown(self, tick: float) -> str:
-        """A tick with as many digits as tell it from the next."""
-        return f"{tick:.{max(0, -floor(log10(self.step)))}f}"
-
-    def __call__(self, value: float) -> float:
-        return HEIGHT - BELOW - (value - self.low) / (self.high - self.low) * (HEIGHT - ABOVE - BELOW)
-
-
-def _positions(values: list[str]) -> dict[str, float]:
-    """Horizontal positions: to scale if all values are numbers, logarithmic if they differ widely, else in order."""
-    try:
-        places = [float(value) for value in values]
-    except ValueError:
-        places = [float(number) for number in range(len(values))]
-    if not all(map(isfinite, places)) or len(set(places)) < len(places):
-        places = [float(number) for number in range(len(values))]
-    if min(places) > 0 and max(places) >= WIDE * min(places):
-        places = [log10(place) for place in places]
-    low, room = min(places), (max(places) - min(places)) or 1.0
-    inside = WIDTH - LEFT - RIGHT - 60
-    return {value: LEFT + 30 + inside * (place - low) / room for value, place in zip(values, places, strict=True)}
+def _dashed(line: str) -> str:
+    return f'<g stroke-dasharray="6 4">{line}</g>'
 
 
 def svg_drawing(width: float, height: float, told: str, parts: Sequence[str]) -> str:
