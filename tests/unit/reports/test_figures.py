@@ -43,8 +43,11 @@ def by_id(figures):
     return {figure.id: figure for figure in figures}
 
 
-def test_every_task_has_a_curve_of_its_metric(run):
-    assert [figure.id for figure in metric_curves(run)] == ["metric-semseg", "metric-sal", "metric-depth"]
+def test_every_task_has_a_curve_for_each_client_that_has_it(run):
+    scores = by_id(metric_curves(run))
+    assert list(scores) == ["metric-semseg", "metric-sal", "metric-depth"]
+    assert [trace["name"] for trace in scores["metric-semseg"].data] == ["road", "home"]
+    assert by_id(loss_curves(run))["loss-sal"].data[0]["x"] == [1, 2, 3]  # the rounds that trained
 
 
 def test_a_baseline_from_elsewhere_has_its_line(tmp_path):
@@ -69,25 +72,12 @@ def test_the_baseline_of_a_run_with_a_baseline_is_kept_too(tmp_path):
     assert baseline_files(tmp_path / "run", {})[BASELINE_METRICS] == [*local.of("metric"), *local.of("loss")]
 
 
-def test_clients_with_the_same_task_share_a_figure(run):
-    assert [trace["name"] for trace in by_id(metric_curves(run))["metric-semseg"].data] == ["road", "home"]
-
-
-def test_losses_belong_to_the_round_that_trained(run):
-    assert by_id(loss_curves(run))["loss-sal"].data[0]["x"] == [1, 2, 3]
-
-
-def test_alpha_is_drawn_for_every_client(run):
-    alpha = by_id(weight_figures(run))["alpha"]
-    assert {trace["name"]: trace["y"] for trace in alpha.data}["road"] == pytest.approx([0.1, 0.11, 0.12])
-
-
-def test_beta_has_a_column_for_every_layer(run):
-    assert by_id(weight_figures(run))["beta-layers"].data[0]["x"] == ["L1 fuse", "L2 norm"]
-
-
-def test_beta_moves_over_rounds(run):
-    assert list(by_id(weight_figures(run))["beta-layers"].sliders[0].labels) == ["1", "2", "3"]
+def test_learned_weights_are_drawn_by_client_and_by_layer(run):
+    figures = by_id(weight_figures(run))
+    alpha = {trace["name"]: trace["y"] for trace in figures["alpha"].data}
+    assert alpha["road"] == pytest.approx([0.1, 0.11, 0.12])
+    assert figures["beta-layers"].data[0]["x"] == ["L1 fuse", "L2 norm"]
+    assert list(figures["beta-layers"].sliders[0].labels) == ["1", "2", "3"]
 
 
 def test_conflicts_are_cosines_of_the_products(run):
@@ -176,16 +166,18 @@ def crowd(count):
     return by_id(map_figures([np.eye(count)], points, "encoder", "Map"))
 
 
-def test_few_points_have_no_tsne_map():
-    assert (list(crowd(19)), list(crowd(20))) == (["map-encoder"], ["map-encoder", "tsne-encoder"])
+@pytest.mark.parametrize(
+    ("count", "mode", "maps"),
+    [(9, "markers+text", 1), (12, "markers", 1), (19, "markers", 1), (20, "markers", 2), (301, "markers", 1)],
+)
+def test_few_points_have_names_and_neither_few_nor_many_have_tsne(count, mode, maps):
+    figures = crowd(count)
+    assert list(figures) == ["map-encoder", "tsne-encoder"][:maps]
+    assert {trace["mode"] for trace in figures["map-encoder"].data[:count]} == {mode}
 
 
 def test_three_clients_have_no_map(run):
     assert not [figure.id for figure in conflict_figures(run) if figure.id.startswith("map")]
-
-
-def test_few_points_have_their_names():
-    assert [trace["mode"] for trace in crowd(9)["map-encoder"].data[:9]] == ["markers+text"] * 9
 
 
 def test_without_scikit_learn_the_map_says_how_to_get_it(monkeypatch):
@@ -200,14 +192,6 @@ def test_a_map_has_a_colour_for_each_client_and_a_symbol_for_each_data_set(id):
     *points, _, _ = crowd(20)[id].data
     assert [trace["marker"]["color"] for trace in points] == list(COLOURS * 2)
     assert [trace["marker"]["symbol"] for trace in points] == [[SYMBOLS[i % 2]] for i in range(20)]
-
-
-def test_many_points_are_mapped_without_tsne():
-    assert list(crowd(301)) == ["map-encoder"]
-
-
-def test_no_name_is_written_over_another_on_a_map():
-    assert {trace["mode"] for trace in crowd(12)["map-encoder"].data} == {"markers"}
 
 
 def test_a_client_has_one_colour_in_every_figure(run):
@@ -241,10 +225,7 @@ def test_scores_of_many_clients_are_listed_by_kind_with_their_ends(tmp_path):
     road = [client for client, kind in run.kinds.items() if kind == "outdoor:semseg"]
     scores = {client: run.result["clients"][client]["semseg"]["miou"] for client in road}
     assert max(scores, key=scores.get) in table.rows[0][-1].text
-
-
-def test_few_clients_need_no_list_by_kind(tmp_path):
-    assert kinds_tables(made_run(tmp_path)) == []
+    assert kinds_tables(made_run(tmp_path / "few")) == []
 
 
 def test_seeds_are_drawn_as_their_mean_in_a_band():
@@ -263,27 +244,15 @@ def test_noise_does_not_fill_an_axis():
     assert high - low > 0.3
 
 
-def test_attention_has_a_state_for_every_tensor(run):
-    attention = by_id(attention_figures(run))["attention"]
-    assert list(attention.sliders[0].labels) == ["fuse.weight", "fuse.bias", "norm.weight", "norm.bias"]
-
-
-def test_attention_opens_on_the_tensor_that_differs_most_from_a_mean(run):
-    last = [event for event in run.of("aggregation") if event["part"] == "decoder"][-1]
-    evenness = [entropy(np.array(tensor)) for tensor in last["mixing"][0]]
-    assert by_id(attention_figures(run))["attention"].sliders[0].start == int(np.argmin(evenness))
-
-
-def test_attention_has_a_state_for_every_tensor_and_round(run):
-    attention = by_id(attention_figures(run))["attention"]
-    assert [slider.name for slider in attention.sliders] == ["tensor", "round"]
-    assert len(attention.changes) == 4 * 3
-
-
-def test_entropy_of_one_tensor_is_drawn_over_rounds(run):
+def test_attention_has_a_state_for_every_tensor_and_round_and_opens_on_the_least_even_one(run):
+    figures = by_id(attention_figures(run))
+    tensors, rounds = figures["attention"].sliders
+    assert list(tensors.labels) == ["fuse.weight", "fuse.bias", "norm.weight", "norm.bias"]
+    assert (rounds.name, len(figures["attention"].changes)) == ("round", 4 * 3)
     events = [event for event in run.of("aggregation") if event["part"] == "decoder"]
-    expected = [entropy(np.array(event["mixing"][0][0])) for event in events]
-    assert by_id(attention_figures(run))["entropy"].data[0]["z"][0] == pytest.approx(expected)
+    evenness = [[entropy(np.array(tensor)) for tensor in event["mixing"][0]] for event in events]
+    assert tensors.start == int(np.argmin(evenness[-1]))
+    assert figures["entropy"].data[0]["z"][0] == pytest.approx([one[0] for one in evenness])
 
 
 def test_a_partner_that_nobody_chose_is_not_counted_although_both_get_the_same_mixture():
