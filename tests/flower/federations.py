@@ -131,3 +131,10 @@ def altered(change, app, kind):
         return reply
 
     return attempt
+
+
+def assert_equal(found, wanted):
+    """Every client's tensors are the same, bit for bit."""
+    for client, tensors in wanted.items():
+        for name, tensor in tensors.items():
+            assert torch.equal(tensor, found[client][name]), (client, name)

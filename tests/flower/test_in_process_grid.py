@@ -3,8 +3,15 @@
 from functools import cache
 
 import pytest
-import torch
-from federations import PowerCutError, Watching, flower_federation, in_memory, site_configs, small_experiment
+from federations import (
+    PowerCutError,
+    Watching,
+    assert_equal,
+    flower_federation,
+    in_memory,
+    site_configs,
+    small_experiment,
+)
 from in_process_grid import InProcessGrid
 
 from fedhca2.errors import UserError
@@ -38,12 +45,6 @@ def expected(method):
 
 def models(sites):
     return {name: site.client.personal.model.state_dict() for name, site in sites.items()}
-
-
-def assert_equal(found, wanted):
-    for client, tensors in wanted.items():
-        for name, tensor in tensors.items():
-            assert torch.equal(tensor, found[client][name]), (client, name)
 
 
 # Those that stand for a mechanism are run below, with a crash in the middle, to the same end.

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from federations import SWIN, flower_federation, small_experiment
+from federations import SWIN, flower_federation, orders_for, quiet, small_experiment
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from fedhca2.federation.flower.records import encode_orders, header_of, unsalt
@@ -13,18 +13,9 @@ from fedhca2.messages import Order
 pytestmark = pytest.mark.slow
 
 
-def quiet(*_):
-    pass
-
-
 @pytest.fixture
 def experiment():
     return small_experiment(rounds=2, model=SWIN)
-
-
-def orders_for(fleet, round=0):
-    upload = fleet.experiment.resolved_method.uploads(round)
-    return {name: Order(round, upload=upload) for name in fleet.profiles}
 
 
 def second_round(experiment, folder, **terms):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from federations import PowerCutError, Watching, flower_federation, in_memory, small_experiment
+from federations import PowerCutError, Watching, assert_equal, flower_federation, in_memory, small_experiment
 
 from fedhca2.deployment.trained import Evaluation, Trained, evaluated
 from fedhca2.federation.flower.deploy.consent import expected_profile
@@ -27,12 +27,6 @@ CLIENTS = [
 def mixed(**changes):
     model = {"encoder": {"name": TINY, "drop_path": 0.2}, "feature_width": 8, "decoder_width": 8}
     return small_experiment(**{"clients": CLIENTS, "model": model, "rounds": 3, **changes})
-
-
-def assert_equal(found, wanted):
-    for client, tensors in wanted.items():
-        for name, tensor in tensors.items():
-            assert torch.equal(tensor, found[client][name]), (client, name)
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from fedhca2.federation.flower.wait import TooFewClientsError
 PATIENT = "Anna Müller 1962-03-04, mammography"
 SECRET = f"/srv/Mary's; ward 7, oncology/scans/{PATIENT}.png"
 ERRORS = [
-    lambda: UserError([SECRET]),
-    lambda: RefusalError([SECRET], ["share"]),
+    lambda: UserError("", SECRET),
+    lambda: RefusalError("share", SECRET),
     lambda: RoundIsOverError(SECRET),
     lambda: MalformedMessageError(SECRET),
     lambda: SumRefusedError(SECRET),

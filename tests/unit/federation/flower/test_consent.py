@@ -60,30 +60,30 @@ def test_a_data_set_that_looks_for_files_by_its_settings_is_refused(kind):
         asked.accept(site())
 
 
+HUB = {"model": {"encoder": {"name": "hf-hub:eve/x", "weights": "none"}}}
+
+
 def test_an_encoder_that_a_site_has_not_listed_is_refused():
     told = Invitation.for_experiment(experiment(), "run1").experiment
-    hub = Invitation("run1", {**told, "model": {"encoder": {"name": "hf-hub:eve/x", "weights": "none"}}})
     with pytest.raises(RefusalError, match=r"\(encoders in site\.yaml\), got 'hf-hub:eve/x'"):
-        hub.accept(site())
+        Invitation("run1", {**told, **HUB}).accept(site())
 
 
-def test_heads_stay_at_a_site_that_does_not_share_them():
-    with pytest.raises(RefusalError, match=r"expected encoder, decoder \(share in site\.yaml\), got 'head'"):
-        accept(experiment(method=HEADS), site())
+@pytest.mark.parametrize(
+    ("own", "method", "fault"),
+    [
+        ({}, HEADS, r"encoder, decoder \(share in site\.yaml\), got 'head'"),
+        ({"share": ["encoder"]}, "fedhca2", r"encoder \(share in site\.yaml\), got 'decoder'"),
+        ({"methods": ["fedper"]}, "fedhca2", r"fedper \(methods in site\.yaml\), got 'fedhca2'"),
+    ],
+)
+def test_what_a_site_does_not_list_stays_there(own, method, fault):
+    with pytest.raises(RefusalError, match=fault):
+        accept(experiment(method=method), site(**own))
 
 
 def test_heads_leave_a_site_that_shares_them():
     assert accept(experiment(method=HEADS), site(share=["encoder", "decoder", "head"])).resolved_method.head
-
-
-def test_a_site_may_share_less():
-    with pytest.raises(RefusalError, match=r"expected encoder \(share in site\.yaml\), got 'decoder'"):
-        accept(experiment(), site(share=["encoder"]))
-
-
-def test_a_site_may_take_part_in_one_method_alone():
-    with pytest.raises(RefusalError, match=r"expected fedper \(methods in site\.yaml\), got 'fedhca2'"):
-        accept(experiment(), site(methods=["fedper"]))
 
 
 def test_timms_weights_are_those_on_the_sites_disk():
@@ -179,14 +179,16 @@ def test_a_site_tells_its_last_scores_by_default_and_none_where_it_has_a_budget(
     assert (site().reported_scores.send, site(privacy=BUDGET).reported_scores.send) == ("final", "none")
 
 
-def test_exact_scores_do_not_go_with_a_budget():
-    with pytest.raises(ValueError, match="scores: expected none or noised ones"):
-        site(privacy=BUDGET, scores="final")
-
-
-def test_noise_that_hides_nothing_is_an_error():
-    with pytest.raises(ValueError, match=r"at least 0\.001"):
-        site(scores={"noise": 1e-9})
+@pytest.mark.parametrize(
+    ("own", "fault"),
+    [
+        ({"privacy": BUDGET, "scores": "final"}, "scores: expected none or noised ones"),
+        ({"scores": {"noise": 1e-9}}, r"noise.*0\.001"),
+    ],
+)
+def test_scores_that_give_away_what_noise_hides_are_an_error(own, fault):
+    with pytest.raises(ValueError, match=fault):
+        site(**own)
 
 
 def test_a_site_file_names_what_is_wrong_with_its_scores(tmp_path):
@@ -209,15 +211,10 @@ def test_noised_scores_are_the_main_ones_with_the_deviation_that_is_paid_for():
         assert abs(float(values.mean()) - SCORES[task][metric]) < 4 * float(values.std()) / 250**0.5
 
 
-def test_scores_without_a_number_are_told_as_any_other():
-    assert torch.tensor(
-        noised_scores({"depth": {"rmse": float("nan")}}, 1.0, bytes(32), 0)[0]["depth"]["rmse"]
-    ).isfinite()
-
-
-def test_scores_outside_their_range_count_as_its_end():
-    far, farther = (noised_scores({"depth": {"rmse": value}}, 1.0, bytes(32), 0)[0] for value in (80.0, 1e30))
-    assert far == farther
+@pytest.mark.parametrize(("one", "other"), [(80.0, 1e30), (0.0, float("nan"))])
+def test_scores_outside_their_range_or_without_a_number_count_as_its_end(one, other):
+    found, wanted = (noised_scores({"depth": {"rmse": value}}, 1.0, bytes(32), 0)[0] for value in (other, one))
+    assert found == wanted
 
 
 SPEAKING = """
@@ -254,11 +251,11 @@ def test_paths_of_weights_are_relative_to_the_site_file(tmp_path):
     assert SiteConfig.load(file).weights == Path(tmp_path / "own.pt")
 
 
-def own_kind(tmp_path):
-    code = "class Rooms:\n    labels, size = {'depth': None}, (32, 32)\n    def __init__(self, split, root): ...\n"
+def own_kind(tmp_path, task="depth"):
+    code = f"class Rooms:\n    labels, size = {{'{task}': None}}, (32, 32)\n    def __init__(self, split, root): ...\n"
     code += "    def __len__(self): return 1\n    def __getitem__(self, index): ...\n"
-    (tmp_path / "rooms.py").write_text(code, "utf-8")
-    return {"kind": f"{tmp_path}/rooms.py:Rooms", "root": str(tmp_path)}
+    (tmp_path / f"{task}.py").write_text(code, "utf-8")
+    return {"kind": f"{tmp_path}/{task}.py:Rooms", "root": str(tmp_path)}
 
 
 def test_code_that_reads_images_is_never_named_to_a_site(tmp_path):
@@ -278,23 +275,16 @@ def test_a_server_that_names_code_which_reads_images_is_refused(tmp_path):
 def test_a_site_reads_its_images_with_code_of_its_own(tmp_path):
     own = own_kind(tmp_path)
     assert accept(experiment(data={"rooms": own}), site(data=own)).data["rooms"].kind == own["kind"]
-
-
-def test_a_site_must_say_how_its_images_are_read_if_the_experiment_cannot(tmp_path):
+    assert accept(experiment(), site(data=own)).data["rooms"].size == (64, 64)  # what the experiment has built in
     with pytest.raises(RefusalError, match=r"data\.rooms: expected how its images are read"):
-        accept(experiment(data={"rooms": own_kind(tmp_path)}), site())
-
-
-def test_a_site_may_read_with_its_own_code_what_the_experiment_has_built_in(tmp_path):
-    accepted = accept(experiment(), site(data=own_kind(tmp_path)))
-    assert accepted.data["rooms"].size == (64, 64)
+        accept(experiment(data={"rooms": own}), site())
 
 
 def test_paths_in_a_sites_file_are_beside_it(tmp_path):
     own_kind(tmp_path)
-    values = {"client": "home", "tasks": ["depth"], "state": "s", "data": {"kind": "rooms.py:Rooms", "root": "."}}
+    values = {"client": "home", "tasks": ["depth"], "state": "s", "data": {"kind": "depth.py:Rooms", "root": "."}}
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(values), "utf-8")
-    assert SiteConfig.load(tmp_path / "site.yaml").data == {"kind": f"{tmp_path}/rooms.py:Rooms", "root": str(tmp_path)}
+    assert SiteConfig.load(tmp_path / "site.yaml").data == {"kind": f"{tmp_path}/depth.py:Rooms", "root": str(tmp_path)}
 
 
 COUNT = (
@@ -304,12 +294,9 @@ COUNTED = {"clients": [{"name": "home", "data": "rooms", "tasks": ["count"]}]}
 
 
 def counting(tmp_path):
-    (tmp_path / "count.py").write_text(COUNT, "utf-8")
-    code = "class Rooms:\n    labels, size = {'count': None}, (32, 32)\n    def __init__(self, split, root): ...\n"
-    code += "    def __len__(self): return 1\n    def __getitem__(self, index): ...\n"
-    (tmp_path / "counted.py").write_text(code, "utf-8")
-    data = {"kind": f"{tmp_path}/counted.py:Rooms", "root": str(tmp_path)}
-    return experiment(tasks={"count": f"{tmp_path}/count.py:COUNT"}, data={"rooms": data}, **COUNTED), data
+    (tmp_path / "declared.py").write_text(COUNT, "utf-8")
+    data = own_kind(tmp_path, "count")
+    return experiment(tasks={"count": f"{tmp_path}/declared.py:COUNT"}, data={"rooms": data}, **COUNTED), data
 
 
 def test_code_of_a_task_is_never_named_to_a_site(tmp_path):
@@ -317,15 +304,10 @@ def test_code_of_a_task_is_never_named_to_a_site(tmp_path):
     assert Invitation.for_experiment(asked, "run1").experiment["tasks"] == {"count": {"kind": "own"}}
 
 
-def test_a_site_has_its_own_code_of_a_task(tmp_path):
+def test_a_site_has_its_own_code_of_a_task_or_says_that_it_has_none(tmp_path):
     asked, data = counting(tmp_path)
-    own = {"count": f"{tmp_path}/count.py:COUNT"}
-    accepted = accept(asked, site(tasks=["count"], data=data, own_tasks=own))
-    assert accepted.tasks["count"].kind == own["count"]
-
-
-def test_a_site_without_code_of_a_task_says_so(tmp_path):
-    asked, data = counting(tmp_path)
+    own = {"count": f"{tmp_path}/declared.py:COUNT"}
+    assert accept(asked, site(tasks=["count"], data=data, own_tasks=own)).tasks["count"].kind == own["count"]
     with pytest.raises(RefusalError, match=r"tasks\.count\.kind: .*\(own_tasks in site\.yaml\)"):
         accept(asked, site(tasks=["count"], data=data))
 

@@ -65,18 +65,11 @@ def test_a_method_by_path_crosses_by_its_name_and_runs_from_the_sites_own_file(t
     assert accepted.method_name == f"{folders[1]}/my_method.py:MINE"
 
 
-def test_a_site_uses_its_own_weights(tmp_path):
-    invitation = Invitation.for_experiment(
-        experiment(model={"encoder": {"weights": "/coordinator/encoder.pt"}}), "run1"
-    )
+def test_a_site_uses_its_own_weights_or_says_that_it_has_none(tmp_path):
+    weights = {"encoder": {"weights": "/coordinator/encoder.pt"}}
+    invitation = Invitation.for_experiment(experiment(model=weights), "run1")
     accepted, _ = invitation.accept(site(weights=tmp_path / "own.pt"))
     assert accepted.model.encoder.weights == str(tmp_path / "own.pt")
-
-
-def test_weights_that_a_site_does_not_have_are_an_error():
-    invitation = Invitation.for_experiment(
-        experiment(model={"encoder": {"weights": "/coordinator/encoder.pt"}}), "run1"
-    )
     with pytest.raises(UserError, match=r"none, scenes \(weights in site\.yaml\), got 'own'"):
         invitation.accept(site())
 
@@ -96,14 +89,10 @@ def test_of_the_bounds_of_site_and_server_the_stricter_ones_hold(theirs, own, cl
     assert (accepted.privacy.clip, accepted.privacy.noise) == (clip, noise)
 
 
-def test_more_noise_than_the_servers_guard_lets_through_is_an_error_before_any_is_spent():
+def test_more_noise_than_the_servers_guard_lets_through_needs_a_smaller_clip():
     invitation = Invitation.for_experiment(experiment(privacy={"clip": 1.0, "noise": 0.1}), "run1")
     with pytest.raises(UserError, match=r"privacy\.noise: expected guard\.noise of 0\.5 or more .* got 0\.1"):
         invitation.accept(site(privacy={"clip": 1.0, "noise": 0.5}))
-
-
-def test_a_smaller_clip_makes_room_for_more_noise():
-    invitation = Invitation.for_experiment(experiment(privacy={"clip": 1.0, "noise": 0.1}), "run1")
     accepted, _ = invitation.accept(site(privacy={"clip": 0.1, "noise": 0.5}))
     assert accepted.privacy.noise == 0.5
 

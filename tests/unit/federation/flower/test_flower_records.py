@@ -98,7 +98,7 @@ def test_a_reply_arrives_as_it_was_sent():
     sent = reply()
     found = decode_reply(header_of(encode_reply(sent, "float32")), torch.cat(list(sent.rows.values())), PROFILE)
     assert all(torch.equal(found.rows[slot], row) for slot, row in sent.rows.items())
-    assert (found.agreement, found.losses, found.metrics) == (sent.agreement, sent.losses, sent.metrics)
+    assert replace(found, rows={}) == replace(sent, rows={})
 
 
 @pytest.mark.parametrize(
