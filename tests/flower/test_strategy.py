@@ -264,6 +264,15 @@ def test_a_second_node_with_the_same_name_is_refused(tmp_path):
     assert list(strategy.roster.refused.values()) == ["south has already joined as another node"]
 
 
+def test_a_client_of_another_version_is_refused_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedhca2.flower.client.PROTOCOL", 1)
+    strategy = FedHCA2()
+    with pytest.raises(TooFewClientsError):
+        strategy.start(make_grid(tmp_path)[0], num_rounds=1, timeout=0.01)
+    assert all(why.startswith("protocol: expected 2, got 1") for why in strategy.roster.refused.values())
+    assert len(strategy.roster.refused) == 3
+
+
 @pytest.mark.parametrize("timeout", [0.01, 0])
 def test_too_few_clients_are_an_error(timeout, tmp_path):
     with pytest.raises(TooFewClientsError, match="expected 4 clients, got north, south, west"):
