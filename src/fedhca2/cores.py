@@ -11,8 +11,6 @@ from typing import IO
 with suppress(ImportError):  # not on Windows
     import fcntl
 
-PAUSE = 0.2  # seconds between looking for a free core
-
 
 def usable_cores() -> list[int]:
     """Return the numbers of the usable cores, or all of them if the system cannot tell which ones a process may use."""
@@ -33,20 +31,20 @@ def stay_on(cores: Iterable[int], process: int = 0) -> None:
 
 @contextmanager
 def one_per_core(folder: Path) -> Iterator[None]:
-    """Wait until fewer processes are in this block, with the same folder, than there are cores.
+    """Limit the processes that are in this block, with the same folder, to the number of cores; others wait.
 
     A process that dies leaves the block. On a system without file locks, nobody waits.
     """
     with ExitStack() as stack:
         if "fcntl" in globals():
             files = [stack.enter_context((folder / f"core-{core}").open("a")) for core in usable_cores()]
-            while not any(map(_locked, files)):
-                time.sleep(PAUSE)
+            while not any(map(_lock, files)):
+                time.sleep(0.2)
         yield
 
 
-def _locked(file: IO[str]) -> bool:
-    """Lock a file, unless another process has."""
+def _lock(file: IO[str]) -> bool:
+    """Lock a file, unless another process has; returns whether that worked."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -56,18 +54,18 @@ def _locked(file: IO[str]) -> bool:
 
 def host_free(system: Path = Path("/")) -> int:
     """The free bytes of the machine, or of the container if that has less; unlimited if the system does not tell."""
-    told = _table(system / "proc/meminfo")
-    free = told["MemAvailable:"] * 1024 if told else sys.maxsize
+    memory = _read_table(system / "proc/meminfo")
+    free = memory["MemAvailable:"] * 1024 if memory else sys.maxsize
     group = system / "sys/fs/cgroup"
     limit = (group / "memory.max").read_text("utf-8").strip() if (group / "memory.max").is_file() else "max"
     if limit == "max":
         return free
-    held = _table(group / "memory.stat")  # files are cached there until somebody needs the memory
-    used = int((group / "memory.current").read_text("utf-8")) - held["active_file"] - held["inactive_file"]
+    parts = _read_table(group / "memory.stat")  # files are cached there until somebody needs the memory
+    used = int((group / "memory.current").read_text("utf-8")) - parts["active_file"] - parts["inactive_file"]
     return min(free, int(limit) - used)
 
 
-def _table(path: Path) -> dict[str, int]:
+def _read_table(path: Path) -> dict[str, int]:
     """Lines of a name and a number; empty without the file."""
     lines = path.read_text("utf-8").splitlines() if path.is_file() else []
     return {line.split()[0]: int(line.split()[1]) for line in lines}

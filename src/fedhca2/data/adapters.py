@@ -117,8 +117,8 @@ class CsvImages:
     def _read_rows(self) -> dict[int, dict[str, str]]:
         """The rows by the number of their line."""
         with self.path.open(encoding="utf-8-sig", newline="") as lines:
-            reader = csv.DictReader(lines)
-            names = list(reader.fieldnames or [])
+            reader = csv.reader(lines)
+            names = next(reader, [])
             if twice := [name for name, count in Counter(names).items() if count > 1]:
                 raise BrokenFileError(self.path, f"expected a different name for each column, got {twice[0]!r} twice")
             for name in (self.image, *(name for names in self.columns.values() for name in names)):
@@ -126,12 +126,10 @@ class CsvImages:
                     found = ", ".join(names) or "nothing"
                     raise BrokenFileError(self.path, f"expected a column {name!r}, got {found}")
             rows = {}
-            for row in reader:
-                cells = [cell for each in row.values() for cell in (each if isinstance(each, list) else [each])]
-                if len(cells) != len(names) or None in cells:
-                    count = sum(cell is not None for cell in cells)
-                    raise BrokenFileError(self._at(reader.line_num), f"expected {len(names)} cells, got {count}")
-                rows[reader.line_num] = row
+            for cells in filter(None, reader):  # an empty line is no row
+                if len(cells) != len(names):
+                    raise BrokenFileError(self._at(reader.line_num), f"expected {len(names)} cells, got {len(cells)}")
+                rows[reader.line_num] = dict(zip(names, cells, strict=True))
         if not rows:
             raise BrokenFileError(self.path, "expected a row for each image, got none below the names of columns")
         return rows

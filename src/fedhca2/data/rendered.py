@@ -134,13 +134,9 @@ def write_scenes(
                 written += 1
                 if progress is not None:
                     progress(written, train + val)
-        _save(
-            root, {f"{'ImageSets/Context' if pascal else 'gt_sets'}/{split}.txt": "".join(f"{id}\n" for id in objects)}
-        )
-        if pascal:
-            _save(root, {f"ImageSets/Parts/{split}.txt": json.dumps(objects)})
-    if pascal:
-        _save(root, _class_lists())
+        lists = {f"{'ImageSets/Context' if pascal else 'gt_sets'}/{split}.txt": "".join(f"{id}\n" for id in objects)}
+        _save(root, lists | ({f"ImageSets/Parts/{split}.txt": json.dumps(objects)} if pascal else {}))
+    _save(root, _class_lists() if pascal else {})
 
 
 def _pascal_files(id: str, scene: Sample, objects: Sequence[int]) -> dict[str, Any]:

@@ -168,12 +168,8 @@ def moved(table: Table, rotation: Table, shift: Sequence[float] | Table) -> Tabl
 
 def reach(table: Table) -> Table:
     """How far each solid extends from its centre along x, y and z [solids, 3] (planes aside)."""
-    axes, half, kind = (
-        np.abs(table[:, Solid.AXES].reshape(-1, 3, 3)),
-        table[:, Solid.HALF],
-        table[:, Solid.KIND, None],
-    )
-    spans = axes * half[:, :, None]
+    half, kind = table[:, Solid.HALF], table[:, Solid.KIND, None]
+    spans = np.abs(table[:, Solid.AXES].reshape(-1, 3, 3)) * half[:, :, None]
     as_capsule = spans[:, 1] + half[:, :1]
     as_ellipsoid = np.sqrt((spans**2).sum(1))
     extent: Table = np.where(kind == Kind.BOX, spans.sum(1), np.where(kind == Kind.CAPSULE, as_capsule, as_ellipsoid))
