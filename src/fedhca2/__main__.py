@@ -4,8 +4,6 @@ import os
 import signal
 from types import FrameType
 
-INTERRUPTED = 130
-
 
 def main() -> None:
     """Run the command."""
@@ -20,7 +18,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             os.write(2, b"interrupted\n")
-            os._exit(INTERRUPTED)
+            os._exit(130)
         frame = frame.f_back
     raise KeyboardInterrupt
 

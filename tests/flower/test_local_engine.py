@@ -12,7 +12,7 @@ from deployment import COMMAND, hurry, wait_for
 from federations import SWIN, in_memory, small_experiment
 from safetensors.torch import load_file
 
-from fedhca2.deployment.trained import Evaluation, evaluated
+from fedhca2.deployment.trained import evaluate
 from fedhca2.reports.pictures import sample_tiles
 from fedhca2.run_folder.reader import RunFiles
 from warm import Warm
@@ -120,7 +120,7 @@ def test_a_resumed_run_has_the_models_of_one_process(resumed, in_one_process):
 
 def test_a_finished_run_can_be_evaluated_again(resumed):
     _, out = resumed
-    found = evaluated(out, Evaluation(), lambda name: None)
+    found = evaluate(out, lambda name: None)
     assert found.clients == json.loads((out / "result.json").read_text())["clients"]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from federations import PowerCutError, Watching, assert_equal, flower_federation, in_memory, small_experiment
 
-from fedhca2.deployment.trained import Evaluation, Trained, evaluated
+from fedhca2.deployment.trained import Trained, evaluate
 from fedhca2.federation.flower.deploy.consent import expected_profile
 from fedhca2.federation.flower.fleet import FlowerEngine
 from fedhca2.federation.flower.records import decode_profile, encode_profile, header_of
@@ -110,4 +110,4 @@ def test_a_page_shows_the_encoders_that_were_mixed(done, tmp_path):
 
 def test_a_runs_models_are_scored_again(done):
     before = RunFiles(done).finished_result["clients"]
-    assert evaluated(done, Evaluation(), lambda client: None).clients == before
+    assert evaluate(done, lambda client: None).clients == before

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedhca2.cli import app
 from fedhca2.deployment.export import export
-from fedhca2.deployment.trained import Evaluation, Trained, evaluated, predict_files
+from fedhca2.deployment.trained import Trained, evaluate, predict_files
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.flower.deploy.consent import Invitation, RefusalError
@@ -90,7 +90,7 @@ def test_it_resumes_bit_for_bit(done, tmp_path):
 
 def test_it_has_a_page_and_is_scored_again(done, tmp_path):
     assert "press" in write_page([RunFiles(done)], tmp_path / "page.html").read_text()
-    assert evaluated(done, Evaluation(), lambda client: None).clients == RunFiles(done).finished_result["clients"]
+    assert evaluate(done, lambda client: None).clients == RunFiles(done).finished_result["clients"]
 
 
 def test_its_model_predicts_readings_and_no_images(done, tmp_path):

@@ -62,7 +62,7 @@ def test_running_statistics_are_not_added_up():
 
 def test_noise_has_to_fit_into_the_clip():
     noisy = {"clip": 1.0, "noise": 4.0}
-    assert "clip: should be at least 32, 8 standard deviations" in refusal({"name": "fedper"}, privacy=noisy)
+    assert "clip: expected at least 32, 8 standard deviations" in refusal({"name": "fedper"}, privacy=noisy)
     assert secured({"name": "fedper"}, {"clip": 64}, privacy=noisy)
 
 

@@ -18,7 +18,8 @@ from fedhca2.data import Split
 from fedhca2.deployment import Trained
 from fedhca2.deployment.export import Format
 from fedhca2.deployment.export import export as export_model
-from fedhca2.deployment.trained import Evaluation, evaluated, predict_files
+from fedhca2.deployment.trained import evaluate as evaluate_run
+from fedhca2.deployment.trained import predict_files
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.comparison_runs import known_runs
@@ -210,7 +211,7 @@ def evaluate(run: Path, split: Split, thresholds: int, client: str | None, as_js
     """Re-evaluate the models that a run saved, and write RUN/evaluation-SPLIT[-CLIENT].json."""
     console = open_console(stderr=as_json)
     with _progress() as show:
-        result = evaluated(run, Evaluation(split, thresholds, client), lambda name: show(f"evaluating {name}"))
+        result = evaluate_run(run, lambda name: show(f"evaluating {name}"), split, thresholds, client)
     evaluation = {
         "split": split,
         "thresholds": thresholds,

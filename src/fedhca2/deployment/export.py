@@ -2,10 +2,9 @@
 
 import re
 import warnings
-from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +20,17 @@ from fedhca2.run_folder.result import headline
 from fedhca2.whole_files import ORDINARY, write_whole
 from fedhca2.words import metric_heading, score_text
 
-LOADED = {
-    "safetensors": "Only the parameters, for `fedhca2.models.MultiTaskModel`.",
-    "onnx": "Load it with onnxruntime or another runtime; the input is `image`, the outputs have the tasks' names.",
-    "torch-export": "Load it with `torch.export.load(FILE).module()`; it returns the outputs in the order below.",
-}
+Format = Literal["safetensors", "onnx", "torch-export"]
 
 
 def card(trained: Trained, format: str, file: str, own: Size) -> str:
     """Write the card in Markdown, for images of this size."""
     spec, experiment = trained.spec, trained.experiment
+    how_to_load = {
+        "safetensors": "Only the parameters, for `fedhca2.models.MultiTaskModel`.",
+        "onnx": "Load it with onnxruntime or another runtime; the input is `image`, the outputs have the tasks' names.",
+        "torch-export": "Load it with `torch.export.load(FILE).module()`; it returns the outputs in the order below.",
+    }
     lines = [
         f"# {spec.name}",
         "",
@@ -38,7 +38,7 @@ def card(trained: Trained, format: str, file: str, own: Size) -> str:
         f" {_plain(spec.name)} on data set {_plain(spec.data)} in a federation ({_plain(experiment.method_name)},"
         f" {experiment.rounds} rounds, seed {experiment.seed}). File: {_plain(file)}.",
         "",
-        LOADED[format],
+        how_to_load[format],
         "",
         "## Input",
         "",
@@ -107,12 +107,6 @@ def _row(trained: Trained, task: str) -> str:
     return f"| {_plain(task)} | {channels} | {_plain(reading)} | {_plain(shown)} |"
 
 
-Format = Literal["safetensors", "onnx", "torch-export"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-SUFFIXES: dict[Format, str] = {"safetensors": "safetensors", "onnx": "onnx", "torch-export": "pt2"}
-OPSET = 20
-
-
 class Exported(nn.Module):
     """The network with the preparation of evaluation: takes RGB values 0 … 255 and returns raw outputs in the order of
     the tasks.
@@ -151,13 +145,15 @@ def export(trained: Trained, format: Format, folder: Path, size: Size | None = N
     if trained.resizes and any(side > most for side, most in zip(own, trained.size, strict=True)):
         most = f"at most {trained.size[0]}×{trained.size[1]}, to which larger images are scaled down before"
         raise UserError("--size", f"expected {most}, got {own[0]}×{own[1]}")
-    written: dict[Format, Callable[[Trained, Size], bytes]] = {
-        "safetensors": lambda trained, _: tensor_file(trained.model().state_dict(), {"format": "pt"}),
-        "onnx": _to_onnx,
-        "torch-export": _to_torch_export,
-    }
-    path, about = folder / f"{trained.spec.name}.{SUFFIXES[format]}", folder / f"{trained.spec.name}.md"
-    files = {path: written[format](trained, own), about: card(trained, format, path.name, own).encode()}
+    match format:
+        case "safetensors":
+            suffix, content = "safetensors", tensor_file(trained.model().state_dict(), {"format": "pt"})
+        case "onnx":
+            suffix, content = "onnx", _to_onnx(trained, own)
+        case "torch-export":
+            suffix, content = "pt2", _to_torch_export(trained, own)
+    path, about = folder / f"{trained.spec.name}.{suffix}", folder / f"{trained.spec.name}.md"
+    files = {path: content, about: card(trained, format, path.name, own).encode()}
     folder.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
         write_whole(file, content, ORDINARY)
@@ -190,7 +186,7 @@ def _to_onnx(trained: Trained, own: Size) -> bytes:
         program = torch.onnx.export(
             _program(trained, own),
             dynamo=True,
-            opset_version=OPSET,
+            opset_version=20,
             input_names=["image"],
             output_names=list(trained.spec.tasks),
             verbose=False,

@@ -24,7 +24,7 @@ from fedhca2.data.files import MAX_PIXELS, open_image, reading, to_rgb
 from fedhca2.data.own import checked_array, checked_image
 from fedhca2.data.transforms import Placement, fitted, for_evaluation, input_size, own_size, placement
 from fedhca2.errors import UserError
-from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, open_data
+from fedhca2.experiment import ClientSpec, Experiment, open_data
 from fedhca2.experiment.build import build_client
 from fedhca2.federation.in_process import choose_devices
 from fedhca2.federation.membership import shards_after
@@ -34,9 +34,6 @@ from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.run_folder.result import Result, Scores, overall_gain
 from fedhca2.tasks import LabelSpace, TaskSet
 from fedhca2.whole_files import put_in_place
-
-LONGEST = 16_384  # pixels of a side: resampling takes memory by its square
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -129,8 +126,9 @@ class Trained:
     def input_size(self, own: tuple[int, int], name: str) -> tuple[int, int]:
         """The size of the network's input for an image of this size; raises UserError if it is too large for one."""
         size = input_size(own, self.size, resize=self.resizes)
-        if size != self.size and (prod(size) > MAX_PIXELS or max(size) > LONGEST):
-            most = f"at most {MAX_PIXELS} pixels with sides of at most {LONGEST}"
+        longest = 16_384  # of a side: resampling takes memory by its square
+        if size != self.size and (prod(size) > MAX_PIXELS or max(size) > longest):
+            most = f"at most {MAX_PIXELS} pixels with sides of at most {longest}"
             raise UserError(name, f"expected {most} as the network's input, got {size[0]}×{size[1]}")
         return size
 
@@ -224,76 +222,53 @@ def _predict_file(trained: Trained, path: Path, folder: Path, *, raw: bool) -> N
                 np.save(file, prediction)
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What to evaluate: a split, a number of thresholds for edges, and all clients or one."""
-
-    split: Split = "val"
-    thresholds: int = 99
-    client: str | None = None
-
-
-def evaluated(run: Path, wanted: Evaluation, progress: Progress) -> Result:
+def evaluate(
+    run: Path, progress: Callable[[str], None], split: Split = "val", thresholds: int = 99, client: str | None = None
+) -> Result:
     """Score the run's models again, and those of the Local baseline if the run trained one; returns the new result.
 
-    A baseline from another run has no models here; its scores are used if they are of the same kind. `progress` is
-    called with the next client's name.
+    A baseline from another run has no models here; its scores are used if they are of the same kind.
+
+    :param progress: is called with the name of the next client.
+    :param thresholds: for edges.
+    :param client: the only one to evaluate; by default all are.
     """
     files = RunFiles(run)
-    result = files.outcome
-    experiment = files.experiment().blank  # trained values replace the initial ones
+    result, experiment = files.outcome, files.experiment().blank  # trained values replace the initial ones
     names = [spec.name for spec in experiment.specs]
-    if wanted.client is not None and wanted.client not in names:
-        raise UserError("--client", f"expected one of {', '.join(names)}, got {wanted.client!r}")
-    data = open_data(experiment)
+    if client is not None and client not in names:
+        raise UserError("--client", f"expected one of {', '.join(names)}, got {client!r}")
+    data, device = open_data(experiment), choose_devices()[0]
     shards = shards_after(experiment, data, files)
-    scores = _scores(files, experiment, data, shards, wanted, progress)
-    baseline = _known_baseline(files, wanted)
+    baseline: Scores | None = None
     if files.baseline.begun:
-        baseline = _scores(files.baseline, experiment, data, shards, wanted, progress)
+        baseline = {}
+    elif files.kept_baseline is not None and (split, thresholds) == ("val", 99):
+        baseline = {name: scores for name, scores in files.kept_baseline.items() if client in (None, name)}
+    found: Scores = {}
+    for spec in experiment.specs:
+        if client in (None, spec.name):
+            progress(spec.name)
+            built = build_client(experiment, spec, data[spec.data], shards[spec.name], DeviceSlot(device))
+            found[spec.name] = _scores(built, files.model_file(spec.name), split, thresholds)
+            if files.baseline.begun and baseline is not None:
+                baseline[spec.name] = _scores(built, files.baseline.model_file(spec.name), split, thresholds)
     return replace(
         result,
-        clients=scores,
+        clients=found,
         baseline=baseline,
-        delta_m=overall_gain(scores, baseline or {}, experiment.task_set, experiment.kinds),
-        delta_m_by_client=overall_gain(scores, baseline or {}, experiment.task_set),
+        delta_m=overall_gain(found, baseline or {}, experiment.task_set, experiment.kinds),
+        delta_m_by_client=overall_gain(found, baseline or {}, experiment.task_set),
     )
 
 
-def _known_baseline(run: RunFiles, wanted: Evaluation) -> Scores | None:
-    known = run.kept_baseline
-    if (wanted.split, wanted.thresholds) != ("val", 99) or known is None:
-        return None
-    return {client: scores for client, scores in known.items() if wanted.client in (None, client)}
-
-
-def _scores(
-    run: RunFiles,
-    experiment: Experiment,
-    data: Mapping[str, OpenData],
-    shards: Mapping[str, Shard],
-    wanted: Evaluation,
-    progress: Progress,
-) -> Scores:
-    scores = {}
-    for spec in experiment.specs:
-        if wanted.client in (None, spec.name):
-            progress(spec.name)
-            client = build_client(experiment, spec, data[spec.data], shards[spec.name], DeviceSlot(choose_devices()[0]))
-            _load(client, run.model_file(spec.name))
-            scores[spec.name] = _evaluate(client, wanted)
-    return scores
-
-
-def _load(client: Client, path: Path) -> None:
+def _scores(client: Client, model: Path, split: Split, thresholds: int) -> dict[str, dict[str, float]]:
+    """The scores of a client with the parameters in a file."""
     try:
-        client.personal.model.load_state_dict(load_file(path))
+        client.personal.model.load_state_dict(load_file(model))
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise UserError(path, f"expected the trained model of {client.name!r}, got {reason}") from None
-
-
-def _evaluate(client: Client, wanted: Evaluation) -> dict[str, dict[str, float]]:
-    batches = client.data.val if wanted.split == "val" else client.data.train
-    labels = {task: replace(space, edge_thresholds=wanted.thresholds) for task, space in batches.data.labels.items()}
+        raise UserError(model, f"expected the trained model of {client.name!r}, got {reason}") from None
+    batches = client.data.val if split == "val" else client.data.train
+    labels = {task: replace(space, edge_thresholds=thresholds) for task, space in batches.data.labels.items()}
     return client.evaluate_on(batches, labels)

@@ -2,8 +2,7 @@
 
 from fedhca2.experiment.clients import ClientSpec
 from fedhca2.experiment.experiment import Experiment
-from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
-from fedhca2.experiment.secure import SecureAggregation
+from fedhca2.experiment.settings import CheckpointPlan, Diagnostics, GuardBounds, Participation, SecureAggregation
 from fedhca2.experiment.shards import (
     OpenData,
     Shard,

@@ -26,10 +26,7 @@ from fedhca2.params import Layout, Slot, layouts
 from fedhca2.tasks import LabelSpace
 from fedhca2.tasks.task import class_digests
 
-# Compiling pays off from this number of training pixels: it halves the time of a step, and takes a minute.
-WORTH_COMPILING = 2e10
-SPARE = 4  # models of a kind that are kept for the next clients,
-SMALL = 4e6  # if they have at most this number of parameters
+MAX_SPARE_PARAMETERS = 4e6  # of a model that is kept for the next client of its kind
 
 
 def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapping[str, Shard]) -> StepKind:
@@ -40,7 +37,7 @@ def step_kind(experiment: Experiment, data: Mapping[str, OpenData], shards: Mapp
         prod(data[spec.data].train.size) * len(shards[spec.name].train) * spec.epochs * experiment.rounds
         for spec in experiment.specs
     )
-    return "compiled" if pixels >= WORTH_COMPILING else "captured"
+    return "compiled" if pixels >= 2e10 else "captured"  # compiling takes a minute, and halves the time of a step
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class _Common:
     backbone: str
     is_passed_on: bool  # from a client that left memory to the next
     evaluated: dict[tuple[int, ...], Batches] = field(default_factory=dict)  # by the images that clients evaluate on
-    spare: deque[MultiTaskModel] = field(default_factory=lambda: deque(maxlen=SPARE))  # of clients that left memory
+    spare: deque[MultiTaskModel] = field(default_factory=lambda: deque(maxlen=4))  # of clients that left memory
 
     def body(self) -> MultiTaskModel:
         """A model of this kind with any values: a spare one, or a copy, which takes longer than to copy values."""
@@ -224,8 +221,10 @@ def _common(experiment: Experiment, spec: ClientSpec, data: Dataset) -> _Common:
     with _model_faults(experiment, spec):
         model = common_model(spec.model, outputs, data.size, seed=experiment.seed, tasks=experiment.task_set)
         check_parts(model, spec.model, shape, outputs)
-    # A class of the user's own may hold more than tensors, which no other client may see.
-    is_passed_on = not spec.model.own_parts and sum(value.numel() for value in model.parameters()) <= SMALL
+    # A class of the user's own may hold more than tensors, which no other client may see. Large models are not kept.
+    is_passed_on = (
+        not spec.model.own_parts and sum(value.numel() for value in model.parameters()) <= MAX_SPARE_PARAMETERS
+    )
     return _Common(model, layouts(model), fingerprint(model), is_passed_on)
 
 

@@ -15,8 +15,7 @@ from fedhca2.data.config import DataSets
 from fedhca2.data.files import FileError
 from fedhca2.errors import Fault, UserError, list_faults
 from fedhca2.experiment.clients import ClientEntry, ClientSpec, expand
-from fedhca2.experiment.reliability import CheckpointPlan, Diagnostics, GuardBounds, Participation
-from fedhca2.experiment.secure import SecureAggregation
+from fedhca2.experiment.settings import CheckpointPlan, Diagnostics, GuardBounds, Participation, SecureAggregation
 from fedhca2.experiment.sources import apply_overrides, merge_files, merged, name_files, read_files
 from fedhca2.imports import folders, is_import_path, located
 from fedhca2.methods import Method, resolve
@@ -24,8 +23,6 @@ from fedhca2.models import ModelConfig
 from fedhca2.models.pretrained import digest, is_file
 from fedhca2.tasks import LabelSpace, TaskSet
 from fedhca2.tasks.declared import DeclaredTask, known_tasks
-
-DEFAULT_METHOD = "fedhca2"
 
 
 class Experiment(Config):
@@ -96,7 +93,7 @@ class Experiment(Config):
         if isinstance(methods, dict):
             methods = {_locate_method(name, info): settings for name, settings in methods.items()}
         if isinstance(method, dict):
-            name = _locate_method(method.get("name", DEFAULT_METHOD), info)
+            name = _locate_method(method.get("name", "fedhca2"), info)
             shared = _settings_for(name, methods) if isinstance(methods, dict) else {}
             method = merged({**shared, "name": name}, {**method, "name": name})
         return {**values, "method": method, **({"methods": methods} if methods is not None else {})}
@@ -246,8 +243,7 @@ class Experiment(Config):
         if self.diagnostics and self.privacy.noise:
             yield Fault("diagnostics", "does not work with privacy.noise, which does not cover the losses it measures")
         if self.secure_aggregation:
-            for fault in self.secure_aggregation.faults(method, self.privacy.deviation):
-                yield Fault(*fault.split(": ", 1))
+            yield from self.secure_aggregation.faults(method, self.privacy.deviation)
 
     def with_method(self, name: str) -> Self:
         """The same experiment with another method in its settings from `methods`, and without a baseline."""

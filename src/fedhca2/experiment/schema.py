@@ -19,9 +19,7 @@ from fedhca2.models.config import DecoderConfig, EncoderConfig, InteractionConfi
 from fedhca2.tasks import TASKS
 
 Schema = dict[str, Any]
-DIALECT = "http://json-schema.org/draft-07/schema#"  # the one that all editors know
 IMPORT_PATH = {"type": "string", "pattern": ":"}
-ANYTHING: Schema = {}
 
 
 def experiment_schema() -> Schema:
@@ -52,9 +50,9 @@ def experiment_schema() -> Schema:
     }
     properties = root["properties"] | {key: _described(root["properties"][key]) | new for key, new in changed.items()}
     properties["extends"] = {"type": "string", "description": "another file, or an embedded experiment, to change"}
-    known = {key: ANYTHING for model in KINDS.values() for key in model.model_fields}
+    known: Schema = {key: {} for model in KINDS.values() for key in model.model_fields}
     return {
-        "$schema": DIALECT,
+        "$schema": "http://json-schema.org/draft-07/schema#",  # the dialect that all editors know
         "title": "An experiment of fedhca2",
         "description": inspect.getdoc(Experiment),
         "type": "object",
@@ -168,7 +166,7 @@ def _methods(names: Mapping[type[Config], str]) -> dict[str, Schema]:
     everything: Schema = {}
     for name, method in METHODS.items():
         parts: dict[str, Config | None] = {key: getattr(method, key) for key in COMPONENTS}
-        settings: Schema = {"name": ANYTHING} | {key: _component(key, part, names) for key, part in parts.items()}
+        settings: Schema = {"name": {}} | {key: _component(key, part, names) for key, part in parts.items()}
         for part in components_of(method).values():
             fields = [field for field in type(part).model_fields if field != "kind"]
             settings |= {

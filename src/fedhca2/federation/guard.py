@@ -7,7 +7,7 @@ from math import isfinite
 from torch import Tensor
 
 from fedhca2.aggregation import Rows
-from fedhca2.experiment.reliability import GuardBounds
+from fedhca2.experiment.settings import GuardBounds
 from fedhca2.federation.gate import Expected, fault_of, senders, well_formed
 from fedhca2.federation.moves import (
     NO_LIMIT,

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
 from fedhca2.clients import load_state, save_state
-from fedhca2.experiment.reliability import GuardBounds, Participation
+from fedhca2.experiment.settings import GuardBounds, Participation
 from fedhca2.federation.flower import records
 from fedhca2.federation.flower.records import Header, Wire, refuse_errors
 from fedhca2.federation.flower.wait import TooFewClientsError, Wait

@@ -59,7 +59,7 @@ def test_nor_has_one_in_a_saved_state(kind):
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_large_models_are_not_kept_whether_they_train_or_not(kind, monkeypatch):
     whole = plans(**kind)[0].build().personal.model
-    monkeypatch.setattr(build, "SMALL", sum(value.numel() for value in whole.parameters()) - 1)
+    monkeypatch.setattr(build, "MAX_SPARE_PARAMETERS", sum(value.numel() for value in whole.parameters()) - 1)
     assert not passes_its_model_on(*plans(**kind))
 
 

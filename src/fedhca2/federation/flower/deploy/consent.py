@@ -14,7 +14,7 @@ from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import ClientSpec, Experiment
 from fedhca2.experiment.build import build_client_model
 from fedhca2.experiment.clients import ClientEntry
-from fedhca2.experiment.reliability import GuardBounds
+from fedhca2.experiment.settings import GuardBounds
 from fedhca2.federation.flower.deploy.site_config import SiteConfig
 from fedhca2.federation.gate import shown
 from fedhca2.imports import file_name, is_import_path

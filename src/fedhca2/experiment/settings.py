@@ -1,12 +1,15 @@
-"""Settings of checkpoints, of the guard, of who takes part in which round, and of measuring who helps whom."""
+"""Settings of checkpoints, the guard, participation, diagnostics and secure aggregation."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from typing import Annotated
 
 from pydantic import Field
 
 from fedhca2.config import Config
+from fedhca2.errors import Fault
+from fedhca2.methods import Method
+from fedhca2.params import Part
 from fedhca2.seeds import derive
 
 
@@ -99,3 +102,59 @@ class Diagnostics(Config):
         """
         count = min(self.images or len(images), len(images))
         return [images[i * len(images) // count] for i in range(count)]
+
+
+class SecureAggregation(Config):
+    """The server only gets sums of rows."""
+
+    clip: Annotated[
+        float,
+        Field(
+            ge=1e-6, le=1e6, description="largest value allowed in a row; a client whose row exceeds it sends nothing"
+        ),
+    ] = 8.0
+    threshold: Annotated[
+        float, Field(gt=0.5, le=1, description="share of a round's clients needed to unmask anything")
+    ] = 0.6
+    sketch: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=2**16,
+            multiple_of=8,
+            description="numbers of each update that are sent in the clear, for methods that compare updates",
+        ),
+    ] = 0
+    seconds: Annotated[
+        float, Field(gt=0, description="time limit per message of a sum; slower clients are left out")
+    ] = 60.0
+
+    def least(self, clients: int) -> int:
+        """How many of this number of clients must stay to the end: always a majority.
+
+        >>> [SecureAggregation().least(clients) for clients in (2, 3, 4, 6, 10)]
+        [2, 2, 3, 4, 6]
+        """
+        return max(clients // 2 + 1, ceil(self.threshold * clients - 1e-9))
+
+    def faults(self, method: Method, deviation: float) -> Iterator[Fault]:
+        """Why a method, or noise of this deviation, cannot be combined with it."""
+        farthest = 8  # standard deviations that noise practically never exceeds: one value in 10¹⁵ does
+        if self.clip < farthest * deviation:
+            wanted = f"at least {farthest * deviation:g}, {farthest} standard deviations of the noise on each value"
+            yield Fault("secure_aggregation.clip", f"expected {wanted}, got {self.clip:g}")
+        for part, aggregator in method.all_aggregators.items():
+            if aggregator.reveals_rows:
+                why = f"got {aggregator.kind}, {aggregator.reveals_rows}"
+                yield Fault("secure_aggregation", f"expected null, mean or group_mean for method.{part}, {why}")
+            elif aggregator.measure != "nothing" and not self.sketch:
+                why = f"{aggregator.kind} for method.{part} needs inner products of rows"
+                hint = "docs/many-machines.md says what sketches reveal"
+                yield Fault("secure_aggregation.sketch", f"expected a number such as 1024, since {why}; {hint}")
+        if method.batch_norm == "average":
+            why = "variances have no upper bound"
+            yield Fault("secure_aggregation", f"does not work with method.batch_norm 'average': {why}")
+
+    def sketched(self, method: Method) -> frozenset[Part]:
+        """The parts whose sketches the server gets."""
+        return frozenset(part for part, aggregator in method.all_aggregators.items() if aggregator.measure != "nothing")
