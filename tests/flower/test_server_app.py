@@ -2,13 +2,13 @@
 
 import json
 import tomllib
+from importlib import import_module
 
 import pytest
 from federations import flower_federation, in_memory, small_experiment
 from flwr.app import Context, RecordDict
 
 from fedhca2.federation.flower.deploy.superlink import write_app
-from fedhca2.federation.flower.deploy.worker import server_app
 
 pytestmark = pytest.mark.slow
 
@@ -21,5 +21,6 @@ def test_flower_s_server_app_has_the_scores_of_one_process(tmp_path):
     places = {"experiment": str(tmp_path / "small.yaml"), "out": str(tmp_path / "run")}
     config = bundle["tool"]["flwr"]["app"]["config"] | places
     grid, _, _ = flower_federation(experiment, tmp_path / "sites")
-    server_app(grid, Context(1, 0, {}, RecordDict(), config))
+    module, _, name = bundle["tool"]["flwr"]["app"]["components"]["serverapp"].partition(":")
+    getattr(import_module(module), name)(grid, Context(1, 0, {}, RecordDict(), config))
     assert json.loads((tmp_path / "run" / "result.json").read_text())["clients"] == in_memory(experiment)[1]

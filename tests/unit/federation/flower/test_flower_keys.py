@@ -70,9 +70,6 @@ def test_a_site_name_is_no_path(tmp_path):
     [
         ("home", "127.0.0.1:1", "127.0.0.1:1: expected a SuperLink that answers"),
         ("home", "127.0.0.1", "--superlink: expected HOST:PORT"),
-        ("home", ":8001", "--superlink: expected HOST:PORT"),
-        ("home", "link.example.org:", "--superlink: expected HOST:PORT"),
-        ("home", "link.example.org:https", "--superlink: expected HOST:PORT"),
         ("garden", "127.0.0.1:1", "node.pub: expected a public key"),
         ("shed", "127.0.0.1:1", "sites/shed/node.pub: No such file"),
     ],
