@@ -160,9 +160,10 @@ class OwnSamples(SameForAll):
     ) -> None:
         """:param fits: images of the validation split should not be larger than the network's input."""
         self.data, self.tasks, self.fits, self.size, self.split = data, tasks, fits, size, split
-        self.key = "input" if hasattr(data, "shape") else "image"  # of the input in a sample
+        self.are_arrays = hasattr(data, "shape")
+        self.key = "input" if self.are_arrays else "image"  # of the input in a sample
         self.labels = label_spaces(data.labels)
-        if self.key == "input" and "input" in self.labels:
+        if self.are_arrays and "input" in self.labels:
             fault = "labels: expected tasks with other names than 'input', the key of a sample's array, got 'input'"
             raise BrokenFileError(split, fault)
         self.ids: Sequence[str] = [str(id) for id in getattr(data, "ids", range(len(data)))]
