@@ -13,8 +13,6 @@ from torch.nn import functional
 
 from fedhca2.labels import IGNORE
 
-EDGE_POSITIVE_WEIGHT = 0.95
-
 
 def _mean_over(valid: Tensor, loss: Tensor) -> Tensor:
     """Sum of the loss at valid pixels ÷ their number, 0 if there are none."""
@@ -54,8 +52,8 @@ def edge_bce(output: Tensor, label: Tensor) -> Tensor:
     output, label = output.float(), label.float()
     valid = label != IGNORE
     target = torch.where(valid, label, 0.0)
-    on = EDGE_POSITIVE_WEIGHT * target * functional.softplus(-output)
-    off = (1 - EDGE_POSITIVE_WEIGHT) * (1 - target) * functional.softplus(output)
+    on = 0.95 * target * functional.softplus(-output)
+    off = (1 - 0.95) * (1 - target) * functional.softplus(output)
     return _mean_over(valid, on + off)
 
 
@@ -81,11 +79,8 @@ def depth_l1(output: Tensor, label: Tensor) -> Tensor:
     return _mean_over(label != IGNORE, (output.float() - label.float()).abs())
 
 
-HEAT_WEIGHT = 50.0  # of a pixel at a key point, beside 1 for a pixel far from any: few pixels are near one
-
-
 def heat_l2(output: Tensor, label: Tensor) -> Tensor:
-    r"""Squared error of heat maps, $(1 + 50\,g)\,(p - g)^2$, averaged over pixels and points.
+    r"""Squared error of heat maps, $(1 + 50\,g)\,(p - g)^2$, averaged over pixels and points: few pixels are near one.
 
     >>> heat_l2(torch.zeros(1, 1, 1, 2), torch.tensor([[[[1.0, 255.0]]]]))
     tensor(51.)
@@ -93,7 +88,7 @@ def heat_l2(output: Tensor, label: Tensor) -> Tensor:
     label = label.float()
     valid = label != IGNORE
     target = torch.where(valid, label, 0.0)
-    return _mean_over(valid, (1 + HEAT_WEIGHT * target) * (output.float() - target).square())
+    return _mean_over(valid, (1 + 50.0 * target) * (output.float() - target).square())
 
 
 def class_cross_entropy(output: Tensor, label: Tensor) -> Tensor:

@@ -15,9 +15,6 @@ from fedhca2.labels import IGNORE
 
 DARK_GREY = 64
 VECTOR_SIZE, LINE = (192, 144), 18  # width and height of a painted vector, and the height of a line
-UNKNOWN = "unknown"
-BACKGROUND = "background"
-FARTHEST_METRES = 10.0
 # Dark violet, blue, green, yellow: evenly spaced in lightness, so that equal steps in depth look equal.
 DEPTH_COLOURS = torch.tensor(
     [
@@ -53,7 +50,7 @@ def _finish(image: Tensor, map: Tensor) -> Tensor:
 
 def paint_classes(map: Tensor, names: Sequence[str] = ()) -> Tensor:
     """Paint a class map in the VOC palette. Black is for the background: without one, the first class is not black."""
-    first = 1 if names and names[0] != BACKGROUND else 0
+    first = 1 if names and names[0] != "background" else 0
     palette = voc_palette(256 + first)[first:].to(map.device)
     return _finish(palette[map[0].long().clamp(0, 255)].permute(2, 0, 1), map)
 
@@ -68,7 +65,7 @@ def paint_normals(map: Tensor) -> Tensor:
     return _finish(((map.float().clamp(-1, 1) + 1) * 127.5).round(), map)
 
 
-def paint_depth(map: Tensor, nearest: float = 0.0, farthest: float = FARTHEST_METRES) -> Tensor:
+def paint_depth(map: Tensor, nearest: float = 0.0, farthest: float = 10.0) -> Tensor:
     """Paint depth from the nearest (dark violet) to the farthest and beyond (yellow), by default from 0 to 10 m."""
     share = (map[0].float().nan_to_num() - nearest) / max(farthest - nearest, 1e-6)
     place = share.clamp(0, 1) * (len(DEPTH_COLOURS) - 1)
@@ -95,13 +92,15 @@ def paint(values: Tensor, names: Sequence[str] = ()) -> Tensor:
 def paint_class(vector: Tensor, names: Sequence[str] = ()) -> Tensor:
     """Write the name of a class [1]."""
     value = float(vector[0])
-    return _written([(UNKNOWN if isnan(value) else _name(names, int(value)), None)])
+    return _written([("unknown" if isnan(value) else _name(names, int(value)), None)])
 
 
 def paint_numbers(vector: Tensor, names: Sequence[str] = ()) -> Tensor:
     """Write numbers [C] with their names."""
     values = vector.float().tolist()
-    return _written([(f"{_name(names, i)}: {UNKNOWN if isnan(v) else f'{v:.4g}'}", None) for i, v in enumerate(values)])
+    return _written(
+        [(f"{_name(names, i)}: {'unknown' if isnan(v) else f'{v:.4g}'}", None) for i, v in enumerate(values)]
+    )
 
 
 def paint_bars(vector: Tensor, names: Sequence[str] = ()) -> Tensor:

@@ -43,9 +43,7 @@ class Slot:
         """Parse what `str` wrote."""
         part, _, task = text.partition(".")
         if part not in PARTS or part.startswith("encoder") == bool(task):
-            raise ValueError(
-                f"a slot should be one of {', '.join(PARTS)}, then .TASK except for encoders, found {text!r}"
-            )
+            raise ValueError(f"expected one of {', '.join(PARTS)}, then .TASK except for encoders, got {text!r}")
         return cls(part, task)
 
 

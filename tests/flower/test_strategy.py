@@ -289,7 +289,7 @@ def test_there_is_no_model_to_evaluate_at_the_server(tmp_path):
     [
         ({"encoder": "torso", "head.depth": "outputs.depth"}, "encoder: .* begins with 'torso'"),
         ({"encoder": "body"}, "parts: expected a decoder.TASK or head.TASK, got encoder"),
-        ({"trunk": "body"}, "a slot should be one of encoder, decoder, head"),
+        ({"trunk": "body"}, "expected one of encoder, decoder, head"),
         ({"encoder": "bod", "head.depth": "outputs.depth"}, "begins with 'bod'"),
     ],
 )

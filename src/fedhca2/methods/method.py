@@ -30,14 +30,14 @@ class Method(Config):
     def _statistics_belong_to_parameters(self) -> "Method":
         if not self.local.replaces and self.batch_norm != "local":
             raise ValueError(
-                f"batch_norm should be 'local' if clients keep their own parameters, found {self.batch_norm!r}"
+                f"batch_norm: expected 'local', since clients keep their own parameters, got {self.batch_norm!r}"
             )
         return self
 
     @model_validator(mode="after")
     def _heads_that_train_first_stay(self) -> "Method":
         if isinstance(self.local, HeadsFirst) and (self.decoder or self.head):
-            raise ValueError("decoder and head should be null if they train before the encoder, found an aggregator")
+            raise ValueError("decoder and head: expected null, since they train before the encoder, got an aggregator")
         return self
 
     @property

@@ -82,9 +82,7 @@ def _set_everywhere(
     holders = [part for part in holders if not (isinstance(nested.get(part), Mapping) and key in nested[part])]
     if len({repr(getattr(parts[part], key)) for part in holders}) > 1:
         places = " or ".join(f"{part}: {{{key}: …}}" for part in holders)
-        raise ValueError(
-            f"{name}: {key!r} differs between components: it should be set as {places}, found {key}: {value!r}"
-        )
+        raise ValueError(f"{name}: {key!r} differs between components: expected {places}, got {key}: {value!r}")
     for part in holders:
         parts[part] = _component(name, part, parts[part], {key: value})
 
@@ -96,14 +94,14 @@ def _component(name: str, key: str, current: Config | None, value: object) -> Co
     if isinstance(value, Config):
         return value
     if not isinstance(value, Mapping):
-        raise ValueError(f"{name}: {key} should be settings by name, found {value!r}")
+        raise ValueError(f"{name}: {key}: expected settings by name, got {value!r}")
     kind = value.get("kind", getattr(current, "kind", None))
     if current is not None and kind == getattr(current, "kind", None):
         return _validated(type(current), f"{name}: {key}", {**current.model_dump(), **value})
     kinds = kinds_of(key)
     if not isinstance(kind, str) or kind not in kinds:
         found = "none" if kind is None else repr(kind)
-        raise ValueError(f"{name}: {key}.kind should be a known kind, found {found}. {suggest(str(kind), kinds)}")
+        raise ValueError(f"{name}: {key}.kind: expected a known kind, got {found}. {suggest(str(kind), kinds)}")
     return _validated(kinds[kind], f"{name}: {key}", value)
 
 

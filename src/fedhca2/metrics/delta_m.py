@@ -40,7 +40,7 @@ def delta_m(
     pairs = [(client, task) for client, tasks in scores.items() for task in tasks]
     expected = [(client, task) for client, tasks in baseline.items() for task in tasks]
     if not pairs or set(pairs) != set(expected):
-        raise ValueError(f"scores should have the baseline's clients and tasks {expected}, found {pairs}")
+        raise ValueError(f"expected scores of the baseline's clients and tasks {expected}, got {pairs}")
     columns: dict[tuple[str, str], list[str]] = {}
     for client, task in pairs:
         columns.setdefault((kinds[client] if kinds else client, task), []).append(client)

@@ -16,7 +16,6 @@ from fedhca2.metrics.metric import Sums
 
 Counts = NDArray[np.int64]
 Image = NDArray[np.float32]
-ORIENTATION_RADIUS = 4
 
 
 def boundaries(labels: Tensor) -> Tensor:
@@ -54,7 +53,7 @@ def slope(image: Image) -> Image:
 
     It represents the angle atan(slope) mod π: a line through the pixel only needs the tangent.
     """
-    smooth = triangle(image, ORIENTATION_RADIUS)
+    smooth = triangle(image, radius=4)
     dy, dx = np.gradient(smooth)
     dxy, dyy = np.gradient(dy, axis=1), np.gradient(dy, axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):  # a vertical direction has no finite tangent
@@ -76,7 +75,7 @@ def suppress_non_maxima(image: Image, radius: int, border: int, smooth: bool) ->
     from fedhca2.metrics.edge_kernels import suppress
 
     if min(image.shape) < 2:
-        raise ValueError(f"an edge map should be 2×2 or larger, found {image.shape[0]}×{image.shape[1]}")
+        raise ValueError(f"expected an edge map of 2×2 or larger, got {image.shape[0]}×{image.shape[1]}")
     image = triangle(image, 1) if smooth else np.ascontiguousarray(image)
     ridge: Image = suppress(image, slope(image), radius)
     return ridge * _fade(len(ridge), border)[:, None] * _fade(ridge.shape[1], border)
@@ -188,8 +187,6 @@ class OdsF(Sums):
     """
 
     name = "ods_f"
-    higher_is_better = True
-    largest = 100.0
 
     def __init__(self, max_dist: float, rules: EdgeRules = PRESETS["seism"], workers: int | None = None) -> None:
         super().__init__(len(rules.thresholds) + 2, 3, dtype=torch.int64)

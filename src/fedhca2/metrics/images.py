@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from fedhca2.labels import IGNORE
-from fedhca2.metrics.metric import Sums, histogram
+from fedhca2.metrics.metric import MeanOfValues, Metric, Sums, histogram
 
 Over = Literal["images", "classes"]
-CLOSE = 0.05  # of the longer side of the image
-THERE = 0.5  # heat from which a key point is in a label
 
 
 class Accuracy(Sums):
@@ -22,9 +20,6 @@ class Accuracy(Sums):
     >>> metric.compute()
     {'accuracy': 50.0}
     """
-
-    higher_is_better = True
-    largest = 100.0
 
     def __init__(self, classes: int, over: Over = "images") -> None:
         super().__init__(classes, classes, dtype=torch.int64)
@@ -47,7 +42,7 @@ class Accuracy(Sums):
         return {self.name: 100 * float(shares.nanmean())}
 
 
-class MeanAveragePrecision:
+class MeanAveragePrecision(Metric):
     """mAP in %: for each class, the mean of the precision at every image that has it, in the order of the scores.
 
     A class that all images have, or none has, says nothing about the order and is left out.
@@ -59,8 +54,6 @@ class MeanAveragePrecision:
     """
 
     name = "map"
-    higher_is_better = True
-    largest = 100.0
 
     def __init__(self) -> None:
         self.scores: list[Tensor] = []
@@ -92,7 +85,7 @@ def average_precision(scores: Tensor, labels: Tensor) -> float | None:
     >>> average_precision(torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0]))
     0.5
     """
-    scores, right = scores[~labels.isnan()], labels[~labels.isnan()] > THERE
+    scores, right = scores[~labels.isnan()], labels[~labels.isnan()] > 0.5
     if not right.any() or right.all():
         return None
     order = scores.argsort(descending=True)
@@ -104,7 +97,7 @@ def average_precision(scores: Tensor, labels: Tensor) -> float | None:
     return float((precision * gained).sum() / right.sum())
 
 
-class VectorRMSE(Sums):
+class VectorRMSE(MeanOfValues):
     """RMSE over all known values of the split.
 
     >>> metric = VectorRMSE()
@@ -115,22 +108,15 @@ class VectorRMSE(Sums):
 
     name = "rmse"
     higher_is_better = False
-    largest = 100.0
     power = 2
-
-    def __init__(self) -> None:
-        super().__init__(2, dtype=torch.float64)
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add values [B, C]."""
-        valid = ~label.isnan()
-        error = (prediction.double() - label.double()).abs() ** self.power
-        self.add(torch.stack((torch.where(valid, error, 0.0).sum(), valid.sum())))
+        self.add_values((prediction.double() - label.double()).abs() ** self.power, ~label.isnan())
 
     def compute(self) -> dict[str, float]:
         """The root of the mean."""
-        total, count = self.sums.cpu()
-        return {self.name: float(total / count) ** (1 / self.power)}
+        return {self.name: float(self.mean) ** (1 / self.power)}
 
 
 class VectorMAE(VectorRMSE):
@@ -140,7 +126,7 @@ class VectorMAE(VectorRMSE):
     power = 1
 
 
-class CorrectKeypoints(Sums):
+class CorrectKeypoints(MeanOfValues):
     """The share of labelled points, in %, whose hottest pixel is within a twentieth of the longer side of the label's.
 
     >>> metric, heat = CorrectKeypoints(), torch.zeros(1, 2, 40, 40)
@@ -151,23 +137,16 @@ class CorrectKeypoints(Sums):
     """
 
     name = "pck"
-    higher_is_better = True
-    largest = 100.0
-
-    def __init__(self) -> None:
-        super().__init__(2, dtype=torch.float64)
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add heat maps [B, C, H, W]."""
         heat = torch.where(label == IGNORE, -1.0, label.float()).flatten(2)
-        there = heat.amax(2) >= THERE
         width, longer = label.shape[-1], max(label.shape[-2:])
-        places = [heat.argmax(2), prediction.float().flatten(2).argmax(2)]
-        (y, x), (row, column) = ((place // width, place % width) for place in places)
-        close = (y - row).square() + (x - column).square() <= (CLOSE * longer) ** 2
-        self.add(torch.stack(((there & close).sum(), there.sum())).double())
+        hottest = [heat.argmax(2), prediction.float().flatten(2).argmax(2)]
+        (y, x), (row, column) = ((pixel // width, pixel % width) for pixel in hottest)
+        is_close = (y - row).square() + (x - column).square() <= (0.05 * longer) ** 2
+        self.add_values(is_close.double(), valid=heat.amax(2) >= 0.5)
 
     def compute(self) -> dict[str, float]:
         """The share of the points in labels."""
-        close, count = self.sums.cpu()
-        return {self.name: 100 * float(close / count)}
+        return {self.name: 100 * float(self.mean)}

@@ -1,34 +1,35 @@
-"""The interface of every metric, and the running sums that most metrics use."""
+"""The base class of metrics, and the running sums that most metrics use."""
 
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-COPIES = 256  # of a histogram on a GPU
 
-
-class Metric(Protocol):
-    """Accumulates over a whole validation split; `compute` returns the headline first, then extras.
+class Metric:
+    """The base class of metrics, which accumulate over a whole validation split.
 
     The headline is NaN if and only if there was nothing valid.
     """
 
     name: str
-    higher_is_better: bool
-    largest: float  # the largest value, or the largest that is distinguished when noise is added; the smallest is 0
+    higher_is_better: bool = True
+    largest: float = 100.0  # the largest value, or the largest told apart when noise is added; the smallest is 0
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add a batch: predictions in the task's final form, labels with 255 for ignored pixels."""
+        raise NotImplementedError
 
     def merge(self, other: Self) -> None:
         """Add the data of another accumulator of the same kind."""
+        raise NotImplementedError
 
     def compute(self) -> dict[str, float]:
-        """The scores of all batches so far."""
+        """The scores of all batches so far, the headline first."""
+        raise NotImplementedError
 
 
-class Sums:
+class Sums(Metric):
     """Running sums on the device of the addends, in int64 or float64, without waiting for that device."""
 
     def __init__(self, *shape: int, dtype: torch.dtype) -> None:
@@ -44,6 +45,27 @@ class Sums:
         self.add(other.sums.to(self.sums.device))
 
 
+class MeanOfValues(Sums):
+    """The mean of valid values over the whole split."""
+
+    def __init__(self) -> None:
+        super().__init__(2, dtype=torch.float64)
+
+    def add_values(self, values: Tensor, valid: Tensor) -> None:
+        """Add the values that are valid."""
+        self.add(torch.stack((torch.where(valid, values, 0.0).sum(), valid.sum())))
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean so far."""
+        total, count = self.sums.cpu().unbind()
+        return total / count
+
+    def compute(self) -> dict[str, float]:
+        """The mean."""
+        return {self.name: float(self.mean)}
+
+
 def histogram(index: Tensor, bins: int) -> Tensor:
     """Count how often each of 0 … bins − 1 occurs, in int64; unlike `torch.bincount` it never waits for the device.
 
@@ -51,7 +73,7 @@ def histogram(index: Tensor, bins: int) -> Tensor:
     tensor([1, 0, 3])
     """
     flat = index.reshape(-1)
-    copies = COPIES if flat.is_cuda else 1
+    copies = 256 if flat.is_cuda else 1
     if copies > 1:  # neighbours count in different places, so that they do not wait for each other
         flat = flat + bins * (torch.arange(len(flat), device=flat.device) % copies)
     counts = torch.zeros(copies * bins, dtype=torch.int64, device=index.device)

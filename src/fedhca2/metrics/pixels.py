@@ -8,12 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedhca2.labels import IGNORE
-from fedhca2.metrics.metric import Sums, histogram
-
-FARTHEST = 80.0
-THRESHOLDS = torch.arange(1, 20) / 20
-IOU_THRESHOLDS = torch.arange(4, 19) / 20
-BETA_SQUARED = 0.3
+from fedhca2.metrics.metric import MeanOfValues, Sums, histogram
 
 
 def confusion(prediction: Tensor, label: Tensor, classes: int) -> Tensor:
@@ -50,9 +45,6 @@ class MeanIoU(Sums):
     {'miou': 100.0, 'classes': 2.0}
     """
 
-    higher_is_better = True
-    largest = 100.0
-
     def __init__(self, classes: int, absent: Literal["skip", "zero"] = "skip") -> None:
         super().__init__(classes * classes + 2, dtype=torch.int64)
         self.classes, self.absent = classes, absent
@@ -66,9 +58,8 @@ class MeanIoU(Sums):
         """The mean, and the number of classes that occur."""
         cells, unknown = self.sums[:-2].view(self.classes, self.classes).cpu(), int(self.sums[-1])
         if unknown:
-            raise ValueError(
-                f"classes should be 0 … {self.classes - 1} or 255 (ignored), found {unknown} pixels of another value"
-            )
+            wanted = f"classes 0 … {self.classes - 1} or 255 (ignored)"
+            raise ValueError(f"expected {wanted}, got {unknown} pixels of another value")
         iou = intersection_over_union(cells)
         present = ~iou.isnan()
         counted = self.classes if self.absent == "zero" else int(present.sum())
@@ -90,28 +81,19 @@ def angle(a: Tensor, b: Tensor, dim: int = 1) -> Tensor:
     return torch.where((apart == 0) & (along == 0), pi / 2, radians).rad2deg()
 
 
-class AngularError(Sums):
+class AngularError(MeanOfValues):
     """Mean angular error in degrees over all valid pixels of the split."""
 
     name = "mean_error"
     higher_is_better = False
     largest = 180.0
 
-    def __init__(self) -> None:
-        super().__init__(2, dtype=torch.float64)
-
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add normals [B, 3, H, W]."""
-        valid = (label != IGNORE).all(dim=1)
-        self.add(torch.stack((torch.where(valid, angle(prediction, label), 0.0).sum(), valid.sum())))
-
-    def compute(self) -> dict[str, float]:
-        """The mean angle."""
-        total, count = self.sums.cpu()
-        return {self.name: float(total / count)}
+        self.add_values(angle(prediction, label), valid=(label != IGNORE).all(dim=1))
 
 
-class DepthRMSE(Sums):
+class DepthRMSE(MeanOfValues):
     """RMSE in metres over all pixels of the split whose true depth g is measured, 0 < g < 80.
 
     >>> metric = DepthRMSE()
@@ -122,21 +104,15 @@ class DepthRMSE(Sums):
 
     name = "rmse"
     higher_is_better = False
-    largest = FARTHEST
-
-    def __init__(self) -> None:
-        super().__init__(2, dtype=torch.float64)
+    largest = 80.0
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add depths [B, 1, H, W] in metres."""
-        valid = (label > 0) & (label < FARTHEST)
-        error = prediction.double() - label.double()
-        self.add(torch.stack((torch.where(valid, error * error, 0.0).sum(), valid.sum())))
+        self.add_values((prediction.double() - label.double()).square(), valid=(label > 0) & (label < self.largest))
 
     def compute(self) -> dict[str, float]:
         """The root of the mean."""
-        total, count = self.sums.cpu()
-        return {self.name: float((total / count).sqrt())}
+        return {self.name: float(self.mean.sqrt())}
 
 
 def counts_at_thresholds(probability: Tensor, label: Tensor, thresholds: Tensor) -> Tensor:
@@ -159,7 +135,7 @@ def f_measure(true_positives: Tensor, predicted: Tensor, actual: Tensor) -> Tens
     >>> f_measure(torch.tensor([2.0, 0.0]), torch.tensor([4.0, 0.0]), torch.tensor(2.0))
     tensor([0.5652, 0.0000])
     """
-    return (1 + BETA_SQUARED) * true_positives / (BETA_SQUARED * actual + predicted).clamp(min=1e-9)
+    return 1.3 * true_positives / (0.3 * actual + predicted).clamp(min=1e-9)
 
 
 class MaxF(Sums):
@@ -172,12 +148,10 @@ class MaxF(Sums):
     """
 
     name = "max_f"
-    higher_is_better = True
-    largest = 100.0
 
     def __init__(self) -> None:
-        super().__init__(2, len(THRESHOLDS) + 1, dtype=torch.int64)
-        self.thresholds = THRESHOLDS
+        self.thresholds = torch.arange(1, 20) / 20
+        super().__init__(2, len(self.thresholds) + 1, dtype=torch.int64)
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add probabilities and labels [B, 1, H, W]."""
@@ -187,10 +161,7 @@ class MaxF(Sums):
     def compute(self) -> dict[str, float]:
         """The best F, and the threshold that gave it."""
         on, both = self.sums.cpu().double()
-        if not both[0]:
-            return {self.name: float("nan"), "threshold": float("nan")}
-        best, place = f_measure(on[1:], both[1:], on[0]).max(dim=0)
-        return {self.name: 100 * float(best), "threshold": round(float(THRESHOLDS[place]), 2)}
+        return _best(self, f_measure(on[1:], both[1:], on[0]), both[0])
 
 
 class SalientIoU(MeanIoU):
@@ -223,12 +194,10 @@ class SalientIoUOfImages(Sums):
     """
 
     name = "miou_of_images"
-    higher_is_better = True
-    largest = 100.0
 
     def __init__(self) -> None:
-        super().__init__(len(IOU_THRESHOLDS) + 1, dtype=torch.float64)
-        self.thresholds = IOU_THRESHOLDS
+        self.thresholds = torch.arange(4, 19) / 20
+        super().__init__(len(self.thresholds) + 1, dtype=torch.float64)
 
     def update(self, prediction: Tensor, label: Tensor) -> None:
         """Add probabilities and labels [B, 1, H, W]."""
@@ -245,7 +214,12 @@ class SalientIoUOfImages(Sums):
     def compute(self) -> dict[str, float]:
         """The best mean, and the threshold that gave it."""
         sums = self.sums.cpu()
-        if not sums[-1]:
-            return {self.name: float("nan"), "threshold": float("nan")}
-        best, place = (sums[:-1] / sums[-1]).max(dim=0)
-        return {self.name: 100 * float(best), "threshold": round(float(IOU_THRESHOLDS[place]), 2)}
+        return _best(self, sums[:-1] / sums[-1], sums[-1])
+
+
+def _best(metric: MaxF | SalientIoUOfImages, scores: Tensor, count: Tensor) -> dict[str, float]:
+    """The best of the scores at each threshold in %, and its threshold; NaN if nothing was counted."""
+    if not count:
+        return {metric.name: nan, "threshold": nan}
+    best, number = scores.max(dim=0)
+    return {metric.name: 100 * float(best), "threshold": round(float(metric.thresholds[number]), 2)}

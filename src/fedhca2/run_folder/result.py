@@ -16,7 +16,7 @@ import torch
 
 from fedhca2.clients.privacy import DELTA, audited_epsilon, epsilon
 from fedhca2.metrics import delta_m, relative_gain
-from fedhca2.tasks import LabelSpace, Task, TaskSet
+from fedhca2.tasks import Task, TaskSet
 from fedhca2.version import __version__
 
 LONGEST = 5.0  # seconds to wait for git
@@ -63,8 +63,8 @@ class Headline:
 
 def headline(task: Task, scores: Mapping[str, float]) -> Headline:
     """The main score of a task, from the metric it was evaluated with."""
-    known = task.metrics
-    metric = known[next((name for name in known if name in scores), next(iter(known)))](LabelSpace(classes=1))
+    known = task.empty_metrics
+    metric = known[next((name for name in known if name in scores), next(iter(known)))]
     return Headline(metric.name, scores[metric.name], metric.higher_is_better, task.counts_in_delta_m, task.unit)
 
 

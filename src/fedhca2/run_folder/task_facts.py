@@ -1,12 +1,12 @@
 """What a run records of its users' own tasks, so that its folder can be read without importing their code."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor
 
-from fedhca2.tasks import LabelSpace, Task
+from fedhca2.metrics import Metric
+from fedhca2.tasks import Task
 from fedhca2.tasks.task import MetricFor
 
 
@@ -17,7 +17,7 @@ def facts_of(task: Task) -> dict[str, Any]:
         "unit": task.unit,
         "output": task.output,
         "counts_in_delta_m": task.counts_in_delta_m,
-        "metrics": {name: metric(LabelSpace(classes=1)).higher_is_better for name, metric in task.metrics.items()},
+        "metrics": {name: metric.higher_is_better for name, metric in task.empty_metrics.items()},
     }
 
 
@@ -33,22 +33,7 @@ def _no_loss(output: Tensor, label: Tensor) -> Tensor:
 
 
 def _metric(name: str, higher: bool) -> MetricFor:
-    return lambda space: _RecordedMetric(name, higher)
-
-
-@dataclass
-class _RecordedMetric:
-    """The name and direction of a metric."""
-
-    name: str
-    higher_is_better: bool
-    largest: float = 0.0
-
-    def update(self, prediction: Tensor, label: Tensor) -> None:
-        raise NotImplementedError("the code of this metric was not imported")
-
-    def merge(self, other: Self) -> None:
-        raise NotImplementedError("the code of this metric was not imported")
-
-    def compute(self) -> dict[str, float]:
-        raise NotImplementedError("the code of this metric was not imported")
+    """A metric of which only the name and the direction were recorded."""
+    metric = Metric()
+    metric.name, metric.higher_is_better = name, higher
+    return lambda space: metric

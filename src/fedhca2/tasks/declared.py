@@ -13,9 +13,6 @@ from fedhca2.config import Config, suggest
 from fedhca2.imports import FORMS, is_import_path, load, located
 from fedhca2.tasks import TASKS, Task, TaskSet
 
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-INPUT = "image"
-
 
 class DeclaredTask(Config):
     """A task under a name that the experiment chooses; settings replace those of its kind."""
@@ -46,7 +43,7 @@ class DeclaredTask(Config):
             return own
         if self.kind not in TASKS:
             known = suggest(self.kind, TASKS)
-            raise ValueError(f"kind should be a known task or {FORMS}, found {self.kind!r:.200}. {known}")
+            raise ValueError(f"kind: expected a known task or {FORMS}, got {self.kind!r:.200}. {known}")
         return TASKS[self.kind]
 
 
@@ -54,12 +51,12 @@ def known_tasks(declared: Mapping[str, DeclaredTask]) -> TaskSet:
     """The built-in tasks and these; raises ValueError if one has a bad name, or cannot be found."""
     tasks = []
     for name, each in declared.items():
-        if not NAME.fullmatch(name) or hasattr(nn.ModuleDict, name) or name == INPUT:
+        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,63}", name) or hasattr(nn.ModuleDict, name) or name == "image":
             raise ValueError(
-                f"{name!r:.80} should be a name of letters, digits and '_' with no other meaning in Python"
+                f"expected a name of letters, digits and '_' with no other meaning in Python, got {name!r:.80}"
             )
         if name in TASKS:
-            raise ValueError(f"{name!r} should be a new name, found one that is built in")
+            raise ValueError(f"expected a new name, got {name!r}, which is built in")
         try:
             tasks.append(each.task(name))
         except ValueError as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from math import inf
 from typing import Any, Literal, Self
@@ -142,10 +143,21 @@ class Task:
         """Where a label is known."""
         return self.ignored(label) != IGNORE if self.output == "map" else ~torch.isnan(label)
 
+    @cached_property
+    def empty_metric(self) -> metrics.Metric:
+        """The task's own metric, to read its name, its direction and its range."""
+        return self.metric(LabelSpace(classes=1))
+
+    @cached_property
+    def empty_metrics(self) -> dict[str, metrics.Metric]:
+        """All metrics by name, the task's own first, to read their directions and ranges."""
+        others = {name: make(LabelSpace(classes=1)) for name, make in self.other_metrics.items()}
+        return {self.empty_metric.name: self.empty_metric, **others}
+
     @property
     def metrics(self) -> dict[str, MetricFor]:
-        """All metrics by name, the task's own first."""
-        return {self.metric(LabelSpace(classes=1)).name: self.metric, **self.other_metrics}
+        """What makes each metric, by name, the task's own first."""
+        return {self.empty_metric.name: self.metric, **self.other_metrics}
 
 
 class TaskSet(Mapping[str, Task]):

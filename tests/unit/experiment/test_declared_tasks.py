@@ -61,13 +61,13 @@ def test_a_task_comes_from_a_file_beside_the_experiment(tmp_path):
     [
         (
             {"x": "regresion"},
-            "tasks: x: kind should be a known task or path/to/file.py:NAME or package.module:NAME, found",
+            "tasks: x: kind: expected a known task",
         ),
         ({"x": "no_file.py:X"}, "tasks: x: "),
-        ({"depth": "regression"}, "tasks: 'depth' should be a new name, found one that is built in"),
-        ({"a.b": "regression"}, "tasks: 'a.b' should be a name of letters, digits and '_'"),
-        ({"keys": "regression"}, "tasks: 'keys' should be a name of letters, digits and '_' with no other meaning"),
-        ({"image": "regression"}, "tasks: 'image' should be a name"),
+        ({"depth": "regression"}, "tasks: expected a new name, got 'depth'"),
+        ({"a.b": "regression"}, "tasks: expected a name of letters, digits and '_'"),
+        ({"keys": "regression"}, "tasks: expected a name of letters, digits and '_' with no other meaning"),
+        ({"image": "regression"}, "tasks: expected a name"),
         ({"x": {"kind": "regression", "wight": 1}}, "tasks.x.wight: unknown key. Did you mean 'weight'?"),
         ({"x": {"kind": "regression", "weight": -1}}, "tasks.x.weight: expected at least 0"),
         ({"x": 3}, "tasks.x: expected a mapping of keys to values, got 3"),
@@ -290,7 +290,7 @@ RECORDED = {"name": "x", "seed": 0, "rounds": 1, "method": {"name": "fedavg"}}
 @pytest.mark.parametrize(
     ("tasks", "message"),
     [
-        ({"x": {"kind": "nonsense"}}, "config.yaml: tasks: x: kind should be a known task"),
+        ({"x": {"kind": "nonsense"}}, "config.yaml: tasks: x: kind: expected a known task"),
         ({"x": {"weight": 1}}, "config.yaml: tasks: kind: missing"),
         ([], "tasks: should hold keys and values, found []"),
     ],

@@ -99,14 +99,14 @@ def test_how_weights_are_learned_can_be_set():
         ("fedhca2", {"alhpa": 0.2}, "fedhca2: unknown setting 'alhpa'. Did you mean 'alpha'?"),
         ("fedhca2", {"c": 1.5}, "fedhca2: encoder.c: expected less than 1, got 1.5"),
         ("fedhca2", {"encoder": {"radius": 1}}, "fedhca2: encoder.radius: unknown key. (kind, every, alpha"),
-        ("fedhca2", {"encoder": {"kind": "maen"}}, "found 'maen'. Did you mean 'mean'?"),
-        ("fedhca2", {"encoder": 3}, "fedhca2: encoder should be settings by name, found 3"),
+        ("fedhca2", {"encoder": {"kind": "maen"}}, "got 'maen'. Did you mean 'mean'?"),
+        ("fedhca2", {"encoder": 3}, "fedhca2: encoder: expected settings by name"),
         ("fedhca2", {"batch_norm": "x"}, "fedhca2.batch_norm: expected 'local', 'average' or 'recalibrate', got"),
-        ("fedamp", {"batch_norm": "average"}, "fedamp: batch_norm should be 'local' if clients keep their own"),
-        ("fedhca2", {"local": None}, "fedhca2: local should be settings by name, found None"),
+        ("fedamp", {"batch_norm": "average"}, "fedamp: batch_norm: expected 'local'"),
+        ("fedhca2", {"local": None}, "fedhca2: local: expected settings by name"),
         ("fedhca2", {"c": [1, 2]}, "fedhca2: encoder.c: expected a number, got [1, 2]"),
-        ("fedper", {"decoder": {"beta": 1}}, "fedper: decoder.kind should be a known kind, found none."),
-        ("fedper", {"decoder": {"kind": []}}, "fedper: decoder.kind should be a known kind, found []."),
+        ("fedper", {"decoder": {"beta": 1}}, "fedper: decoder.kind: expected a known kind, got none."),
+        ("fedper", {"decoder": {"kind": []}}, "fedper: decoder.kind: expected a known kind, got []."),
         ("fedavg", {"lr": 0.1}, "fedavg: unknown setting 'lr'."),
         ("no.such.module:X", {}, "no.such.module cannot be imported"),
         ("no_such_file.py:X", {}, "no_such_file.py cannot be imported"),
@@ -124,7 +124,7 @@ def test_a_method_from_a_file(outside):
 
 
 def test_a_setting_that_differs_between_components_is_said_of_one(outside):
-    with pytest.raises(ValueError, match=r"set as encoder: {every: …} or decoder: {every: …}, found every"):
+    with pytest.raises(ValueError, match=r"expected encoder: {every: …} or decoder: {every: …}"):
         resolve(f"{outside}:BOTH", {"every": 3})
 
 

@@ -131,7 +131,7 @@ def in_words(task: Task, vector: Array, names: Sequence[str]) -> list[tuple[str,
 def image_scores(task: Task, predictions: Array, labels: Array, names: Sequence[str] = ()) -> list[float]:
     """The task's main metric of each image, or NaN if it says little about a single one."""
     space = LabelSpace(names=tuple(names)) if names else LabelSpace(classes=256)
-    if task.metric(space).name in ("ods_f", "map"):  # of a whole split
+    if task.empty_metric.name in ("ods_f", "map"):  # of a whole split
         return [nan] * len(labels)
     scores = []
     for prediction, label in zip(predictions, labels, strict=True):
@@ -150,7 +150,7 @@ def rank_images(task: Task, scores: Sequence[float]) -> dict[str, int]:
     >>> rank_images(get_task("depth"), [0.4, 0.1, 0.2, nan])
     {'best of 4': 1, 'middle': 2, 'worst of 4': 0}
     """
-    sign = -1 if task.metric(LabelSpace(classes=1)).higher_is_better else 1
+    sign = -1 if task.empty_metric.higher_is_better else 1
     ranked = sorted((i for i, score in enumerate(scores) if isfinite(score)), key=lambda i: sign * scores[i])
     if len(ranked) < 2:
         return {f"image {i + 1}": i for i in range(min(3, len(scores)))}
@@ -165,7 +165,7 @@ def _score(task: Task, score: float) -> str:
         return ""
     if task.output != "map" and task.grouped_by == "class":
         return "right" if score else "wrong"
-    return f"{metric_title(task.metric(LabelSpace(classes=1)).name)} {score_text(task.unit, score)}"
+    return f"{metric_title(task.empty_metric.name)} {score_text(task.unit, score)}"
 
 
 def _is_measured(task: Task) -> bool:

@@ -33,7 +33,7 @@ from fedhca2.federation.flower.records import MASKED, OWN, pack, to_array
 from fedhca2.federation.sum_server import Sketcher
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.params import Slot
-from fedhca2.tasks import TASKS, LabelSpace, TaskSet
+from fedhca2.tasks import TASKS, TaskSet
 from fedhca2.whole_files import private_folder, write_whole
 
 MODEL_FILE, SECRETS_FILE = "model.safetensors", "sum.json"  # the trained model; keys of the current round's sum
@@ -249,7 +249,7 @@ def noised_scores(
     data, and get the noise of an update with that clip, at the same cost.
     """
     main = {task: next(name for name in tasks[task].metrics if name in scores) for task, scores in metrics.items()}
-    ranges = {task: tasks[task].metrics[name](LabelSpace(classes=1)).largest for task, name in main.items()}
+    ranges = {task: tasks[task].empty_metrics[name].largest for task, name in main.items()}
     shares = {Slot("head", task): _share(metrics[task][name] / ranges[task]) for task, name in main.items()}
     sent = privatise(shares, Privacy(clip=sqrt(len(shares)), noise=noise), key, round)
     return {task: {name: float(sent[Slot("head", task)]) * ranges[task]} for task, name in main.items()}, sent
