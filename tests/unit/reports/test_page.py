@@ -13,12 +13,12 @@ from fedhca2.reports.page.several import several_sections
 from fedhca2.reports.page.write import render, single_sections, write_page
 from fedhca2.reports.tables import conclusion
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.result import Result, privacy_spent
+from fedhca2.run_folder.result import privacy_spent
 from fedhca2.tasks import get_task
 from made_run import made_run, with_diagnostics, with_twin
 
 
-def test_a_run_has_all_its_sections(tmp_path):
+def test_a_run_has_all_its_sections_and_none_about_attendance_if_all_took_part(tmp_path):
     assert [section.id for section in single_sections(made_run(tmp_path))] == [
         "results",
         "training",
@@ -86,11 +86,6 @@ def test_the_page_has_the_title_the_date_and_the_command(tmp_path):
     assert all(words in told for words in ("Three small clients", "18 November 2026", "fedhca2 run demo"))
 
 
-def test_one_round_is_singular(tmp_path):
-    tiles = {tile.name: tile.detail for tile in answer_of(made_run(tmp_path, rounds=1)).tiles}
-    assert tiles["Time"].startswith("1 round on")
-
-
 def test_what_left_out_means_is_said(tmp_path):
     table = next(section for section in single_sections(made_run(tmp_path)) if section.id == "cost").blocks[-1]
     assert "late" in table.note
@@ -109,49 +104,30 @@ def test_what_noised_updates_cost_is_shown(tmp_path):
     ]
 
 
-def test_the_gain_of_every_task_is_shown(tmp_path):
-    results = single_sections(made_run(tmp_path, better=1.25))[0].blocks[-1]
-    assert [row[-1].text for row in results.rows] == ["+25.0 %", "+25.0 %", "+25.0 %", "+20.0 %"]
-
-
 def answer_of(run):
     return single_sections(run)[0].blocks[0]
+
+
+def test_the_answer_says_who_gained_how_certain_that_is_and_what_it_cost(tmp_path):
+    run = made_run(tmp_path, rounds=1, better=1.25)
+    answer, tiles = answer_of(run), {tile.name: tile for tile in answer_of(run).tiles}
+    assert "4 of 4 scores are better than alone" in answer.sentence
+    assert list(tiles) == ["Best", "Worst", "Time", "Traffic"]  # and not Δm by client: there is one of each kind
+    assert (tiles["Best"].fact, tiles["Worst"].fact, tiles["Time"].fact) == ("+25.0 %", "+20.0 %", "4.5 s")
+    assert tiles["Worst"].detail.startswith("home/depth: RMSE 2.00 m alone, 1.60 m")
+    assert tiles["Time"].detail.startswith("1 round on")
+    defined, spread = answer.meaning
+    assert defined.removeprefix("Δm is ") in conclusion(run.outcome, run.task_set)  # as in the terminal
+    assert all(words in spread for words in ("4 gains", "2.5 %", "no error bar"))
+    assert "±" not in spread
+    results = single_sections(run)[0].blocks[-1]
+    assert [row[-1].text for row in results.rows] == ["+25.0 %", "+25.0 %", "+25.0 %", "+20.0 %"]
 
 
 def test_with_several_clients_of_a_kind_both_gains_are_told(tmp_path):
     answer = answer_of(with_twin(made_run(tmp_path), delta_m=5.0, delta_m_by_client=20.0))
     assert answer.number == "+5.00 %"
     assert [tile.fact for tile in answer.tiles if tile.name == "Δm by client"] == ["+20.0 %"]
-
-
-def test_with_one_client_of_a_kind_one_gain_is_told(tmp_path):
-    assert "Δm by client" not in [tile.name for tile in answer_of(made_run(tmp_path)).tiles]
-
-
-def test_a_page_counts_the_scores_that_are_better_than_alone(tmp_path):
-    assert "4 of 4 scores are better than alone" in answer_of(made_run(tmp_path, better=1.25)).sentence
-
-
-def test_the_answer_names_the_best_the_worst_and_the_cost(tmp_path):
-    tiles = {tile.name: tile for tile in answer_of(made_run(tmp_path, better=1.25)).tiles}
-    assert list(tiles) == ["Best", "Worst", "Time", "Traffic"]
-    assert (tiles["Best"].fact, tiles["Worst"].fact, tiles["Time"].fact) == ("+25.0 %", "+20.0 %", "4.5 s")
-    assert tiles["Worst"].detail.startswith("home/depth: RMSE 2.00 m alone, 1.60 m")
-
-
-def test_the_answer_defines_delta_m_as_the_terminal_does(tmp_path):
-    run = made_run(tmp_path, better=1.25)
-    told = conclusion(Result(**run.result), run.task_set)
-    assert "averaged first" in told
-    assert answer_of(run).meaning[0].removeprefix("Δm is ") in told
-
-
-def test_the_spread_over_scores_is_not_taken_for_an_error_bar(tmp_path):
-    told = answer_of(made_run(tmp_path, better=1.25)).meaning[1]
-    assert "4 gains" in told
-    assert "2.5 %" in told
-    assert "no error bar" in told
-    assert "±" not in told
 
 
 def test_scores_without_a_gain_are_counted_once_in_all_sentences(tmp_path):
@@ -210,16 +186,17 @@ def test_no_class_is_black_without_a_background():
     assert colour_key(get_task("semseg"), [np.zeros((1, 1, 1, 1))], ["wall"]).swatches != [("wall", "#000000")]
 
 
-def test_several_runs_show_the_settings_that_differ(tmp_path):
-    runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2", seed=3)]
-    settings = several_sections(runs)[-1].blocks[0]
-    assert [row[0].text for row in settings.rows] == ["seed", "method.name"]
-
-
-def test_several_runs_show_gains_over_the_first(tmp_path):
-    runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2", better=1.1)]
-    gains = next(b for b in several_sections(runs)[0].blocks if b.kind == "table" and b.title == "Gain over local")
-    assert [cell.text for cell in gains.rows[0]] == ["fedhca2", "+10.0 %", "+10.0 %", "+10.0 %", "+9.09 %"]
+def test_a_comparison_shows_gains_weights_conflicts_and_settings(tmp_path):
+    runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2", better=1.1, seed=3)]
+    sections = {section.id: section for section in several_sections(runs)}
+    tables = {b.title: b for section in sections.values() for b in section.blocks if b.kind == "table"}
+    assert tables["Results"].columns[1] == "Δm % ↑"
+    gains = [cell.text for cell in tables["Gain over local"].rows[0]]
+    assert gains == ["fedhca2", "+10.0 %", "+10.0 %", "+10.0 %", "+9.09 %"]
+    assert [row[0].text for row in tables["Settings that differ"].rows] == ["seed", "method.name"]
+    assert ["rounds", "3"] in [[cell.text for cell in row] for row in tables["Settings in common"].rows]
+    assert "fedhca2: α over rounds" in [figure.title for figure in sections["alpha-and-beta"].figures]
+    assert "fedhca2: Cosines of encoder updates" in [figure.title for figure in sections["conflicts"].figures]
 
 
 def test_nothing_is_fetched(tmp_path):
@@ -258,10 +235,6 @@ def test_a_client_that_failed_at_the_end_is_shown(tmp_path):
     assert left_out(run) == [(4, "road", "the loss became nan"), (4, "home", "not there")]
 
 
-def test_a_run_in_which_all_took_part_has_no_attendance(tmp_path):
-    assert "attendance" not in [section.id for section in single_sections(made_run(tmp_path))]
-
-
 def test_the_map_tells_left_out_from_not_asked(tmp_path):
     figure = attendance_figures(made_run(tmp_path, away=("shop", "home"), refused=[("home", "late")]))[0]
     rows = [[list(ATTENDANCE)[state] for state in row] for row in figure.data[0]["z"]]
@@ -283,29 +256,9 @@ def test_a_site_without_a_baseline_has_no_gain(tmp_path):
     assert [cell.text for cell in single_sections(run)[0].blocks[-1].rows[1]] == ["shop", "maxF ↑", "—", "40.0 %", "—"]
 
 
-def test_settings_in_common_are_shown(tmp_path):
-    runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2")]
-    common = several_sections(runs)[-1].blocks[1]
-    assert ["rounds", "3"] in [[cell.text for cell in row] for row in common.rows]
-
-
-def test_a_comparison_shows_weights_and_conflicts_of_the_runs_that_have_them(tmp_path):
-    runs = [made_run(tmp_path / "a", "local"), made_run(tmp_path / "b", "fedhca2")]
-    sections = {section.id: section for section in several_sections(runs)}
-    assert "fedhca2: α over rounds" in [figure.title for figure in sections["alpha-and-beta"].figures]
-    assert "fedhca2: Cosines of encoder updates" in [figure.title for figure in sections["conflicts"].figures]
-
-
 def test_one_seed_has_no_whiskers_and_several_have(tmp_path):
     runs = [made_run(tmp_path / "local", "local"), made_run(tmp_path / "0", better=1.1)]
     bars = [
         several_sections(found)[0].figures[0].data[0] for found in (runs, [*runs, made_run(tmp_path / "1", seed=1)])
     ]
     assert ["error_x" in bar for bar in bars] == [False, True]
-
-
-def test_a_comparison_has_delta_m_in_its_first_column(tmp_path):
-    runs = [made_run(tmp_path / "local", "local"), made_run(tmp_path / "0", better=1.1)]
-    table = next(b for b in several_sections(runs)[0].blocks if b.kind == "table" and b.title == "Results")
-    assert table.columns[1] == "Δm % ↑"
-    assert table.over == [("", 1), ("outdoor, single-task", 2), ("indoor, multi-task", 2)]

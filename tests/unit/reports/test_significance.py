@@ -40,12 +40,9 @@ def test_a_correction_keeps_the_order(found):
     assert sorted(corrected.values()) == [corrected[name] for name in sorted(found, key=found.get)]
 
 
-def test_gains_that_hardly_vary_are_beyond_chance():
-    assert SURE.is_beyond_chance("ours", DELTA_M)
-
-
-def test_gains_that_vary_are_not():
-    assert not SURE.is_beyond_chance("other", DELTA_M)
+def test_gains_that_hardly_vary_are_beyond_chance_and_others_are_not():
+    assert (SURE.is_beyond_chance("ours", DELTA_M), SURE.is_beyond_chance("other", DELTA_M)) == (True, False)
+    assert gain_p_values({"same": [0.0, 0.0, 0.0], "lost": [1.0, 1.0, float("nan")]}) == {"same": 1.0}
 
 
 def test_more_comparisons_take_more_evidence():
@@ -54,36 +51,15 @@ def test_more_comparisons_take_more_evidence():
     assert not gains(ours=gain, **{f"m{i}": [-1.0, 0.0, 1.0] for i in range(9)}).is_beyond_chance("ours", DELTA_M)
 
 
-def test_a_method_that_equals_local_is_not_beyond_chance():
-    assert gain_p_values({"same": [0.0, 0.0, 0.0]}) == {"same": 1.0}
-
-
-def test_a_method_with_an_unknown_gain_is_not_tested():
-    assert gain_p_values({"lost": [1.0, 1.0, float("nan")]}) == {}
-
-
-def test_the_mark_is_in_markdown_beside_the_bold_value_and_explained():
-    text = to_markdown(SURE)
+def test_the_mark_is_explained_in_every_layout():
+    text, latex, table, page = to_markdown(SURE), to_latex(SURE), comparison_table(SURE), results_table(SURE)
     assert r"| ours | **+5.00 ± 0.10**\* |" in text
     assert text.splitlines()[-1].startswith(r"\* Δm differs from 0 beyond chance (paired t-test against local over 3")
-
-
-def test_the_mark_is_in_latex_and_explained():
-    text = to_latex(SURE)
-    assert r"ours & \textbf{+5.00 $\pm$ 0.10}$^{*}$ \\" in text
-    assert r"\par{\footnotesize $^{*}$ $\Delta$m differs from 0 beyond chance" in text
-
-
-def test_the_mark_is_in_the_terminal_and_explained():
-    table = comparison_table(SURE)
-    assert [row[3] for row in table.rows] == ["[bold]+5.00 ± 0.10[/]*"]
-    assert table.note == marks_note(SURE)
-
-
-def test_the_mark_is_on_the_page_and_explained():
-    table = results_table(SURE)
-    assert table.rows[1][1].text == "+5.00 ± 0.10*"
-    assert table.note.endswith(marks_note(SURE))
+    assert r"ours & \textbf{+5.00 $\pm$ 0.10}$^{*}$ \\" in latex
+    assert r"\par{\footnotesize $^{*}$ $\Delta$m differs from 0 beyond chance" in latex
+    assert ([row[3] for row in table.rows], table.note) == (["[bold]+5.00 ± 0.10[/]*"], marks_note(SURE))
+    assert page.rows[1][1].text == "+5.00 ± 0.10*"
+    assert page.note.endswith(marks_note(SURE))
 
 
 def test_the_corrected_p_is_in_the_csv_file():
@@ -119,12 +95,9 @@ def test_lower_errors_rank_better():
     assert (found.ranks, found.rankings) == ({"a": 1, "b": 2, "c": 3}, 4)
 
 
-def test_only_seeds_that_all_methods_have_are_ranked():
-    assert ranked(a=([3, 3], [1, 1]), b=([2, 2], [2, 2]), c=([1], [3])).rankings == 2
-
-
-def test_unknown_scores_are_not_ranked():
-    assert ranked(a=([3, 3], [1, 1]), b=([2, float("nan")], [2, 2]), c=([1, 1], [3, 3])).rankings == 3
+@pytest.mark.parametrize(("b", "c", "rankings"), [([2, 2], [1], 3), ([2, float("nan")], [1, 1], 3)])
+def test_only_known_scores_with_seeds_that_all_methods_have_are_ranked(b, c, rankings):
+    assert ranked(a=([3, 3], [1, 1]), b=(b, [2, 2]), c=(c, [3, 3])).rankings == rankings
 
 
 def test_two_methods_have_no_figure():
@@ -157,13 +130,9 @@ def three(tmp_path):
     return [made_run(tmp_path / name, name, better=better) for name, better in (("local", 1), ("a", 1.1), ("b", 1.2))]
 
 
-def test_the_figure_is_saved_beside_the_tables(three, tmp_path):
+def test_the_figure_is_saved_beside_the_tables_and_does_not_stay_for_a_later_comparison(three, tmp_path):
     write_comparison(three, tmp_path)
     assert (tmp_path / RANKS_FILE).read_text().startswith("<svg")
-
-
-def test_a_figure_of_an_earlier_comparison_does_not_stay(three, tmp_path):
-    write_comparison(three, tmp_path)
     write_comparison(three[:2], tmp_path)
     assert not (tmp_path / RANKS_FILE).exists()
 
