@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from fedhca2.configs import embedded_experiments
 from fedhca2.experiment import Experiment
-from fedhca2.experiment.sources import embedded_experiments
 from fedhca2.reports.comparison import DELTA_M, gather
 from fedhca2.reports.layouts import to_markdown
 from fedhca2.tasks import TASKS, LabelSpace

@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from fedhca2.cli import app
+from fedhca2.configs import embedded_experiments
 from fedhca2.experiment import Experiment
-from fedhca2.experiment.sources import embedded_experiments
 from fedhca2.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
