@@ -58,7 +58,7 @@ class Record:
         try:
             return parsed(json.dumps({**settings, "method": self.line["method"]}))
         except UserError as error:
-            raise UserError([f"{self.path}: {line}" for line in error.lines]) from None
+            raise UserError.of(fault.within(self.path) for fault in error.faults) from None
 
     @cached_property
     def changes(self):
@@ -142,7 +142,7 @@ def read_file(file):
     try:
         first, *lines = map(json.loads, file.read_text("utf-8").splitlines())
     except ValueError as error:
-        raise UserError([f"{file}: should have lines of JSON, found {error}"]) from None
+        raise UserError(file, f"should have lines of JSON, found {error}") from None
     return first["settings"], [Record(first["experiment"], first["settings"], line) for line in lines]
 
 

@@ -25,23 +25,21 @@ class Fault(NamedTuple):
 class UserError(ValueError):
     """Mistakes in a user's input."""
 
-    def __init__(self, where: str | Path | Iterable[str], message: str | None = None) -> None:
+    def __init__(self, where: str | Path, message: str) -> None:
         """:param where: the place of the mistake; empty if there is none.
         :param message: what was expected, and what was found.
         """
-        if message is None:  # the old way, one text for each mistake; goes when nobody uses it any more
-            texts = (text.partition(": ") for text in where)  # type: ignore[union-attr]
-            self.faults = [Fault(head, tail) if colon else Fault("", head) for head, colon, tail in texts]
-        else:
-            self.faults = [Fault(str(where), message)]
-        super().__init__("\n".join(self.lines))
+        super().__init__(str(where), message)
+        self.faults = [Fault(str(where), message)]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
 
     @classmethod
     def of(cls, faults: Iterable[Fault]) -> Self:
         """Report several mistakes at once."""
         error = cls("", "")
         error.faults = list(faults)
-        error.args = ("\n".join(error.lines),)
         return error
 
     @property

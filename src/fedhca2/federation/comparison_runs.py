@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedhca2.config import suggest
-from fedhca2.errors import UserError
+from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import Experiment
 from fedhca2.federation.run import run_or_resume
 from fedhca2.federation.stopping import Interrupted
@@ -65,7 +65,9 @@ def plan_runs(experiment: Experiment, methods: Sequence[str], seeds: int, out: P
     """
     unknown = [name for name in methods if name not in METHODS and ":" not in name]
     if unknown:
-        raise UserError([f"--methods: {name!r} is not a method. {suggest(name, METHODS)}" for name in unknown])
+        raise UserError.of(
+            Fault("--methods", f"expected a method, got {name!r}. {suggest(name, METHODS)}") for name in unknown
+        )
     runs, experiment = [], experiment.resolve()
     for method in dict.fromkeys([LOCAL, *methods]):
         own = method == experiment.method_name
@@ -98,7 +100,7 @@ def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> lis
                 runs.setdefault(baseline, ComparisonRun(experiment.with_method(LOCAL), baseline, None))
             if folder in runs:
                 raise UserError(
-                    [f"--over: values should have names that differ in letters or digits, found {name!r} twice"]
+                    "--over", f"values should have names that differ in letters or digits, found {name!r} twice"
                 )
         compared = None if experiment.method_name == LOCAL else baseline
         runs.setdefault(folder, ComparisonRun(experiment, folder, compared))
@@ -130,7 +132,7 @@ def _concerning_local(experiment: Experiment) -> str:
 def _checked(runs: list[ComparisonRun], out: Path) -> list[ComparisonRun]:
     """The same runs, if the folder is theirs or new."""
     if RunFiles(out).begun:
-        raise UserError([f"{out}: should be the folder of a comparison, or new, found a run in it"])
+        raise UserError(out, "should be the folder of a comparison, or new, found a run in it")
     for run in runs:
         allow_code(run.experiment.own_code)  # which the user has just named
         _check_known(run)
@@ -188,4 +190,4 @@ def _check_known(run: ComparisonRun) -> None:
     if not files.begun:
         return
     if other := other_settings(files, run.experiment, {"devices", "methods"}):
-        raise UserError([f"{run.folder}: should be a run with these settings, found different {', '.join(other)}"])
+        raise UserError(run.folder, f"should be a run with these settings, found different {', '.join(other)}")

@@ -66,9 +66,7 @@ def shards_after(experiment: Experiment, data: Mapping[str, OpenData], run: RunF
     Raises UserError if the folder does not say which, or if they are no longer there.
     """
     if run.partition is None:
-        raise UserError(
-            [f"{run.path}: expected {PARTITION}, which says which images each client has, got no such file"]
-        )
+        raise UserError(run.path, f"expected {PARTITION}, which says which images each client has, got no such file")
     return shards_from(experiment, data, run.partition)
 
 
@@ -78,9 +76,11 @@ def shards_from(experiment: Experiment, data: Mapping[str, OpenData], saved: Map
     Raises UserError if an image is no longer there, or if classes have changed.
     """
     known = [spec for spec in experiment.specs if spec.name in saved]
-    lines = [line for spec in known for line in _changes(spec, data[spec.data], _checked(spec.name, saved[spec.name]))]
-    if lines:
-        raise UserError(lines)
+    faults = [
+        fault for spec in known for fault in _changes(spec, data[spec.data], _checked(spec.name, saved[spec.name]))
+    ]
+    if faults:
+        raise UserError.of(faults)
     shards = {spec.name: _saved_shard(data[spec.data], _checked(spec.name, saved[spec.name])) for spec in known}
     _add_new_clients(experiment, data, shards)
     require_usable(experiment, data, shards)
@@ -94,13 +94,13 @@ def _checked(client: str, record: Any) -> dict[str, Any]:
     lists = {"dealt": lists.get("train"), **lists}
     for key in ("train", "val", "dealt"):
         if not isinstance(lists.get(key), list) or not all(isinstance(image, str) for image in lists[key]):
-            raise UserError([f"{place}.{key}: expected a list of ids of images, got {lists.get(key)!r:.60}"])
+            raise UserError(f"{place}.{key}", f"expected a list of ids of images, got {lists.get(key)!r:.60}")
     return lists
 
 
-def _changes(spec: ClientSpec, data: OpenData, record: Mapping[str, Any]) -> list[str]:
-    """What the data set lacks of a client's saved images and classes, one line for each."""
-    lines = []
+def _changes(spec: ClientSpec, data: OpenData, record: Mapping[str, Any]) -> list[Fault]:
+    """What the data set lacks of a client's saved images and classes."""
+    where, faults = f"data.{spec.data}", []
     for split, there, images in (
         ("train", set(data.train.ids), [*record["train"], *record["dealt"]]),
         ("val", set(data.val.ids), record["val"]),
@@ -108,12 +108,12 @@ def _changes(spec: ClientSpec, data: OpenData, record: Mapping[str, Any]) -> lis
         if gone := [image for image in dict.fromkeys(images) if image not in there]:
             listed = ", ".join(map(repr, gone[:NAMED])) + (f" and {len(gone) - NAMED} more" if gone[NAMED:] else "")
             wanted = f"expected the images that {spec.name!r} has in {PARTITION}"
-            lines.append(f"data.{spec.data}: {wanted}, got a {split} split without {listed}")
+            faults.append(Fault(where, f"{wanted}, got a {split} split without {listed}"))
     classes = class_names(spec, data)
     if (saved := record.get("classes", classes)) != classes:
         wanted = f"expected the classes that {spec.name!r} has in {PARTITION}, {saved!r:.200}"
-        lines.append(f"data.{spec.data}: {wanted}, got {classes!r:.200}")
-    return lines
+        faults.append(Fault(where, f"{wanted}, got {classes!r:.200}"))
+    return faults
 
 
 def _saved_shard(data: OpenData, record: Mapping[str, Any]) -> Shard:
@@ -127,7 +127,7 @@ def _saved_shard(data: OpenData, record: Mapping[str, Any]) -> Shard:
 def _add_new_clients(experiment: Experiment, data: Mapping[str, OpenData], shards: dict[str, Shard]) -> None:
     """Give each client without images some that no other of its kind has."""
     new = [spec for spec in experiment.specs if spec.name not in shards]
-    lines: list[str] = []
+    faults: list[Fault] = []
     for spec in new:
         rivals = [other for other in experiment.specs if other.name in shards and _share(spec, other)]
         taken = {index for other in rivals for index in shards[other.name].dealt}
@@ -136,13 +136,14 @@ def _add_new_clients(experiment: Experiment, data: Mapping[str, OpenData], shard
         part = free[:: len(waiting)]
         usable = keep(part, data[spec.data].train.for_share(part).usable(spec.tasks)) if part else []
         if len(usable) < experiment.training.batch_size:
-            lines.append(
-                f"clients: {spec.name!r} should find {experiment.training.batch_size} images of {spec.data!r} that no "
-                f"other client has, found {len(usable)}; give it a data set of its own"
+            wanted = (
+                f"{experiment.training.batch_size} images of {spec.data!r} for {spec.name!r} that no other client has"
             )
+            got = f"{len(usable)}; give it a data set of its own"
+            faults.append(Fault("clients", f"expected {wanted}, got {got}"))
         shards[spec.name] = Shard(usable, list(data[spec.data].val.usable(spec.tasks)), tuple(part))
-    if lines:
-        raise UserError(lines)
+    if faults:
+        raise UserError.of(faults)
 
 
 def drop_departed_clients(progress: Progress, clients: Container[str]) -> Progress:

@@ -37,7 +37,7 @@ def save_picture(picture: Image.Image, path: Path) -> None:
     """Write a picture in the format that its name ends with; raises UserError if Pillow cannot write such a file."""
     format = Image.registered_extensions().get(path.suffix.lower())
     if format not in Image.SAVE:
-        raise UserError([f"{path}: a picture's name should end in .png, .jpg or the like, found {path.suffix!r}"])
+        raise UserError(path, f"a picture's name should end in .png, .jpg or the like, found {path.suffix!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with put_in_place(path) as aside:
         picture.save(aside, format)
@@ -60,10 +60,10 @@ def sample_tiles(run: RunFiles, client: str, index: int) -> dict[str, dict[str, 
     arrays = run.samples(client)
     if not arrays:
         raise UserError(
-            [f"{run.path}: should have samples of client {client!r}, found {', '.join(run.sampled_clients) or 'none'}"]
+            run.path, f"should have samples of client {client!r}, found {', '.join(run.sampled_clients) or 'none'}"
         )
     if not 0 <= index < len(arrays["image"]):
-        raise UserError([f"sample: should be below {len(arrays['image'])}, found {index}"])
+        raise UserError("sample", f"should be below {len(arrays['image'])}, found {index}")
     tiles: dict[str, dict[str, Image.Image]] = {}
     for task in [name.removeprefix("label.") for name in arrays if name.startswith("label.")]:
         maps = {when: arrays[f"{when}.{task}"][index] for when in ("label", "before", "after")}

@@ -37,7 +37,7 @@ def read_arrays(path: Path, wanted: str) -> dict[str, Array]:
             return {name: arrays[name] for name in arrays.files}
     except Exception as error:  # readers raise anything for damaged archives
         reason = " ".join(str(error).split())[:200]
-        raise UserError([f"{path}: expected {wanted}, got {type(error).__name__}: {reason}"]) from None
+        raise UserError(path, f"expected {wanted}, got {type(error).__name__}: {reason}") from None
 
 
 def _declared(file: IO[bytes]) -> int:

@@ -34,15 +34,15 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
         files = RunFiles.open(run)
         result, other = files.finished_result, other_settings(files, experiment, FREE)
     except (OSError, UserError) as error:
-        raise UserError([f"--baseline {run}: not a finished run: {error}"]) from None
+        raise UserError(f"--baseline {run}", f"not a finished run: {error}") from None
     if other:
         raise UserError(
-            [f"--baseline {run}: should have the same settings as this run, found different {', '.join(other)}"]
+            f"--baseline {run}", f"should have the same settings as this run, found different {', '.join(other)}"
         )
     scores: Scores | None = result["clients"] if result["method"] == "local" else result["baseline"]
     if scores is None:
         raise UserError(
-            [f"--baseline {run}: should be a run of 'local', found {result['method']!r} without a baseline"]
+            f"--baseline {run}", f"should be a run of 'local', found {result['method']!r} without a baseline"
         )
     return scores
 

@@ -114,7 +114,7 @@ def _round(path: Path) -> int:
 def unusable(checkpoint: Path, error: object) -> UserError:
     """The error for a damaged checkpoint. An earlier one is used only if the user decides so."""
     why = "; ".join(str(error).splitlines())
-    return UserError([f"{why}; remove {shlex.quote(str(checkpoint))} to continue from the checkpoint before it"])
+    return UserError("", f"{why}; remove {shlex.quote(str(checkpoint))} to continue from the checkpoint before it")
 
 
 def progress_as_state(progress: Progress, beside: Mapping[str, Any]) -> ClientState:

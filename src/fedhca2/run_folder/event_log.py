@@ -185,7 +185,7 @@ def read_matrices(run: Path, event: Event) -> Event:
     path = run / MATRICES / event["matrices"]
     arrays = read_arrays(path, "matrices of a round")
     if any(array.dtype != np.float32 for array in arrays.values()):
-        raise UserError([f"{path}: expected numbers of 32 bits, got {[str(array.dtype) for array in arrays.values()]}"])
+        raise UserError(path, f"expected numbers of 32 bits, got {[str(array.dtype) for array in arrays.values()]}")
     event |= {key: arrays[key] for key in ("products", "transfer", "votes") if key in arrays}
     event |= {"mixing": [arrays[key] for key in sorted(arrays) if key.startswith("mixing.")]}
     check_matrices(event, str(path))
@@ -219,7 +219,7 @@ def parse_event(line: bytes, place: str) -> Event:
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
-        raise UserError([f"{place}: expected JSON, got {line[:40].decode(errors='replace')!r}"]) from None
+        raise UserError(place, f"expected JSON, got {line[:40].decode(errors='replace')!r}") from None
     return known(mapping(place, event), place)
 
 

@@ -17,7 +17,7 @@ def require_own_files(folder: Path) -> None:
         for path in (Path(parent, name) for name in (*folders, *files)):
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 found = f"a link to {path.readlink()}" if path.is_symlink() else "something else"
-                raise UserError([f"{path}: expected a file or a folder of the run, got {found}"])
+                raise UserError(path, f"expected a file or a folder of the run, got {found}")
 
 
 def lock_folder(folder: Path) -> FileLock:
@@ -26,7 +26,7 @@ def lock_folder(folder: Path) -> FileLock:
     try:
         lock.acquire()
     except Timeout:
-        raise UserError([f"{folder}: another process is working in this folder"]) from None
+        raise UserError(folder, "another process is working in this folder") from None
     return lock
 
 

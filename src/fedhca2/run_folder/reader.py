@@ -53,7 +53,7 @@ class RunFiles:
         """Open the run in this folder; raises UserError if there is none."""
         files = cls(Path(path))
         if not files.begun:
-            raise UserError([f"{path}: should be a run's folder, found no {CONFIG} in it"])
+            raise UserError(path, f"should be a run's folder, found no {CONFIG} in it")
         return files
 
     @property
@@ -132,7 +132,7 @@ class RunFiles:
     def finished_result(self) -> dict[str, Any]:
         """The outcome of the run; raises UserError before its end."""
         if self.result is None:
-            raise UserError([f"{self.path}: should be a finished run, found no {RESULT} in it"])
+            raise UserError(self.path, f"should be a finished run, found no {RESULT} in it")
         return self.result
 
     @property
@@ -184,7 +184,7 @@ class RunFiles:
             for task in tasks:
                 require_task(task, self.task_set)
         except ValueError as error:
-            raise UserError([f"{path or self.events_file}: {error}"]) from None
+            raise UserError(f"{path or self.events_file}", f"{error}") from None
         return held
 
     @property
@@ -215,7 +215,7 @@ class RunFiles:
         except ValidationError as error:
             raise UserError.of(fault.within(f"{self.config_file}: tasks") for fault in list_faults(error)) from None
         except ValueError as error:
-            raise UserError([f"{self.config_file}: tasks: {error}"]) from None
+            raise UserError(self.config_file, f"tasks: {error}") from None
         return TaskSet([*known.values(), *by_facts.values()]) if by_facts else known
 
     @cached_property
@@ -300,7 +300,7 @@ class RunFiles:
         try:
             events = [known(mapping(path, event), str(path)) for event in read_json(path)]
         except TypeError as error:
-            raise UserError([f"{path}: should be a list of events, found {error}"]) from None
+            raise UserError(path, f"should be a list of events, found {error}") from None
         return self._known((event for event in events if event["event"] == kind), path)
 
     @property
@@ -337,7 +337,7 @@ class RunFiles:
             if samples:  # only images have samples
                 _require_samples(samples)
         except (KeyError, ValueError) as error:
-            raise UserError([f"{path}: expected {SAMPLES_OF}, got {error}"]) from None
+            raise UserError(path, f"expected {SAMPLES_OF}, got {error}") from None
         return samples
 
 

@@ -114,7 +114,7 @@ def check_matrices(event: Mapping[str, Any], place: str) -> None:
     squares = {key: event[key] for key in ("products", "transfer", "votes") if event.get(key) is not None}
     lacking = {"products", "transfer"} - {*squares} if event["event"] == "transfer" else ()
     if lacking:
-        raise UserError([f"{place}: expected {' and '.join(sorted(lacking))}, got none"])
+        raise UserError(place, f"expected {' and '.join(sorted(lacking))}, got none")
     try:
         for key, square in squares.items():
             if np.shape(square)[-2:] != (count, count) or np.ndim(square) != (3 if key == "votes" else 2):
@@ -125,7 +125,7 @@ def check_matrices(event: Mapping[str, Any], place: str) -> None:
             if len(gets) != count or max(gets) >= np.shape(blend)[-2]:
                 raise ValueError(f"gets: expected a row of the mixing for each of {count} members, got {max(gets)}")
     except (TypeError, ValueError) as error:  # some are missing, or of unequal lengths
-        raise UserError([f"{place}: {error}"]) from None
+        raise UserError(place, f"{error}") from None
 
 
 EVENTS: Mapping[str, type[_Checked]] = {
@@ -201,7 +201,7 @@ def check_event(event: Mapping[str, Any], place: str) -> None:
     """Raise UserError unless an event has the fields of its kind; kinds of newer versions may have any."""
     kind = event.get("event")
     if not isinstance(kind, str):
-        raise UserError([f"{place}: should name its event, found {kind!r:.40}"])
+        raise UserError(place, f"should name its event, found {kind!r:.40}")
     if kind in EVENTS:
         _check(EVENTS[kind], event, f"{place}: {kind}")
     if kind in ("aggregation", "transfer") and event.get("matrices") is None:
@@ -223,10 +223,10 @@ def check_scores(result: Mapping[str, Any], known: TaskSet, place: str) -> None:
     for client, tasks in [each for key in ("clients", "baseline") for each in (result.get(key) or {}).items()]:
         for task, scores in tasks.items():
             if task not in known:
-                raise UserError([f"{place}: {client!r:.60}: expected a known task, got {task!r:.60}"])
+                raise UserError(place, f"{client!r:.60}: expected a known task, got {task!r:.60}")
             if not set(known[task].metrics) & set(scores):
                 wanted = ", ".join(known[task].metrics)
-                raise UserError([f"{place}: {client!r:.60}, {task}: expected one of {wanted}, got none of them"])
+                raise UserError(place, f"{client!r:.60}, {task}: expected one of {wanted}, got none of them")
 
 
 def check_tasks(facts: Any, place: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UserError([f"{path}: should be JSON, found {error}"]) from None
+        raise UserError(path, f"should be JSON, found {error}") from None
 
 
 def numbers(value: Any) -> Any:
@@ -47,5 +47,5 @@ def numbers(value: Any) -> Any:
 def mapping(place: object, values: Any) -> dict[str, Any]:
     """Check that values are a mapping, or raise a UserError that names the place."""
     if not isinstance(values, dict):
-        raise UserError([f"{place}: should hold keys and values, found {values!r:.40}"])
+        raise UserError(str(place), f"should hold keys and values, found {values!r:.40}")
     return values

@@ -134,7 +134,7 @@ class RunFolder:
         path, wanted = self.path / EVENTS, self._position["events"]
         size = path.stat().st_size if path.exists() else 0
         if size < wanted:
-            raise UserError([f"{path}: should have at least {wanted} bytes, found {size}"])
+            raise UserError(path, f"should have at least {wanted} bytes, found {size}")
 
     def close(self) -> None:
         """Release the folder."""
