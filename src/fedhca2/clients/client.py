@@ -223,9 +223,9 @@ class Client:
 
     def _copy(self, device: torch.device) -> ClientState:
         """Copy its current state to a device."""
-        held = self.current
-        copies = copy_packed(list(held.tensors.values()), lambda packed: packed.to(device))
-        return ClientState(dict(zip(held.tensors, copies, strict=True)), held.values)
+        state = self.current
+        copies = copy_packed(list(state.tensors.values()), lambda packed: packed.to(device))
+        return ClientState(dict(zip(state.tensors, copies, strict=True)), state.values)
 
     def rest(self) -> None:
         """Release what it only needs while it works."""
@@ -235,7 +235,7 @@ class Client:
     def restore(self, state: ClientState) -> None:
         """Restore a state of this client; raises ValueError if it belongs to another or does not fit."""
         if state.values.get("client") != self.name:
-            raise ValueError(f"the state should be of client {self.name!r}, found {state.values.get('client')!r}")
+            raise ValueError(f"expected a state of client {self.name!r}, got one of {state.values.get('client')!r}")
         self.personal.restore("personal", state.tensors)
         if self.shared is not self.personal:
             self.shared.restore("shared", state.tensors)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from fedhca2.clients.client import BatchWatch, Client
 
 SAMPLES = 8  # sample images per client
-OWN = ""  # no client's name
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -82,13 +81,13 @@ def look_ahead(
     Every batch is read once, and tried with one encoder after the other. The encoder is left as it was.
     """
     images, model, layout = client.data.images_for_losses, client.shared.model, client.layouts[ENCODER]
-    sums: dict[str, Tensor] = {}
+    sums: dict[str | None, Tensor] = {}  # None: with its own encoder
     with at_work(client, place):
         tensors = model.slots()[ENCODER]
         own = flatten(tensors, layout)
         try:
             for number, batch in enumerate(place.until_stopped(images.in_order(place.feed)), 1):
-                for name, update in ((OWN, None), *updates.items()):
+                for name, update in ((None, None), *updates.items()):
                     assign(tensors, own if update is None else own + update.to(own.device), layout)
                     model.eval()  # again: backbones keep what they compute from their weights until a mode is set
                     loss = summed_loss(model, batch, client.training)
@@ -97,8 +96,8 @@ def look_ahead(
                     watch(client.name, number, -(-len(images.indices) // images.batch_size), loss / len(batch.image))
         finally:
             assign(tensors, own, layout)
-    means = {name: float(total) / len(images.indices) for name, total in sums.items()}
-    return means.pop(OWN), means
+    own_loss = float(sums.pop(None)) / len(images.indices)
+    return own_loss, {name: float(total) / len(images.indices) for name, total in sums.items() if name}
 
 
 def sample_indices(client: "Client") -> list[int]:

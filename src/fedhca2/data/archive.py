@@ -12,7 +12,7 @@ from torch import Tensor
 from fedhca2.data.config import Cached, DataConfig, Root
 from fedhca2.data.dataset import Cache, Dataset, SameForAll, Sample, Size, Split
 from fedhca2.data.files import BrokenFileError, MissingFileError, file_in, read_size, reading
-from fedhca2.data.transforms import misfit
+from fedhca2.data.transforms import check_fit
 from fedhca2.tasks import TASKS, LabelSpace, TaskSet
 
 Paths = tuple[Path, ...]
@@ -135,8 +135,11 @@ class Archive(SameForAll, ABC):
         """Raise an error if an image is larger than the network's input: evaluation pads but never crops."""
         for id in self.ids:
             path = self.files("image", id)[0]
-            if fault := misfit(read_size(path), self.size):
-                raise BrokenFileError(path, fault)
+            own = read_size(path)
+            try:
+                check_fit(own, self.size)
+            except ValueError as error:
+                raise BrokenFileError(path, str(error)) from None
 
     def usable(self, tasks: Sequence[str]) -> Sequence[int]:
         """All images; raises an error if a label of these tasks has no file."""

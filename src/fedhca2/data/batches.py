@@ -13,7 +13,7 @@ from torch import Tensor
 from fedhca2.data.augmentation import SCALES, Choices, InputFormat, Packed, Preparation, pack
 from fedhca2.data.dataset import Dataset, Sample
 from fedhca2.data.feed import DeviceFeed, in_threads
-from fedhca2.data.transforms import Placement, collate, fitted, for_evaluation, own_size, placement, require_fit
+from fedhca2.data.transforms import Placement, check_fit, collate, fitted, for_evaluation, own_size, placement
 from fedhca2.seeds import derive
 from fedhca2.tasks import TASKS, Task, TaskSet
 
@@ -178,7 +178,7 @@ class Batches:
         sample = self._load(index)
         if self.resize:
             return fitted(sample, self.data.size, self.known)
-        require_fit(sample, self.data.size)
+        check_fit(own_size(sample), self.data.size)
         return sample
 
     def _evaluated(self, samples: Sequence[Sample]) -> Sample:

@@ -28,7 +28,7 @@ from torch import Tensor
 from fedhca2.data.config import Cached, DataConfig, InputSize, Place, Root
 from fedhca2.data.dataset import Cache, Dataset, SameForAll, Sample, Size, Split
 from fedhca2.data.files import MAX_PIXELS, BrokenFileError, MissingFileError, reading
-from fedhca2.data.transforms import require_fit
+from fedhca2.data.transforms import check_fit, own_size
 from fedhca2.imports import load, one_line, parameters
 from fedhca2.labels import IGNORE
 from fedhca2.tasks import TASKS, LabelSpace, Task, TaskSet
@@ -211,7 +211,7 @@ class OwnSamples(SameForAll):
                 return checked_array(given[key], self.size)
             image = checked_image(given[key])
             if self.split == "val" and self.fits:
-                require_fit({"image": image}, self.size)
+                check_fit(own_size({"image": image}), self.size)
             return image
         except ValueError as error:
             raise BrokenFileError(where, f"{key!r}: {error}") from error

@@ -17,25 +17,18 @@ IMAGE_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1) * 255
 Size = tuple[int, int]
 
 
-def misfit(own: Size, size: Size) -> str:
-    """What is wrong with an image that is only padded, but larger than the network's input; empty if it fits."""
-    if own[0] <= size[0] and own[1] <= size[1]:
-        return ""
-    wanted = f"should be at most {size[0]}×{size[1]}, the data set's `size`, to be evaluated"
-    return f"{wanted}, found {own[0]}×{own[1]}; with `resize: fit` it is scaled down, and scored at its own size"
-
-
-def require_fit(sample: Sample, size: Size) -> Size:
-    """The height and width of an image that is only padded, so it must not be larger than the network's input."""
-    own = own_size(sample)
-    if fault := misfit(own, size):
-        raise ValueError(fault)
-    return own
+def check_fit(own: Size, size: Size) -> None:
+    """Raise ValueError if an image that is only padded is larger than the network's input."""
+    if own[0] > size[0] or own[1] > size[1]:
+        wanted = f"expected at most {size[0]}×{size[1]}, the data set's `size`, to be evaluated"
+        hint = "with `resize: fit` it is scaled down, and scored at its own size"
+        raise ValueError(f"{wanted}, got {own[0]}×{own[1]}; {hint}")
 
 
 def for_evaluation(sample: Sample, size: Size, tasks: TaskSet = TASKS) -> Sample:
     """Prepare a sample for evaluation: normalised, and padded around the centre."""
-    height, width = require_fit(sample, size)
+    height, width = own_size(sample)
+    check_fit((height, width), size)
     top, left = (size[0] - height) // 2, (size[1] - width) // 2
     margins = left, size[1] - width - left, top, size[0] - height - top
     image = sample["image"].to(torch.float32, copy=True).sub_(IMAGE_MEAN).div_(IMAGE_DEVIATION)

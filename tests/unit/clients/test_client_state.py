@@ -53,7 +53,7 @@ def test_a_state_is_a_copy():
 
 
 def test_another_clients_state_is_refused():
-    with pytest.raises(ValueError, match="should be of client 'shop', found 'road'"):
+    with pytest.raises(ValueError, match="client 'shop', got one of 'road'"):
         client(name="shop").restore(client().state())
 
 

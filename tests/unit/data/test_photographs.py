@@ -154,7 +154,7 @@ def invoke(*words):
 def test_the_message_names_the_policy(folder, tmp_path):
     found = invoke("run", folder / "photos.yaml", "--out", tmp_path / "out")
     assert found.exit_code == 2
-    assert "found 45×60; with `resize: fit` it is scaled down, and scored at its own size" in found.output
+    assert "got 45×60; with `resize: fit` it is scaled down, and scored at its own size" in found.output
 
 
 def test_photographs_of_any_size_are_evaluated(folder, tmp_path):

@@ -61,7 +61,7 @@ def test_an_image_that_evaluation_cannot_take_stops_the_experiment(root):
     smaller = config.model_copy(
         update={"data": {"street": config.data["street"].model_copy(update={"size": (32, 16)})}}
     )
-    with pytest.raises(UserError, match=r"data\.street: .*1000000\.jpg: should be at most 32×16"):
+    with pytest.raises(UserError, match=r"data\.street: .*1000000\.jpg: expected at most 32×16"):
         open_data(smaller)
 
 

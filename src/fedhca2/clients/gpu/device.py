@@ -242,7 +242,7 @@ def at_work(client: "Client", place: DeviceSlot) -> Iterator[None]:
         torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())  # which may still be writing the rows
         was_there = client.where == device
         # Rows that it replaces may be memory of another slot's stream, which that slot would use again at once.
-        held = client.exchange.tensors()
+        replaced = client.exchange.tensors()
         if not was_there:
             _move(client, lambda tensor: tensor.to(device, non_blocking=True))
         try:
@@ -251,19 +251,19 @@ def at_work(client: "Client", place: DeviceSlot) -> Iterator[None]:
             if not was_there and not place.keeps:
                 _move(client, _pinned)
             torch.cuda.current_stream().synchronize()
-            held.clear()
+            replaced.clear()
 
 
 def _move(client: "Client", copied: Callable[[Tensor], Tensor]) -> None:
     """Move everything a client holds: large tensors one by one, and small ones, of which there are many, together."""
-    held: list[Tensor] = []
+    tensors: list[Tensor] = []
 
     def collect(tensor: Tensor) -> Tensor:
-        held.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     client.move(collect)
-    moved = iter(copy_packed([tensor for tensor in held if _is_small(tensor)], copied))
+    moved = iter(copy_packed([tensor for tensor in tensors if _is_small(tensor)], copied))
     client.move(lambda tensor: next(moved) if _is_small(tensor) else copied(tensor))
 
 

@@ -35,8 +35,6 @@ from fedhca2.tasks import TaskSet
 from fedhca2.tasks.declared import DeclaredTask, known_tasks
 from fedhca2.version import __version__
 
-ROOM = 6 << 30  # bytes of GPU memory per process, more than a batch of 8 images of 512×512 takes
-OWN_ROOMS = 2  # for this process, whose batch is one of all tasks
 INPUT, LOSS, ALL = "input", "loss", "all"  # jobs besides the parts of a model
 COMPILER = "torch._inductor.compile_fx"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -91,8 +89,9 @@ def _compile_in_processes(device: torch.device, by_kind: Sequence[Sequence[Job]]
 
     As soon as a kind is compiled, its step is traced here, while the processes compile the others, if the GPU has room.
     """
-    cores, rooms = len(usable_cores()), torch.cuda.mem_get_info(device)[0] // ROOM
-    traces = len(by_kind) > 1 and rooms >= cores + OWN_ROOMS
+    process_bytes = 6 << 30  # of GPU memory, more than a batch of 8 images of 512×512 takes
+    cores, rooms = len(usable_cores()), torch.cuda.mem_get_info(device)[0] // process_bytes
+    traces = len(by_kind) > 1 and rooms >= cores + 2  # for this process, whose batch is one of all tasks
     at_once = max(1, min(cores - 1 if traces else cores, rooms))
     command = [sys.executable, "-W", "ignore", "-m", "fedhca2.clients.gpu.precompile", str(device), str(at_once)]
     environment, pipe = {**os.environ, **SERIAL}, subprocess.PIPE
