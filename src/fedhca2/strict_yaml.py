@@ -38,7 +38,7 @@ def parse_yaml(text: str) -> Any:
     """
     try:
         _check_size(text)
-        return yaml.load(text, _Loader)
+        return yaml.load(text, _StrictSafeLoader)
     except yaml.YAMLError as error:
         raise YamlError(_describe(error)) from None
 
@@ -73,7 +73,7 @@ def _check_size(text: str, max_values: int = 100_000, max_levels: int = 64) -> N
                 raise ConstructorError(None, None, f"found more than {much}", mark)
 
 
-class _Loader(_Base):  # type: ignore[misc]
+class _StrictSafeLoader(_Base):  # type: ignore[misc]
     """Knows only plain values, of which dates are none, and refuses a key that occurs twice."""
 
     yaml_constructors: ClassVar = {

@@ -16,7 +16,8 @@ UNSAFE = (
     re.compile(r"\btorch\.save\("),
     re.compile(r"\btorch\.load\((?!.*weights_only=True)"),
     re.compile(r"\bnp\.load\((?!.*allow_pickle=False)"),
-    re.compile(r"\byaml\.(load|unsafe_load|full_load)\("),
+    re.compile(r"\byaml\.(unsafe_load|full_load)\("),
+    re.compile(r"\byaml\.load\((?!.*SafeLoader)"),
 )
 
 

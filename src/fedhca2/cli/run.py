@@ -28,8 +28,6 @@ from fedhca2.federation.in_process import check_in_process
 from fedhca2.federation.run import check_new
 from fedhca2.federation.stopping import Interrupted
 from fedhca2.reports.console import PAUSE_S, ConsoleWatcher, LiveStatus, comparison_status, follow
-from fedhca2.reports.figures.transfer import transfer_sentences
-from fedhca2.reports.page.write import write_page
 from fedhca2.reports.pictures import samples_panel, save_picture
 from fedhca2.reports.tables import conclusion, forecast_summary, result_table, runs_table
 from fedhca2.reports.tracking import Trackers
@@ -108,6 +106,8 @@ def exit_when_interrupted() -> Iterator[None]:
 
 def conclude(console: Console, result: Result, folder: Path, as_json: bool = False) -> None:
     """Print the outcome of a run; the exit code is 3 if every client failed."""
+    from fedhca2.reports.figures.transfer import transfer_sentences  # plotly would delay the first batch
+
     files = RunFiles.open(folder)
     console.print(result_table(result, files.task_set, files.kinds))
     console.print(conclusion(result, files.task_set))
@@ -140,6 +140,8 @@ def _describe_privacy(spent: Mapping[str, Any]) -> str:
 
 def draw_page(console: Console, runs: list[RunFiles], folder: Path) -> None:
     """Write report.html into a folder and print its path."""
+    from fedhca2.reports.page.write import write_page  # plotly would delay the first batch
+
     console.print(f"Report: {write_page(runs, folder / PAGE)}", highlight=False, soft_wrap=True)
 
 

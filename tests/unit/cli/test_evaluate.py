@@ -92,8 +92,8 @@ def test_the_first_weights_need_not_be_there_any_more(run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--client", "hom"], "should be one of outdoor-normals-1, outdoor-normals-2, outdoor-edge, home, found 'hom'"),
-        (["--split", "test"], "should be train or val, found test"),
+        (["--client", "hom"], "got 'hom'"),
+        (["--split", "test"], "--split"),
     ],
 )
 def test_wrong_options_are_wrong_input(run, options, line):
@@ -110,4 +110,4 @@ def test_a_broken_model_is_named(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "models" / "home.safetensors").write_bytes(b"nothing")
     done = invoke("evaluate", tmp_path / "run", "--client", "home")
-    assert (done.exit_code, "home.safetensors: should be the trained model of 'home'" in done.output) == (2, True)
+    assert (done.exit_code, "home.safetensors: expected the trained model" in done.output) == (2, True)

@@ -149,7 +149,7 @@ others = [f"clients.{i}.model={{encoder: {{name: test_{kind}}}}}" for i, kind in
 app(["run", "demo", "--set", "rounds=1", "--set", others[0], "--set", others[1], "--out", sys.argv[1]])
 """
 SLOW_TO_IMPORT = {
-    *("torch._dynamo", "torch._inductor", "sympy", "scipy.linalg", "scipy.optimize", "scipy.stats", "numba", "cv2"),
+    *("scipy.linalg", "scipy.optimize", "scipy.stats", "numba", "cv2"),
     *("plotly", "pandas", "sklearn", "skimage", "matplotlib", "flwr", "ray", "grpc", "onnx", "dp_accounting"),
     *("tensorboard", "wandb", "fedhca2.reports.page.write", "fedhca2.reports.figures.transfer"),
 }

@@ -169,9 +169,7 @@ def spoil_image(root):
     sorted((root / "images").iterdir())[-1].write_bytes(b"no image")
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said"), [(shutil.rmtree, "found no folder"), (spoil_image, "expected an RGB image")]
-)
+@pytest.mark.parametrize(("spoil", "said"), [(shutil.rmtree, "got no folder"), (spoil_image, "expected an RGB image")])
 def test_a_run_whose_images_are_gone_stays_as_it_was(archive, tmp_path, spoil, said):
     shutil.copytree(archive, tmp_path / "archive")
     data = {"indoor": {"kind": "nyud", "root": str(tmp_path / "archive"), "size": [32, 32]}}
@@ -187,10 +185,10 @@ def test_a_run_whose_images_are_gone_stays_as_it_was(archive, tmp_path, spoil, s
 NOT_BEGUN = {
     "an encoder that does not exist": ({"model": {"encoder": {"name": "swin_nano"}}}, "model: cannot be built"),
     "weights that are none": ({"model": {"encoder": {"name": "swin_micro", "weights": __file__}}}, "a file of tensors"),
-    "weights that are not there": ({"model": {"encoder": {"weights": "nowhere.pth"}}}, "found no file 'nowhere.pth'"),
+    "weights that are not there": ({"model": {"encoder": {"weights": "nowhere.pth"}}}, "got no file 'nowhere.pth'"),
     "a device that is not there": ({"devices": ["cuda:7"]}, "devices: 'cuda:7' does not exist"),
     "too large a batch": ({"training": {"batch_size": 64}}, "expected at least training.batch_size = 64"),
-    "no archive": ({"data": {"indoor": NOWHERE}, "clients": SETTINGS["clients"][2:]}, "found no folder nowhere"),
+    "no archive": ({"data": {"indoor": NOWHERE}, "clients": SETTINGS["clients"][2:]}, "got no folder nowhere"),
 }
 
 

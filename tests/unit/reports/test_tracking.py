@@ -170,8 +170,8 @@ def test_a_tracker_that_breaks_is_named_and_gets_nothing_more(tmp_path, own):
         (f"tensorboard={'long' * 100}", "expected a folder that can be written to"),
         ("mlflow=nowhere://at.all", "unsupported URI 'nowhere://at.all'"),
         ("mlflow=http://127.0.0.1:9", "API request to http://127.0.0.1:9"),
-        ("{own}:Other=here", "Other should be a class with start, log, keep and close, found type"),
-        ("{own}:Nothing=here", "found nothing of that name. (Mine)"),
+        ("{own}:Other=here", "Other: expected a class"),
+        ("{own}:Nothing=here", "got nothing of that name. (Mine)"),
     ],
 )
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
