@@ -52,12 +52,12 @@ def runs_below(folders, refusals):
 def experiment_of(run):
     """The embedded experiment of a finished run; raises UserError."""
     if not run.finished:
-        raise UserError("", "should be a finished run, found one without a result")
+        raise UserError("", "expected a finished run, got one without a result")
     name = run.config["name"]
     if name not in embedded_names():
-        raise UserError("", f"should be a run of an embedded experiment, found {name!r}")
+        raise UserError("", f"expected a run of an embedded experiment, got {name!r}")
     if run.method not in METHODS:
-        raise UserError("", f"should be a run of a method in the catalogue, found {run.method!r}")
+        raise UserError("", f"expected a run of a method in the catalogue, got {run.method!r}")
     return name
 
 
@@ -74,7 +74,7 @@ def line_of(run, base):
     method = settings.pop("method")
     changes = changed(base, settings)
     if paths := [value for value in strings_in([changes, method]) if Path(value).is_absolute()]:
-        raise UserError("", f"should have settings that hold on every machine, found {paths[0]}")
+        raise UserError("", f"expected settings that hold on every machine, got {paths[0]}")
     return {"seed": experiment.seed, "method": method, "changes": changes, "scores": scores_of(run), **cost_of(run)}
 
 
@@ -84,7 +84,7 @@ def scores_of(run):
     for spec in run.experiment().specs:
         for task in spec.tasks:
             if task not in clients.get(spec.name, {}):
-                raise UserError("", f"should have scores of every client, found none of {spec.name} in {task}")
+                raise UserError("", f"expected scores of every client, got none of {spec.name} in {task}")
             main = headline(run.task_set[task], clients[spec.name][task])
             scores.setdefault(task, {}).setdefault(main.metric, {})[spec.name] = float(f"{main.value:.6g}")
     return scores
@@ -93,7 +93,7 @@ def scores_of(run):
 def cost_of(run):
     """What a run and its rounds cost, and on what."""
     if not run.of("client") or not run.of("round"):
-        raise UserError("", f"should have events of its rounds, found none in {run.events_file.name}")
+        raise UserError("", f"expected events of its rounds, got none in {run.events_file.name}")
     megabytes, seconds = megabytes_and_seconds(run)
     result = run.finished_result
     return {

@@ -142,7 +142,7 @@ def read_file(file):
     try:
         first, *lines = map(json.loads, file.read_text("utf-8").splitlines())
     except ValueError as error:
-        raise UserError(file, f"should have lines of JSON, found {error}") from None
+        raise UserError(file, f"expected lines of JSON, got {error}") from None
     return first["settings"], [Record(first["experiment"], first["settings"], line) for line in lines]
 
 

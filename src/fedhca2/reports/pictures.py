@@ -12,9 +12,7 @@ from fedhca2.run_folder.reader import Array, RunFiles
 from fedhca2.tasks import LabelSpace, Task
 from fedhca2.whole_files import put_in_place
 
-COLUMNS = {"image": "input", "label": "label", "before": "before training", "after": "after training"}
-GAP, MARGIN, LINE = 6, 8, 26  # pixels between tiles, around the panel, and for a line of text
-INK, PAPER = (34, 34, 34), (255, 255, 255)
+GAP = 6  # pixels between the tiles of a panel
 
 
 def paint(task: Task, values: Array, names: Sequence[str] = ()) -> Image.Image:
@@ -37,7 +35,7 @@ def save_picture(picture: Image.Image, path: Path) -> None:
     """Write a picture in the format that its name ends with; raises UserError if Pillow cannot write such a file."""
     format = Image.registered_extensions().get(path.suffix.lower())
     if format not in Image.SAVE:
-        raise UserError(path, f"a picture's name should end in .png, .jpg or the like, found {path.suffix!r}")
+        raise UserError(path, f"expected a name that ends in .png, .jpg or the like, got {path.suffix!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with put_in_place(path) as aside:
         picture.save(aside, format)
@@ -59,11 +57,10 @@ def sample_tiles(run: RunFiles, client: str, index: int) -> dict[str, dict[str, 
     """One sample of a client by task: {task: {"image" | "label" | "before" | "after": picture}}."""
     arrays = run.samples(client)
     if not arrays:
-        raise UserError(
-            run.path, f"should have samples of client {client!r}, found {', '.join(run.sampled_clients) or 'none'}"
-        )
+        known = ", ".join(run.sampled_clients) or "none"
+        raise UserError(run.path, f"expected samples of client {client!r}, got {known}")
     if not 0 <= index < len(arrays["image"]):
-        raise UserError("sample", f"should be below {len(arrays['image'])}, found {index}")
+        raise UserError("sample", f"expected a number below {len(arrays['image'])}, got {index}")
     tiles: dict[str, dict[str, Image.Image]] = {}
     for task in [name.removeprefix("label.") for name in arrays if name.startswith("label.")]:
         maps = {when: arrays[f"{when}.{task}"][index] for when in ("label", "before", "after")}
@@ -76,21 +73,19 @@ def sample_tiles(run: RunFiles, client: str, index: int) -> dict[str, dict[str, 
 
 def samples_panel(run: RunFiles, client: str, index: int = 0, tile: int = 192) -> Image.Image:
     """Paint one row per task of a client: input, label, and the prediction before and after training."""
-    rows = sample_tiles(run, client, index)
-    font, left = ImageFont.load_default(15), 150
+    rows, ink, font = sample_tiles(run, client, index), (34, 34, 34), ImageFont.load_default(15)
+    titles = {"image": "input", "label": "label", "before": "before training", "after": "after training"}
     height = max(enlarged(picture, tile).height for tiles in rows.values() for picture in tiles.values())
-    size = (
-        left + len(COLUMNS) * (tile + GAP) - GAP + MARGIN,
-        LINE + MARGIN + len(rows) * (height + GAP) - GAP + MARGIN,
-    )
-    panel = Image.new("RGB", size, PAPER)
+    margin, left, top = 8, 150, 34  # pixels around the panel, for the tasks' names, and for the titles
+    lefts = [left + column * (tile + GAP) for column in range(len(titles))]
+    tops = [top + row * (height + GAP) for row in range(len(rows))]
+    panel = Image.new("RGB", (lefts[-1] + tile + margin, tops[-1] + height + margin), "white")
     draw = ImageDraw.Draw(panel)
-    for column, title in enumerate(COLUMNS.values()):
-        draw.text((left + column * (tile + GAP) + tile / 2, MARGIN), title, INK, font, anchor="mt")
-    for row, (task, tiles) in enumerate(rows.items()):
-        top = LINE + MARGIN + row * (height + GAP)
+    for x, title in zip(lefts, titles.values(), strict=True):
+        draw.text((x + tile / 2, margin), title, ink, font, anchor="mt")
+    for y, (task, tiles) in zip(tops, rows.items(), strict=True):
         words = run.task_set[task].title.replace(" ", "\n")
-        draw.multiline_text((MARGIN, top + height / 2), words, INK, font, anchor="lm")
-        for column, when in enumerate(COLUMNS):
-            panel.paste(enlarged(tiles[when], tile), (left + column * (tile + GAP), top))
+        draw.multiline_text((margin, y + height / 2), words, ink, font, anchor="lm")
+        for x, when in zip(lefts, titles, strict=True):
+            panel.paste(enlarged(tiles[when], tile), (x, y))
     return panel

@@ -15,12 +15,12 @@ def test_a_panel_has_a_row_for_every_task(tmp_path):
 
 
 def test_an_unknown_client_is_named_with_those_there_are(tmp_path):
-    with pytest.raises(UserError, match="client 'nobody', found home, road, shop"):
+    with pytest.raises(UserError, match="client 'nobody', got home, road, shop"):
         samples_panel(made_run(tmp_path), "nobody")
 
 
 def test_a_sample_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(UserError, match="should be below 2, found 2"):
+    with pytest.raises(UserError, match="sample: expected a number below 2"):
         samples_panel(made_run(tmp_path), "road", index=2)
 
 

@@ -151,6 +151,6 @@ def address(image: Image.Image, widest: int = 256, *, photograph: bool = False) 
     if image.width > widest:
         way = Image.Resampling.LANCZOS if photograph else Image.Resampling.NEAREST  # which mixes no colours
         image = image.resize((widest, max(1, round(image.height * widest / image.width))), way)
-    held, kind = BytesIO(), "jpeg" if photograph else "png"
-    image.convert("RGB").save(held, kind.upper(), optimize=True, quality=90)
-    return f"data:image/{kind};base64,{base64.b64encode(held.getvalue()).decode()}"
+    data, kind = BytesIO(), "jpeg" if photograph else "png"
+    image.convert("RGB").save(data, kind.upper(), optimize=True, quality=90)
+    return f"data:image/{kind};base64,{base64.b64encode(data.getvalue()).decode()}"

@@ -42,8 +42,8 @@ def comparison_galleries(runs: Mapping[str, RunFiles]) -> list[Gallery]:
     first, galleries = next(iter(runs.values())), []
     for client in chosen_clients(first):
         samples = {label: run.samples(client) for label, run in list(runs.items())[:5]}
-        given = next((held for held in samples.values() if held), {})
-        columns = {label: (held, "after") for label, held in samples.items() if held and _same_images(given, held)}
+        given = next((own for own in samples.values() if own), {})
+        columns = {label: (own, "after") for label, own in samples.items() if own and _same_images(given, own)}
         if columns:
             galleries += _galleries(first, client, columns, "")
     return galleries
