@@ -275,7 +275,7 @@ def main(argv=None):
     runs = commands.add_parser("run", help="make and record the runs that are missing, beside each other")
     runs.add_argument("parts", nargs="*", type=part, metavar="PART", help=f"by default all: {', '.join(PARTS)}")
     runs.add_argument("--set", action="append", default=[], dest="settings", metavar="KEY=VALUE")
-    runs.add_argument("--jobs", type=int, help="runs at a time; by default as many as the machine allows")
+    runs.add_argument("--jobs", type=int, help="runs at a time; by default one per GPU, or per core")
     runs.add_argument("--out", type=Path, default=Path("runs/results"), metavar="FOLDER")
     commands.add_parser("add", help="record runs").add_argument("runs", nargs="+", type=Path, metavar="RUNS")
     page = commands.add_parser("page", help="make the page from the records")

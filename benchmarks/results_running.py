@@ -14,7 +14,7 @@ from fedhca2.reports.console import ParallelConsole
 
 
 def run_missing(parts, settings, jobs, folder, records):
-    """Make runs, at most `jobs` at a time (None: as many as the machine allows), and record each when it ends.
+    """Make runs, at most `jobs` at a time (None: one per GPU, or per core), and record each when it ends.
 
     What an interrupted command has finished is not made again. Returns the faults of failed runs, by folder.
     """
@@ -26,7 +26,7 @@ def run_missing(parts, settings, jobs, folder, records):
     if len(finished) == len(runs):
         return {}
     with Recording(records, Console(), len(runs), len(finished)) as recording:
-        return run_in_parallel(runs, jobs, recording)
+        return run_in_parallel(runs, jobs, recording, mps=True)
 
 
 def planned(line, settings, folder):

@@ -32,9 +32,10 @@ Jobs = Annotated[
     typer.Option(
         metavar="N|auto",
         help="Number of parallel runs, each in its own process with its share of the cores; "
-        "auto: as many as cores and memory allow. On a GPU, runs wait for memory.",
+        "auto: one per GPU, or per core without one.",
     ),
 ]
+Mps = Annotated[bool, typer.Option("--mps", help="Let parallel runs share a GPU with NVIDIA's MPS, if it is there.")]
 
 
 @command(app, "run")
@@ -113,6 +114,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per method.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/compare-NAME.")] = None,
     jobs: Jobs = "1",
+    mps: Mps = False,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
@@ -147,6 +149,7 @@ def sweep(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds per value.")] = 1,
     out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/sweep-NAME-KEY.")] = None,
     jobs: Jobs = "1",
+    mps: Mps = False,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:

@@ -46,6 +46,7 @@ def compare(
     seeds: int,
     out: Path | None,
     jobs: str,
+    mps: bool,
     overrides: list[str] | None,
     as_json: bool,
 ) -> None:
@@ -57,7 +58,7 @@ def compare(
         names = _method_names(methods or ["fedavg,fedhca2"])
         if not names:
             raise UserError("--methods", "expected at least one method, or 'all', got none")
-        _carry_out(plan_runs(experiment, names, seeds, folder), folder, max_jobs, as_json)
+        _carry_out(plan_runs(experiment, names, seeds, folder), folder, max_jobs, mps, as_json)
 
 
 def sweep(
@@ -68,6 +69,7 @@ def sweep(
     seeds: int,
     out: Path | None,
     jobs: str,
+    mps: bool,
     overrides: list[str] | None,
     as_json: bool,
 ) -> None:
@@ -90,6 +92,7 @@ def sweep(
             plan_sweep(planned, seeds, folder),
             folder,
             max_jobs,
+            mps,
             as_json,
             lambda runs, table: _draw_sweep(key, rows, measure, runs, table, folder),
         )
@@ -218,6 +221,7 @@ def _carry_out(
     planned: Sequence[ComparisonRun],
     folder: Path,
     max_jobs: int | None,
+    mps: bool,
     as_json: bool,
     draw: Callable[[Sequence[RunFiles], Comparison], list[str]] = lambda *_: [],
 ) -> None:
@@ -228,7 +232,7 @@ def _carry_out(
     folder.mkdir(parents=True, exist_ok=True)
     lock = lock_folder(folder)
     try:
-        faults = _run_all(console, planned, max_jobs, done)
+        faults = _run_all(console, planned, max_jobs, mps, done)
     finally:
         lock.release()
     runs = [RunFiles.open(run.folder) for run in complete(planned)]
@@ -255,7 +259,7 @@ def _carry_out(
 
 
 def _parse_jobs(jobs: str) -> int | None:
-    """The most runs at a time, or None if the machine decides."""
+    """The most runs at a time, or None for one per GPU or core."""
     if jobs == "auto":
         return None
     if not jobs.isdecimal() or int(jobs) < 1:
@@ -263,11 +267,13 @@ def _parse_jobs(jobs: str) -> int | None:
     return int(jobs)
 
 
-def _run_all(console: Console, planned: Sequence[ComparisonRun], max_jobs: int | None, done: int) -> Mapping[Path, str]:
+def _run_all(
+    console: Console, planned: Sequence[ComparisonRun], max_jobs: int | None, mps: bool, done: int
+) -> Mapping[Path, str]:
     """Run what is not finished, and return the errors of the runs that failed."""
     if max_jobs != 1:
         with ParallelConsole(console, len(planned), done) as side_by_side:
-            return run_in_parallel(planned, max_jobs, side_by_side)
+            return run_in_parallel(planned, max_jobs, side_by_side, mps=mps)
     with ConsoleWatcher(console) as watcher:
         for _ in run_all(planned, watcher):
             pass

@@ -29,7 +29,7 @@ from fedhca2.configs import embedded_file
 from fedhca2.experiment import Experiment, Shard
 from fedhca2.experiment.clients import client_kind
 from fedhca2.federation.comparison_runs import ComparisonRun, known_runs
-from fedhca2.federation.run_process import RunProcess, log_file
+from fedhca2.federation.parallel_runs import ParallelWatcher, RunProcess, log_file
 from fedhca2.messages import Order, Reply
 from fedhca2.reports.tables import MAX_CLIENT_ROWS, TextTable, heading_of, kinds_table, text_of
 from fedhca2.run_folder.event_log import Event, parse_event
@@ -260,7 +260,7 @@ def comparison_status(folder: Path) -> tuple[TextTable, bool]:
     return TextTable(["run", "state"], rows, wraps={"run": 12, "state": 12}), all_finished
 
 
-class ParallelConsole:
+class ParallelConsole(ParallelWatcher):
     """Shows which runs are active, their progress, and their outcomes."""
 
     def __init__(self, console: Console, total: int, done: int) -> None:
@@ -281,11 +281,6 @@ class ParallelConsole:
         """Print how the runs share the GPU."""
         self._print(f"runs share the GPU {how}")
 
-    def put_back(self, run: ComparisonRun, why: str) -> None:
-        """Print a line for a run that continues later."""
-        later = "continues alone when the others have finished"
-        self._print(f"{run.name}: [yellow]{why}[/]; {later} ({log_file(run)})")
-
     def ended(self, run: ComparisonRun, seconds: float, fault: str) -> None:
         """Print a line for a finished run."""
         self.done += 1
@@ -294,7 +289,7 @@ class ParallelConsole:
 
     def looked(self, running: Sequence[RunProcess], waiting: int) -> None:
         """Show the current state."""
-        more = f"{waiting} more waiting{'' if running else ' for memory'}"
+        more = f"{waiting} more waiting"
         if self.console.is_terminal:
             table = Table.grid(Column(overflow="fold"), padding=(0, 2))
             for one in running:

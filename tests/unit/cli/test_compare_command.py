@@ -7,9 +7,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedhca2.cli import app
-from fedhca2.federation.comparison_runs import plan_runs
 from fedhca2.reports.console import ParallelConsole
-from small_run import small
 
 
 @pytest.mark.parametrize("jobs", ["0", "-1", "many", "1.5", ""])
@@ -27,23 +25,17 @@ def shown():
     return ParallelConsole(Console(file=out, width=200), total=4, done=0), out.getvalue
 
 
-def test_a_run_that_is_put_back_is_named(shown, tmp_path):
-    console, printed = shown
-    console.put_back(plan_runs(small(), [], 1, tmp_path)[0], "out of memory")
-    assert printed().startswith("local, seed 0: out of memory; continues alone when the others have finished (")
-
-
 def test_it_says_how_the_gpu_is_shared(shown):
     console, printed = shown
     console.began("with MPS")
     assert printed() == "runs share the GPU with MPS\n"
 
 
-def test_it_says_that_runs_wait_for_memory(shown):
+def test_it_says_how_many_runs_wait(shown):
     console, printed = shown
     console.said -= 61  # a line each minute
     console.looked([], 3)
-    assert printed() == "3 more waiting for memory\n"
+    assert printed() == "3 more waiting\n"
 
 
 def test_methods_of_several_options_are_all_compared(tmp_path):

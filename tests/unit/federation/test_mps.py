@@ -9,7 +9,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from fedhca2.federation.gpu_sharing import shared_gpus
+from fedhca2.federation.parallel_runs import shared_gpus
 from fedhca2.federation.stopping import stop_between_rounds
 
 RECORDER = """
