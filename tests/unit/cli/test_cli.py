@@ -65,7 +65,7 @@ def test_wrong_input_is_a_line_and_exit_code_2(words, line, tmp_path):
 def test_a_run_over_flower_takes_no_other_settings(tmp_path):
     (tmp_path / "flower.json").write_text("{}")
     done = invoke("resume", str(tmp_path), "--set", "rounds=9")
-    assert (done.exit_code, "settings" in done.output) == (2, True)
+    assert (done.exit_code, "a resumed run over Flower" in done.output) == (2, True)
 
 
 def test_ctrl_c_is_a_line_and_exit_code_130(capsys):
