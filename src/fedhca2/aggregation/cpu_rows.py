@@ -79,10 +79,18 @@ def _add_products(rows, columns, kind, exact, products):  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def _squared_length(row, columns, kind):  # type: ignore[no-untyped-def]
+def _square(values):  # type: ignore[no-untyped-def]
     total = 0.0
-    for value in _values(row, 0, columns, kind):
+    for value in values:
         total += np.float64(value) * np.float64(value)
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _add_square(row, columns, kind, total):  # type: ignore[no-untyped-def]
+    """Add the squared length of a row to a total, COLUMNS at a time in order: the same in one block or several."""
+    for start in range(0, columns, COLUMNS):
+        total += _square(_values(row, start, min(start + COLUMNS, columns), kind))
     return total
 
 
@@ -129,9 +137,9 @@ def _add_signed(values, signs, sums):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _fold(row, columns, kind, first, signs, shifts, sums):  # type: ignore[no-untyped-def]
-    """Add the columns of a row from `first` on to its projection `sums`; returns their squared length."""
-    size, column, total = len(sums), first, 0.0
+def _fold(row, columns, kind, first, signs, shifts, sums, total):  # type: ignore[no-untyped-def]
+    """Add the columns of a row from `first` on to its projection `sums`, and their squared length to a total."""
+    size, column = len(sums), first
     while column < first + columns:
         offset = column % size
         target = (offset + shifts[column // size]) % size
@@ -182,10 +190,17 @@ class CpuRows(PlainRows):
         def measure(piece: Piece) -> list[float]:
             if starts:
                 return [_squared_distance(row, start, piece) for row, start in zip(self.data, starts, strict=True)]
-            return [sum(_squared_length(rows[0], n, kind) for _, n, rows, kind in row._blocks(piece)) for row in alone]
+            return [row._square(piece) for row in alone]
 
         pieces = self._pieces((0, len(self.data[0])))
         return torch.tensor(list(_in_threads(measure, pieces)), dtype=torch.float64).view(-1, len(alone)).sum(dim=0)
+
+    def _square(self, piece: Piece) -> float:
+        """Squared length of a piece of the first row."""
+        total = 0.0
+        for _, columns, rows, kind in self._blocks(piece):
+            total = _add_square(rows[0], columns, kind, total)
+        return total
 
     def mix(self, weights: Tensor, edges: Sequence[int], mixed: Sequence[Tensor]) -> None:
         """Write the rows `weights` [T, M, N] @ rows."""
@@ -208,7 +223,7 @@ class CpuRows(PlainRows):
         def project(number: int) -> float:
             square = 0.0
             for first, columns, rows, kind in CpuRows([self.data[number]])._blocks((0, 0, len(self.data[0]))):
-                square += _fold(rows[0], columns, kind, first, signs, shifts, sketches[number])
+                square = _fold(rows[0], columns, kind, first, signs, shifts, sketches[number], square)
             return square
 
         squares = list(_in_threads(project, range(len(self.data))))
@@ -229,7 +244,8 @@ class CpuRows(PlainRows):
             yield start, stop - start, self.starts + 4 * start, np.float32
             return
         wide = differences or self.dtype == torch.float64
-        columns = max(1 << 15, (1 << 19) // len(self.data) // COLUMNS * COLUMNS)  # that fit a fast cache
+        # As many as fit a fast cache; getting the pages of a larger copy takes longer than copying.
+        columns = max(1 << 15, min(1 << 16, (1 << 19) // len(self.data) // COLUMNS * COLUMNS))
         for first, block in self.blocks(start, stop, columns, torch.float64 if wide else torch.float32):
             if differences:
                 block -= block[0].clone()
