@@ -21,7 +21,10 @@ def comparison(tmp_path):
 
 
 def test_runs_of_a_method_are_its_seeds(comparison):
-    assert comparison.entries["fedhca2"][DELTA_M].values == pytest.approx((10, 30))
+    ours, local = (comparison.entries[method][DELTA_M] for method in ("fedhca2", "local"))
+    assert ours.values == pytest.approx((10, 30))
+    assert ours.deviation == pytest.approx(200**0.5)  # that of a sample
+    assert local.mean == 0
 
 
 def test_a_run_that_is_older_than_a_setting_has_its_default(tmp_path):
@@ -32,14 +35,6 @@ def test_a_run_that_is_older_than_a_setting_has_its_default(tmp_path):
             del settings["skip_broken"], settings["model"]["encoder"]["frozen"]
         (run.path / "config.yaml").write_text(yaml.safe_dump(settings))
     assert list(gather([RunFiles(run.path) for run in runs]).entries) == ["fedhca2"]
-
-
-def test_local_gains_nothing_over_itself(comparison):
-    assert comparison.entries["local"][DELTA_M].mean == 0
-
-
-def test_deviation_is_that_of_a_sample(comparison):
-    assert comparison.entries["fedhca2"][DELTA_M].deviation == pytest.approx(200**0.5)
 
 
 def test_lower_errors_are_better(comparison):
@@ -157,25 +152,16 @@ def twins(tmp_path):
     return gather([alone, with_twin(made_run(tmp_path / "ours", "fedavg"), delta_m=5.0, delta_m_by_client=20.0)])
 
 
-def test_a_column_is_the_mean_over_clients_of_a_kind(twins):
+def test_clients_of_a_kind_are_averaged_and_both_gains_are_shown(twins):
     column = Column("outdoor, single-task", "semseg", "miou", True)
     assert twins.entries["fedavg"][column].mean == 30
-
-
-def test_with_several_clients_of_a_kind_both_gains_are_shown(twins):
+    assert twins.entries["local"][BY_CLIENT].mean == 0
     assert to_markdown(twins).splitlines()[3].endswith("| **+5.00** | **+20.00** |")
+    assert r"$\Delta$m \% $\uparrow$ & $\Delta$m by client \% $\uparrow$ \\" in to_latex(twins)
 
 
 def test_with_one_client_of_a_kind_one_gain_is_shown(comparison):
     assert [column for column in comparison.columns if column.is_gain] == [DELTA_M]
-
-
-def test_local_gains_nothing_by_client_either(twins):
-    assert twins.entries["local"][BY_CLIENT].mean == 0
-
-
-def test_both_gains_have_a_name_in_latex(twins):
-    assert r"$\Delta$m \% $\uparrow$ & $\Delta$m by client \% $\uparrow$ \\" in to_latex(twins)
 
 
 def test_a_summary_of_many_methods_has_both_gains(twins):
@@ -212,11 +198,8 @@ def test_runs_with_different_clients_are_compared_in_the_columns_that_they_share
     comparison = gather(table_4)
     assert [column.group for column in comparison.columns] == ["outdoor, single-task"] * 2 + [""]
     assert [column.task for column in comparison.left_out] == ["semseg", "depth"]
+    assert "indoor, multi-task: depth" in to_markdown(comparison)
     assert [round(row[DELTA_M].mean, 6) for row in comparison.entries.values()] == [0, 10, 20]
-
-
-def test_a_comparison_says_which_columns_are_left_out(table_4):
-    assert "indoor, multi-task: depth" in to_markdown(gather(table_4))
 
 
 def test_runs_without_a_column_in_common_are_refused(table_4):
