@@ -143,7 +143,7 @@ SETTINGS = {
         ["model.interaction=attend"],
         "model.interaction: kind: expected cross_attention or path/to",
     ),
-    "unknown head": (["model.head=line"], "model.head: kind: expected path/to/file.py:NAME or package.module:NAME"),
+    "unknown head": (["model.head=line"], "model.head: kind: expected transposed or linear or path/to/file.py:NAME"),
     "not a decoder": (
         ["model.decoder=my_model.py:Ladder"],
         r"decoder .*my_model.py:Ladder: expected .* \(\[8, 16, 32, 64\], 32\), got",

@@ -15,7 +15,7 @@ from fedhca2.data import KINDS
 from fedhca2.experiment.experiment import Experiment
 from fedhca2.methods import METHODS, HyperWeights, Method, components_of
 from fedhca2.methods.resolve import AGGREGATED, COMPONENTS, OWN, kinds_of
-from fedhca2.models.config import DecoderConfig, EncoderConfig, InteractionConfig, Part
+from fedhca2.models.config import DecoderConfig, EncoderConfig, HeadConfig, InteractionConfig, Part
 from fedhca2.tasks import TASKS
 
 Schema = dict[str, Any]
@@ -80,14 +80,14 @@ def _complete_models(held: Mapping[str, Schema]) -> None:
     parts: dict[str, type[Part]] = {
         "encoder": EncoderConfig,
         "decoder": DecoderConfig,
-        "head": Part,
+        "head": HeadConfig,
         "interaction": InteractionConfig,
     }
     model = held["ModelConfig"]["properties"]
     for key, part in parts.items():
         name = part.__name__
         held[name].pop("required", None)
-        held[name]["properties"]["kind"] |= {"enum": list(part.built_in)} if part.built_in else IMPORT_PATH
+        held[name]["properties"]["kind"] |= {"enum": list(part.built_in)}
         empty = key in ("head", "interaction")
         model[key] = _described(model[key]) | _name_or_settings(part.built_in, name, empty=empty)
     client = held["ClientEntry"]

@@ -48,6 +48,14 @@ class DecoderConfig(Part):
     kind: Annotated[str, Field(description=f"fcn, deeplab, or a class of your own: {FORMS}")] = "fcn"
 
 
+class HeadConfig(Part):
+    """FedHCA²'s head for maps, a single convolution, or a user's own."""
+
+    built_in: ClassVar[tuple[str, ...]] = ("transposed", "linear")
+
+    kind: Annotated[str, Field(description=f"transposed, linear, or a class of your own: {FORMS}")] = "transposed"
+
+
 class InteractionConfig(Part):
     """How the decoders of a client exchange features: attention, or a user's own way."""
 
@@ -136,9 +144,13 @@ class ModelConfig(Config):
             description="by default the width of the encoder's first map, or 256 for deeplab",
         ),
     ] = None
-    head: Annotated[Part | None, Field(description=f"by default the task's own; or a class of your own: {FORMS}")] = (
-        None
-    )
+    head: Annotated[
+        HeadConfig | None,
+        Field(
+            description="transposed, FedHCA²'s two upsampling layers; linear, one convolution and interpolation, which "
+            f"learns faster; or a class of your own: {FORMS}; by default that of the decoder's paper"
+        ),
+    ] = None
     interaction: Annotated[
         InteractionConfig | None,
         Field(

@@ -39,12 +39,13 @@ class MultiTaskModel(nn.Module):
         self.kind: Hashable = (repr(self), shapes, tasks)  # the same for models that differ only in values
 
     def _head(self, config: ModelConfig, task: str, channels: int) -> nn.Module:
-        if config.head:
+        if config.head and config.head.is_own:
             return make("head", config.head, self.width, channels)
         if self.tasks[task].output == "vector":
             return VectorHead(self.width, channels)
-        is_deeplab = config.decoder.kind == "deeplab"
-        return nn.Conv2d(self.width, channels, kernel_size=1) if is_deeplab else Head(self.width, channels)
+        usual = "linear" if config.decoder.kind == "deeplab" else "transposed"
+        kind = config.head.kind if config.head else usual
+        return nn.Conv2d(self.width, channels, kernel_size=1) if kind == "linear" else Head(self.width, channels)
 
     def forward(self, image: Tensor) -> dict[str, Tensor]:
         """Compute raw outputs of all tasks at the size of the image."""

@@ -142,3 +142,15 @@ def test_embedded_weights_replace_the_random_ones():
 def test_an_encoder_with_other_strides_is_refused():
     with pytest.raises(ValueError, match="strides 4, 8, 16 and 32"):
         MultiTaskModel(ModelConfig(encoder=EncoderConfig(name="levit_128s")), {"semseg": 5}, (224, 224))
+
+
+@pytest.mark.parametrize(
+    ("decoder", "head", "layers"),
+    [("fcn", None, 3), ("fcn", "linear", 1), ("deeplab", None, 1), ("deeplab", "transposed", 3)],
+)
+def test_a_head_is_that_of_the_decoders_paper_unless_chosen(decoder, head, layers):
+    config = ModelConfig.model_validate({"encoder": {"name": "swin_micro"}, "decoder": decoder, "head": head})
+    model = build_model(config, {"semseg": 5}, (32, 32), seed=0, client="a").eval()
+    convolutions = [layer for layer in model.heads.modules() if hasattr(layer, "kernel_size")]
+    assert len(convolutions) == layers
+    assert model(torch.zeros(2, 3, 32, 32))["semseg"].shape == (2, 5, 32, 32)
