@@ -32,7 +32,6 @@ from fedhca2.run_folder.result import device_name
 from fedhca2.run_folder.writer import RunFolder
 
 T = TypeVar("T")
-GB = 1e9
 STATE_BYTES = 8 * 4  # of a client's state for each value that it shares: the value, its moments, and rows
 KEPT_SHARE = 1 / 8  # of a GPU's memory, for clients that stay on it between rounds
 SAMPLED = 24  # clients whose predictions a run keeps
@@ -224,7 +223,7 @@ class InProcessRun(InProcess):
         with one_thread():
             plans = plan_clients(experiment, data, shards, slots[0])
         memory = experiment.checkpoints.memory
-        room = host_free() / 4 if memory is None else memory * GB
+        room = host_free() / 4 if memory is None else memory * 1e9
         super().__init__(Shelf(plans, folder.states, room), slots, finished=self._save_final_model)
         self.own_code = experiment.own_code
         for slot in slots:

@@ -13,8 +13,6 @@ from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
 from fedhca2.run_folder.strict_json import mapping
 
-NAMED = 5  # missing images in one line
-
 
 def check_changes(
     before: Experiment, after: Experiment, file: Path | None = None, *, settings_stay: bool = False
@@ -106,7 +104,7 @@ def _changes(spec: ClientSpec, data: OpenData, record: Mapping[str, Any]) -> lis
         ("val", set(data.val.ids), record["val"]),
     ):
         if gone := [image for image in dict.fromkeys(images) if image not in there]:
-            listed = ", ".join(map(repr, gone[:NAMED])) + (f" and {len(gone) - NAMED} more" if gone[NAMED:] else "")
+            listed = ", ".join(map(repr, gone[:5])) + (f" and {len(gone) - 5} more" if gone[5:] else "")
             wanted = f"expected the images that {spec.name!r} has in {PARTITION}"
             faults.append(Fault(where, f"{wanted}, got a {split} split without {listed}"))
     classes = class_names(spec, data)

@@ -12,9 +12,9 @@ from fedhca2.federation.guard import Guard
 from fedhca2.federation.server import Server
 from fedhca2.federation.sum_server import SecureSummer
 from fedhca2.messages import Order, Profile, Reply
+from fedhca2.run_folder.checkpoints import Pending
 from fedhca2.run_folder.records import Progress, Watcher
 from fedhca2.run_folder.result import Scores
-from fedhca2.run_folder.waiting import Pending
 from fedhca2.run_folder.writer import RunFolder
 
 Choose = Callable[[Iterable[str], int], Iterable[str]]  # selects the clients of this round

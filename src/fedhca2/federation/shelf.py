@@ -15,10 +15,8 @@ from fedhca2.clients.gpu.device import MIN_STEPS, Trial
 from fedhca2.messages import Order, Profile
 from fedhca2.whole_files import link_whole, private_folder, sync_file
 
-TRIM = 2**26  # bytes that leave memory before it is returned to the system
 
-
-class Plan(Protocol):
+class ClientFactory(Protocol):
     """A client that can be built at any time."""
 
     @property
@@ -85,7 +83,7 @@ class Shelf:
     A client that never worked has no state to save: it is built when it is needed, always in the same first state.
     """
 
-    def __init__(self, plans: Sequence[Plan], folder: Path | None = None, room: float = inf) -> None:
+    def __init__(self, plans: Sequence[ClientFactory], folder: Path | None = None, room: float = inf) -> None:
         """`folder` is where states wait, made by `open`; if there is none, all stay in memory."""
         self.plans = {plan.profile.client: plan for plan in plans}
         self._folder, self._room = folder, inf if folder is None else room
@@ -204,7 +202,7 @@ class Shelf:
             name = next(iter(self._held))
             leaving[name], left = self._held.pop(name)
             size, self._left = size - left, self._left + left
-        if self._left > TRIM:
+        if self._left > 2**26:  # returning memory to the system takes time
             self._left = 0
             return_freed_memory()
         return leaving

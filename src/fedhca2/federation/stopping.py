@@ -10,10 +10,6 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-STDERR = 2  # written to directly, since `print` fails if the signal comes while it writes
-SHOW_CURSOR = "\x1b[?25h"  # which progress bars hide
-
 
 class Interrupted(Exception):  # noqa: N818
     """A run stopped on request, after a checkpoint."""
@@ -33,12 +29,13 @@ class Stopping:
         """Remember the first signal; a second one ends the process at once."""
         if self.signal is not None:
             if sys.__stdout__ is not None and sys.__stdout__.isatty():
-                os.write(sys.__stdout__.fileno(), SHOW_CURSOR.encode())
+                os.write(sys.__stdout__.fileno(), b"\x1b[?25h")  # shows the cursor, which progress bars hide
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self.signal = number
         with suppress(OSError):  # nobody may be reading it any more
-            os.write(STDERR, b"stopping after this round is saved; a second signal stops at once\n")
+            # directly, since `print` fails if the signal comes while it writes
+            os.write(2, b"stopping after this round is saved; a second signal stops at once\n")
 
 
 @contextmanager
@@ -48,7 +45,7 @@ def stop_between_rounds(*, at_once: bool = False) -> Iterator[Stopping]:
     if at_once or current_thread() is not main_thread():
         yield stopping
         return
-    before = {number: signal.signal(number, stopping) for number in SIGNALS}
+    before = {number: signal.signal(number, stopping) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stopping
     finally:

@@ -13,7 +13,6 @@ from fedhca2.run_folder.names import BASELINE_FOLDER, CONFIG
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.strict_json import mapping
 
-DEEPEST = 6  # folders between the given one and a run
 State = Literal["running", "interrupted", "finished", "failed", "unreadable"]
 
 
@@ -86,7 +85,7 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
     """The folders of runs, without those of the baselines within them."""
     if (folder / CONFIG).is_file():
         yield folder
-    elif depth < DEEPEST:
+    elif depth < 6:
         for below in _entries(folder):
             if below.is_dir() and not below.is_symlink() and below.name != BASELINE_FOLDER:
                 yield from _folders(below, depth + 1)

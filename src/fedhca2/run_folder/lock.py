@@ -8,8 +8,6 @@ from filelock import FileLock, Timeout
 from fedhca2.errors import UserError
 from fedhca2.run_folder.names import LOCK
 
-GLANCE = 0.2  # seconds: `in_use` holds a lock for a moment
-
 
 def require_own_files(folder: Path) -> None:
     """Raise UserError unless a run's folder holds only files and folders: writing through a link changes another's."""
@@ -22,7 +20,7 @@ def require_own_files(folder: Path) -> None:
 
 def lock_folder(folder: Path) -> FileLock:
     """Lock a folder until the lock is released; the system releases it if the process dies."""
-    lock = FileLock(folder / LOCK, timeout=GLANCE)
+    lock = FileLock(folder / LOCK, timeout=0.2)  # seconds: `in_use` holds a lock for a moment
     try:
         lock.acquire()
     except Timeout:

@@ -33,9 +33,8 @@ from fedhca2.run_folder.names import (
     TASK_FACTS,
 )
 from fedhca2.run_folder.result import Result, Scores, overall_gain
-from fedhca2.run_folder.schema import check_config, check_result, check_scores, check_tasks, require_task
+from fedhca2.run_folder.schema import check_config, check_result, check_scores, check_tasks, require_task, task_from
 from fedhca2.run_folder.strict_json import mapping, numbers, read_json
-from fedhca2.run_folder.task_facts import task_from
 from fedhca2.tasks import TASKS, TaskSet
 from fedhca2.tasks.declared import DeclaredTask, known_tasks
 

@@ -19,7 +19,6 @@ from fedhca2.metrics import delta_m, relative_gain
 from fedhca2.tasks import Task, TaskSet
 from fedhca2.version import __version__
 
-LONGEST = 5.0  # seconds to wait for git
 Scores = dict[str, dict[str, dict[str, float]]]  # {client: {task: {metric: value}}}, the headline metric first
 
 
@@ -159,7 +158,7 @@ def _commit() -> dict[str, Any] | None:
 
 def _git(*words: str) -> str | None:
     try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=LONGEST)
+        done = subprocess.run(["git", *words], capture_output=True, text=True, check=True, timeout=5)
     except (OSError, subprocess.SubprocessError):  # no git, no repository, or a very large one
         return None
     return done.stdout

@@ -1,15 +1,21 @@
-"""What a run's folder may hold: a folder may come from anyone, so everything is checked here."""
+"""What a run's folder may hold: a folder may come from anyone, so everything is checked here.
+
+A run records what readers need of its users' own tasks, so that its folder can be read without importing their code.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from torch import Tensor
 
 from fedhca2.errors import UserError, list_faults
+from fedhca2.metrics import Metric
 from fedhca2.run_folder.names import MATRICES_FILE
 from fedhca2.run_folder.strict_json import mapping
-from fedhca2.tasks import TaskSet
+from fedhca2.tasks import Task, TaskSet
+from fedhca2.tasks.task import MetricFor
 
 MOST_ROUNDS = 100_000
 Round = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
@@ -18,13 +24,13 @@ Number = float | None  # None stands for a number that is not finite
 Matrix = list[list[Number]]
 
 
-class _Checked(BaseModel):
+class _FolderModel(BaseModel):
     """Types are exact; what a newer version adds is left alone."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
 
-class _Score(_Checked):
+class _Score(_FolderModel):
     round: Round
     client: str
     task: str
@@ -32,7 +38,7 @@ class _Score(_Checked):
     value: Number
 
 
-class _Work(_Checked):
+class _Work(_FolderModel):
     round: Round
     client: str
     seconds: float
@@ -40,29 +46,29 @@ class _Work(_Checked):
     bytes_down: Count
 
 
-class _Reason(_Checked):
+class _Reason(_FolderModel):
     round: Round
     client: str
     why: str
 
 
-class _Absent(_Checked):
+class _Absent(_FolderModel):
     round: Round
     clients: dict[str, str]
 
 
-class _RoundEnd(_Checked):
+class _RoundEnd(_FolderModel):
     round: Round
     seconds: float
     refused: dict[str, str]
 
 
-class _Weights(_Checked):
+class _Weights(_FolderModel):
     round: Round
     weights: dict[str, list[Number]]
 
 
-class _Profile(_Checked):
+class _Profile(_FolderModel):
     client: str
     dataset: str
     tasks: list[str]
@@ -71,7 +77,7 @@ class _Profile(_Checked):
     decoders: dict[str, list[str]]
 
 
-class _Effect(_Checked):
+class _Effect(_FolderModel):
     round: Round
     client: str
     before: Number
@@ -79,7 +85,7 @@ class _Effect(_Checked):
     seconds: float
 
 
-class _Members(_Checked):
+class _Members(_FolderModel):
     round: Round
     members: Annotated[list[str], Field(min_length=1)]
     matrices: Annotated[str | None, Field(pattern=rf"^{MATRICES_FILE}$")] = None  # the file that they are in
@@ -128,7 +134,7 @@ def check_matrices(event: Mapping[str, Any], place: str) -> None:
         raise UserError(place, f"{error}") from None
 
 
-EVENTS: Mapping[str, type[_Checked]] = {
+EVENTS: Mapping[str, type[_FolderModel]] = {
     "metric": _Score,
     "loss": _Score,
     "client": _Work,
@@ -144,18 +150,18 @@ EVENTS: Mapping[str, type[_Checked]] = {
 }
 
 
-class _Method(_Checked):
+class _Method(_FolderModel):
     name: str
 
 
-class _Config(_Checked):
+class _Config(_FolderModel):
     name: str
     seed: int
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
     method: _Method
 
 
-class _Bytes(_Checked):
+class _Bytes(_FolderModel):
     up: Count
     down: Count
 
@@ -163,7 +169,7 @@ class _Bytes(_Checked):
 Scores = dict[str, dict[str, dict[str, Number]]]
 
 
-class _Result(_Checked):
+class _Result(_FolderModel):
     name: str = ""
     method: str
     rounds: Count = 0
@@ -183,7 +189,7 @@ class _Result(_Checked):
     origin: dict[str, Any] | None = None
 
 
-class _TaskFacts(_Checked):
+class _TaskFacts(_FolderModel):
     title: str
     unit: str
     output: Literal["map", "vector"]
@@ -236,8 +242,37 @@ def check_tasks(facts: Any, place: str) -> dict[str, Any]:
     return dict(facts)
 
 
-def _check(model: type[_Checked], values: Any, place: str) -> None:
+def _check(model: type[_FolderModel], values: Any, place: str) -> None:
     try:
         model.model_validate(values)
     except ValidationError as error:
         raise UserError.of([list_faults(error)[0].within(place)]) from None
+
+
+def facts_of(task: Task) -> dict[str, Any]:
+    """What readers need to know of a task, as plain data; the first metric is its own."""
+    return {
+        "title": task.title,
+        "unit": task.unit,
+        "output": task.output,
+        "counts_in_delta_m": task.counts_in_delta_m,
+        "metrics": {name: metric.higher_is_better for name, metric in task.empty_metrics.items()},
+    }
+
+
+def task_from(name: str, facts: Mapping[str, Any]) -> Task:
+    """A task of these facts, to read scores and paint predictions with; it can neither train nor evaluate."""
+    settings = {key: facts[key] for key in ("title", "unit", "output", "counts_in_delta_m")}
+    (_, own), *others = ((metric, _metric(metric, higher)) for metric, higher in facts["metrics"].items())
+    return Task(name=name, loss=_no_loss, metric=own, other_metrics=dict(others), **settings)
+
+
+def _no_loss(output: Tensor, label: Tensor) -> Tensor:
+    raise NotImplementedError("the code of this task was not imported")
+
+
+def _metric(name: str, higher: bool) -> MetricFor:
+    """A metric of which only the name and the direction were recorded."""
+    metric = Metric()
+    metric.name, metric.higher_is_better = name, higher
+    return lambda space: metric

@@ -9,7 +9,7 @@ from fedhca2.errors import UserError
 from fedhca2.reports.page.write import single_sections
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import headline
-from fedhca2.run_folder.task_facts import facts_of, task_from
+from fedhca2.run_folder.schema import facts_of, task_from
 from fedhca2.tasks import TASKS
 from made_run import made_run
 

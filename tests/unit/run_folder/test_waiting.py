@@ -5,7 +5,7 @@ import torch
 
 from fedhca2.messages import Addend, Delivery
 from fedhca2.params import ENCODER
-from fedhca2.run_folder.waiting import WaitingRow, WaitingRows, waiting_files
+from fedhca2.run_folder.checkpoints import WaitingRow, WaitingRows, waiting_files
 
 
 @pytest.fixture
