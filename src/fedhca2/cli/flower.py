@@ -1,5 +1,8 @@
 """`fedhca2 flower` and `fedhca2 privacy`: a federation over a network, and what its noise costs."""
 
+import fedhca2.federation.flower  # noqa: F401  (first: without Flower, it says what to install)
+
+# isort: split
 import logging
 import os
 import shlex

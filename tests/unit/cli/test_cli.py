@@ -20,6 +20,13 @@ def test_the_command_line_starts_without_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_without_flower_its_commands_say_what_to_install():
+    code = "import sys; sys.modules['flwr'] = sys.modules['httpx'] = None; from fedhca2.cli import app; app()"
+    command = [sys.executable, "-c", code, "flower", "keys", "keys", "--sites", "home"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "pip install 'fedhca2[flower]'" in done.stderr) == (2, True), done.stderr
+
+
 def test_the_version_is_printed():
     assert invoke("--version").output == f"fedhca2 {__version__}\n"
 
