@@ -81,8 +81,8 @@ def _add_products(rows, columns, kind, exact, products):  # type: ignore[no-unty
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
 def _square(values):  # type: ignore[no-untyped-def]
     total = 0.0
-    for value in values:
-        total += np.float64(value) * np.float64(value)
+    for k in range(len(values)):
+        total += np.float64(values[k]) * np.float64(values[k])
     return total
 
 
