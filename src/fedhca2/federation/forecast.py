@@ -17,9 +17,7 @@ from fedhca2.messages import Order, Reply
 from fedhca2.models.layers import draw_keep, dropping
 from fedhca2.params import Layout, Slot
 
-PAIR = 2  # clients of a kind, which exchange what more would
 ROUNDS = 2  # in the first one, clients have nothing to take yet
-NUDGE = 1e-3  # the random change that replaces training
 VALUE = 4  # bytes of a float32
 
 
@@ -67,7 +65,7 @@ def forecast(experiment: Experiment) -> Forecast:
         kinds: dict[int, list[ClientPlan]] = {}
         for plan in plans:
             kinds.setdefault(id(plan.common), []).append(plan)
-        tried = {kind: [plan.build() for plan in members[:PAIR]] for kind, members in kinds.items()}
+        tried = {kind: [plan.build() for plan in members[:2]] for kind, members in kinds.items()}
         traffic = _exchange(server, [client for clients in tried.values() for client in clients])
     forecasts = [
         ClientForecast(
@@ -102,7 +100,7 @@ def _exchange(server: Server, clients: Sequence[Client]) -> dict[str, tuple[int,
             exchange.receive(model, order)
             outgoing = exchange.begin_training(model, order)
             for parameter in model.parameters():
-                parameter.data.add_(torch.randn_like(parameter), alpha=NUDGE)
+                parameter.data.add_(torch.randn_like(parameter), alpha=1e-3)  # instead of training
             rows, agreement = outgoing()
             told = {} if client.privacy.noise else dict.fromkeys(model.decoders, 0.0)
             replies.append(Reply(client.name, round, rows=rows, agreement=agreement, losses=told))
