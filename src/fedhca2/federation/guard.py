@@ -12,7 +12,7 @@ from fedhca2.federation.gate import Expected, fault_of, senders, well_formed
 from fedhca2.federation.moves import (
     NO_LIMIT,
     Move,
-    RowLimits,
+    MoveLimits,
     RowReach,
     TrainedRow,
     moves_of_parameters,
@@ -105,7 +105,7 @@ class Guard:
     ) -> dict[str, dict[Slot, Move]]:
         """Measure how far every row of every client moved."""
         moves_by_client: dict[str, dict[Slot, Move]] = {client: {} for client in self.server.profiles}
-        limits, profiles = RowLimits(self.server.profiles, self.reach), self._profiles
+        limits, profiles = MoveLimits(self.server.profiles, self.reach), self._profiles
 
         def rows_of(entries: list[ClientRow]) -> Rows:
             layout = profiles[entries[0].client].layouts[entries[0].slot]
@@ -127,7 +127,7 @@ class Guard:
         round: int,
         entries: list[ClientRow],
         rows: Rows,
-        limits: RowLimits,
+        limits: MoveLimits,
         sent: Mapping[str, Mapping[Slot, Delivery]],
     ) -> list[Move]:
         part, now, ever = entries[0].slot.part, range(round, round + 1), range(round + 1)

@@ -93,7 +93,7 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class RowLimits:
+class MoveLimits:
     """The farthest that these clients' rows can move; not limited without a reach."""
 
     profiles: Mapping[str, Profile]

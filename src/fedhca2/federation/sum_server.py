@@ -10,7 +10,7 @@ from torch import Tensor
 from fedhca2.aggregation import Member, Rows
 from fedhca2.experiment import Experiment
 from fedhca2.federation.guard import start_of_training
-from fedhca2.federation.moves import Reach, RowLimits
+from fedhca2.federation.moves import MoveLimits, Reach
 from fedhca2.federation.server import ClientRow, Deliveries, Mixings, Server, Stack, choose_mixings, deliver, group_rows
 from fedhca2.messages import Delivery, Profile, Reply
 from fedhca2.params import Layout, Part, Slot
@@ -147,7 +147,7 @@ class SumOnlyServer(Server):
         updates, reach = part.stack.aggregator.sends == "updates", self.experiment.guard.reach
         if not reach or not (updates or all(start is not None for start in starts)):
             return None
-        limits = RowLimits(self.profiles, Reach.of(self.experiment))
+        limits = MoveLimits(self.profiles, Reach.of(self.experiment))
         scale = sum(weight for _, weight in part.entries) / sum(weight for _, weight in stayed)
         moved, limit = row.double(), 0.0
         for (entry, weight), start in zip(stayed, starts, strict=True):
