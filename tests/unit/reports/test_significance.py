@@ -95,9 +95,13 @@ def test_lower_errors_rank_better():
     assert (found.ranks, found.rankings) == ({"a": 1, "b": 2, "c": 3}, 4)
 
 
-@pytest.mark.parametrize(("b", "c", "rankings"), [([2, 2], [1], 3), ([2, float("nan")], [1, 1], 3)])
+@pytest.mark.parametrize(
+    ("b", "c", "rankings"),
+    [(([2, 2], [2, 2]), ([1], [3]), 2), (([2, float("nan")], [2, 2]), ([1, 1], [3, 3]), 3)],
+    ids=["a seed is missing", "a score is unknown"],
+)
 def test_only_known_scores_with_seeds_that_all_methods_have_are_ranked(b, c, rankings):
-    assert ranked(a=([3, 3], [1, 1]), b=(b, [2, 2]), c=(c, [3, 3])).rankings == rankings
+    assert ranked(a=([3, 3], [1, 1]), b=b, c=c).rankings == rankings
 
 
 def test_two_methods_have_no_figure():
