@@ -9,7 +9,7 @@ from fedhca2.configs import embedded_names
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.methods import METHODS
-from fedhca2.run_folder.names import CONFIG
+from fedhca2.run_folder.folder import CONFIG
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import headline
 

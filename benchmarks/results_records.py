@@ -15,7 +15,7 @@ from results_runs import changes_in
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.experiment.sources import merged
-from fedhca2.run_folder.strict_json import numbers, to_json
+from fedhca2.run_folder.files import numbers, to_json
 
 RECORDS = Path(__file__).parent / "results"
 

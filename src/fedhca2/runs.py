@@ -19,7 +19,7 @@ from fedhca2.reports.comparison import Comparison
 from fedhca2.reports.console import ConsoleWatcher
 from fedhca2.reports.layouts import write_comparison
 from fedhca2.reports.page.tables import result_table
-from fedhca2.run_folder.names import PAGE, comparison_folder, default_folder
+from fedhca2.run_folder.folder import PAGE, comparison_folder, default_folder
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Result
 

@@ -25,12 +25,10 @@ def put_in_place(path: Path) -> Iterator[Path]:
     try:
         yield aside
         aside.replace(path)
-    except BaseException as error:
-        if aside.exists():
-            aside.unlink()
-        if isinstance(error, OSError):
-            raise OSError(error.errno, error.strerror or str(error), str(path)) from None
-        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def is_leftover(path: Path, names: Container[str]) -> bool:

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from fedhca2.configs import embedded_names, method_names, setting_keys
 from fedhca2.errors import UserError
-from fedhca2.run_folder.names import CONFIG
-from fedhca2.run_folder.strict_json import to_json
+from fedhca2.run_folder.files import to_json
+from fedhca2.run_folder.folder import CONFIG
 from fedhca2.version import __version__
 
 warnings.filterwarnings("ignore", message=r"Image size \(\d+ pixels\)")  # Pillow's warning before our error

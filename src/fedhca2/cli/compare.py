@@ -32,8 +32,7 @@ from fedhca2.reports.figures.transfer import transfer_sentences
 from fedhca2.reports.layouts import comparison_table, to_data, write_comparison
 from fedhca2.reports.page.write import write_page
 from fedhca2.reports.variants import FREE, variants
-from fedhca2.run_folder.lock import lock_folder
-from fedhca2.run_folder.names import PAGE, comparison_folder, sweep_folder
+from fedhca2.run_folder.folder import PAGE, comparison_folder, lock_folder, sweep_folder
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.strict_yaml import YamlError, parse_yaml
 from fedhca2.whole_files import ORDINARY, write_whole

@@ -36,7 +36,7 @@ from fedhca2.federation.flower.fleet import FlowerEngine, check_resumable
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError
 from fedhca2.federation.run import resume, run
 from fedhca2.reports.console import ConsoleWatcher
-from fedhca2.run_folder.names import default_folder
+from fedhca2.run_folder.folder import default_folder
 from fedhca2.run_folder.reader import RunFiles
 
 

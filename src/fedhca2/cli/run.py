@@ -31,9 +31,8 @@ from fedhca2.reports.console import PAUSE_S, ConsoleWatcher, LiveStatus, compari
 from fedhca2.reports.pictures import samples_panel, save_picture
 from fedhca2.reports.tables import conclusion, forecast_summary, result_table, runs_table
 from fedhca2.reports.tracking import Trackers
+from fedhca2.run_folder.folder import PAGE, default_folder, in_use
 from fedhca2.run_folder.listing import list_runs
-from fedhca2.run_folder.lock import in_use
-from fedhca2.run_folder.names import PAGE, default_folder
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher, Watchers
 from fedhca2.run_folder.result import Result

@@ -26,7 +26,7 @@ from fedhca2.federation.shelf import Built, Shelf, Turns
 from fedhca2.imports import is_raised_in, one_line
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.checkpoints import unusable
-from fedhca2.run_folder.names import PARTITION
+from fedhca2.run_folder.folder import PARTITION
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import device_name
 from fedhca2.run_folder.writer import RunFolder

@@ -8,10 +8,10 @@ from typing import Any
 from fedhca2.data.partition import keep
 from fedhca2.errors import Fault, UserError
 from fedhca2.experiment import ClientSpec, Experiment, OpenData, Shard, class_names, require_usable
-from fedhca2.run_folder.names import PARTITION
+from fedhca2.run_folder.files import mapping
+from fedhca2.run_folder.folder import PARTITION
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
-from fedhca2.run_folder.strict_json import mapping
 
 
 def check_changes(

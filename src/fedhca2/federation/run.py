@@ -25,7 +25,7 @@ from fedhca2.imports import allow_code
 from fedhca2.messages import Order, Reply
 from fedhca2.run_folder.baseline import baseline_files, finished_scores, read_baseline
 from fedhca2.run_folder.event_log import EventLog
-from fedhca2.run_folder.names import BASELINE_FILES, BASELINE_FOLDER
+from fedhca2.run_folder.folder import BASELINE_FILES, BASELINE_FOLDER
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress, ServerRecord, Watcher, Watchers
 from fedhca2.run_folder.result import Result, Scores, origin, overall_gain, privacy_spent, versions

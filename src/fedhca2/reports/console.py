@@ -33,7 +33,7 @@ from fedhca2.federation.parallel_runs import ParallelWatcher, RunProcess, log_fi
 from fedhca2.messages import Order, Reply
 from fedhca2.reports.tables import MAX_CLIENT_ROWS, TextTable, heading_of, kinds_table, text_of
 from fedhca2.run_folder.event_log import Event, parse_event
-from fedhca2.run_folder.lock import in_use
+from fedhca2.run_folder.folder import in_use
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import ServerRecord, Watcher
 from fedhca2.run_folder.result import Scores, headline

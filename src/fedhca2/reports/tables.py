@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedhca2.experiment import Experiment
+from fedhca2.run_folder.folder import RESULT
 from fedhca2.run_folder.listing import ListedRun
-from fedhca2.run_folder.names import RESULT
 from fedhca2.run_folder.result import Headline, Result, Scores, TaskScore, task_scores
 from fedhca2.tasks import TaskSet
 from fedhca2.words import UNKNOWN, counted, gain_text, metric_heading, score_text, size_text

@@ -20,10 +20,10 @@ from fedhca2.experiment import Experiment, Shard
 from fedhca2.imports import FORMS, is_import_path, load, one_line
 from fedhca2.reports.variants import flat
 from fedhca2.run_folder.event_log import Event
-from fedhca2.run_folder.names import TRACKING
+from fedhca2.run_folder.files import mapping, read_json, to_json
+from fedhca2.run_folder.folder import TRACKING
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher
-from fedhca2.run_folder.strict_json import mapping, read_json, to_json
 from fedhca2.whole_files import write_whole
 
 

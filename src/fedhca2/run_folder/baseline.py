@@ -6,7 +6,7 @@ from typing import Any
 
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
-from fedhca2.run_folder.names import BASELINE, BASELINE_METRICS
+from fedhca2.run_folder.folder import BASELINE, BASELINE_METRICS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores
 

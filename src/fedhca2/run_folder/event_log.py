@@ -13,11 +13,10 @@ import numpy as np
 
 from fedhca2.errors import UserError
 from fedhca2.messages import Order, Profile, Reply
-from fedhca2.run_folder.arrays import read_arrays, write_arrays
-from fedhca2.run_folder.names import EVENTS, MATRICES, MATRICES_FILE
+from fedhca2.run_folder.files import mapping, read_arrays, to_json, write_arrays
+from fedhca2.run_folder.folder import EVENTS, MATRICES, MATRICES_FILE
 from fedhca2.run_folder.records import Aggregation, ServerRecord, Watcher
 from fedhca2.run_folder.schema import check_event, check_matrices
-from fedhca2.run_folder.strict_json import mapping, to_json
 from fedhca2.whole_files import ORDINARY
 
 Event = dict[str, Any]

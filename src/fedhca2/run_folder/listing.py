@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from fedhca2.errors import UserError
 from fedhca2.imports import NotAllowedError
-from fedhca2.run_folder.lock import in_use
-from fedhca2.run_folder.names import BASELINE_FOLDER, CONFIG
+from fedhca2.run_folder.files import mapping
+from fedhca2.run_folder.folder import BASELINE_FOLDER, CONFIG, in_use
 from fedhca2.run_folder.reader import RunFiles
-from fedhca2.run_folder.strict_json import mapping
 
 State = Literal["running", "interrupted", "finished", "failed", "unreadable"]
 

@@ -14,10 +14,10 @@ from fedhca2.experiment import Experiment
 from fedhca2.experiment.clients import ClientEntry, client_kind
 from fedhca2.experiment.sources import read_config
 from fedhca2.imports import NotAllowedError, is_allowed, is_import_path, only_allowed
-from fedhca2.run_folder.arrays import Array as Array
-from fedhca2.run_folder.arrays import read_arrays
 from fedhca2.run_folder.event_log import Event, known, read_events, read_matrices
-from fedhca2.run_folder.names import (
+from fedhca2.run_folder.files import Array as Array
+from fedhca2.run_folder.files import mapping, numbers, read_arrays, read_json
+from fedhca2.run_folder.folder import (
     BASELINE,
     BASELINE_FOLDER,
     BASELINE_METRICS,
@@ -34,7 +34,6 @@ from fedhca2.run_folder.names import (
 )
 from fedhca2.run_folder.result import Result, Scores, overall_gain
 from fedhca2.run_folder.schema import check_config, check_result, check_scores, check_tasks, require_task, task_from
-from fedhca2.run_folder.strict_json import mapping, numbers, read_json
 from fedhca2.tasks import TASKS, TaskSet
 from fedhca2.tasks.declared import DeclaredTask, known_tasks
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedhca2.errors import UserError, list_faults
 from fedhca2.metrics import Metric
-from fedhca2.run_folder.names import MATRICES_FILE
-from fedhca2.run_folder.strict_json import mapping
+from fedhca2.run_folder.files import mapping
+from fedhca2.run_folder.folder import MATRICES_FILE
 from fedhca2.tasks import Task, TaskSet
 from fedhca2.tasks.task import MetricFor
 

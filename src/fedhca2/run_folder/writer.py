@@ -13,17 +13,26 @@ from fedhca2.clients.state_file import tensor_file
 from fedhca2.errors import UserError
 from fedhca2.experiment import Experiment
 from fedhca2.imports import is_import_path, remember_code
-from fedhca2.run_folder.arrays import Array, write_arrays
 from fedhca2.run_folder.baseline import baseline_files, read_baseline
 from fedhca2.run_folder.checkpoints import Checkpoint, Checkpoints, KeptClients, WaitingRows
 from fedhca2.run_folder.event_log import START, EventLog
-from fedhca2.run_folder.lock import lock_folder, require_own_files
-from fedhca2.run_folder.names import CHECKPOINTS, CONFIG, EVALUATION, EVENTS, LOCK, PARTITION, RESULT, TASK_FACTS
+from fedhca2.run_folder.files import Array, to_json, write_arrays
+from fedhca2.run_folder.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    EVALUATION,
+    EVENTS,
+    LOCK,
+    PARTITION,
+    RESULT,
+    TASK_FACTS,
+    lock_folder,
+    require_own_files,
+)
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Progress
 from fedhca2.run_folder.result import overall_gain
 from fedhca2.run_folder.schema import facts_of
-from fedhca2.run_folder.strict_json import to_json
 from fedhca2.whole_files import ORDINARY, is_leftover, private_folder, write_whole
 
 

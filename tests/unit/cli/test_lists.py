@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from fedhca2.cli import app
 from fedhca2.experiment import Experiment
 from fedhca2.reports.variants import flat
+from fedhca2.run_folder.folder import lock_folder
 from fedhca2.run_folder.listing import list_runs
-from fedhca2.run_folder.lock import lock_folder
 from fedhca2.run_folder.reader import RunFiles
 from made_run import TASKS, made_run
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from fedhca2.cli import app
 from fedhca2.reports.console import Follower, LiveStatus, follow
 from fedhca2.reports.tracking import Scalar, scalars
-from fedhca2.run_folder.lock import lock_folder
+from fedhca2.run_folder.folder import lock_folder
 from fedhca2.run_folder.reader import RunFiles
 from made_run import made_run
 

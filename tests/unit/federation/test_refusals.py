@@ -9,7 +9,7 @@ import pytest
 from fedhca2.data.rendered import write_scenes
 from fedhca2.errors import UserError
 from fedhca2.federation.run import resume, run
-from fedhca2.run_folder.lock import lock_folder
+from fedhca2.run_folder.folder import lock_folder
 from small_run import SETTINGS, CrashError, Silent, crash, resume_small, run_small, small
 
 pytestmark = pytest.mark.slow
@@ -107,7 +107,7 @@ REFUSED = {
     "an edited seed": ("stopped", edited("config.yaml", "seed: 0", "seed: 1"), [], "config.yaml: seed: expected what"),
     "broken YAML": ("stopped", edited("config.yaml", "seed: 0", "seed: [0"), [], "config.yaml: not valid YAML"),
     "a key twice": ("stopped", edited("config.yaml", "seed: 0", "seed: 0\nseed: 0"), [], "'seed' a second time"),
-    "a broken partition": ("stopped", cut("partition.json"), [], "partition.json: should be JSON"),
+    "a broken partition": ("stopped", cut("partition.json"), [], "partition.json: expected JSON"),
     "a damaged server": ("stopped", cut(SERVER), [], "server.safetensors"),
     "a damaged client": ("stopped", cut(CLIENT), [], "client-road.safetensors"),
     "an exchanged client": ("stopped", exchanged, [], "belongs to another checkpoint"),
@@ -119,7 +119,7 @@ REFUSED = {
     "a finished run that is damaged": ("finished", cut(SERVER), ["rounds=2"], "server.safetensors"),
     "a finished run with a damaged client": ("finished", cut(CLIENT), ["rounds=2"], "client-road.safetensors"),
     "more rounds than a baseline from elsewhere": ("against another", nothing, ["rounds=2"], "as in the baseline"),
-    "a broken baseline from elsewhere": ("against another", cut("baseline.json"), [], "baseline.json: should be JSON"),
+    "a broken baseline from elsewhere": ("against another", cut("baseline.json"), [], "baseline.json: expected JSON"),
 }
 
 

@@ -29,7 +29,7 @@ from fedhca2.reports.figures.mixing import (
 )
 from fedhca2.reports.page.tables import kinds_tables
 from fedhca2.run_folder.baseline import baseline_files
-from fedhca2.run_folder.names import BASELINE_METRICS
+from fedhca2.run_folder.folder import BASELINE_METRICS
 from fedhca2.run_folder.reader import RunFiles
 from made_run import crowded_run, made_run, with_twin
 

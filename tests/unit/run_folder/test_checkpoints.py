@@ -12,7 +12,7 @@ from fedhca2.errors import UserError
 from fedhca2.messages import Addend, Delivery
 from fedhca2.params import Slot
 from fedhca2.run_folder.checkpoints import Checkpoints
-from fedhca2.run_folder.lock import lock_folder
+from fedhca2.run_folder.folder import lock_folder
 from fedhca2.run_folder.records import Progress, ServerState, SlotKey
 from small_run import small
 

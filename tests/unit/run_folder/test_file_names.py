@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fedhca2
-from fedhca2.run_folder import names
+from fedhca2.run_folder import folder as names
 
 ROOT = Path(fedhca2.__file__).parent
 NAMES = [
@@ -32,4 +32,4 @@ def test_files_are_named_in_one_package() -> None:
 
 
 def test_the_owner_does_spell_them() -> None:
-    assert set(_spelled(ROOT / "run_folder" / "names.py")) == set(NAMES) != set()
+    assert set(_spelled(ROOT / "run_folder" / "folder.py")) == set(NAMES) != set()

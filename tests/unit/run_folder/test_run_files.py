@@ -44,7 +44,7 @@ def test_a_broken_line_is_an_error_with_its_number(tmp_path):
 def test_a_broken_result_is_an_error(tmp_path):
     made_run(tmp_path)
     (tmp_path / "result.json").write_text("{")
-    with pytest.raises(UserError, match="should be JSON"):
+    with pytest.raises(UserError, match="expected JSON"):
         _ = RunFiles.open(tmp_path).result
 
 

@@ -42,7 +42,7 @@ from fedhca2.federation.server import check_method
 from fedhca2.federation.sum_server import Sum, Summed, visible_profile
 from fedhca2.messages import Order, Profile, Reply
 from fedhca2.run_folder.event_log import EVICTED, REGISTERED
-from fedhca2.run_folder.names import FLOWER
+from fedhca2.run_folder.folder import FLOWER
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.writer import RunFolder
 

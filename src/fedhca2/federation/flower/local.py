@@ -36,8 +36,7 @@ from fedhca2.federation.flower.fleet import Collect, FlowerEngine, check_resumab
 from fedhca2.federation.flower.wait import NetworkSettings, TooFewClientsError
 from fedhca2.federation.membership import shards_after, shards_from
 from fedhca2.federation.run import run_or_resume
-from fedhca2.run_folder.lock import require_own_files
-from fedhca2.run_folder.names import PARTITION
+from fedhca2.run_folder.folder import PARTITION, require_own_files
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.records import Watcher
 from fedhca2.run_folder.result import Result

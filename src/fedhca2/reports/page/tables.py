@@ -21,7 +21,7 @@ from fedhca2.reports.tables import (
     text_of,
 )
 from fedhca2.run_folder.event_log import Event
-from fedhca2.run_folder.names import EVENTS
+from fedhca2.run_folder.folder import EVENTS
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.run_folder.result import Scores, task_scores
 from fedhca2.words import UNKNOWN, counted, duration_text, gain_text, metric_title, score_text, size_text

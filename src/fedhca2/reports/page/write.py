@@ -30,7 +30,7 @@ from fedhca2.reports.page.tables import (
     run_answer,
     versions_table,
 )
-from fedhca2.run_folder.names import CONFIG
+from fedhca2.run_folder.folder import CONFIG
 from fedhca2.run_folder.reader import RunFiles
 from fedhca2.version import __version__
 from fedhca2.whole_files import ORDINARY, write_whole

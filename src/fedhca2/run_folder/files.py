@@ -1,9 +1,10 @@
-"""Arrays in a run's folder: compressed files, read only if they are as small as they should be."""
+"""JSON and arrays in a run's folder, written so that every program can read them, and read within bounds."""
 
 import io
+import json
 import zipfile
 from collections.abc import Mapping
-from math import prod
+from math import isfinite, nan, prod
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,6 +15,49 @@ from fedhca2.whole_files import PRIVATE, write_whole
 
 Array = np.ndarray[Any, Any]
 MOST_BYTES = 2**29  # of all arrays of a file: 4 MB can hold a thousand times as much
+
+
+def to_json(values: Any, **options: Any) -> str:
+    """Convert plain data to JSON, with null for NaN and infinities, which the standard does not allow.
+
+    >>> to_json({"miou": float("nan"), "rmse": [0.5, float("inf")]})
+    '{"miou": null, "rmse": [0.5, null]}'
+    """
+    return json.dumps(_finite(values), allow_nan=False, **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def read_json(path: Path) -> Any:
+    """Read plain data from a file; raises UserError if it is damaged, and OSError if it does not exist."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(path, f"expected JSON, got {error}") from None
+
+
+def numbers(value: Any) -> Any:
+    """Restore scores from JSON: null becomes NaN.
+
+    >>> numbers({"road": {"semseg": {"miou": None}}, "home": {"depth": {"rmse": 0.5}}})
+    {'road': {'semseg': {'miou': nan}}, 'home': {'depth': {'rmse': 0.5}}}
+    """
+    if isinstance(value, dict):
+        return {key: numbers(item) for key, item in value.items()}
+    return nan if value is None else value
+
+
+def mapping(place: object, values: Any) -> dict[str, Any]:
+    """Check that values are a mapping, or raise a UserError that names the place."""
+    if not isinstance(values, dict):
+        raise UserError(str(place), f"expected keys and values, got {values!r:.40}")
+    return values
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array], mode: int = PRIVATE) -> None:
