@@ -28,7 +28,7 @@ class Clock:
     """The time since a message was given, as the test says."""
 
     def __init__(self, patch):
-        self.now, began = 0.0, monotonic()
+        self.now, began = 0.0, round(monotonic())  # whole seconds, whose differences are exact
         patch.setattr("fedhca2.federation.flower.wait.monotonic", lambda: began + self.now)
 
     def questions(self, grid, fleet, seconds, first=0):
