@@ -31,7 +31,7 @@ def test_a_run_gives_its_result(tmp_path):
 
 def test_an_unfinished_run_has_no_result(tmp_path):
     made_run(tmp_path, finished=False)
-    with pytest.raises(UserError, match="should be a finished run"):
+    with pytest.raises(UserError, match="expected a finished run"):
         _ = Run.open(tmp_path).result
 
 

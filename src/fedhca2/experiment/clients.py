@@ -89,7 +89,7 @@ class ClientEntry(Config):
             raise ValueError("a client should have either 'tasks' or 'split'")
         names = self.tasks or self.split or ()
         if len(set(names)) < len(names):
-            raise ValueError(f"a task should be listed once, found {', '.join(names)}")
+            raise ValueError(f"expected each task once, got {', '.join(names)}")
         return self
 
     @property

@@ -100,7 +100,7 @@ def plan_sweep(variants: Mapping[str, Experiment], seeds: int, out: Path) -> lis
                 runs.setdefault(baseline, ComparisonRun(experiment.with_method(LOCAL), baseline, None))
             if folder in runs:
                 raise UserError(
-                    "--over", f"values should have names that differ in letters or digits, found {name!r} twice"
+                    "--over", f"expected values whose names differ in letters or digits, got {name!r} twice"
                 )
         compared = None if experiment.method_name == LOCAL else baseline
         runs.setdefault(folder, ComparisonRun(experiment, folder, compared))
@@ -132,7 +132,7 @@ def _concerning_local(experiment: Experiment) -> str:
 def _checked(runs: list[ComparisonRun], out: Path) -> list[ComparisonRun]:
     """The same runs, if the folder is theirs or new."""
     if RunFiles(out).begun:
-        raise UserError(out, "should be the folder of a comparison, or new, found a run in it")
+        raise UserError(out, "expected a new folder or that of a comparison, got a run in it")
     for run in runs:
         allow_code(run.experiment.own_code)  # which the user has just named
         _check_known(run)
@@ -190,4 +190,4 @@ def _check_known(run: ComparisonRun) -> None:
     if not files.begun:
         return
     if other := other_settings(files, run.experiment, {"devices", "methods"}):
-        raise UserError(run.folder, f"should be a run with these settings, found different {', '.join(other)}")
+        raise UserError(run.folder, f"expected a run with these settings, got different {', '.join(other)}")

@@ -37,13 +37,11 @@ def read_baseline(run: Path, experiment: Experiment) -> Scores:
         raise UserError(f"--baseline {run}", f"not a finished run: {error}") from None
     if other:
         raise UserError(
-            f"--baseline {run}", f"should have the same settings as this run, found different {', '.join(other)}"
+            f"--baseline {run}", f"expected the same settings as this run, got different {', '.join(other)}"
         )
     scores: Scores | None = result["clients"] if result["method"] == "local" else result["baseline"]
     if scores is None:
-        raise UserError(
-            f"--baseline {run}", f"should be a run of 'local', found {result['method']!r} without a baseline"
-        )
+        raise UserError(f"--baseline {run}", f"expected a run of 'local', got {result['method']!r} without a baseline")
     return scores
 
 

@@ -48,11 +48,11 @@ class WaitingRow(MappedRow):
         content = path.read_bytes() if path.is_file() else None
         if content is None or _row_name(content) != path.name:
             found = "no file" if content is None else _row_name(content)
-            raise ValueError(f"{path}: should be a row with the content of its name, found {found}")
+            raise ValueError(f"{path}: expected a row with the content of its name, got {found}")
         known = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
         kind = {str(each).removeprefix("torch."): each for each in known}.get(str(dtype))
         if kind is None or not isinstance(numel, int) or numel * kind.itemsize != len(content):
-            raise ValueError(f"{path}: should be {numel} values of {dtype}, found {len(content)} bytes")
+            raise ValueError(f"{path}: expected {numel} values of {dtype}, got {len(content)} bytes")
         return cls.at(path, numel, kind)
 
 
@@ -179,16 +179,14 @@ class Checkpoints:
             values = state.values
             progress = progress_from_state(state, folders[-1])
             if progress.state.round != _round(folders[-1]):
-                raise ValueError(
-                    f"{folders[-1]}: should be of round {_round(folders[-1])}, found {progress.state.round}"
-                )
+                raise ValueError(f"{folders[-1]}: expected round {_round(folders[-1])}, got {progress.state.round}")
             with only_allowed(folders[-1] / SERVER):
                 experiment = Experiment.parse(values["experiment"])
             return Checkpoint(folders[-1], progress, values["clients"], experiment, values["notes"])
         except NotAllowedError:
             raise
         except (KeyError, TypeError) as error:
-            raise unusable(folders[-1], f"{folders[-1]}: should be a checkpoint, found none with {error}") from None
+            raise unusable(folders[-1], f"{folders[-1]}: expected a checkpoint, got none with {error}") from None
         except ValueError as error:
             raise unusable(folders[-1], error) from None
 

@@ -37,7 +37,7 @@ class ListedRun:
 def list_runs(folder: Path) -> list[ListedRun]:
     """All runs in a folder, the oldest first; raises UserError if there is no such folder."""
     if not folder.is_dir():
-        raise UserError(folder, f"should be a folder of runs, found {'a file' if folder.exists() else 'nothing'}")
+        raise UserError(folder, f"expected a folder of runs, got {'a file' if folder.exists() else 'nothing'}")
     return sorted(map(listed, _folders(folder, 0)), key=lambda run: (run.started or "", run.folder))
 
 

@@ -51,7 +51,7 @@ class RunFiles:
         """Open the run in this folder; raises UserError if there is none."""
         files = cls(Path(path))
         if not files.begun:
-            raise UserError(path, f"should be a run's folder, found no {CONFIG} in it")
+            raise UserError(path, f"expected a run's folder, got no {CONFIG} in it")
         return files
 
     @property
@@ -130,7 +130,7 @@ class RunFiles:
     def finished_result(self) -> dict[str, Any]:
         """The outcome of the run; raises UserError before its end."""
         if self.result is None:
-            raise UserError(self.path, f"should be a finished run, found no {RESULT} in it")
+            raise UserError(self.path, f"expected a finished run, got no {RESULT} in it")
         return self.result
 
     @property
@@ -199,8 +199,8 @@ class RunFiles:
         """
         if not self.begun:
             return TASKS
+        tasks = mapping(f"{self.config_file}: tasks", self.config.get("tasks", {}))
         try:
-            tasks = mapping("tasks", self.config.get("tasks", {}))
             declared = {name: DeclaredTask.model_validate(task) for name, task in tasks.items()}
             foreign = [
                 name for name, task in declared.items() if is_import_path(task.kind) and not is_allowed(task.kind)
@@ -298,7 +298,7 @@ class RunFiles:
         try:
             events = [known(mapping(path, event), str(path)) for event in read_json(path)]
         except TypeError as error:
-            raise UserError(path, f"should be a list of events, found {error}") from None
+            raise UserError(path, f"expected a list of events, got {error}") from None
         return self._known((event for event in events if event["event"] == kind), path)
 
     @property
@@ -343,10 +343,10 @@ def _require_samples(arrays: Mapping[str, Array]) -> None:
     """Raise ValueError unless these are images [S, 3, H, W] with as many maps [S, C, H, W] or vectors [S, C]."""
     image = arrays["image"]
     if image.ndim != 4 or image.shape[1] != 3 or not image.size or image.dtype != np.uint8:
-        raise ValueError(f"image should be bytes [S, 3, H, W], found {image.dtype} {image.shape}")
+        raise ValueError(f"image: expected bytes [S, 3, H, W], got {image.dtype} {image.shape}")
     for name, array in arrays.items():
         if name.partition(".")[0] not in ("label", "before", "after"):
             continue
         fits = len(array) == len(image) and (array.ndim == 2 or array.shape[2:] == image.shape[2:])
         if not fits or array.dtype.kind not in "iuf":
-            raise ValueError(f"{name} should have numbers for {image.shape}, found {array.dtype} {array.shape}")
+            raise ValueError(f"{name}: expected numbers for {image.shape}, got {array.dtype} {array.shape}")

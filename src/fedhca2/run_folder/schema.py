@@ -200,14 +200,14 @@ class _TaskFacts(_FolderModel):
 def require_task(name: str, known: TaskSet) -> None:
     """Raise ValueError for a task that is not known."""
     if name not in known:
-        raise ValueError(f"should be a known task, found {name!r:.60}")
+        raise ValueError(f"expected a known task, got {name!r:.60}")
 
 
 def check_event(event: Mapping[str, Any], place: str) -> None:
     """Raise UserError unless an event has the fields of its kind; kinds of newer versions may have any."""
     kind = event.get("event")
     if not isinstance(kind, str):
-        raise UserError(place, f"should name its event, found {kind!r:.40}")
+        raise UserError(place, f"expected the name of its event, got {kind!r:.40}")
     if kind in EVENTS:
         _check(EVENTS[kind], event, f"{place}: {kind}")
     if kind in ("aggregation", "transfer") and event.get("matrices") is None:

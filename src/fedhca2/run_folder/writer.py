@@ -142,7 +142,7 @@ class RunFolder:
         path, wanted = self.path / EVENTS, self._position["events"]
         size = path.stat().st_size if path.exists() else 0
         if size < wanted:
-            raise UserError(path, f"should have at least {wanted} bytes, found {size}")
+            raise UserError(path, f"expected at least {wanted} bytes, got {size}")
 
     def close(self) -> None:
         """Release the folder."""
@@ -188,7 +188,7 @@ def check_fresh(path: Path, early: Iterable[str] = ()) -> None:
     if any(entry.name not in known - {CONFIG} and not is_leftover(entry, known) for entry in path.iterdir()):
         command = shlex.join(["fedhca2", "resume", str(path)])
         hint = f"; `{command}` continues its run" if RunFiles(path).begun else ""
-        raise FileExistsError(f"{path}: should be a new or empty folder, found files in it{hint}")
+        raise FileExistsError(f"{path}: expected a new or empty folder, got files in it{hint}")
 
 
 def _as_json(values: Any) -> str:

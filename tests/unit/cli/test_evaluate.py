@@ -103,7 +103,7 @@ def test_wrong_options_are_wrong_input(run, options, line):
 
 def test_a_folder_that_is_no_run_is_wrong_input(tmp_path):
     done = invoke("evaluate", tmp_path)
-    assert (done.exit_code, "should be a finished run" in done.output) == (2, True)
+    assert (done.exit_code, "expected a finished run" in done.output) == (2, True)
 
 
 def test_a_broken_model_is_named(run, tmp_path):

@@ -100,7 +100,7 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path):
     found = invoke("runs", tmp_path / "nowhere")
     assert (found.exit_code, found.output) == (
         2,
-        f"error: {tmp_path / 'nowhere'}: should be a folder of runs, found nothing\n",
+        f"error: {tmp_path / 'nowhere'}: expected a folder of runs, got nothing\n",
     )
 
 

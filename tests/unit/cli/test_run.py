@@ -120,12 +120,12 @@ def test_a_finished_run_is_a_baseline(config, finished, tmp_path):
 @pytest.mark.parametrize("change", ["seed=1", "rounds=3", "data.outdoor.seed=4", "training.batch_size=3"])
 def test_a_run_with_other_settings_is_no_baseline(config, finished, tmp_path, change):
     done = invoke("run", config, "--out", tmp_path / "x", "--set", change, "--baseline", finished[0])
-    assert (done.exit_code, "found different" in done.output, (tmp_path / "x").exists()) == (2, True, False)
+    assert (done.exit_code, "got different" in done.output, (tmp_path / "x").exists()) == (2, True, False)
 
 
 def test_a_folder_with_files_is_not_written_to(config, finished):
     done = invoke("run", config, "--out", finished[0])
-    assert (done.exit_code, "should be a new or empty folder" in done.output) == (2, True)
+    assert (done.exit_code, "expected a new or empty folder" in done.output) == (2, True)
 
 
 def test_a_mistake_leaves_no_folder(config, tmp_path):

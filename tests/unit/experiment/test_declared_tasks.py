@@ -292,7 +292,7 @@ RECORDED = {"name": "x", "seed": 0, "rounds": 1, "method": {"name": "fedavg"}}
     [
         ({"x": {"kind": "nonsense"}}, "config.yaml: tasks: x: kind: expected a known task"),
         ({"x": {"weight": 1}}, "config.yaml: tasks: kind: missing"),
-        ([], "tasks: expected keys and values, found []"),
+        ([], "config.yaml: tasks: expected keys and values, got []"),
     ],
 )
 def test_bad_tasks_in_the_folder_of_a_run_are_one_line(tmp_path, tasks, message):

@@ -131,7 +131,7 @@ def test_a_file_with_a_method_is_the_same_from_anywhere(tmp_path, monkeypatch):
             "expected a data set of this experiment, got 'indor'. Did you mean 'indoor'?",
         ),
         ({"clients": [{"data": "indoor"}]}, "clients[0]: a client should have either 'tasks' or 'split'"),
-        ({"clients": [{"data": "indoor", "tasks": ["depth", "depth"]}]}, "a task should be listed once"),
+        ({"clients": [{"data": "indoor", "tasks": ["depth", "depth"]}]}, "expected each task once"),
         ({"clients": [{"data": "indoor", "tasks": ["depth"]}] * 2}, "got 2 clients called 'indoor'"),
         ({"clients": [{"data": "indoor", "tasks": ["depth"], "name": "../x"}]}, "clients[0].name: a name: expected"),
         ({"clients": [{"data": "indoor", "tasks": ["depth"], "name": "klinik-ü"}]}, "the letters a to z and A to Z"),

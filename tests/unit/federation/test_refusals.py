@@ -111,7 +111,12 @@ REFUSED = {
     "a damaged server": ("stopped", cut(SERVER), [], "server.safetensors"),
     "a damaged client": ("stopped", cut(CLIENT), [], "client-road.safetensors"),
     "an exchanged client": ("stopped", exchanged, [], "belongs to another checkpoint"),
-    "lost events": ("stopped", lambda run: (run / "metrics.jsonl").write_text(""), [], "metrics.jsonl: should have"),
+    "lost events": (
+        "stopped",
+        lambda run: (run / "metrics.jsonl").write_text(""),
+        [],
+        "metrics.jsonl: expected at least",
+    ),
     "a damaged baseline": ("stopped", cut(f"baseline/{CLIENT}"), ["rounds=4"], "client-road.safetensors"),
     "a damaged server of the baseline": ("stopped", cut(f"baseline/{SERVER}"), ["rounds=4"], "server.safetensors"),
     "a damaged client before a baseline": ("stopped", cut(CLIENT), ["rounds=4"], "client-road.safetensors"),
@@ -152,7 +157,7 @@ def test_a_run_that_another_process_works_on_stays_as_it_was(runs, tmp_path):
 def test_a_folder_that_is_no_runs_stays_as_it_was(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     before = tree(tmp_path)
-    with pytest.raises(UserError, match=r"found no config\.yaml in it"):
+    with pytest.raises(UserError, match=r"got no config\.yaml in it"):
         resume_small(tmp_path)
     assert tree(tmp_path) == before
 
@@ -208,12 +213,12 @@ def test_a_run_that_is_not_begun_makes_no_folder(tmp_path, kind, exists):
 def test_a_folder_with_files_of_others_stays_as_it_was(tmp_path, name):
     (tmp_path / name).write_text("{}")
     before = tree(tmp_path)
-    with pytest.raises(FileExistsError, match="should be a new or empty folder"):
+    with pytest.raises(FileExistsError, match="expected a new or empty folder"):
         run_small(small(), tmp_path)
     assert tree(tmp_path) == before
 
 
 def test_a_run_with_another_baseline_makes_no_folder(runs, tmp_path):
-    with pytest.raises(UserError, match="should have the same settings as this run, found different rounds"):
+    with pytest.raises(UserError, match="got different rounds"):
         run_small(small(), tmp_path / "run", baseline=runs["against another"] / "local")
     assert tree(tmp_path / "run") == {}

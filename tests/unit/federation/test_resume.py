@@ -153,7 +153,7 @@ def test_a_run_that_was_killed_before_it_had_a_config_begins_anew(once, tmp_path
 
 
 def test_what_is_no_run_is_not_resumed(tmp_path):
-    with pytest.raises(UserError, match=r"should be a run's folder, found no config.yaml"):
+    with pytest.raises(UserError, match=r"got no config\.yaml"):
         resume_small(tmp_path)
 
 

@@ -145,7 +145,7 @@ def test_a_finished_run_leaves_nothing_that_waits(in_files):
 def test_a_damaged_row_is_refused_with_what_to_do(crashed):
     row = next((crashed / "checkpoints" / "round-000002").glob("row-*"))
     row.write_bytes(row.read_bytes()[:-1] + b"?")
-    with pytest.raises(UserError, match=r"row-.*should be a row with the content of its name.*remove .*round-000002"):
+    with pytest.raises(UserError, match=r"row-.*expected a row with the content of its name.*remove .*round-000002"):
         resume_small(crashed)
 
 

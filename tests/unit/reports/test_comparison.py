@@ -77,7 +77,7 @@ def test_latex_escapes_names(tmp_path):
 
 
 def test_an_unfinished_run_is_refused(tmp_path):
-    with pytest.raises(UserError, match="should be a finished run"):
+    with pytest.raises(UserError, match="expected a finished run"):
         gather([made_run(tmp_path, finished=False)])
 
 

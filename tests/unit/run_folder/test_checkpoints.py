@@ -102,7 +102,7 @@ def test_a_copy_under_another_name_is_no_checkpoint(tmp_path, name):
 def test_a_copy_under_another_rounds_name_is_refused(tmp_path):
     checkpoints = saved(tmp_path)
     shutil.copytree(tmp_path / "checkpoints" / "round-000001", tmp_path / "checkpoints" / "round-000003")
-    with pytest.raises(UserError, match=r"round-000003: should be of round 3, found 1; remove .*round-000003"):
+    with pytest.raises(UserError, match=r"round-000003: expected round 3, got 1; remove .*round-000003"):
         checkpoints.latest()
 
 

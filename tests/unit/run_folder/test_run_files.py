@@ -10,7 +10,7 @@ from made_run import crowded_run, made_run, with_twin
 
 
 def test_a_folder_without_config_is_no_run(tmp_path):
-    with pytest.raises(UserError, match="should be a run's folder"):
+    with pytest.raises(UserError, match="expected a run's folder"):
         RunFiles.open(tmp_path)
 
 

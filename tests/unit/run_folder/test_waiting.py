@@ -34,13 +34,13 @@ def test_a_row_is_read_as_it_was_written(file):
     ],
 )
 def test_a_length_or_type_that_the_file_does_not_have_is_refused(file, numel, dtype):
-    with pytest.raises(ValueError, match=f"should be {numel} values of {dtype}, found 32 bytes"):
+    with pytest.raises(ValueError, match=f"expected {numel} values of {dtype}, got 32 bytes"):
         WaitingRow.read(file, numel, dtype)
 
 
 def test_a_file_with_other_content_is_refused(file):
     file.write_bytes(bytes(32))
-    with pytest.raises(ValueError, match="should be a row with the content of its name"):
+    with pytest.raises(ValueError, match="expected a row with the content of its name"):
         WaitingRow.read(file, 8, "float32")
 
 
