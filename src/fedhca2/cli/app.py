@@ -17,7 +17,6 @@ from rich.console import Console
 
 from fedhca2.configs import embedded_names, method_names, setting_keys
 from fedhca2.errors import UserError
-from fedhca2.run_folder.files import to_json
 from fedhca2.run_folder.folder import CONFIG
 from fedhca2.version import __version__
 
@@ -125,6 +124,8 @@ def open_console(**options: Any) -> Console:
 
 def print_json(values: Any) -> None:
     """Print plain data as strict JSON, in letters that every encoding has."""
+    from fedhca2.run_folder.files import to_json  # numpy would delay every Tab
+
     typer.echo(to_json(values, indent=2))
 
 
